@@ -1,0 +1,1 @@
+"""Cells: config, specs, keys and paths."""

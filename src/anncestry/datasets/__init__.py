@@ -1,0 +1,1 @@
+"""Datasets: formats, sources, download, normalize, metadata and ground truth."""

@@ -1,0 +1,1 @@
+"""The stages that touch a running server: load and query session."""

@@ -1,0 +1,1 @@
+"""Where numbers come from: records, digests, the platform and the code."""

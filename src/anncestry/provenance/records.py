@@ -1,0 +1,137 @@
+"""Records: the JSON that a stage leaves behind, with the digests of what it was made from and of what it made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from anncestry.errors import DataError
+
+SCHEMA_VERSION = 1
+_CHUNK_BYTES = 4 << 20
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes, read in chunks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, which takes its name when the block ends well.
+
+    A file under its own name is therefore always whole; an interrupted job leaves nothing that looks like a result.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, body: Any) -> None:
+    """Write `body` as readable JSON, whole or not at all. NaN and infinity are refused: they are not JSON."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(body, indent=1, sort_keys=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; DataError if it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not valid JSON ({error})") from None
+
+
+def write_record(
+    path: Path,
+    *,
+    stage: str,
+    key: str,
+    spec: Mapping[str, Any],
+    body: Mapping[str, Any],
+    inputs: Mapping[str, Path] | None = None,
+    outputs: Mapping[str, Path] | None = None,
+) -> dict[str, Any]:
+    """Write a stage's record to `path`, as the stage's last act.
+
+    `inputs` and `outputs` map a label to a file; the record keeps each file's name and sha256.
+    An output is named relative to the record's folder, an input relative to the working directory.
+    `body` is the stage's own part, merged at the top level. Returns the record.
+    """
+    from anncestry.provenance.code import code_facts
+
+    record: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "stage": stage,
+        "key": key,
+        "spec": dict(spec),
+        "inputs": {
+            label: {"path": os.path.relpath(file), "sha256": sha256_file(file)}
+            for label, file in (inputs or {}).items()
+        },
+        "outputs": {
+            label: {
+                "path": os.path.relpath(file, path.parent),
+                "sha256": sha256_file(file),
+                "bytes": file.stat().st_size,
+            }
+            for label, file in (outputs or {}).items()
+        },
+        "code": code_facts(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    clash = record.keys() & body.keys()
+    assert not clash, f"body of {stage} redefines {clash}"
+    record.update(body)
+    write_json(path, record)
+    return record
+
+
+def read_record(path: Path, *, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
+    """Read a record and check that it is one, of this `stage` and `key` where given; DataError names the file."""
+    record = read_json(path)
+    if not isinstance(record, dict) or "stage" not in record or "spec" not in record:
+        raise DataError(f"{path}: not a record of anncestry")
+    version = record.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
+    if stage is not None and record["stage"] != stage:
+        raise DataError(f"{path}: a record of stage {record['stage']}, expected {stage}")
+    if key is not None and record["key"] != key:
+        raise DataError(f"{path}: record of key {record['key']}, expected {key}: it belongs to another spec")
+    return record
+
+
+def verify_outputs(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:
+    """Re-hash the outputs of a record read from `path`; DataError names the first that differs. Returns label → file."""
+    files: dict[str, Path] = {}
+    for label, entry in record["outputs"].items():
+        file = path.parent / entry["path"]
+        if not file.exists():
+            raise DataError(f"{file}: missing, though {path} lists it")
+        found = sha256_file(file)
+        if found != entry["sha256"]:
+            raise DataError(f"{file}: sha256 {found[:12]}… differs from {entry['sha256'][:12]}… in {path}")
+        files[label] = file
+    return files

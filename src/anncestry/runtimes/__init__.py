@@ -1,0 +1,1 @@
+"""How things are run: artifacts and native processes."""
