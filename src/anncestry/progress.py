@@ -26,9 +26,11 @@ class Progress:
         self._printed = self.started
 
     def add(self, amount: float) -> None:
+        """So much more is done."""
         self.at(self.done + amount)
 
     def at(self, amount: float) -> None:
+        """So much is done altogether."""
         self.done = amount
         now = time.monotonic()
         if now - self._printed >= self._every_s:

@@ -1,1 +1,1 @@
-"""How things are run: artifacts and native processes."""
+"""How systems are had and run: artifacts pinned by digest, native processes."""

@@ -1,0 +1,172 @@
+"""Config files: read, validated against their schemas, merged with an experiment.
+
+Precedence, lowest first: `config/config.yaml`, then `config/experiments/NAME.yaml`, key by key at the top level.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from anncestry.errors import ConfigError
+
+SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+DEFAULT_EXPERIMENT = "default"
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that is asked for, valid by itself; how its parts fit together is `matrix.expand`'s business."""
+
+    folder: Path
+    experiment: str
+    title: str
+    platform: str
+    seed: int
+    index: dict[str, Any]
+    ef_search: int
+    load: dict[str, Any]
+    blocks: list[dict[str, list[str]]]
+    datasets: dict[str, dict[str, Any]]
+    systems: dict[str, dict[str, Any]]
+    topologies: dict[str, dict[str, Any]]
+    workloads: dict[str, dict[str, Any]]
+    platforms: dict[str, dict[str, Any]]
+    epochs: dict[str, int]
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML's safe loader, which also refuses a key given twice: the last would win without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML file; ConfigError names the file and line."""
+    try:
+        with open(path) as file:
+            return yaml.load(file, Loader=_Loader)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: missing") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+@cache
+def _validator(schema: str, partial: bool) -> Draft202012Validator:
+    body = yaml.load((SCHEMAS / f"{schema}.schema.yaml").read_text(), Loader=yaml.CSafeLoader)
+    if partial:
+        body = {**body, "required": []}
+    return Draft202012Validator(body)
+
+
+def validate(body: Any, schema: str, path: Path, partial: bool = False) -> None:
+    """Check `body` of file `path` against `workflow/schemas/SCHEMA.schema.yaml`; ConfigError names file and key."""
+    errors = sorted(_validator(schema, partial).iter_errors(body), key=lambda e: [str(p) for p in e.absolute_path])
+    if errors:
+        raise ConfigError(f"{path}: {_sentence(errors[0])}")
+
+
+def _sentence(error: ValidationError) -> str:
+    if error.validator == "oneOf" and error.context:
+        # Speak of the variant that was meant: the one whose `kind` or `field` fits, else the one with fewest faults.
+        branches: dict[int, list[ValidationError]] = {}
+        for part in error.context:
+            branches.setdefault(int(part.schema_path[0]), []).append(part)
+        best = min(branches.values(), key=lambda b: (any(e.validator == "const" for e in b), len(b)))
+        return _sentence(best[0])
+    where = ".".join(str(part) for part in error.absolute_path)
+    prefix = f"{where}: " if where else ""
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        assert isinstance(error.schema, Mapping)
+        known = sorted(error.schema.get("properties", {}))
+        extra = sorted(str(key) for key in error.instance if key not in known)
+        return f"{prefix}unknown key {extra[0]!r}{_hint(extra[0], known)}"
+    if error.validator == "required":
+        assert isinstance(error.validator_value, list)
+        missing = [key for key in error.validator_value if key not in (error.instance or {})]
+        return f"{prefix}key {missing[0]!r} is missing"
+    message = error.message if len(error.message) < 200 else f"does not satisfy {error.validator!r} of its schema"
+    return f"{prefix}{message}"
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def look_up(table: Mapping[str, Any], name: str, kind: str, where: str) -> Any:
+    """`table[name]`, or a ConfigError that says `where` the name was used and which names there are."""
+    if name not in table:
+        raise ConfigError(f"{where}: unknown {kind} {name!r}{_hint(name, table)}")
+    return table[name]
+
+
+def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
+    """Read and validate all files of a config folder, with the experiment's keys in place of the default ones."""
+
+    def part(name: str) -> dict[str, Any]:
+        path = folder / f"{name}.yaml"
+        body = read_yaml(path)
+        validate(body, name, path)
+        assert isinstance(body, dict)
+        return body
+
+    main = part("config")
+    if experiment != DEFAULT_EXPERIMENT:
+        path = folder / "experiments" / f"{experiment}.yaml"
+        if not _NAME.match(experiment) or not path.exists():
+            known = [DEFAULT_EXPERIMENT, *(p.stem for p in (folder / "experiments").glob("*.yaml"))]
+            raise ConfigError(f"unknown experiment {experiment!r}{_hint(experiment, known)}")
+        overlay = read_yaml(path)
+        validate(overlay, "config", path, partial=True)
+        main = {**main, **overlay}
+    datasets = part("datasets")
+    for name, entry in datasets.items():
+        if "of" in entry:
+            parent = look_up(datasets, entry["of"], "dataset", f"{folder / 'datasets.yaml'}: {name}.of")
+            if "of" in parent:
+                raise ConfigError(f"{folder / 'datasets.yaml'}: {name}.of: {entry['of']} is itself a prefix")
+            if entry["prefix"] > parent["rows"]:
+                raise ConfigError(
+                    f"{folder / 'datasets.yaml'}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}"
+                )
+    platforms = part("platforms")
+    look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
+    return Config(
+        folder=folder,
+        experiment=experiment,
+        title=main["title"],
+        platform=main["platform"],
+        seed=main["seed"],
+        index=main["index"],
+        ef_search=main["ef_search"],
+        load=main["load"],
+        blocks=main["matrix"],
+        datasets=datasets,
+        systems=part("systems"),
+        topologies=part("topologies"),
+        workloads=part("workloads"),
+        platforms=platforms,
+        epochs={stage: entry["epoch"] for stage, entry in part("epochs").items()},
+    )

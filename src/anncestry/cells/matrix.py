@@ -1,0 +1,322 @@
+"""The matrix: which cells there are, the spec and key of each of their stages, and where each stage's files lie.
+
+A stage's spec holds everything that could change what it makes, with the keys of the stages it is made from:
+artifact; download → normalize → truth; artifact, normalize → load → query; query, truth → recall; all → table → report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from anncestry import engines
+from anncestry.cells.config import Config, look_up
+from anncestry.cells.keys import key_of, python_files, source_digest
+from anncestry.engines.base import Engine
+from anncestry.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
+REPORT_SOURCES = python_files([PACKAGE / "report"])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One dataset × system × topology × workload, and the keys of its stages."""
+
+    dataset: str
+    system: str
+    topology: str
+    workload: str
+    download: str
+    vectors: str
+    truth: str
+    artifact: str
+    load: str
+    query: str
+    recall: str
+
+    @property
+    def where(self) -> str:
+        """The folder part that all records of this cell share."""
+        return f"{self.dataset}/{self.system}/{self.topology}"
+
+    @property
+    def download_path(self) -> str:
+        """Record of the download."""
+        return f"data/download/{self.dataset}@{self.download}/record.json"
+
+    @property
+    def vectors_path(self) -> str:
+        """Record of the normalized vectors."""
+        return f"data/vectors/{self.dataset}@{self.vectors}/record.json"
+
+    @property
+    def truth_path(self) -> str:
+        """Record of the exact neighbours."""
+        return f"data/truth/{self.dataset}@{self.truth}/record.json"
+
+    @property
+    def artifact_path(self) -> str:
+        """Record of what is run; untracked, made again where it is needed."""
+        return f"scratch/artifact/{self.system}@{self.artifact}/record.json"
+
+    @property
+    def index_path(self) -> str:
+        """Record of the load beside the loaded data; untracked, so that loading again changes no published time."""
+        return f"scratch/index/{self.load}/record.json"
+
+    @property
+    def load_path(self) -> str:
+        """The tracked record of the load."""
+        return f"results/load/{self.where}@{self.load}.json"
+
+    @property
+    def query_path(self) -> str:
+        """The tracked record of the measurement."""
+        return f"results/query/{self.where}/{self.workload}@{self.query}.json"
+
+    @property
+    def samples_path(self) -> str:
+        """Raw per-query samples of the measurement."""
+        return f"results/query/{self.where}/{self.workload}@{self.query}.samples.parquet"
+
+    @property
+    def recall_path(self) -> str:
+        """The tracked record of the recall."""
+        return f"results/recall/{self.where}/{self.workload}@{self.recall}.json"
+
+
+@dataclass
+class Matrix:
+    """All cells of one experiment, the spec of every key, and the keys of table and report."""
+
+    config: Config
+    cells: list[Cell] = field(default_factory=list)
+    specs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cell_of: dict[str, Cell] = field(default_factory=dict)
+    table: str = ""
+    report: str = ""
+
+    def spec(self, key: str, stage: str) -> dict[str, Any]:
+        """The spec behind a key of this matrix; ConfigError for any other key, never a silent reuse."""
+        spec = self.specs.get(key)
+        if spec is None or spec["stage"] != stage:
+            raise ConfigError(f"{stage} {key} is not in the current matrix (experiment {self.config.experiment})")
+        return spec
+
+    def cell(self, key: str) -> Cell:
+        """A cell that has this key (for a key that cells share, the first of them)."""
+        if key not in self.cell_of:
+            raise ConfigError(f"{key} is not in the current matrix (experiment {self.config.experiment})")
+        return self.cell_of[key]
+
+    def add(self, spec: dict[str, Any]) -> str:
+        """Register a spec under its key, and return the key."""
+        key = key_of(spec)
+        self.specs.setdefault(key, spec)
+        return key
+
+    @property
+    def table_path(self) -> str:
+        """The tidy table, as CSV; JSON and Parquet lie beside it."""
+        return f"results/table/{self.config.experiment}@{self.table}/numbers.csv"
+
+    @property
+    def report_path(self) -> str:
+        """The page."""
+        return f"reports/{self.config.experiment}@{self.report}/index.html"
+
+
+def truth_depth(k: int) -> int:
+    """How many exact neighbours are kept for workloads of this k: the next of 100, 1000, 10000, …
+
+    Truth of one depth then serves every k below it, and a new k does not change the truth of the others.
+    """
+    depth = 100
+    while depth < k:
+        depth *= 10
+    return depth
+
+
+def _dataset(config: Config, name: str) -> dict[str, Any]:
+    """A dataset's entry, a prefix resolved to its parent's entry with `prefix` and the number of rows it keeps."""
+    entry = config.datasets[name]
+    if "of" not in entry:
+        return {**entry, "name": name, "prefix": None}
+    parent = config.datasets[entry["of"]]
+    return {**parent, "name": entry["of"], "prefix": entry["prefix"]}
+
+
+def expand(config: Config) -> Matrix:
+    """All cells that the config asks for, each once, in the order of the config.
+
+    Unknown names, combinations that an engine can't do, and workloads that the data can't answer are ConfigErrors:
+    found here, before anything runs.
+    """
+    matrix = Matrix(config)
+    expander = _Expander(matrix)
+    seen: set[tuple[str, str, str, str]] = set()
+    source = config.folder / "config.yaml"
+    if config.experiment != "default":
+        source = config.folder / "experiments" / f"{config.experiment}.yaml"
+    for number, block in enumerate(config.blocks):
+        tables: dict[str, Mapping[str, Any]] = {
+            "datasets": config.datasets,
+            "systems": config.systems,
+            "topologies": config.topologies,
+            "workloads": config.workloads,
+        }
+        for kind, table in tables.items():
+            singular = {"topologies": "topology"}.get(kind, kind[:-1])
+            for name in block[kind]:
+                look_up(table, name, singular, f"{source}: matrix.{number}.{kind}")
+        for names in product(block["datasets"], block["systems"], block["topologies"], block["workloads"]):
+            if names not in seen:
+                seen.add(names)
+                matrix.cells.append(expander.cell(*names))
+    for cell in matrix.cells:
+        for key in (cell.download, cell.vectors, cell.truth, cell.artifact, cell.load, cell.query, cell.recall):
+            matrix.cell_of.setdefault(key, cell)
+    matrix.table = matrix.add(
+        {
+            "stage": "table",
+            "experiment": config.experiment,
+            "cells": sorted([cell.load, cell.query, cell.recall] for cell in matrix.cells),
+            "sources": source_digest(TABLE_SOURCES),
+        }
+    )
+    matrix.report = matrix.add(
+        {
+            "stage": "report",
+            "title": config.title,
+            "table": matrix.table,
+            "sources": source_digest(REPORT_SOURCES),
+        }
+    )
+    return matrix
+
+
+class _Expander:
+    """Makes cells, sharing the stages that several cells have in common."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix = matrix
+        self.config = matrix.config
+        self._data: dict[str, tuple[dict[str, Any], str, str]] = {}
+        self._loads: dict[tuple[str, str, str], tuple[str, str]] = {}
+        self._truths: dict[tuple[str, str, int], str] = {}
+        self._engines: dict[str, Engine] = {}
+
+    def _stage(self, stage: str, **spec: Any) -> str:
+        return self.matrix.add({"stage": stage, "epoch": self.config.epochs[stage], **spec})
+
+    def data(self, name: str) -> tuple[dict[str, Any], str, str]:
+        """A dataset's entry and the keys of its download and its vectors."""
+        if name not in self._data:
+            entry = _dataset(self.config, name)
+            identity = {key: entry[key] for key in ("rows", "queries", "dim", "content")}
+            if not {"base", "queries"} <= entry["content"].keys():
+                # Without a content digest, what the dataset is depends on where it came from.
+                identity["sources"] = entry["sources"]
+            download = self._stage("download", name=entry["name"], **identity)
+            vectors = self._stage(
+                "normalize",
+                download=download,
+                metric=entry["metric"],
+                prefix=entry["prefix"],
+                seed=self.config.seed,
+            )
+            rows = entry["prefix"] or entry["rows"]
+            self._data[name] = ({**entry, "name": name, "rows": rows}, download, vectors)
+        return self._data[name]
+
+    def loaded(self, dataset: str, system: str, topology: str) -> tuple[str, str]:
+        """Keys of the artifact and of the load."""
+        names = (dataset, system, topology)
+        if names not in self._loads:
+            config = self.config
+            entry, _, vectors = self.data(dataset)
+            described = config.systems[system]
+            settings = dict(described.get("settings", {}))
+            placed = config.topologies[topology]
+            self.engine(system).check(described, placed, config.index, None, config.ef_search)
+            artifact = self._stage(
+                "artifact", system=system, version=described["version"], artifact=described["artifact"]
+            )
+            load = self._stage(
+                "load",
+                vectors=vectors,
+                artifact=artifact,
+                dataset={"name": dataset, **{key: entry[key] for key in ("metric", "rows", "dim")}},
+                system={
+                    "name": system,
+                    "engine": described["engine"],
+                    "version": described["version"],
+                    "settings": settings,
+                },
+                topology={"name": topology, **placed},
+                index=config.index,
+                load={"batch_rows": config.load["batch_rows"]},
+                platform=config.platform,
+            )
+            self._loads[names] = (artifact, load)
+        return self._loads[names]
+
+    def engine(self, system: str) -> Engine:
+        """The engine module of a system."""
+        name = self.config.systems[system]["engine"]
+        if name not in self._engines:
+            self._engines[name] = engines.get(name)
+        return self._engines[name]
+
+    def cell(self, dataset: str, system: str, topology: str, workload: str) -> Cell:
+        """One cell with the keys of all its stages."""
+        config = self.config
+        entry, download, vectors = self.data(dataset)
+        artifact, load = self.loaded(dataset, system, topology)
+        asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **config.workloads[workload]}
+        place = f"{config.folder / 'workloads.yaml'}: {workload}"
+        if asked["k"] > entry["rows"]:
+            raise ConfigError(
+                f"{place}.k: {asked['k']} neighbours of dataset {dataset}, which has {entry['rows']} rows"
+            )
+        if asked["queries"] > entry["queries"]:
+            raise ConfigError(
+                f"{place}.queries: {asked['queries']} queries of dataset {dataset}, which has {entry['queries']}"
+            )
+        if asked["warmup"] > entry["rows"]:
+            raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
+        self.engine(system).check(
+            config.systems[system], config.topologies[topology], config.index, asked, asked["ef_search"]
+        )
+
+        wanted = asked.get("filter")
+        depth = min(truth_depth(asked["k"]), entry["rows"])
+        shared = (dataset, repr(wanted), depth)
+        if shared not in self._truths:
+            self._truths[shared] = self._stage(
+                "truth", vectors=vectors, metric=entry["metric"], filter=wanted, depth=depth
+            )
+        query = self._stage(
+            "query",
+            load=load,
+            dataset={"name": dataset, "metric": entry["metric"]},
+            system={"name": system, "version": config.systems[system]["version"]},
+            topology={"name": topology},
+            workload={"name": workload, **asked},
+            seed=config.seed,
+            platform=config.platform,
+        )
+        recall = self._stage("recall", query=query, truth=self._truths[shared])
+        return Cell(
+            dataset, system, topology, workload, download, vectors, self._truths[shared], artifact, load, query, recall
+        )
+
+
+def session_key(load: str, queries: Iterable[str]) -> str:
+    """Key of a query session: one server on one loaded index, measuring these cells, interleaved."""
+    return key_of({"stage": "session", "load": load, "queries": sorted(queries)})

@@ -1,0 +1,67 @@
+"""What is there already and what is not: present outputs have no inputs, missing cells form sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anncestry.cells.matrix import Cell, Matrix, session_key
+from anncestry.errors import DataError
+
+
+@dataclass(frozen=True)
+class Session:
+    """The missing cells of one load, measured together on one server, so that their runs can be interleaved."""
+
+    key: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def path(self) -> str:
+        """Written when all cells of the session were tried."""
+        return f"scratch/session/{self.key}/session.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The inputs of each stage that has still to run, by the stage's output."""
+
+    sessions: Mapping[str, Session]
+    session_of: Mapping[str, Session]
+
+    def once(self, outputs: str | Sequence[str], inputs: Mapping[str, str]) -> Mapping[str, str]:
+        """No inputs if all `outputs` are on disk, else `inputs`: what is complete depends on nothing any more.
+
+        The key in its path says what it was made from; whether it still is what it was is `verify`'s business.
+        """
+        wanted = [outputs] if isinstance(outputs, str) else outputs
+        return {} if all(os.path.exists(path) for path in wanted) else inputs  # noqa: PTH110 - called per cell
+
+
+def make(matrix: Matrix) -> Plan:
+    """Look at the disk (one stat a cell) and group the cells without a measurement into sessions."""
+    missing: dict[str, list[Cell]] = {}
+    for cell in matrix.cells:
+        if not (os.path.exists(cell.query_path) and os.path.exists(cell.samples_path)):  # noqa: PTH110
+            missing.setdefault(cell.load, []).append(cell)
+    sessions: dict[str, Session] = {}
+    session_of: dict[str, Session] = {}
+    for load, cells in missing.items():
+        session = Session(session_key(load, (cell.query for cell in cells)), tuple(cells))
+        sessions[session.key] = session
+        session_of.update({cell.query: session for cell in cells})
+    return Plan(sessions, session_of)
+
+
+def refuse_half_clone(root: Path) -> None:
+    """Refuse a checkout whose `results.dvc` lists files while `results/` is absent: `dvc pull` was forgotten.
+
+    Otherwise everything would be measured again, and the numbers of the team quietly replaced.
+    """
+    if (root / "results.dvc").exists() and not (root / "results").exists():
+        raise DataError(
+            "results.dvc lists results that are not here: run `dvc pull results.dvc` first, "
+            "or `git rm results.dvc` to measure everything anew"
+        )

@@ -1,0 +1,352 @@
+"""`anncestry`: one command a rule of the workflow, and a few for people.
+
+Commands that a rule calls take the key of what they make; the matrix that the key belongs to is the one of the
+environment (ANNCESTRY_CONFIG, ANNCESTRY_EXPERIMENT: set by the Snakefile), else the default one.
+Exit status: 0 done, 2 something that the user can mend (one sentence says what), 1 a fault of this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+from anncestry import workflow
+from anncestry.cells.matrix import Cell, Matrix
+from anncestry.errors import DataError, ServerError, UserError
+
+HERE = Path()
+
+
+def cache_dir() -> Path:
+    """Where downloads and builds are kept for the next checkout; never needed, always verified before use."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class _Run:
+    """The matrix, resolved when a command first asks for it."""
+
+    def __init__(self, experiment: str | None) -> None:
+        choice = workflow.choice_of_environment()
+        self.choice = choice if experiment is None else workflow.Choice(choice.folder, experiment)
+        self._matrix: Matrix | None = None
+
+    @property
+    def matrix(self) -> Matrix:
+        if self._matrix is None:
+            self._matrix, _ = workflow.resolve(self.choice, HERE)
+        return self._matrix
+
+    def place(self, cell: Cell) -> Any:
+        from anncestry.measure.load import Place
+
+        config = self.matrix.config
+        return Place(
+            vectors=Path(cell.vectors_path),
+            artifact=Path(cell.artifact_path),
+            platform=config.platforms[config.platform],
+            first_port=config.load.get("first_port"),
+        )
+
+
+# One function a rule
+
+
+def artifact(run: _Run, options: argparse.Namespace) -> None:
+    """Fetch or build what a system runs."""
+    from anncestry.runtimes import artifacts
+
+    spec = run.matrix.spec(options.key, "artifact")
+    artifacts.run(spec, Path(run.matrix.cell(options.key).artifact_path).parent, cache_dir(), options.key)
+
+
+def download(run: _Run, options: argparse.Namespace) -> None:
+    """Get a dataset from the first of its sources that has it, verified by content."""
+    from anncestry.datasets import download as stage
+
+    cell = run.matrix.cell(options.key)
+    spec = run.matrix.spec(options.key, "download")
+    config = run.matrix.config
+    entry = config.datasets[spec["name"]]
+    stage.run(
+        {**spec, "metric": entry["metric"], "sources": entry["sources"]},
+        Path(cell.download_path).parent,
+        cache_dir(),
+        options.key,
+    )
+
+
+def normalize(run: _Run, options: argparse.Namespace) -> None:
+    """Prefix, normalised vectors and metadata."""
+    from anncestry.datasets import normalize as stage
+
+    cell = run.matrix.cell(options.key)
+    spec = run.matrix.spec(options.key, "normalize")
+    stage.run(spec, Path(cell.download_path).parent, Path(cell.vectors_path).parent, options.key)
+
+
+def truth(run: _Run, options: argparse.Namespace) -> None:
+    """Exact neighbours."""
+    from anncestry.datasets import truth as stage
+
+    cell = run.matrix.cell(options.key)
+    spec = run.matrix.spec(options.key, "truth")
+    stage.run(spec, Path(cell.vectors_path).parent, Path(cell.truth_path).parent, options.key)
+
+
+def load(run: _Run, options: argparse.Namespace) -> None:
+    """Load a dataset into a system, measured."""
+    from anncestry.measure import load as stage
+
+    cell = run.matrix.cell(options.key)
+    config = run.matrix.config
+    stage.run(
+        run.matrix.spec(options.key, "load"),
+        options.key,
+        run.place(cell),
+        Path(cell.index_path).parent,
+        config.ef_search,
+        config.seed,
+    )
+
+
+def record(run: _Run, options: argparse.Namespace) -> None:
+    """Publish the record of a load."""
+    from anncestry.provenance.promote import promote
+
+    cell = run.matrix.cell(options.key)
+    promote(Path(cell.index_path), Path(cell.load_path), stage="load", key=options.key)
+
+
+def session(run: _Run, options: argparse.Namespace) -> None:
+    """Measure cells of one load on one server, their runs interleaved."""
+    from anncestry.measure import session as stage
+
+    cell = run.matrix.cell(options.queries[0])
+    outcome = stage.run(
+        options.key,
+        {query: run.matrix.spec(query, "query") for query in options.queries},
+        Path(cell.load_path),
+        Path(cell.index_path),
+        run.place(cell),
+        Path(f"scratch/session/{options.key}"),
+    )
+    failed = sum(state != "ok" for state in outcome.values())
+    if failed:
+        print(f"{failed} of {len(outcome)} cells failed: each says why when it is kept", file=sys.stderr)
+
+
+def query(run: _Run, options: argparse.Namespace) -> None:
+    """Publish the measurement of a cell, or say why its session has none."""
+    from anncestry.provenance import records
+    from anncestry.provenance.promote import promote
+
+    cell = run.matrix.cell(options.key)
+    if not options.session:
+        raise DataError(f"{cell.query_path} is there already: delete it to measure this cell again")
+    session_file = Path(options.session)
+    state = records.read_json(session_file)["cells"].get(options.key, "was not part of the session")
+    folder = session_file.parent / options.key
+    if state != "ok":
+        # The next run must measure this cell again instead of finding this session complete.
+        session_file.unlink(missing_ok=True)
+        raise ServerError(f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}: {state}")
+    promote(folder / "record.json", Path(cell.query_path), stage="query", key=options.key)
+
+
+def recall(run: _Run, options: argparse.Namespace) -> None:
+    """Recall of a cell's measured answers."""
+    from anncestry.measure import recall as stage
+
+    cell = run.matrix.cell(options.key)
+    stage.run(
+        run.matrix.spec(options.key, "recall"),
+        options.key,
+        Path(cell.query_path),
+        Path(cell.truth_path),
+        Path(cell.vectors_path),
+        Path(cell.recall_path),
+    )
+
+
+def _numbers(matrix: Matrix) -> Any:
+    from anncestry.report import numbers
+
+    cells = [
+        {
+            "dataset": cell.dataset,
+            "system": cell.system,
+            "topology": cell.topology,
+            "workload": cell.workload,
+            "load_path": cell.load_path,
+            "query_path": cell.query_path,
+            "recall_path": cell.recall_path,
+        }
+        for cell in matrix.cells
+    ]
+    return numbers, cells
+
+
+def table(run: _Run, options: argparse.Namespace) -> None:
+    """All numbers of an experiment as one tidy table."""
+    run.matrix.spec(options.key, "table")
+    numbers, cells = _numbers(run.matrix)
+    frame = numbers.tidy(cells)
+    numbers.write(frame, Path(run.matrix.table_path).parent)
+
+
+def report(run: _Run, options: argparse.Namespace) -> None:
+    """The page of an experiment."""
+    from anncestry.report import page
+
+    run.matrix.spec(options.key, "report")
+    _, cells = _numbers(run.matrix)
+    page.build(
+        table_dir=Path(run.matrix.table_path).parent,
+        cells=cells,
+        out_dir=Path(run.matrix.report_path).parent,
+        title=run.matrix.config.title,
+        published=run.choice.folder / "published" / "paper.csv",
+    )
+
+
+# For people
+
+
+def summary(run: _Run, options: argparse.Namespace) -> None:
+    """The main numbers of an experiment, and where its page is."""
+    from anncestry.report import numbers
+    from anncestry.report import summary as text
+
+    matrix = run.matrix
+    if not Path(matrix.table_path).exists():
+        raise DataError(f"{matrix.table_path}: not made yet; run `snakemake --cores 8 all`")
+    if not options.short:
+        print(text.summary(numbers.read(Path(matrix.table_path).parent)))
+    print(f"page: {matrix.report_path}")
+
+
+def cells(run: _Run, options: argparse.Namespace) -> None:
+    """The cells of an experiment, and which of their stages are there."""
+    for cell in run.matrix.cells:
+        there = " ".join(
+            f"{stage}{'✓' if Path(path).exists() else '·'}"
+            for stage, path in (("load", cell.load_path), ("query", cell.query_path), ("recall", cell.recall_path))
+        )
+        print(f"{cell.query}  {there}  {cell.where}/{cell.workload}")
+
+
+def epochs(run: _Run, options: argparse.Namespace) -> None:
+    """Whether measuring code changed under the same epoch; --bump or --attest settles it."""
+    from anncestry.provenance import epochs as guard
+
+    path = run.choice.folder / "epochs.yaml"
+    drifted = guard.changed(path)
+    if options.bump or options.attest:
+        if options.attest and not options.why:
+            raise UserError("--attest needs --why: the reason why no number can change")
+        guard.settle(path, options.stages or drifted, options.why if options.attest else None)
+        return
+    if drifted:
+        raise UserError(
+            f"{path}: measuring code of {', '.join(drifted)} changed under the same epoch: "
+            "`anncestry epochs --bump` if numbers may change, `--attest --why REASON` if they can't"
+        )
+    print("measuring code is what its epochs say")
+
+
+RULES: dict[str, Callable[[_Run, argparse.Namespace], None]] = {
+    "artifact": artifact,
+    "download": download,
+    "normalize": normalize,
+    "truth": truth,
+    "load": load,
+    "record": record,
+    "session": session,
+    "query": query,
+    "recall": recall,
+    "table": table,
+    "report": report,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--experiment", help="another matrix than the default one: config/experiments/NAME.yaml")
+    parser.add_argument("--log", type=Path, help="also write what is said to this file")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, function in RULES.items():
+        command = commands.add_parser(name, help=(function.__doc__ or "").split("\n")[0])
+        command.add_argument("key")
+        if name == "session":
+            command.add_argument("queries", nargs="+")
+        if name == "query":
+            command.add_argument("session", nargs="?", default="")
+        command.set_defaults(function=function)
+    command = commands.add_parser("summary", help=(summary.__doc__ or ""))
+    command.add_argument("--short", action="store_true", help="only where the page is")
+    command.set_defaults(function=summary)
+    commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
+    command = commands.add_parser("epochs", help=(epochs.__doc__ or ""))
+    command.add_argument("stages", nargs="*", help="stages to settle (default: all that changed)")
+    choice = command.add_mutually_exclusive_group()
+    choice.add_argument("--bump", action="store_true", help="numbers may change: a new epoch, new keys")
+    choice.add_argument("--attest", action="store_true", help="numbers can't change: record the new sources")
+    command.add_argument("--why", help="the reason of an attestation")
+    command.set_defaults(function=epochs)
+    return parser
+
+
+class _Tee:
+    """Standard error and a log file at once."""
+
+    def __init__(self, stream: TextIO, log: TextIO) -> None:
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        self._log.write(text.replace("\r", "\n"))
+        self._log.flush()
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    with ExitStack() as stack:
+        if options.log:
+            options.log.parent.mkdir(parents=True, exist_ok=True)
+            original = sys.stderr
+            sys.stderr = _Tee(original, stack.enter_context(open(options.log, "w")))  # type: ignore[assignment]
+            stack.callback(setattr, sys, "stderr", original)
+        try:
+            options.function(_Run(options.experiment), options)
+        except UserError as error:
+            print(f"anncestry {options.command}: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print(f"anncestry {options.command}: interrupted", file=sys.stderr)
+            return 130
+        except OSError as error:
+            traceback.print_exc()
+            print(f"anncestry {options.command}: {error}", file=sys.stderr)
+            return 1
+        except Exception:
+            traceback.print_exc()
+            return 1
+    return 0

@@ -1,0 +1,435 @@
+"""Vector files of every common format, read row block by row block and distrusted throughout.
+
+| format | a file holds |
+| --- | --- |
+| `hdf5` | ANN-Benchmarks: members `train`, `test`, `neighbors`, `distances` |
+| `fvecs`, `ivecs`, `bvecs` | TEXMEX: each row is int32 dim, then dim values of float32, int32 or uint8 |
+| `fbin`, `u8bin`, `ibin` | big-ann: uint32 rows, uint32 dim, then the values (float32, uint8, int32) |
+| `npy` | NumPy: two dimensions, C order, plain numbers |
+| `idx` | MNIST: big-endian header and values, plain or gzip; the images of rows × columns become rows of pixels |
+
+A file is checked against its own header when it is opened; what only reading can show (a row of another dimension,
+a gzip stream that ends early) is checked while it is read. Either way the user gets a `DataError` of one sentence.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.errors import ConfigError, DataError
+
+Floats = NDArray[np.float32]
+
+FORMATS = ("hdf5", "fvecs", "ivecs", "bvecs", "fbin", "u8bin", "ibin", "npy", "idx")
+_VECS = {"fvecs": "<f4", "ivecs": "<i4", "bvecs": "u1"}
+_XBIN = {"fbin": "<f4", "u8bin": "u1", "ibin": "<i4"}
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+_CHUNK_BYTES = 64 << 20
+_FLOAT32_EXACT = 1 << 24  # every integer up to here has a float32 of its own
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
+# What NumPy's header parser is seen to raise on damaged bytes.
+_NPY_ERRORS = (ValueError, TypeError, KeyError, SyntaxError, TokenError, OverflowError, MemoryError, RecursionError)
+# h5py turns the library's errors into any of these, by the place where the damage is met.
+_HDF5_ERRORS = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+
+
+@dataclass(frozen=True)
+class VectorFile:
+    """An open file of `rows` × `dim` vectors, whose values are stored as `dtype`."""
+
+    path: Path
+    rows: int
+    dim: int
+    dtype: np.dtype[Any]
+    _blocks: Callable[[int], Iterator[NDArray[Any]]]
+
+    def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[Floats]:
+        """Yield all rows in order, from the first one on, as C-ordered float32 arrays (n, dim) of at most `max_bytes`.
+
+        A chunk holds at least one row. Raises DataError where the file turns out damaged, or where an integer has
+        no float32 of its own (float64 values are rounded, as ANN-Benchmarks' readers do).
+        """
+        rows_per_chunk = max(1, max_bytes // (self.dim * max(4, self.dtype.itemsize)))
+        start = 0
+        for block in self._blocks(rows_per_chunk):
+            if self.dtype.kind in "iu" and self.dtype.itemsize >= 4:
+                self._refuse_wide_integers(block, start)
+            with np.errstate(over="ignore"):  # becomes infinity, which the download stage refuses by row
+                yield np.ascontiguousarray(block, dtype=np.float32)
+            start += len(block)
+
+    def _refuse_wide_integers(self, block: NDArray[Any], start: int) -> None:
+        wide = (block > _FLOAT32_EXACT) | (block < -_FLOAT32_EXACT)
+        if wide.any():
+            row = int(wide.any(axis=1).argmax())
+            raise DataError(f"{self.path}: row {start + row} holds an integer beyond ±2^24, too wide for float32")
+
+
+@contextmanager
+def open_vectors(path: Path, format: str, member: str | None = None) -> Iterator[VectorFile]:
+    """Open a file of vectors for reading by chunks.
+
+    `member` names the array of an HDF5 file (default `train`) and means nothing to other formats.
+    Raises ConfigError for an unknown format, DataError for a file that is missing, empty, damaged or inconsistent.
+    """
+    if format == "hdf5":
+        with _open_hdf5(path) as file:
+            yield _hdf5_vectors(path, file, member or "train")
+        return
+    with _open_raw(path, format) as stream:
+        yield _raw_vectors(path, stream, _layout(path, stream, format))
+
+
+def read_neighbors(path: Path, format: str, member: str | None = None) -> NDArray[np.int64]:
+    """Read the ids of shipped truth, int64 (queries, K); -1 pads.
+
+    Formats: `hdf5` (member, default `neighbors`), `ivecs`, `ibin` (big-ann truth, with or without distances), `npy`.
+    Raises DataError for a damaged file, for values that are not integers, and for ids below -1.
+    """
+    if format == "hdf5":
+        ids = _read_member(path, member or "neighbors")
+    elif format == "ibin":
+        ids, _ = _read_xbin_truth(path)
+    elif format in ("ivecs", "npy"):
+        ids = _read_whole(path, format)
+    else:
+        raise ConfigError(f"format {format} can't hold neighbors; choose one of hdf5, ivecs, ibin, npy")
+    if ids.dtype.kind not in "iu":
+        raise DataError(f"{path}: neighbors are stored as {ids.dtype}, not as integers")
+    if ids.dtype == np.uint64 and bool((ids > np.iinfo(np.int64).max).any()):
+        raise DataError(f"{path}: neighbors hold an id beyond int64")
+    if bool((ids.astype(np.int64) < -1).any()):
+        raise DataError(f"{path}: neighbors hold a negative id other than the padding -1")
+    return ids.astype(np.int64)
+
+
+def read_distances(path: Path, format: str, member: str | None = None) -> Floats | None:
+    """Read the distances of shipped truth as the file states them, float32 (queries, K); None where it holds none.
+
+    Formats: `hdf5` (member, default `distances`), `ibin` (the second half of big-ann truth), `fvecs`, `npy`.
+    Raises DataError for a damaged file.
+    """
+    if format == "hdf5":
+        member = member or "distances"
+        found = _read_member(path, member) if has_member(path, member) else None
+    elif format == "ibin":
+        _, found = _read_xbin_truth(path)
+    elif format in ("fvecs", "npy"):
+        found = _read_whole(path, format)
+    else:
+        raise ConfigError(f"format {format} can't hold distances; choose one of hdf5, ibin, fvecs, npy")
+    if found is None:
+        return None
+    if found.dtype.kind != "f":
+        raise DataError(f"{path}: distances are stored as {found.dtype}, not as floating point")
+    return found.astype(np.float32)
+
+
+def has_member(path: Path, member: str) -> bool:
+    """Whether an HDF5 file holds an array of that name; DataError if it is not a sound HDF5 file."""
+    with _open_hdf5(path) as file:
+        return member in file
+
+
+def finite_chunks(path: Path, chunks: Iterable[Floats]) -> Iterator[Floats]:
+    """Pass chunks of rows (n, dim) on; DataError names `path` and the first row that holds NaN or infinity."""
+    start = 0
+    for chunk in chunks:
+        finite = np.isfinite(chunk)
+        if not finite.all():
+            row = int((~finite).any(axis=1).argmax())
+            raise DataError(f"{path}: row {start + row} holds NaN or infinity (as float32)")
+        yield chunk
+        start += len(chunk)
+
+
+@dataclass
+class NpyWriter:
+    """Writes an npy file of a known `shape` chunk by chunk. A context manager."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str = "<f4"
+
+    def __enter__(self) -> NpyWriter:
+        self._digest = hashlib.sha256()
+        self._file: IO[bytes] = open(self.path, "wb")  # closed by __exit__
+        header = {"descr": self.dtype, "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, chunk: NDArray[Any]) -> None:
+        """Append rows."""
+        data = np.ascontiguousarray(chunk, dtype=self.dtype).data
+        self._digest.update(data)
+        self._file.write(data)
+
+    @property
+    def sha256(self) -> str:
+        """Hex sha256 of the bytes of the rows written so far."""
+        return self._digest.hexdigest()
+
+
+# HDF5
+
+
+@contextmanager
+def _open_hdf5(path: Path) -> Iterator[Any]:
+    _require_file(path)
+    try:
+        file = h5py.File(path, "r")
+    except _HDF5_ERRORS as error:
+        raise DataError(f"{path}: not a whole HDF5 file ({_one_line(error)})") from None
+    with file:
+        yield file
+
+
+def _hdf5_array(path: Path, file: Any, member: str) -> Any:
+    try:
+        array = file[member]
+    except KeyError:
+        held = ", ".join(sorted(file)) or "nothing"
+        raise DataError(f"{path}: has no member {member}; it holds {held}") from None
+    except _HDF5_ERRORS as error:
+        raise DataError(f"{path}: member {member} can't be opened ({_one_line(error)})") from None
+    if not isinstance(array, h5py.Dataset):
+        raise DataError(f"{path}: member {member} is not an array")
+    if array.dtype.kind not in "fiu":
+        raise DataError(f"{path}: member {member} holds {array.dtype}, not numbers")
+    if array.shape is None or len(array.shape) != 2:
+        raise DataError(f"{path}: member {member} has shape {array.shape}, not (rows, dim)")
+    _require_rows(path, *array.shape)
+    return array
+
+
+def _hdf5_vectors(path: Path, file: Any, member: str) -> VectorFile:
+    array = _hdf5_array(path, file, member)
+    rows, dim = array.shape
+
+    def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, rows, rows_per_block):
+            try:
+                block = array[start : start + rows_per_block]
+            except _HDF5_ERRORS as error:
+                raise DataError(f"{path}: member {member} is damaged after row {start} ({_one_line(error)})") from None
+            yield block
+
+    return VectorFile(path, rows, dim, array.dtype, blocks)
+
+
+def _read_member(path: Path, member: str) -> NDArray[Any]:
+    with _open_hdf5(path) as file:
+        opened = _hdf5_vectors(path, file, member)
+        return np.concatenate(list(opened._blocks(opened.rows)))
+
+
+# Formats whose rows have one length: everything but HDF5
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the values lie: after `offset` bytes, `rows` rows of `lead` bytes (the row's own dim) and `dim` values."""
+
+    rows: int
+    dim: int
+    dtype: np.dtype[Any]
+    offset: int
+    lead: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        return self.lead + self.dim * self.dtype.itemsize
+
+
+def _raw_vectors(path: Path, stream: IO[bytes], layout: _Layout) -> VectorFile:
+    def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
+        try:
+            stream.seek(layout.offset)
+            for start in range(0, layout.rows, rows_per_block):
+                count = min(rows_per_block, layout.rows - start)
+                data = stream.read(count * layout.row_bytes)
+                if len(data) != count * layout.row_bytes:
+                    found = start + len(data) // layout.row_bytes
+                    raise DataError(f"{path}: truncated: ends in row {found} of {layout.rows}")
+                yield _values(path, data, layout, start)
+            # Reading to the end also makes gzip compare its checksum.
+            if stream.read(1):
+                raise DataError(f"{path}: has bytes after the {layout.rows} rows that its header states")
+        except _GZIP_ERRORS as error:
+            raise DataError(f"{path}: truncated or corrupt gzip stream ({_one_line(error)})") from None
+
+    return VectorFile(path, layout.rows, layout.dim, layout.dtype, blocks)
+
+
+def _values(path: Path, data: bytes, layout: _Layout, start: int) -> NDArray[Any]:
+    """The values (n, dim) of whole rows, the first of which is row `start` of the file."""
+    if not layout.lead:
+        return np.frombuffer(data, dtype=layout.dtype).reshape(-1, layout.dim)
+    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, layout.row_bytes)
+    dims = np.ascontiguousarray(rows[:, : layout.lead]).view("<i4")[:, 0]
+    if bool((dims != layout.dim).any()):
+        first = int((dims != layout.dim).argmax())
+        raise DataError(f"{path}: row {start + first} states dim {dims[first]}, the first row {layout.dim}")
+    return np.ascontiguousarray(rows[:, layout.lead :]).view(layout.dtype)
+
+
+def _read_whole(path: Path, format: str) -> NDArray[Any]:
+    with open_vectors(path, format) as file:
+        return np.concatenate(list(file._blocks(file.rows)))
+
+
+@contextmanager
+def _open_raw(path: Path, format: str) -> Iterator[IO[bytes]]:
+    if format not in FORMATS:
+        raise ConfigError(f"unknown vector format {format}; choose one of {', '.join(FORMATS)}")
+    _require_file(path)
+    with open(path, "rb") as plain:
+        zipped = format == "idx" and plain.read(2) == _GZIP_MAGIC
+        plain.seek(0)
+        if zipped:
+            with gzip.open(plain) as unzipped:
+                yield unzipped  # type: ignore[misc]  # GzipFile reads bytes, which typeshed does not say of IO
+        else:
+            yield plain
+
+
+def _layout(path: Path, stream: IO[bytes], format: str) -> _Layout:
+    if format in _VECS:
+        return _vecs_layout(path, stream, np.dtype(_VECS[format]))
+    if format in _XBIN:
+        return _xbin_layout(path, stream, np.dtype(_XBIN[format]))
+    return _npy_layout(path, stream) if format == "npy" else _idx_layout(path, stream)
+
+
+def _vecs_layout(path: Path, stream: IO[bytes], dtype: np.dtype[Any]) -> _Layout:
+    size = path.stat().st_size
+    if size == 0:
+        raise DataError(f"{path}: empty")
+    (dim,) = struct.unpack("<i", _header(path, stream, 4))
+    if dim <= 0:
+        raise DataError(f"{path}: the first row states dim {dim}, so this is not a file of that format")
+    row_bytes = 4 + dim * dtype.itemsize
+    if size % row_bytes:
+        raise DataError(f"{path}: truncated or corrupt: {size} bytes are not whole rows of {row_bytes} (dim {dim})")
+    return _Layout(size // row_bytes, dim, dtype, offset=0, lead=4)
+
+
+def _xbin_layout(path: Path, stream: IO[bytes], dtype: np.dtype[Any]) -> _Layout:
+    rows, dim = struct.unpack("<II", _header(path, stream, 8))
+    _require_rows(path, rows, dim)
+    _require_size(path, 8 + rows * dim * dtype.itemsize, f"{rows} rows of dim {dim}")
+    return _Layout(rows, dim, dtype, offset=8)
+
+
+def _npy_layout(path: Path, stream: IO[bytes]) -> _Layout:
+    try:
+        version = np.lib.format.read_magic(stream)
+        # Version 3 exists for field names in UTF-8, that is for records, which are no vectors.
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran_order, dtype = read(stream)
+    except _NPY_ERRORS as error:
+        raise DataError(f"{path}: not a sound npy file ({_one_line(error)})") from None
+    if dtype.hasobject:
+        raise DataError(f"{path}: holds Python objects, which are never unpickled")
+    if dtype.kind not in "fiu":
+        raise DataError(f"{path}: holds {dtype}, not numbers")
+    if len(shape) != 2:
+        raise DataError(f"{path}: has shape {shape}, not (rows, dim)")
+    if fortran_order:
+        raise DataError(f"{path}: is in Fortran order; save it in C order (np.ascontiguousarray)")
+    rows, dim = shape
+    _require_rows(path, rows, dim)
+    offset = stream.tell()
+    _require_size(path, offset + rows * dim * dtype.itemsize, f"{rows} rows of dim {dim}")
+    return _Layout(rows, dim, dtype, offset)
+
+
+def _idx_layout(path: Path, stream: IO[bytes]) -> _Layout:
+    zero, code, axes = struct.unpack(">HBB", _header(path, stream, 4))
+    if zero != 0 or code not in _IDX_TYPES or axes == 0:
+        raise DataError(f"{path}: not an IDX file: wrong magic number")
+    if axes < 2:
+        raise DataError(f"{path}: holds one value a row (labels?), not vectors")
+    rows, *shape = struct.unpack(f">{axes}I", _header(path, stream, 4 * axes))
+    dim = math.prod(shape)
+    _require_rows(path, rows, dim)
+    dtype = np.dtype(_IDX_TYPES[code])
+    offset = 4 + 4 * axes
+    if not isinstance(stream, gzip.GzipFile):
+        _require_size(path, offset + rows * dim * dtype.itemsize, f"{rows} rows of dim {dim}")
+    return _Layout(rows, dim, dtype, offset)
+
+
+def _read_xbin_truth(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Ids and, where the file holds them, distances of a big-ann truth file."""
+    with _open_raw(path, "ibin") as stream:
+        queries, k = struct.unpack("<II", _header(path, stream, 8))
+        _require_rows(path, queries, k)
+        size, values = path.stat().st_size, queries * k
+        if size not in (8 + 4 * values, 8 + 8 * values):
+            raise DataError(
+                f"{path}: truncated or corrupt: {size} bytes, where {queries} queries of {k} neighbors "
+                f"take {8 + 4 * values} (ids) or {8 + 8 * values} (ids and distances)"
+            )
+        ids = np.frombuffer(stream.read(4 * values), dtype="<i4").reshape(queries, k)
+        rest = stream.read()
+        return ids, np.frombuffer(rest, dtype="<f4").reshape(queries, k) if rest else None
+
+
+# What every format asks for
+
+
+def _header(path: Path, stream: IO[bytes], count: int) -> bytes:
+    try:
+        data = stream.read(count)
+    except _GZIP_ERRORS as error:
+        raise DataError(f"{path}: truncated or corrupt gzip stream ({_one_line(error)})") from None
+    if len(data) != count:
+        raise DataError(f"{path}: truncated: ends within its header")
+    return data
+
+
+def _require_file(path: Path) -> None:
+    if not path.exists():
+        raise DataError(f"{path}: missing")
+    if not path.is_file():
+        raise DataError(f"{path}: not a file")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise DataError(f"{path}: can't be read ({error.strerror})") from None
+
+
+def _require_rows(path: Path, rows: int, dim: int) -> None:
+    if rows <= 0 or dim <= 0:
+        raise DataError(f"{path}: holds no vectors: {rows} rows of dim {dim}")
+
+
+def _require_size(path: Path, expected: int, what: str) -> None:
+    size = path.stat().st_size
+    if size != expected:
+        how = "truncated" if size < expected else "too long"
+        raise DataError(f"{path}: {how}: {size} bytes, but its header states {what}, which take {expected}")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

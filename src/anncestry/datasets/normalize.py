@@ -1,0 +1,148 @@
+"""The normalize stage: the vectors exactly as every engine gets them, and the columns that filters act on.
+
+A prefix of the base makes a smaller dataset (with a truth of its own). For cosine each vector is scaled to length 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.datasets import metadata
+from anncestry.datasets.distance import check_metric, squared_lengths
+from anncestry.datasets.formats import NpyWriter, finite_chunks, open_vectors
+from anncestry.errors import ConfigError, DataError
+from anncestry.progress import Progress
+from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
+
+OUTPUTS = ("base", "queries", "category", "price", "shipped_ids", "shipped_distances")
+RULES = {
+    "l2": "vectors as they are",
+    "cosine": "each vector divided by its length (computed in float64, rounded to float32); zero vectors stay zero",
+}
+_CHUNK_BYTES = 16 << 20  # a chunk is also held as float64, and the sources' pages come on top
+
+
+def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) -> dict[str, Any]:
+    """Write base.npy, queries.npy, category.npy, price.npy and record.json to `out_dir`; returns the record.
+
+    `spec` holds `metric` (l2 or cosine), `prefix` (the first so many rows of the base; None: all) and `seed` (of the
+    columns). Truth that came with the source is passed on, unless a prefix makes it wrong. Memory is bounded whatever
+    the size of the files. Raises DataError where a file is not as its record says, or holds NaN or infinity.
+    """
+    metric, prefix = spec["metric"], spec.get("prefix")
+    check_metric(metric)
+    download_record = download_dir / "record.json"
+    download = read_record(download_record, stage="download")
+    files = verify_outputs(download_record, download)
+    rows = _rows(prefix, download["rows"], files["base"])
+
+    (out_dir / "record.json").unlink(missing_ok=True)
+    outputs = {name: out_dir / f"{name}.npy" for name in OUTPUTS}
+    for stale in outputs.values():
+        stale.unlink(missing_ok=True)
+    content: dict[str, str] = {}
+    zeros: dict[str, int] = {}
+    for name, count in (("base", rows), ("queries", download["queries"])):
+        if metric == "l2" and count == download[name if name == "queries" else "rows"]:
+            _link(files[name], outputs[name])
+            content[name], zeros[name] = download["content"][name], _count_zeros(outputs[name])
+        else:
+            content[name], zeros[name] = _rewrite(files[name], outputs[name], count, unit_length=metric == "cosine")
+    for column, values in (
+        ("category", metadata.category(rows, spec["seed"])),
+        ("price", metadata.price(rows, spec["seed"])),
+    ):
+        content[column] = _save(outputs[column], values)
+    if rows == download["rows"]:
+        for name in files.keys() & {"shipped_ids", "shipped_distances"}:
+            _link(files[name], outputs[name])
+    body = {
+        "rule": RULES[metric],
+        "zero_vectors": zeros,
+        "content": content,
+        "rows": rows,
+        "queries": download["queries"],
+        "dim": download["dim"],
+        "raw_bytes": rows * download["dim"] * 4,
+    }
+    return write_record(
+        out_dir / "record.json",
+        stage="normalize",
+        key=key,
+        spec=spec,
+        body=body,
+        inputs={"download": download_record},  # which holds the digests of the arrays, checked above
+        outputs={name: path for name, path in outputs.items() if path.exists()},
+    )
+
+
+def _rows(prefix: int | None, available: int, base: Path) -> int:
+    if prefix is None:
+        return available
+    if prefix < 1:
+        raise ConfigError(f"prefix: must be at least 1, not {prefix}")
+    if prefix > available:
+        raise DataError(f"{base}: holds {available} rows, fewer than the prefix of {prefix}")
+    return prefix
+
+
+def _rewrite(source: Path, to: Path, rows: int, unit_length: bool) -> tuple[str, int]:
+    """Copy the first `rows` rows, scaled if asked; returns the sha256 of the array bytes and how many rows are zero."""
+    zeros = 0
+    with (
+        open_vectors(source, "npy") as vectors,
+        replacing(to) as temporary,
+        NpyWriter(temporary, (rows, vectors.dim)) as writer,
+        Progress(f"normalize {to.parent.name} {to.stem}", rows, "rows") as progress,
+    ):
+        for chunk in _first_rows(finite_chunks(source, vectors.chunks(_CHUNK_BYTES)), rows):
+            zeros += len(chunk) - int(chunk.any(axis=1).sum())
+            writer.write(_unit_length(chunk) if unit_length else chunk)
+            progress.add(len(chunk))
+    return writer.sha256, zeros
+
+
+def _first_rows(chunks: Iterator[NDArray[np.float32]], rows: int) -> Iterator[NDArray[np.float32]]:
+    for chunk in chunks:
+        yield chunk[:rows]
+        rows -= len(chunk)
+        if rows <= 0:
+            return
+
+
+def _unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32 (n, dim) of length 1. No float32 is so small or large that its square leaves the range of float64."""
+    lengths = np.sqrt(squared_lengths(vectors))
+    lengths[lengths == 0] = 1
+    return (vectors / lengths[:, np.newaxis]).astype(np.float32)
+
+
+def _count_zeros(path: Path) -> int:
+    """Number of zero rows; reading them also refuses NaN and infinity."""
+    with open_vectors(path, "npy") as vectors:
+        return sum(
+            len(chunk) - int(chunk.any(axis=1).sum()) for chunk in finite_chunks(path, vectors.chunks(_CHUNK_BYTES))
+        )
+
+
+def _link(source: Path, to: Path) -> None:
+    """Give a file a second name, or copy it where the file system can't. (Writers replace files, they change none.)"""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, to)
+    except OSError:
+        with replacing(to) as temporary:
+            shutil.copyfile(source, temporary)
+
+
+def _save(path: Path, values: NDArray[Any]) -> str:
+    with replacing(path) as temporary, NpyWriter(temporary, values.shape, values.dtype.str) as writer:
+        writer.write(values)
+    return writer.sha256

@@ -1,0 +1,375 @@
+"""The truth stage: exact nearest neighbours, for any metric, filter, depth and subset of rows.
+
+Every float32 search rounds, so its list is not yet the truth. Here it only nominates candidates:
+
+1. faiss nominates `depth` + 16 rows a query, while the base streams by.
+2. The candidates' distances are computed anew, exactly (`distance.pair_distances`), and sorted by (distance, id).
+3. A query is proven when faiss' worst nominee, less the largest error that float32 arithmetic can make, still lies
+   beyond the exact distance at `depth`: then no row outside the list can belong into it, nor tie with its end.
+4. Queries that can't be proven so (wide ties, rows very close together) are answered by a second scan in float64,
+   which applies the same proof with an error so small that it keeps every row that could matter.
+
+The result is the same on every machine, whatever BLAS or CPU nominated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.datasets import metadata
+from anncestry.datasets.distance import check_metric, pair_distances, squared_lengths
+from anncestry.datasets.formats import open_vectors
+from anncestry.datasets.idlists import isin_rows
+from anncestry.errors import ConfigError, DataError
+from anncestry.progress import Progress
+from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
+
+Floats32 = NDArray[np.float32]
+Floats64 = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+TIE_RANKS = (10, 100)
+_EXTRA = 16
+_CHUNK_BYTES = 64 << 20
+_SCAN_BYTES = 16 << 20  # of a float64 block of distances
+_LENGTHS_BLOCK = 4096
+_FLOAT32_SAFE = float(np.finfo(np.float32).max) / 4  # squares beyond may overflow, and then faiss' order means nothing
+
+# Agreement with a source's own truth: its distances were computed in float32, some by ‖q‖² + ‖x‖² − 2qx.
+_SHIPPED_RELATIVE = 1e-5
+_SHIPPED_OF_SCALE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The rows that a search may return: a file of vectors, and the filter's verdict on each row."""
+
+    path: Path
+    passes: NDArray[np.bool_]
+
+    def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[tuple[Ids, Floats32]]:
+        """Yield (ids, vectors) of the rows that pass."""
+        start = 0
+        with open_vectors(self.path, "npy") as file:
+            for chunk in file.chunks(max_bytes):
+                passes = self.passes[start : start + len(chunk)]
+                if passes.any():
+                    yield np.flatnonzero(passes) + start, chunk if passes.all() else chunk[passes]
+                start += len(chunk)
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Exact neighbours: `ids` int64 (nq, depth), -1 pads; `distances` float64 (nq, depth), +inf pads.
+
+    `next_distances` float64 (nq,) tells whether the list ends within a tie: it equals the last distance if the row at
+    rank depth + 1 is as far, and is larger otherwise (+inf where no row is left). `scanned_queries` took step 4.
+    """
+
+    ids: Ids
+    distances: Floats64
+    next_distances: Floats64
+    scanned_queries: int
+
+    def tied(self, rank: int) -> NDArray[np.bool_]:
+        """Whether the rows at ranks `rank` and `rank` + 1 (counted from 1) are equally far, bool (nq,)."""
+        here = self.distances[:, rank - 1]
+        after = self.next_distances if rank == self.distances.shape[1] else self.distances[:, rank]
+        tied: NDArray[np.bool_] = np.isfinite(here) & (here == after)
+        return tied
+
+
+def run(spec: Mapping[str, Any], vectors_dir: Path, out_dir: Path, key: str) -> dict[str, Any]:
+    """Write ids.npy (int64), distances.npy (float64) and record.json to `out_dir`; returns the record.
+
+    `spec` holds `metric`, `filter` (see metadata.matches) and `depth`, the neighbours a query. Distances are float64:
+    rounded to float32, rows a hair apart would look tied, and recall by distance compares with exact distances.
+    Raises DataError if depth exceeds the number of rows, if the vectors were made for another metric, or if a truth
+    that came with the source disagrees.
+    """
+    metric, depth = spec["metric"], spec["depth"]
+    check_metric(metric)
+    metadata.check_filter(spec.get("filter"))
+    if depth < 1:
+        raise ConfigError(f"depth: must be at least 1, not {depth}")
+    vectors_record = vectors_dir / "record.json"
+    vectors = read_record(vectors_record, stage="normalize")
+    if vectors["spec"]["metric"] != metric:
+        raise DataError(f"{vectors_record}: vectors made for {vectors['spec']['metric']}, not for {metric}")
+    if depth > vectors["rows"]:
+        raise DataError(f"{vectors_record}: {vectors['rows']} rows, fewer than the depth of {depth}")
+    files = verify_outputs(vectors_record, vectors)
+    (out_dir / "record.json").unlink(missing_ok=True)
+
+    passes = metadata.matches(spec.get("filter"), np.load(files["category"]), np.load(files["price"]))
+    queries: Floats32 = np.load(files["queries"])
+    found = nearest(files["base"], queries, metric, depth, passes, label=f"truth {vectors_dir.name}")
+    shipped = None
+    if spec.get("filter") is None and "shipped_ids" in files:
+        shipped = _compare_shipped(files, queries, metric, found)
+    outputs = {"ids": out_dir / "ids.npy", "distances": out_dir / "distances.npy"}
+    for path, array in zip(outputs.values(), (found.ids, found.distances), strict=True):
+        with replacing(path) as temporary:
+            np.save(temporary, array)
+    matching = int(passes.sum())
+    body = {
+        "rows": vectors["rows"],
+        "matches": matching,
+        "selectivity": matching / vectors["rows"],
+        "ties": {str(rank): int(found.tied(rank).sum()) for rank in sorted({*TIE_RANKS, depth}) if rank <= depth},
+        "scanned_queries": found.scanned_queries,
+        "shipped": shipped,
+    }
+    return write_record(
+        out_dir / "record.json",
+        stage="truth",
+        key=key,
+        spec=spec,
+        body=body,
+        inputs={"vectors": vectors_record},  # which holds the digests of the arrays, checked above
+        outputs=outputs,
+    )
+
+
+def nearest(
+    base: Path,
+    queries: Floats32,
+    metric: str,
+    depth: int,
+    passes: NDArray[np.bool_],
+    label: str = "truth",
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> Neighbors:
+    """Find the `depth` exact nearest of the rows that pass, for each query.
+
+    `base` is an npy file of float32 (rows, dim), read by chunks of `chunk_bytes`; `queries` float32 (nq, dim);
+    `passes` bool (rows,). Equal distances are ordered by id. Uses all cores that this process may run on.
+    """
+    faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
+    rows = _Base(base, passes)
+    lengths = _lengths(queries)
+    with Progress(label, 2 * int(passes.sum()), "rows") as progress:
+        nominated, beyond, longest = _nominate(rows, queries, metric, depth + _EXTRA, chunk_bytes, progress)
+        ids, distances = _exact(rows, queries, metric, nominated, chunk_bytes, progress)
+        found = _take(ids, distances, depth)
+        error = _search_error(metric, lengths, longest, queries.shape[1], np.float32)
+        proven = (beyond - error > found.distances[:, -1]) | (passes.sum() <= depth + _EXTRA)
+        proven &= (lengths + longest) ** 2 < _FLOAT32_SAFE
+        open_queries = np.flatnonzero(~proven)
+        if len(open_queries):
+            bound = _search_error(metric, lengths[open_queries], longest, queries.shape[1], np.float64)
+            scanned = _scan(rows, queries[open_queries], metric, depth, bound, chunk_bytes, progress)
+            found.ids[open_queries] = scanned.ids
+            found.distances[open_queries] = scanned.distances
+            found.next_distances[open_queries] = scanned.next_distances
+    return Neighbors(found.ids, found.distances, found.next_distances, scanned_queries=len(open_queries))
+
+
+# Step 1: nominees
+
+
+def _nominate(
+    base: _Base, queries: Floats32, metric: str, count: int, chunk_bytes: int, progress: Progress
+) -> tuple[Ids, Floats64, float]:
+    """Search with faiss, in float32.
+
+    Returns the nominees' ids (nq, ≤ count), -1 where there is none; for each query a bound below faiss' distances of
+    all rows that are not nominated; and the length of the longest row.
+    """
+    ids = np.empty((len(queries), 0), dtype=np.int64)
+    distances = np.empty((len(queries), 0), dtype=np.float32)
+    beyond = np.full(len(queries), np.inf)
+    longest = 0.0
+    for chunk_ids, chunk in base.chunks(chunk_bytes):
+        longest = max(longest, float(_lengths(chunk).max()))
+        found, positions = _faiss_search(queries, chunk, metric, min(count, len(chunk)))
+        if len(chunk) > count:
+            beyond = np.minimum(beyond, found.max(axis=1))
+        distances = np.concatenate([distances, found], axis=1)
+        ids = np.concatenate([ids, np.where(positions >= 0, chunk_ids[positions], -1)], axis=1)
+        if ids.shape[1] > count:
+            order = np.argpartition(distances, count - 1, axis=1)
+            beyond = np.minimum(beyond, np.take_along_axis(distances, order[:, count:], axis=1).min(axis=1))
+            distances = np.take_along_axis(distances, order[:, :count], axis=1)
+            ids = np.take_along_axis(ids, order[:, :count], axis=1)
+        progress.add(len(chunk))
+    return ids, beyond, longest
+
+
+def _faiss_search(queries: Floats32, chunk: Floats32, metric: str, count: int) -> tuple[Floats32, Ids]:
+    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    found, positions = faiss.knn(queries, chunk, count, metric=kind)
+    return (found if metric == "l2" else np.float32(1) - found), positions
+
+
+def _search_error(
+    metric: str, lengths: Floats64, longest: float, dim: int, precision: type[np.floating[Any]]
+) -> Floats64:
+    """The most by which a distance computed by inner products in `precision` can be wrong, for each query.
+
+    A sum of n products, in any order and with or without fused operations, is off by at most γ(n)·Σ|terms| with
+    γ(n) = n·u / (1 − n·u), u being half the machine epsilon (Higham, Accuracy and Stability of Numerical Algorithms,
+    §3.1); Σ|q_i·x_i| ≤ ‖q‖·‖x‖. For l2 the norms and the final additions are rounded likewise. The last term is for
+    products below the smallest normal number.
+    """
+    limits = np.finfo(precision)
+    roundings = (dim + 8) * float(limits.eps) / 2
+    gamma = roundings / (1 - roundings)
+    scale = (lengths + longest) ** 2 if metric == "l2" else lengths * longest + 1
+    bound: Floats64 = gamma * scale + 4 * dim * float(limits.tiny)
+    return bound
+
+
+def _lengths(vectors: Floats32) -> Floats64:
+    blocks = [squared_lengths(vectors[i : i + _LENGTHS_BLOCK]) for i in range(0, len(vectors), _LENGTHS_BLOCK)]
+    lengths: Floats64 = np.sqrt(np.concatenate(blocks))
+    return lengths
+
+
+# Step 2: exact distances
+
+
+def _exact(
+    base: _Base, queries: Floats32, metric: str, nominated: Ids, chunk_bytes: int, progress: Progress
+) -> tuple[Ids, Floats64]:
+    """Exact distances of nominees (nq, n), +inf for -1. Reads the base once more, in order: no random access."""
+    distances = np.full(nominated.shape, np.inf)
+    flat_ids, flat_distances = nominated.ravel(), distances.ravel()  # views: both arrays are contiguous
+    order = np.argsort(flat_ids, kind="stable")
+    sorted_ids = flat_ids[order]
+    for chunk_ids, chunk in base.chunks(chunk_bytes):
+        first, last = np.searchsorted(sorted_ids, [chunk_ids[0], chunk_ids[-1] + 1])
+        pairs = order[first:last]
+        positions = np.searchsorted(chunk_ids, flat_ids[pairs])
+        flat_distances[pairs] = pair_distances(chunk, queries, positions, pairs // nominated.shape[1], metric)
+        progress.add(len(chunk))
+    return nominated, distances
+
+
+def _take(ids: Ids, distances: Floats64, depth: int) -> Neighbors:
+    """The `depth` best of unordered candidates (nq, n), by (distance, id), padded where there are fewer."""
+    width = ids.shape[1]
+    if width <= depth:
+        pad = depth + 1 - width
+        ids = np.pad(ids, ((0, 0), (0, pad)), constant_values=-1)
+        distances = np.pad(distances, ((0, 0), (0, pad)), constant_values=np.inf)
+    order = np.lexsort((ids, distances), axis=1)[:, : depth + 1]
+    ids = np.take_along_axis(ids, order, axis=1)
+    distances = np.take_along_axis(distances, order, axis=1)
+    return Neighbors(ids[:, :depth].copy(), distances[:, :depth].copy(), distances[:, depth].copy(), 0)
+
+
+# Step 4: the second scan
+
+
+def _scan(
+    base: _Base, queries: Floats32, metric: str, depth: int, error: Floats64, chunk_bytes: int, progress: Progress
+) -> Neighbors:
+    """Answer queries by float64 distances of all rows; whatever could reach the list is computed exactly.
+
+    A row is looked at unless it lies beyond the distance at rank depth + 1 so far, or beyond that within its block.
+    Each float64 distance is off by `error` at most, and so is each exact one: comparing one with the other takes a
+    margin of twice the error, comparing two float64 distances by their exact ones takes four times.
+    """
+    progress.total = (progress.total or 0) + int(base.passes.sum())
+    wide = queries.astype(np.float64)
+    squares = squared_lengths(queries)
+    keep = depth + 1
+    best_ids = np.full((len(queries), keep), -1, dtype=np.int64)
+    best = np.full((len(queries), keep), np.inf)
+    for chunk_ids, chunk in base.chunks(min(chunk_bytes, _SCAN_BYTES)):
+        rows64 = chunk.astype(np.float64)
+        row_squares = squared_lengths(chunk)
+        step = max(1, _SCAN_BYTES // (8 * len(chunk)))
+        for start in range(0, len(queries), step):
+            block = slice(start, start + step)
+            near = wide[block] @ rows64.T
+            near = squares[block, np.newaxis] + row_squares - 2 * near if metric == "l2" else 1 - near
+            bound = best[block, -1] + 2 * error[block]
+            if len(chunk) >= keep:
+                here = np.partition(near, keep - 1, axis=1)[:, keep - 1]
+                bound = np.minimum(bound, here + 4 * error[block])
+            which, positions = np.nonzero(near <= bound[:, np.newaxis])
+            _merge(best_ids, best, chunk_ids, chunk, queries, metric, which + start, positions)
+        progress.add(len(chunk))
+    return Neighbors(best_ids[:, :depth], best[:, :depth], best[:, depth], 0)
+
+
+def _merge(
+    best_ids: Ids,
+    best: Floats64,
+    chunk_ids: Ids,
+    chunk: Floats32,
+    queries: Floats32,
+    metric: str,
+    which: Ids,
+    positions: Ids,
+) -> None:
+    """Merge rows `positions` of a chunk into the lists of the queries `which` (ascending), in place."""
+    exact = pair_distances(chunk, queries, positions, which, metric)
+    ends = np.flatnonzero(np.diff(which, append=-1)) + 1
+    first = 0
+    for last in ends.tolist():
+        query = which[first]
+        ids = np.concatenate([best_ids[query], chunk_ids[positions[first:last]]])
+        distances = np.concatenate([best[query], exact[first:last]])
+        order = np.lexsort((ids, distances))[: best.shape[1]]
+        best_ids[query], best[query] = ids[order], distances[order]
+        first = last
+
+
+# The truth that came with the source
+
+
+def _compare_shipped(files: Mapping[str, Path], queries: Floats32, metric: str, found: Neighbors) -> dict[str, Any]:
+    """Compare with the source's own truth over the ranks that both have; DataError at the first real disagreement.
+
+    Distances agree within float32 rounding; an id that only one side has is a tie if its exact distance agrees with
+    that at the last rank. A zero query has no direction, so what a source makes of it under cosine does not count.
+    """
+    shipped_ids: Ids = np.load(files["shipped_ids"])
+    ranks = min(shipped_ids.shape[1], found.ids.shape[1])
+    shipped_ids, ids, distances = shipped_ids[:, :ranks], found.ids[:, :ranks], found.distances[:, :ranks]
+    squares = squared_lengths(queries)
+    defined = squares > 0 if metric == "cosine" else np.ones(len(queries), dtype=np.bool_)
+
+    base = _Base(files["base"], np.ones(_row_count(files["base"]), dtype=np.bool_))
+    scale = squares if metric == "l2" else np.ones(len(queries))
+    tolerance = _SHIPPED_RELATIVE * np.abs(distances) + _SHIPPED_OF_SCALE * (scale[:, np.newaxis] + np.abs(distances))
+
+    only_theirs = np.where(isin_rows(shipped_ids, ids), -1, shipped_ids)
+    with Progress("truth of the source", len(base.passes), "rows") as progress:
+        _, theirs = _exact(base, queries, metric, only_theirs, _CHUNK_BYTES, progress)
+    tied = theirs <= distances[:, -1:] + tolerance[:, -1:]
+    differs = (only_theirs >= 0) & ~tied
+    missed = ~isin_rows(ids, shipped_ids) & (distances < distances[:, -1:] - tolerance[:, -1:])
+    agrees = ~(differs | missed).any(axis=1)
+    if "shipped_distances" in files:
+        stated = np.sort(np.load(files["shipped_distances"])[:, :ranks], axis=1)
+        agrees &= (np.abs(stated - distances) <= tolerance).all(axis=1)
+    agrees |= ~defined
+    if not agrees.all():
+        raise DataError(
+            f"{files['shipped_ids']}: the source's truth disagrees with the exact one for {int((~agrees).sum())} "
+            f"queries, the first being query {int(np.argmin(agrees))}"
+        )
+    return {
+        "ranks": ranks,
+        "agreement": float(agrees[defined].mean()) if defined.any() else None,
+        "compared_distances": "shipped_distances" in files,
+        "undefined_queries": int((~defined).sum()),
+        "ids_that_differ_by_ties": int(((only_theirs >= 0) & defined[:, np.newaxis]).sum()),
+    }
+
+
+def _row_count(path: Path) -> int:
+    with open_vectors(path, "npy") as file:
+        return file.rows

@@ -1,0 +1,133 @@
+"""The driver: keeps client processes, and runs a job on as many of them as it asks for.
+
+Connect and prime every client, then a barrier (all are told the same future instant), then the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from anncestry.errors import ServerError
+
+_LEAD_NS = 30_000_000
+"""From the barrier to the clock's zero: long enough for the word to reach every client before it."""
+
+
+class Driver:
+    """A pool of client processes, started when first needed and kept, so that no run pays for starting them."""
+
+    def __init__(self) -> None:
+        self._clients: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        return subprocess.Popen(
+            [sys.executable, "-c", "from anncestry.drive.client import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def pids(self) -> list[int]:
+        """Process ids of all clients."""
+        return [client.pid for client in self._clients]
+
+    def run(self, folder: Path, give_up_s: float = 600.0) -> dict[str, Any]:
+        """Run the job in `folder` and write its done.json; returns its content.
+
+        ServerError if a client can't connect or dies; requests that fail are samples, not errors.
+        """
+        job = json.loads((folder / "job.json").read_text())
+        while len(self._clients) < job["clients"]:
+            self._clients.append(self._start())
+        clients = self._clients[: job["clients"]]
+        for number, client in enumerate(clients):
+            self._tell(client, f"job {number} {folder.resolve()}")
+        self._answers(clients, "ready", give_up_s)
+        zero_ns = time.monotonic_ns() + _LEAD_NS
+        for client in clients:
+            self._tell(client, f"go {zero_ns}")
+        parts = [json.loads(text) for text in self._answers(clients, "done", give_up_s)]
+        done = {"zero_ns": zero_ns, "end_ns": time.monotonic_ns(), "clients": parts}
+        (folder / "done.json").write_text(json.dumps(done))
+        return done
+
+    @staticmethod
+    def _tell(client: subprocess.Popen[str], line: str) -> None:
+        assert client.stdin is not None
+        try:
+            client.stdin.write(line + "\n")
+            client.stdin.flush()
+        except BrokenPipeError:
+            raise ServerError(f"a client of the driver died (exit {client.poll()})") from None
+
+    def _answers(self, clients: list[subprocess.Popen[str]], word: str, give_up_s: float) -> list[str]:
+        """One line from every client, in their order; each must start with `word`."""
+        answers: dict[int, str] = {}
+        deadline = time.monotonic() + give_up_s
+        with selectors.DefaultSelector() as selector:
+            for number, client in enumerate(clients):
+                assert client.stdout is not None
+                selector.register(client.stdout, selectors.EVENT_READ, number)
+            while len(answers) < len(clients):
+                events = selector.select(timeout=max(0.0, deadline - time.monotonic()))
+                if not events:
+                    self.close()
+                    raise ServerError(f"the driver's clients gave no answer within {give_up_s:.0f} s")
+                for event, _ in events:
+                    line = event.fileobj.readline()  # type: ignore[union-attr]
+                    selector.unregister(event.fileobj)
+                    first, _, rest = line.strip().partition(" ")
+                    if first != word:
+                        self.close()
+                        reason = json.loads(rest) if first == "failed" else "it died"
+                        raise ServerError(f"client {event.data} of the driver failed: {reason}")
+                    answers[event.data] = rest
+        return [answers[number] for number in range(len(clients))]
+
+    def close(self) -> None:
+        """End all clients: their input ends, and whoever does not heed that is killed by pid."""
+        for client in self._clients:
+            if client.stdin:
+                try:
+                    client.stdin.close()
+                except BrokenPipeError:
+                    pass
+        for client in self._clients:
+            try:
+                client.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                client.kill()
+                client.wait()
+            if client.stdout:
+                client.stdout.close()
+        self._clients = []
+
+
+def main() -> None:
+    """`python -m anncestry.drive.driver FOLDER…`: run the jobs, one after the other."""
+    with Driver() as driver:
+        for folder in sys.argv[1:]:
+            driver.run(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""What an engine offers. An engine is a module (a folder here) with the functions of `Engine`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.errors import ConfigError, ServerError
+from anncestry.progress import Progress
+from anncestry.runtimes.native import Ending
+
+Spec = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class DecodeError(Exception):
+    """A reply that is no answer: not of the protocol, or an error that the server reports inside a successful call."""
+
+
+class Vectors(Protocol):
+    """What is loaded: row i of each array belongs to id i. For "cosine" the rows of `base` have length 1."""
+
+    @property
+    def base(self) -> NDArray[np.float32]:
+        """(n, d) vectors."""
+
+    @property
+    def category(self) -> NDArray[np.uint8]:
+        """(n,) metadata."""
+
+    @property
+    def price(self) -> NDArray[np.float32]:
+        """(n,) metadata."""
+
+    @property
+    def metric(self) -> str:
+        """l2 or cosine."""
+
+
+class Server(Protocol):
+    """A running system."""
+
+    @property
+    def endpoint(self) -> str:
+        """host:port of the interface that queries use."""
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from its start until it answered."""
+
+    def pids(self) -> list[int]:
+        """Its main processes."""
+
+    def alive(self) -> bool:
+        """Whether all of them run."""
+
+    def check_alive(self) -> None:
+        """ServerError with the end of the log if one is gone."""
+
+    def stop(self) -> Ending:
+        """Stop it, cleanly where it can be; nothing of it is left. Safe to call again."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the load: `start_s` and `end_s` on the clock of `time.monotonic`, its length in `duration_s`."""
+
+    name: str
+    start_s: float
+    end_s: float
+    duration_s: float
+
+
+@dataclass
+class LoadResult:
+    """How a load went. Rows that failed are counted, never sent again.
+
+    `phases` are insert, flush (only where the system has it), index and ready, in order; `rows_acknowledged` rows
+    that the server confirmed, `insert_errors` rows that it refused, `first_error` what it said of the first of them.
+    """
+
+    rows_sent: int = 0
+    rows_acknowledged: int = 0
+    insert_errors: int = 0
+    first_error: str | None = None
+    batches: int = 0
+    phases: list[Phase] = field(default_factory=list)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block as a phase."""
+        start_s, start_ns = time.monotonic(), time.perf_counter_ns()
+        yield
+        end_ns, end_s = time.perf_counter_ns(), time.monotonic()
+        self.phases.append(Phase(name, start_s, end_s, (end_ns - start_ns) / 1e9))
+
+    def acknowledge(self, sent: int, failed: int, error: str | None) -> None:
+        """Count a batch of `sent` rows, `failed` of which were refused with `error`."""
+        self.batches += 1
+        self.rows_sent += sent
+        self.rows_acknowledged += sent - failed
+        self.insert_errors += failed
+        if failed and self.first_error is None:
+            self.first_error = error
+
+    def seconds(self, name: str) -> float | None:
+        """Length of a phase, None where the system has no such phase."""
+        return next((phase.duration_s for phase in self.phases if phase.name == name), None)
+
+    @property
+    def insert_s(self) -> float | None:
+        """First row sent → last row acknowledged."""
+        return self.seconds("insert")
+
+    @property
+    def flush_s(self) -> float | None:
+        """Until the rows are sealed and stored, where that is a step of its own."""
+        return self.seconds("flush")
+
+    @property
+    def index_s(self) -> float | None:
+        """Until the index covers every row. (About 0 where it is built while inserting.)"""
+        return self.seconds("index")
+
+    @property
+    def ready_s(self) -> float | None:
+        """Until a search succeeds."""
+        return self.seconds("ready")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a server says of itself.
+
+    `rows` is a count asked of the server; `settings` the effective ones, read back, under the names of
+    `Engine.asked_settings` and engine-specific ones.
+    """
+
+    version: str
+    rows: int
+    index_complete: bool
+    index_detail: str
+    settings: dict[str, Any]
+    nodes: int
+    shards: int
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of what a system keeps on disk; `net`: vectors, metadata and index, without bookkeeping and logs."""
+
+    name: str
+    net: bool
+    paths: tuple[Path, ...]
+
+
+class Engine(Protocol):
+    """The functions of an engine's module.
+
+    `system` is an entry of systems.yaml, `topology` one of topologies.yaml, `index` e.g. {"type": "hnsw", "M": 16,
+    "ef_construction": 200}, `load` e.g. {"batch_rows": 500}. A server holds one collection.
+    """
+
+    def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
+        """ConfigError for what is unknown, out of range or impossible. Cheap: runs while the workflow is parsed.
+
+        `workload` needs `k`; its `filter` and `ef_search` are checked where present.
+        """
+
+    def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
+        """What `Probe.settings` must say for a server that was loaded and applied with these."""
+
+    def fairness(self, system: Spec, index: Spec) -> dict[str, str]:
+        """Short statements on how this system is treated, for the reader of a report."""
+
+    def data_components(self, data_dir: Path) -> list[Component]:
+        """The parts of a data folder. Together they are all of it."""
+
+    def start(
+        self, artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
+    ) -> Server:
+        """Start on an empty or stored `data_dir` and wait until it answers; ServerError with the log's end if not.
+
+        Free ports are picked, the ones of the last start on this folder where they are free;
+        with `first_port`, the adjacent ports from there on are used, or UserError names the one in use.
+        """
+
+    def load(self, server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
+        """Create the collection, insert everything in batches, build the index, wait until it is searched."""
+
+    def open(self, server: Server, index: Spec) -> float:
+        """Make the stored collection searchable after a restart; returns seconds until a search succeeded."""
+
+    def apply(self, server: Server, ef_search: int) -> None:
+        """Set the search effort where it is a setting of the server; read back."""
+
+    def probe(self, server: Server) -> Probe:
+        """Ask the server for its version, rows, index state, settings and topology."""
+
+    def encode(
+        self, server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
+    ) -> list[bytes]:
+        """The request bytes of each of the (n, d) queries. `filter` as in workloads.yaml: see `filter_bounds`."""
+
+    def transport(self, server: Server) -> dict[str, str]:
+        """How to send them: kind, target (host:port), method."""
+
+    def decode(self, response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids (m,) and canonical distances (m,), nearest first; DecodeError where the reply is no answer.
+
+        l2 is the squared Euclidean distance, cosine 1 − cos.
+        """
+
+
+def lazy(package: str, functions: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module `__getattr__` that imports function → submodule at first use, to keep `import` of an engine cheap."""
+
+    def __getattr__(name: str) -> Any:
+        if name not in functions:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{functions[name]}"), name)
+
+    return __getattr__
+
+
+def wait_for(what: str, ask: Callable[[], T | None], server: Server, timeout_s: float, poll_s: float = 0.05) -> T:
+    """Ask until the answer is not None and return it; ServerError when the server dies or `timeout_s` has passed."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = ask()
+        if answer is not None:
+            return answer
+        server.check_alive()
+        if time.monotonic() > deadline:
+            raise ServerError(f"{what} not within {timeout_s:.0f} s")
+        time.sleep(poll_s)
+
+
+# What every engine checks alike.
+
+
+def refuse_unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """ConfigError naming the first key of `given` that is not in `known`."""
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}; known: {', '.join(known)}")
+
+
+def whole_number(where: str, value: object, low: int, high: int) -> int:
+    """`value` if it is an int within [low, high], else ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{where}: {value!r} is not a whole number from {low} to {high}")
+    return value
+
+
+def check_single_native(engine: str, topology: Spec) -> None:
+    """ConfigError unless the topology is one native process with one shard and one replica."""
+    runtime = topology.get("runtime")
+    if runtime != "native":
+        raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: native")
+    for key in ("nodes", "shards", "replicas"):
+        if topology.get(key, 1) != 1:
+            raise ConfigError(f"topology: engine {engine} supports {key}: 1 only so far, not {topology[key]!r}")
+
+
+def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction: tuple[int, int]) -> None:
+    """ConfigError unless `index` is a complete HNSW index within the engine's ranges."""
+    kind = index.get("type")
+    if kind != "hnsw":
+        raise ConfigError(f"index.type: engine {engine} does not support {kind!r} yet; supported: hnsw")
+    refuse_unknown("index", index, ("type", "M", "ef_construction"))
+    whole_number(f"index.M for {engine}", index.get("M"), *m)
+    whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)
+
+
+def check_search(engine: str, workload: Spec, largest_k: int) -> None:
+    """ConfigError for a bad k or filter, or for an ef_search below k: engines refuse that or silently use k."""
+    k = whole_number(f"k for {engine}", workload.get("k"), 1, largest_k)
+    ef_search = workload.get("ef_search")
+    if ef_search is not None and whole_number(f"ef_search for {engine}", ef_search, 1, 32_768) < k:
+        raise ConfigError(f"ef_search: {ef_search} is less than k: {k}; {engine} can't search with that")
+    if workload.get("filter") is not None:
+        filter_bounds(workload["filter"])
+
+
+@dataclass(frozen=True)
+class FilterBounds:
+    """A workload's filter, read: `field` in `values`, or at least `low` and below `high` (None: not bounded)."""
+
+    field: str
+    values: tuple[int, ...] | None
+    low: float | None
+    high: float | None
+
+
+def filter_bounds(filter: Spec) -> FilterBounds:
+    """Read {field: category, in: […]} or {field: price, from: a, below: b} (either bound alone too), or ConfigError."""
+    name = filter.get("field")
+    if name == "category":
+        refuse_unknown("filter on category", filter, ("field", "in"))
+        values = filter.get("in")
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise ConfigError(f"filter.in: {values!r} is not a list of categories")
+        return FilterBounds(name, tuple(whole_number("filter.in", value, 0, 255) for value in values), None, None)
+    if name == "price":
+        refuse_unknown("filter on price", filter, ("field", "from", "below"))
+        low, high = filter.get("from"), filter.get("below")
+        for key, bound in (("from", low), ("below", high)):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
+                raise ConfigError(f"filter.{key}: {bound!r} is not a number")
+        if low is None and high is None:
+            raise ConfigError("filter on price: needs from, below, or both")
+        return FilterBounds(name, None, low, high)
+    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price")

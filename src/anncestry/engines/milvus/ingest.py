@@ -1,0 +1,147 @@
+"""Load a Milvus."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
+from numpy.typing import NDArray
+from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
+
+from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
+from anncestry.engines.milvus.rpc import COLLECTION, METRICS
+from anncestry.engines.milvus.serve import as_milvus, open_collection
+from anncestry.errors import ServerError, UserError
+from anncestry.progress import Progress
+
+_SMALLEST_INDEXED_SEGMENT = 1024  # rootCoord.minSegmentSizeToEnableIndex
+_INSERT_TIMEOUT_S = 120.0
+_FLUSH_TIMEOUT_S = 600.0
+_INDEX_TIMEOUT_S = 24 * 3600.0
+_PACKED_FIELD_1 = b"\x0a"
+
+_Type = schema_pb2.DataType
+
+
+def _packed(message: type[schema_pb2.FloatArray | schema_pb2.LongArray], values: NDArray[np.float32]) -> object:
+    """A message whose one field is `repeated float`, read from the bytes of an array: packed floats are exactly that.
+
+    Some 50 times faster than handing over 392,000 Python floats a batch.
+    """
+    content = np.ascontiguousarray(values, dtype="<f4").tobytes()
+    return message.FromString(_PACKED_FIELD_1 + _VarintBytes(len(content)) + content)
+
+
+def insert_request(
+    first: int, base: NDArray[np.float32], category: NDArray[np.uint8], price: NDArray[np.float32]
+) -> milvus_pb2.InsertRequest:
+    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
+    ids = schema_pb2.LongArray(data=range(first, first + len(base)))
+    vectors = schema_pb2.VectorField(dim=base.shape[1], float_vector=_packed(schema_pb2.FloatArray, base))
+    scalars = {
+        "id": (_Type.Int64, schema_pb2.ScalarField(long_data=ids)),
+        "category": (
+            _Type.Int64,
+            schema_pb2.ScalarField(long_data=schema_pb2.LongArray(data=category.tolist())),
+        ),
+        "price": (_Type.Float, schema_pb2.ScalarField(float_data=_packed(schema_pb2.FloatArray, price))),
+    }
+    fields = [schema_pb2.FieldData(field_name=name, type=kind, scalars=data) for name, (kind, data) in scalars.items()]
+    fields.append(schema_pb2.FieldData(field_name="vector", type=_Type.FloatVector, vectors=vectors))
+    return milvus_pb2.InsertRequest(collection_name=COLLECTION, fields_data=fields, num_rows=len(base))
+
+
+def collection_schema(dimensions: int) -> schema_pb2.CollectionSchema:
+    """Primary key, metadata, vector."""
+    return schema_pb2.CollectionSchema(
+        name=COLLECTION,
+        fields=[
+            schema_pb2.FieldSchema(name="id", data_type=_Type.Int64, is_primary_key=True),
+            schema_pb2.FieldSchema(name="category", data_type=_Type.Int64),
+            schema_pb2.FieldSchema(name="price", data_type=_Type.Float),
+            schema_pb2.FieldSchema(
+                name="vector",
+                data_type=_Type.FloatVector,
+                type_params=[common_pb2.KeyValuePair(key="dim", value=str(dimensions))],
+            ),
+        ],
+    )
+
+
+def index_params(index: Spec, metric: str) -> dict[str, str]:
+    """The parameters of CreateIndex."""
+    return {
+        "index_type": "HNSW",
+        "metric_type": METRICS[metric],
+        "params": json.dumps({"M": index["M"], "efConstruction": index["ef_construction"]}),
+    }
+
+
+def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
+    """Create, insert, flush, index, load into memory, search once.
+
+    The index is created after the flush, so that its time is its own and not hidden in the insertion.
+    """
+    milvus = as_milvus(server)
+    rpc = milvus.rpc
+    rows, dimensions = vectors.base.shape
+    if rows < _SMALLEST_INDEXED_SEGMENT:
+        raise UserError(f"milvus builds no index over fewer than {_SMALLEST_INDEXED_SEGMENT} rows; these are {rows}")
+    create = milvus_pb2.CreateCollectionRequest(
+        collection_name=COLLECTION, schema=collection_schema(dimensions).SerializeToString(), shards_num=1
+    )
+    rpc.call("CreateCollection", create, common_pb2.Status)
+    result = LoadResult()
+    with result.phase("insert"):
+        for first in range(0, rows, load["batch_rows"]):
+            part = slice(first, min(first + load["batch_rows"], rows))
+            request = insert_request(first, vectors.base[part], vectors.category[part], vectors.price[part])
+            sent = part.stop - part.start
+            try:
+                reply = rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
+            except ServerError as error:
+                milvus.check_alive()
+                result.acknowledge(sent, sent, str(error))
+            else:
+                result.acknowledge(sent, sent - reply.insert_cnt, f"{len(reply.err_index)} rows refused")
+            progress.at(part.stop)
+    with result.phase("flush"):
+        flushed = rpc.call(
+            "Flush",
+            milvus_pb2.FlushRequest(collection_names=[COLLECTION]),
+            milvus_pb2.FlushResponse,
+            _FLUSH_TIMEOUT_S,
+        )
+        state = milvus_pb2.GetFlushStateRequest(
+            segmentIDs=flushed.coll_segIDs[COLLECTION].data,
+            flush_ts=flushed.coll_flush_ts[COLLECTION],
+            collection_name=COLLECTION,
+        )
+        wait_for(
+            "milvus: flush",
+            lambda: rpc.call("GetFlushState", state, milvus_pb2.GetFlushStateResponse).flushed or None,
+            milvus,
+            _FLUSH_TIMEOUT_S,
+        )
+    with result.phase("index"):
+        pairs = [common_pb2.KeyValuePair(key=key, value=value) for key, value in index_params(index, vectors.metric).items()]
+        rpc.call(
+            "CreateIndex",
+            milvus_pb2.CreateIndexRequest(
+                collection_name=COLLECTION, field_name="vector", index_name="vector", extra_params=pairs
+            ),
+            common_pb2.Status,
+        )
+        wait_for("milvus: index", lambda: _index_done(milvus.rpc.index(), rows), milvus, _INDEX_TIMEOUT_S)
+    with result.phase("ready"):
+        open_collection(milvus)
+    return result
+
+
+def _index_done(index: milvus_pb2.IndexDescription, rows: int) -> bool | None:
+    if index.state == common_pb2.IndexState.Failed:
+        raise ServerError(f"milvus: index build failed: {index.index_state_fail_reason}")
+    finished = index.state == common_pb2.IndexState.Finished and index.pending_index_rows == 0
+    return True if finished and index.indexed_rows >= rows else None

@@ -1,0 +1,137 @@
+"""Calls to a Milvus: protobuf messages over one gRPC channel.
+
+The messages are pymilvus', the client isn't: it retries inserts by itself, and what is measured must not.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+from pymilvus.grpc_gen import common_pb2, milvus_pb2
+
+from anncestry.errors import ServerError
+
+COLLECTION = "Bench"
+METRICS = {"l2": "L2", "cosine": "IP"}
+"""Vectors come normalised for cosine, so that the inner product is the cosine."""
+SERVICE = "milvus.proto.milvus.MilvusService"
+_CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+)
+
+
+def search_request(
+    query: NDArray[np.float32], k: int, ef_search: int, metric_type: str, expr: str
+) -> milvus_pb2.SearchRequest:
+    """One search for one (d,) query. Nothing is fetched but ids and scores."""
+    placeholder = common_pb2.PlaceholderValue(
+        tag="$0", type=common_pb2.PlaceholderType.FloatVector, values=[query.astype("<f4", copy=False).tobytes()]
+    )
+    settings = {
+        "anns_field": "vector",
+        "topk": str(k),
+        "metric_type": metric_type,
+        "params": json.dumps({"ef": ef_search}),
+        "round_decimal": "-1",
+    }
+    return milvus_pb2.SearchRequest(
+        collection_name=COLLECTION,
+        dsl=expr,
+        dsl_type=common_pb2.DslType.BoolExprV1,
+        placeholder_group=common_pb2.PlaceholderGroup(placeholders=[placeholder]).SerializeToString(),
+        search_params=[common_pb2.KeyValuePair(key=key, value=value) for key, value in settings.items()],
+        nq=1,
+        # Nothing is written while queries run, so nothing newer can exist that a search would have to wait for.
+        consistency_level=common_pb2.ConsistencyLevel.Eventually,
+        guarantee_timestamp=1,
+    )
+
+
+def status_error(status: common_pb2.Status) -> str | None:
+    """What a reply's status complains about, None if it is success. (2.2 fills error_code, later versions code.)"""
+    if status.code == 0 and status.error_code == 0:
+        return None
+    return f"{status.reason or status.detail or 'no reason given'} (code {status.code or status.error_code})"
+
+
+class Rpc:
+    """One channel to a Milvus. A call that fails, or whose reply says that it failed, is a ServerError."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+
+    def call(self, method: str, request: Message, reply: type[Any], timeout_s: float = 10.0) -> Any:
+        """Send `request` to the service's `method` and return its reply, of type `reply`, checked for success."""
+        invoke = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,
+        )
+        try:
+            answer = invoke(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise ServerError(f"milvus: {method}: {error.code().name}: {error.details()}") from None
+        status = answer if isinstance(answer, common_pb2.Status) else answer.status
+        problem = status_error(status)
+        if problem is not None:
+            raise ServerError(f"milvus: {method}: {problem}")
+        return answer
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    # Calls that more than one module makes.
+
+    def collections(self) -> list[str]:
+        """Names of the collections."""
+        reply = self.call("ShowCollections", milvus_pb2.ShowCollectionsRequest(), milvus_pb2.ShowCollectionsResponse)
+        return list(reply.collection_names)
+
+    def index(self) -> milvus_pb2.IndexDescription:
+        """The vector index of the collection: parameters, rows indexed and pending, state."""
+        request = milvus_pb2.DescribeIndexRequest(collection_name=COLLECTION)
+        reply = self.call("DescribeIndex", request, milvus_pb2.DescribeIndexResponse)
+        return reply.index_descriptions[0]
+
+    def release(self) -> None:
+        """Take the collection out of memory."""
+        self.call("ReleaseCollection", milvus_pb2.ReleaseCollectionRequest(collection_name=COLLECTION), common_pb2.Status)
+
+    def dimensions(self) -> int:
+        """Length of the vectors, as the collection says."""
+        request = milvus_pb2.DescribeCollectionRequest(collection_name=COLLECTION)
+        reply = self.call("DescribeCollection", request, milvus_pb2.DescribeCollectionResponse)
+        params = (pair for field in reply.schema.fields for pair in field.type_params)
+        return next(int(pair.value) for pair in params if pair.key == "dim")
+
+    def metric_type(self) -> str:
+        """Milvus' name of the metric that the index was built with."""
+        return next(pair.value for pair in self.index().params if pair.key == "metric_type")
+
+    def count(self) -> int:
+        """Rows, counted by the query node; strongly consistent, so that every acknowledged row is in."""
+        request = milvus_pb2.QueryRequest(
+            collection_name=COLLECTION,
+            output_fields=["count(*)"],
+            consistency_level=common_pb2.ConsistencyLevel.Strong,
+        )
+        reply = self.call("Query", request, milvus_pb2.QueryResults)
+        return int(reply.fields_data[0].scalars.long_data.data[0])
+
+    def segments(self) -> list[milvus_pb2.QuerySegmentInfo]:
+        """The segments in memory."""
+        request = milvus_pb2.GetQuerySegmentInfoRequest(collectionName=COLLECTION)
+        return list(self.call("GetQuerySegmentInfo", request, milvus_pb2.GetQuerySegmentInfoResponse).infos)
+
+    def replicas(self) -> list[milvus_pb2.ReplicaInfo]:
+        """The replicas in memory, with their shards and nodes."""
+        request = milvus_pb2.GetReplicasRequest(collection_name=COLLECTION, with_shard_nodes=True)
+        return list(self.call("GetReplicas", request, milvus_pb2.GetReplicasResponse).replicas)

@@ -1,0 +1,56 @@
+"""Searches as bytes: requests made beforehand, replies read afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+from google.protobuf.message import DecodeError as ProtobufError
+from numpy.typing import NDArray
+from pymilvus.grpc_gen import milvus_pb2
+
+from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
+from anncestry.engines.milvus.rpc import SERVICE, search_request, status_error
+from anncestry.engines.milvus.serve import as_milvus
+
+def expression(filter: Spec | None) -> str:
+    """A workload's filter in Milvus' language, "" for none. Bounds are rounded to the float32 of the stored prices."""
+    if filter is None:
+        return ""
+    bounds = filter_bounds(filter)
+    if bounds.values is not None:
+        return f"{bounds.field} in [{', '.join(map(str, bounds.values))}]"
+    terms = []
+    if bounds.low is not None:
+        terms.append(f"{bounds.field} >= {float(np.float32(bounds.low))!r}")
+    if bounds.high is not None:
+        terms.append(f"{bounds.field} < {float(np.float32(bounds.high))!r}")
+    return " && ".join(terms)
+
+
+def encode(
+    server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
+) -> list[bytes]:
+    """The SearchRequest of each of the (n, d) queries; ef travels in the request."""
+    metric_type = as_milvus(server).rpc.metric_type()
+    expr = expression(filter)
+    return [search_request(query, k, ef_search, metric_type, expr).SerializeToString() for query in queries]
+
+
+def transport(server: Server) -> dict[str, str]:
+    """gRPC unary."""
+    return {"kind": "grpc", "target": server.endpoint, "method": f"/{SERVICE}/Search"}
+
+
+def decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and canonical distances; DecodeError also for a status that is not success inside a reply."""
+    try:
+        reply = milvus_pb2.SearchResults.FromString(response)
+    except ProtobufError as error:
+        raise DecodeError(f"not a Milvus search reply: {error}") from None
+    problem = status_error(reply.status)
+    if problem is not None:
+        raise DecodeError(problem)
+    ids = np.array(reply.results.ids.int_id.data, dtype=np.int64)
+    scores = np.array(reply.results.scores, dtype=np.float64)
+    if ids.shape != scores.shape:
+        raise DecodeError(f"{ids.size} ids but {scores.size} scores")
+    return ids, scores if metric == "l2" else 1.0 - scores

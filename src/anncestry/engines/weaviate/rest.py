@@ -1,0 +1,63 @@
+"""Weaviate's REST interface, as far as it is needed: schema, state, counts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from anncestry.errors import ServerError
+
+COLLECTION = "Bench"
+
+
+class Rest:
+    """Calls to one server on loopback; a new connection each, so that nothing stays open while queries are timed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+
+    def status(self, path: str, timeout_s: float = 2.0) -> int | None:
+        """HTTP status of a GET, None where nobody answers."""
+        try:
+            return self._exchange("GET", path, None, timeout_s)[0]
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def call(self, method: str, path: str, body: Any = None, timeout_s: float = 30.0) -> Any:
+        """The JSON that `path` answers (None for an empty body); ServerError if it doesn't or says that it failed."""
+        try:
+            status, reply = self._exchange(method, path, body, timeout_s)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"weaviate: {method} {path}: {error or type(error).__name__}") from None
+        if not 200 <= status < 300:
+            raise ServerError(f"weaviate: {method} {path}: HTTP {status}: {reply.decode(errors='replace')[:500]}")
+        return json.loads(reply) if reply else None
+
+    def _exchange(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        try:
+            payload = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    # What more than one module asks.
+
+    def collection(self) -> dict[str, Any]:
+        """The collection's effective definition."""
+        return dict(self.call("GET", f"/v1/schema/{COLLECTION}"))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes with the collection's shards."""
+        return list(self.call("GET", f"/v1/nodes/{COLLECTION}?output=verbose")["nodes"])
+
+    def count(self) -> int:
+        """Objects, counted by an aggregation (the objectCount of /v1/nodes lags behind)."""
+        query = {"query": f"{{Aggregate{{{COLLECTION}{{meta{{count}}}}}}}}"}
+        reply = self.call("POST", "/v1/graphql", query)
+        if reply.get("errors"):
+            raise ServerError(f"weaviate: count: {reply['errors'][0].get('message')}")
+        return int(reply["data"]["Aggregate"][COLLECTION][0]["meta"]["count"])

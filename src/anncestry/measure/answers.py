@@ -1,0 +1,73 @@
+"""From response bytes to ids and distances, and what is wrong with them. All of it after the clock has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.drive.protocol import ERROR, OK
+from anncestry.engines.base import DecodeError, Engine
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Decoded answers of n requests, in order: `ids` and `distances` (n, k) padded with -1 and infinity.
+
+    `size` (n,) is how many results each held (more than k are cut off, and `size` tells), `status` (n,) the driver's
+    status, with ERROR where the reply itself was an error; `errors` the texts of those.
+    """
+
+    ids: NDArray[np.int64]
+    distances: NDArray[np.float64]
+    size: NDArray[np.int64]
+    status: NDArray[np.uint8]
+    errors: dict[str, int]
+
+
+def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.integer], k: int, metric: str) -> Answers:
+    """Decode responses; one that the engine can't read, or that carries an error, becomes a failed sample."""
+    n = len(responses)
+    ids = np.full((n, k), -1, dtype=np.int64)
+    distances = np.full((n, k), np.inf)
+    size = np.zeros(n, dtype=np.int64)
+    judged: NDArray[np.uint8] = status.astype(np.uint8)
+    errors: dict[str, int] = {}
+    for i, response in enumerate(responses):
+        if judged[i] != OK:
+            continue
+        try:
+            found, far = engine.decode(response, metric)
+        except DecodeError as error:
+            judged[i] = ERROR
+            text = str(error)[:300]
+            errors[text] = errors.get(text, 0) + 1
+            continue
+        size[i] = len(found)
+        kept = min(k, len(found))
+        ids[i, :kept] = found[:kept]
+        distances[i, :kept] = far[:kept]
+    return Answers(ids, distances, size, judged, errors)
+
+
+def wrong_counts(answers: Answers, rows: int, wanted: int) -> int:
+    """How many good answers do not hold exactly `wanted` different ids of known rows."""
+    good = answers.status == OK
+    ids = np.sort(answers.ids[good], axis=1)
+    known = (ids >= 0) & (ids < rows)
+    fresh = np.ones_like(known)
+    fresh[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    different = (known & fresh).sum(axis=1)
+    return int(((different != wanted) | (answers.size[good] != wanted)).sum())
+
+
+def violations(answers: Answers, passes: NDArray[np.bool_]) -> tuple[int, int]:
+    """How many returned rows do not pass the filter (unknown ids don't either), and how many were returned."""
+    ids = answers.ids[answers.status == OK]
+    returned = ids[ids != -1]
+    inside = (returned >= 0) & (returned < len(passes))
+    passing = np.zeros(len(returned), dtype=bool)
+    passing[inside] = passes[returned[inside]]
+    return int((~passing).sum()), len(returned)

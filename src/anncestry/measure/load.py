@@ -1,0 +1,188 @@
+"""The load stage: start on a clean folder, insert, flush, index, make ready; check; stop; weigh what is on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+
+from anncestry import engines
+from anncestry.drive.driver import Driver
+from anncestry.engines.base import Engine, LoadResult, Probe
+from anncestry.measure import oracle
+from anncestry.measure.vectors import Vectors, open_vectors
+from anncestry.metrics.resources import Sampler, attribute
+from anncestry.metrics.storage import allocated_mib
+from anncestry.progress import Progress
+from anncestry.provenance import gates, platform, records
+from anncestry.provenance.code import package_versions
+from anncestry.provenance.gates import Gate
+
+CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage finds what it needs: records of the vectors and the artifact, and the declared platform."""
+
+    vectors: Path
+    artifact: Path
+    platform: Mapping[str, Any]
+    first_port: int | None = None
+
+
+def probe_gates(
+    engine: Engine, probe: Probe, spec: Mapping[str, Any], vectors: Vectors, ef_search: int | None, when: str
+) -> list[Gate]:
+    """What the server says of itself, held against what was declared."""
+    asked = engine.asked_settings(spec["system"], spec["index"], vectors.metric, ef_search)
+    return [
+        gates.row_count(probe.rows, len(vectors.base), when),
+        gates.index_complete(probe.index_complete, probe.index_detail),
+        gates.settings(asked, probe.settings),
+        gates.topology(spec["topology"], probe.nodes, probe.shards, probe.replicas),
+        gates.version(spec["system"]["version"], probe.version),
+    ]
+
+
+def probe_facts(probe: Probe) -> dict[str, Any]:
+    """A probe as plain data for a record."""
+    return {
+        "version": probe.version,
+        "rows": probe.rows,
+        "index": probe.index_detail,
+        "settings": probe.settings,
+        "nodes": probe.nodes,
+        "shards": probe.shards,
+        "replicas": probe.replicas,
+    }
+
+
+def artifact_facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What was run, as later records quote it."""
+    return {"digest": record["digest"], "artifact": record["spec"]["artifact"], "version": record["spec"]["version"]}
+
+
+def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_search: int, seed: int) -> dict[str, Any]:
+    """Load the vectors of `spec` into its system and leave the stopped system's data in `out_dir/data`.
+
+    Raises ServerError if the server does not come up or dies, ConfigError on another machine than declared.
+    A load that is not what it should be is not an error: its record says so in its gates, and is invalid.
+    """
+    engine = engines.get(spec["system"]["engine"])
+    with platform.alone() as waited_s:
+        machine = platform.check(spec["platform"], place.platform)
+        vectors = open_vectors(place.vectors, spec["vectors"])
+        built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
+        records.verify_outputs(place.artifact, built)
+        shutil.rmtree(out_dir, ignore_errors=True)
+        data_dir = out_dir / "data"
+        data_dir.mkdir(parents=True)
+        label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
+        print(f"{label}: starting the server", file=sys.stderr, flush=True)
+        server = engine.start(
+            place.artifact.parent, data_dir, spec["system"], spec["topology"], first_port=place.first_port
+        )
+        try:
+            with (
+                Sampler({"server": server.pids, "client": lambda: [os.getpid()]}) as sampler,
+                Progress(label, len(vectors.base), "row") as progress,
+            ):
+                result = engine.load(server, vectors, spec["index"], spec["load"], progress)
+            engine.apply(server, ef_search)
+            probe = engine.probe(server)
+            judged = [
+                gates.inserts(
+                    result.rows_sent,
+                    result.rows_acknowledged,
+                    result.insert_errors,
+                    len(vectors.base),
+                    result.first_error,
+                ),
+                *probe_gates(engine, probe, spec, vectors, ef_search, "after the load"),
+            ]
+            with Driver() as driver:
+                judged += oracle.check(engine, server, driver, out_dir / "oracle", vectors, ef_search, seed)
+            server.check_alive()
+        finally:
+            ending = server.stop()
+        shutil.rmtree(out_dir / "oracle", ignore_errors=True)
+        judged += [gates.alone(waited_s), gates.on_platform(spec["platform"])]
+        storage = _storage(engine, data_dir, vectors)
+
+    resources = out_dir / "resources.parquet"
+    table = sampler.table()
+    parquet.write_table(table, resources, compression="zstd")
+    body = {
+        **gates.verdict(judged),
+        "rows": len(vectors.base),
+        "dim": int(vectors.base.shape[1]),
+        "times": _times(result),
+        "resources": _resources(table, result),
+        "storage": storage,
+        "server": {
+            **probe_facts(probe),
+            "start_s": server.start_s,
+            "stop_s": ending.seconds,
+            "stop_signal": ending.signal,
+        },
+        "artifact": artifact_facts(built),
+        "batches": result.batches,
+        "fairness": engine.fairness(spec["system"], spec["index"]),
+        "platform": machine,
+        "clients": package_versions(*CLIENT_PACKAGES),
+    }
+    return records.write_record(
+        out_dir / "record.json",
+        stage="load",
+        key=key,
+        spec=spec,
+        body=body,
+        inputs={"vectors": place.vectors, "artifact": place.artifact},
+        outputs={"resources": resources},
+    )
+
+
+def _times(result: LoadResult) -> dict[str, float | None]:
+    """Seconds of each phase; `load_s` from the first insert to the first search that succeeded."""
+    first, last = result.phases[0], result.phases[-1]
+    return {
+        "insert_s": result.insert_s,
+        "flush_s": result.flush_s,
+        "index_s": result.index_s,
+        "ready_s": result.ready_s,
+        "load_s": last.end_s - first.start_s,
+    }
+
+
+def _resources(table: Any, result: LoadResult) -> dict[str, dict[str, Any]]:
+    whole = [(result.phases[0].start_s, result.phases[-1].end_s)]
+    windows = {phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}
+    found: dict[str, dict[str, Any]] = {}
+    for group, phases in (
+        ("server", {"load": whole, **windows}),
+        ("client", {"load": whole}),
+        ("host", {"load": whole}),
+    ):
+        used = {name: attribute(table, group, window) for name, window in phases.items()}
+        found[group] = {name: facts for name, facts in used.items() if facts is not None}
+    return found
+
+
+def _storage(engine: Engine, data_dir: Path, vectors: Vectors) -> dict[str, Any]:
+    """What lies on disk once the server has stopped, by component; the folder was empty before this load."""
+    components = engine.data_components(data_dir)
+    sizes = {part.name: allocated_mib(part.paths) for part in components}
+    return {
+        "total_mib": allocated_mib([data_dir]),
+        "net_mib": sum(sizes[part.name] for part in components if part.net),
+        "net_components": [part.name for part in components if part.net],
+        "components": sizes,
+        "raw_mib": vectors.base.nbytes / 2**20,
+    }

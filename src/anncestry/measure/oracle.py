@@ -1,0 +1,142 @@
+"""Two checks of a loaded system against exact knowledge, before any of its speed is believed.
+
+Exact-search oracle: a filter so narrow that the system answers by a flat scan must return the true neighbours.
+It sees lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth.
+Findable rows: an index search for a stored vector must find its row. It sees rows that the store has and the index
+lost, which counts don't show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.datasets.distance import pair_distances
+from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, matches
+from anncestry.drive import protocol
+from anncestry.drive.driver import Driver
+from anncestry.engines.base import Engine, Server
+from anncestry.measure.answers import Answers, decode
+from anncestry.measure.vectors import Vectors
+from anncestry.provenance import gates
+from anncestry.provenance.gates import Gate
+
+_K = 10
+_QUERIES = 100
+_SAMPLED_ROWS = 200
+_TAIL_ROWS = 1000
+_SELECTIVITY = 0.02
+_MATCHES_MAX = 20_000
+_MATCHES_MIN = 50
+_TIE = 1e-6
+
+
+def ask(
+    engine: Engine,
+    server: Server,
+    driver: Driver,
+    folder: Path,
+    queries: NDArray[np.float32],
+    *,
+    k: int,
+    ef_search: int,
+    filter: Mapping[str, Any] | None,
+    metric: str,
+    timeout_s: float = 60.0,
+) -> Answers:
+    """Ask each of the (n, d) queries once, by the same driver as everything else, and decode the answers."""
+    protocol.write_requests(folder, engine.encode(server, queries, k, ef_search, filter))
+    every = np.arange(len(queries))[None, :]
+    protocol.write_job(
+        folder,
+        requests=folder,
+        transport=engine.transport(server),
+        schedule=every,
+        prime=every[:, :0],
+        timeout_s=timeout_s,
+    )
+    driver.run(folder)
+    outcome = protocol.read_outcome(folder)
+    return decode(engine, outcome.responses, outcome.samples["status"], k, metric)
+
+
+def check(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, ef_search: int, seed: int
+) -> list[Gate]:
+    """Both checks, as gates."""
+    return [
+        _exact(engine, server, driver, folder / "exact", vectors, ef_search, seed),
+        _findable(engine, server, driver, folder / "findable", vectors, ef_search, seed),
+    ]
+
+
+def _narrow(rows: int, seed: int) -> dict[str, Any]:
+    """A price filter that matches about 2 % of the rows, but at least 50 and at most 20,000 of them."""
+    share = min(1.0, max(min(_SELECTIVITY, _MATCHES_MAX / rows), _MATCHES_MIN / rows))
+    width = (PRICE_TO - PRICE_FROM) * share
+    start = np.random.RandomState(seed).uniform(PRICE_FROM, PRICE_TO - width)
+    return {"field": "price", "from": round(start, 2), "below": round(start + width, 2)}
+
+
+def _exact(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, ef_search: int, seed: int
+) -> Gate:
+    narrow = _narrow(len(vectors.base), seed)
+    passes = matches(narrow, np.asarray(vectors.category), np.asarray(vectors.price))
+    rows = np.flatnonzero(passes)
+    chosen = np.sort(np.random.RandomState(seed).permutation(len(vectors.queries))[:_QUERIES])
+    queries = np.asarray(vectors.queries[chosen])
+    answers = ask(
+        engine, server, driver, folder, queries, k=_K, ef_search=ef_search, filter=narrow, metric=vectors.metric
+    )
+    wanted = min(_K, len(rows))
+    if wanted == 0:
+        return Gate("exact-search oracle", False, f"no row passes the oracle's filter {narrow}")
+    everywhere = pair_distances(
+        vectors.base,
+        queries,
+        np.tile(rows, len(queries)),
+        np.repeat(np.arange(len(queries)), len(rows)),
+        vectors.metric,
+    ).reshape(len(queries), len(rows))
+    position = np.full(len(vectors.base) + 1, -1)
+    position[rows] = np.arange(len(rows))
+    hits = 0
+    for i in range(len(queries)):
+        reach = np.partition(everywhere[i], wanted - 1)[wanted - 1]
+        returned = np.unique(answers.ids[i])
+        returned = returned[(returned >= 0) & (returned < len(vectors.base))]
+        at = position[returned]
+        far = everywhere[i][at[at >= 0]]
+        hits += min(wanted, int((far <= reach + _TIE * (1.0 + abs(reach))).sum()))
+    return gates.oracle(hits / (wanted * len(queries)), len(queries), len(rows) / len(vectors.base))
+
+
+def _findable(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, ef_search: int, seed: int
+) -> Gate:
+    random = np.random.RandomState(seed + 1)
+    rows = len(vectors.base)
+    tail_from = max(rows - _TAIL_ROWS, rows // 2)
+
+    def sample(first: int, last: int) -> NDArray[np.int64]:
+        chosen = np.sort(first + random.permutation(last - first)[:_SAMPLED_ROWS])
+        stored = np.asarray(vectors.base[chosen])
+        return chosen[np.any(stored != 0, axis=1)]  # a zero vector has no direction, and so no neighbourhood
+
+    body, tail = sample(0, tail_from), sample(tail_from, rows)
+    asked = np.concatenate([body, tail])
+    queries = np.asarray(vectors.base[asked])
+    k = min(_K, rows)
+    answers = ask(engine, server, driver, folder, queries, k=k, ef_search=ef_search, filter=None, metric=vectors.metric)
+    # A row hidden behind k or more copies of itself is found as well as can be.
+    worst = np.where(np.isfinite(answers.distances), answers.distances, np.inf).max(axis=1)
+    scale = np.abs(pair_distances(vectors.base, queries, asked, np.arange(len(asked)), vectors.metric))
+    copies = (answers.size >= k) & (worst <= scale + _TIE)
+    found = (answers.ids == asked[:, None]).any(axis=1) | copies
+    share = [float(part.mean()) if len(part) else 1.0 for part in (found[: len(body)], found[len(body) :])]
+    return gates.findable(share[0], share[1], len(body), len(tail))

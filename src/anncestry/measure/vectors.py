@@ -1,0 +1,63 @@
+"""What is loaded and asked: the normalized vectors with their metadata, and the choice of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.provenance import records
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Row i of each array belongs to id i; `base` (n, d) and `queries` (q, d) float32, memory-mapped."""
+
+    base: NDArray[np.float32]
+    queries: NDArray[np.float32]
+    category: NDArray[np.uint8]
+    price: NDArray[np.float32]
+    metric: str
+    record: dict[str, Any]
+
+
+def open_vectors(record_path: Path, key: str, verify: bool = True) -> Vectors:
+    """Open the output of the normalize stage; with `verify`, every file is hashed before it is used."""
+    record = records.read_record(record_path, stage="normalize", key=key)
+    folder = record_path.parent
+    if verify:
+        records.verify_outputs(record_path, record)
+
+    def array(name: str) -> Any:
+        return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+
+    return Vectors(array("base"), array("queries"), array("category"), array("price"), record["spec"]["metric"], record)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which queries are measured (rows of `queries`), and the vectors that only warm up, none of the measured ones."""
+
+    measured: NDArray[np.int64]
+    warmup: NDArray[np.float32]
+    warmup_source: str
+
+
+def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
+    """A seeded choice: `count` queries to measure; warm-up from the other queries, or, if too few, from base rows.
+
+    numpy's legacy generator is used, whose streams are frozen: the same seed chooses the same queries for ever.
+    """
+    random = np.random.RandomState(seed)
+    order = random.permutation(len(vectors.queries))
+    measured, spare = order[:count], order[count : count + warmup]
+    if len(spare) == warmup:
+        return Choice(np.sort(measured), np.asarray(vectors.queries[np.sort(spare)]), "unmeasured queries")
+    candidates = np.sort(random.choice(len(vectors.base), size=min(len(vectors.base), 2 * warmup), replace=False))
+    rows = np.asarray(vectors.base[candidates])
+    rows = rows[np.any(rows != 0, axis=1)]
+    keep = random.permutation(len(rows))[:warmup]
+    return Choice(np.sort(measured), rows[keep], "base rows (the dataset has too few other queries)")

@@ -1,0 +1,152 @@
+"""CPU, memory and IO of groups of processes: sampled while they run, attributed to phases afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib")
+_MIB = float(1 << 20)
+_PEAK_WINDOW_S = 0.2
+
+
+class Sampler:
+    """Samples groups of processes every `every_s` seconds, in a thread, until the block ends.
+
+    `groups` maps a name to a function that gives its main pids now; their children count along.
+    A sample holds the group's total CPU seconds since it started, its RSS (shared pages counted once a process),
+    and what it read from and wrote to storage (`/proc/PID/io`, page cache writes included when written back).
+    CPU of a process that ended stays counted. The group "host" is the machine: busy CPU seconds of all processes.
+    """
+
+    def __init__(self, groups: Mapping[str, Callable[[], Sequence[int]]], every_s: float = 0.25) -> None:
+        self._groups = dict(groups)
+        self._every_s = every_s
+        self._rows: list[tuple[float, str, float, float, float, float]] = []
+        self._known: dict[str, dict[int, psutil.Process]] = {name: {} for name in groups}
+        self._last: dict[str, dict[int, tuple[float, float, float]]] = {name: {} for name in groups}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._scan_at = 0.0
+
+    def __enter__(self) -> Sampler:
+        self.sample()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.sample()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self.sample()
+
+    def sample(self) -> None:
+        """Take a sample of every group now: at the edge of a phase, so that nothing is interpolated there."""
+        with self._lock:
+            now = time.monotonic()
+            rescan = now >= self._scan_at
+            if rescan:
+                self._scan_at = now + 2.0
+            for name, pids in self._groups.items():
+                self._find(name, pids(), rescan)
+                self._rows.append((now, name, *self._read(name)))
+            times = psutil.cpu_times()
+            busy = times.user + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
+            self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0))
+
+    def _find(self, name: str, pids: Sequence[int], rescan: bool) -> None:
+        known = self._known[name]
+        for pid in pids:
+            if pid not in known:
+                try:
+                    known[pid] = psutil.Process(pid)
+                except psutil.Error:
+                    continue
+        if rescan:
+            for process in list(known.values()):
+                try:
+                    for child in process.children(recursive=True):
+                        known.setdefault(child.pid, child)
+                except psutil.Error:
+                    continue
+
+    def _read(self, name: str) -> tuple[float, float, float, float]:
+        rss = 0.0
+        for pid, process in list(self._known[name].items()):
+            try:
+                with process.oneshot():
+                    cpu = process.cpu_times()
+                    rss += process.memory_info().rss / _MIB
+                    read, written = 0.0, 0.0
+                    try:
+                        io = process.io_counters()
+                        read, written = io.read_bytes / _MIB, io.write_bytes / _MIB
+                    except (psutil.Error, OSError):
+                        pass
+                self._last[name][pid] = (cpu.user + cpu.system, read, written)
+            except psutil.Error:
+                del self._known[name][pid]
+        totals = np.sum(list(self._last[name].values()) or [(0.0, 0.0, 0.0)], axis=0)
+        return float(totals[0]), rss, float(totals[1]), float(totals[2])
+
+    def table(self) -> pa.Table:
+        """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
+        with self._lock:
+            rows = sorted(self._rows)
+        return pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)})
+
+
+def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
+    """What a group used within the windows (start, end on the samples' clock); None without samples there.
+
+    CPU and IO are differences of running totals, interpolated between samples; 100 % is one core.
+    The peak is the highest CPU between samples at least 0.2 s apart.
+    """
+    chosen = table.filter(pa.compute.equal(table["group"], group))
+    at = chosen["at_s"].to_numpy()
+    if len(at) < 2 or not windows:
+        return None
+    totals = {name: chosen[name].to_numpy() for name in ("cpu_s", "io_read_mib", "io_write_mib")}
+    rss = chosen["rss_mib"].to_numpy()
+    used = dict.fromkeys(totals, 0.0)
+    wall_s, peak, seen = 0.0, 0.0, []
+    for start, end in windows:
+        inside = (at > start) & (at < end)
+        points = np.concatenate([[start], at[inside], [end]])
+        for name, values in totals.items():
+            ends = np.interp([start, end], at, values)
+            used[name] += float(ends[1] - ends[0])
+        cpu = np.interp(points, at, totals["cpu_s"])
+        first = 0
+        for last in range(1, len(points)):
+            width = points[last] - points[first]
+            if width >= _PEAK_WINDOW_S:
+                peak = max(peak, float((cpu[last] - cpu[first]) / width))
+                first = last
+        seen.append(np.interp(points, at, rss))
+        wall_s += end - start
+    memory = np.concatenate(seen)
+    average = used["cpu_s"] / wall_s if wall_s > 0 else 0.0
+    return {
+        "wall_s": wall_s,
+        "cpu_s": used["cpu_s"],
+        "cpu_avg_pct": 100 * average,
+        "cpu_peak_pct": 100 * max(peak, average),
+        "rss_avg_mib": float(memory.mean()),
+        "rss_peak_mib": float(memory.max()),
+        "io_read_mib": used["io_read_mib"],
+        "io_write_mib": used["io_write_mib"],
+    }

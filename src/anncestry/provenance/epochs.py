@@ -1,0 +1,80 @@
+"""Epochs: what measuring means, by stage, and the guard that measuring code does not change unnoticed.
+
+A stage's epoch is part of its keys, the code itself is not: a comment would measure everything again. In exchange,
+`config/epochs.yaml` keeps the digest of each stage's sources. When it no longer fits, a test fails until somebody
+either bumps the epoch (the numbers may change) or attests, with a reason, that they can't.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anncestry.cells.config import read_yaml, validate
+from anncestry.cells.keys import python_files, source_digest
+from anncestry.errors import ConfigError
+from anncestry.provenance.records import replacing
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+_SOURCES = {
+    "artifact": ["runtimes/artifacts.py"],
+    "download": ["datasets/formats.py", "datasets/sources.py", "datasets/download.py"],
+    "normalize": ["datasets/normalize.py", "datasets/metadata.py"],
+    "truth": ["datasets/truth.py", "datasets/distance.py"],
+    "load": [
+        "measure/load.py",
+        "measure/oracle.py",
+        "measure/vectors.py",
+        "metrics/resources.py",
+        "metrics/storage.py",
+        "runtimes/native.py",
+        "engines",
+        "provenance/gates.py",
+        "provenance/platform.py",
+    ],
+    "query": ["measure/session.py", "measure/answers.py", "metrics/latency.py", "drive"],
+    "recall": ["measure/recall.py", "metrics/recall.py"],
+}
+
+
+def sources(stage: str) -> tuple[Path, ...]:
+    """The files whose code decides what a stage's numbers mean."""
+    return python_files(_PACKAGE / name for name in _SOURCES[stage])
+
+
+def digests() -> dict[str, str]:
+    """Digest of the sources of every stage."""
+    return {stage: source_digest(sources(stage)) for stage in _SOURCES}
+
+
+def changed(path: Path) -> list[str]:
+    """Stages whose sources differ from what `path` (config/epochs.yaml) records."""
+    recorded = _read(path)
+    return [stage for stage, digest in digests().items() if recorded[stage].get("sources") != digest]
+
+
+def settle(path: Path, stages: list[str], why: str | None) -> None:
+    """Record the present sources of the stages: with a reason as an attestation, without one under a new epoch."""
+    recorded = _read(path)
+    for stage in stages:
+        if stage not in _SOURCES:
+            raise ConfigError(f"unknown stage {stage!r}; known: {', '.join(_SOURCES)}")
+        entry = recorded[stage]
+        if why is None:
+            entry["epoch"] += 1
+            entry.pop("attested", None)
+        else:
+            entry.setdefault("attested", []).append(why)
+        entry["sources"] = digests()[stage]
+    head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
+    with replacing(path) as temporary:
+        temporary.write_text(head + yaml.safe_dump(recorded, sort_keys=False, width=120))
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    body = read_yaml(path)
+    validate(body, "epochs", path)
+    return body  # type: ignore[no-any-return]

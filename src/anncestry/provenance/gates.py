@@ -1,0 +1,151 @@
+"""Gates: conditions without which a record is invalid, listed with its reason, and never a number in a table.
+
+Thresholds are part of what measuring means (they change with the epoch), not a setting: a number that needs a lower
+bar is not a better number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+ORACLE_RECALL_MIN = 0.999
+"""Recall of searches that the system answers by a flat scan: only rounding among ties is forgiven."""
+FINDABLE_MIN = 0.9
+"""Share of sampled rows that an index search for the row's own vector finds."""
+FINDABLE_TAIL_DROP_MAX = 0.05
+"""How much rarer the rows inserted last may be found: a lost tail of the index shows here, while counts are right."""
+DISTANCE_REL_ERROR_MAX = 1e-3
+"""Difference of a reported distance from the exact one, relative to it (float32 sums of up to 65,535 terms)."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One condition, whether it holds, and what was found, in words that stand alone."""
+
+    gate: str
+    ok: bool
+    detail: str
+
+
+def verdict(gates: Sequence[Gate]) -> dict[str, Any]:
+    """The part of a record that says whether it is valid and why."""
+    return {"valid": all(gate.ok for gate in gates), "gates": [asdict(gate) for gate in gates]}
+
+
+def row_count(rows: int, expected: int, when: str) -> Gate:
+    """The server's own count equals the dataset's rows."""
+    return Gate("row count", rows == expected, f"{rows} of {expected} rows {when}")
+
+
+def inserts(sent: int, acknowledged: int, errors: int, expected: int, first_error: str | None) -> Gate:
+    """Every row was sent once and acknowledged; none failed."""
+    ok = sent == acknowledged == expected and errors == 0
+    detail = f"{sent} rows sent, {acknowledged} acknowledged, {errors} failed, of {expected}"
+    return Gate("inserts", ok, detail + (f"; first: {first_error}" if first_error else ""))
+
+
+def index_complete(complete: bool, detail: str) -> Gate:
+    """The system says that its index covers every row."""
+    return Gate("index complete", complete, detail)
+
+
+def settings(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> Gate:
+    """What was asked for is what the server says it does."""
+    wrong = [
+        f"{name} is {effective.get(name)!r}, asked {value!r}"
+        for name, value in asked.items()
+        if effective.get(name) != value
+    ]
+    return Gate("settings", not wrong, "; ".join(wrong) or f"{len(asked)} settings read back as asked")
+
+
+def topology(declared: Mapping[str, Any], nodes: int, shards: int, replicas: int) -> Gate:
+    """Nodes, shards and replicas that the server reports are the declared ones."""
+    found = {"nodes": nodes, "shards": shards, "replicas": replicas}
+    wrong = [f"{name} {found[name]}, declared {declared[name]}" for name in found if declared[name] != found[name]]
+    shown = ", ".join(f"{count} {name}" for name, count in found.items())
+    return Gate("topology", not wrong, "; ".join(wrong) or f"probed: {shown}")
+
+
+def version(expected: str, found: str) -> Gate:
+    """The running server calls itself the version that the spec names."""
+    return Gate("server version", expected == found, f"server says {found}, spec {expected}")
+
+
+def artifact(expected: str, found: str) -> Gate:
+    """What runs is what was loaded with, byte for byte."""
+    return Gate(
+        "artifact digest",
+        expected == found,
+        f"sha256 {found[:12]}…" + ("" if expected == found else f", loaded with {expected[:12]}…"),
+    )
+
+
+def oracle(recall: float | None, queries: int, selectivity: float) -> Gate:
+    """Searches under a narrow filter, answered by a flat scan, return exactly the true neighbours."""
+    ok = recall is not None and recall >= ORACLE_RECALL_MIN
+    shown = "no answer" if recall is None else f"recall {recall:.4f}"
+    return Gate(
+        "exact-search oracle",
+        ok,
+        f"{shown} over {queries} queries at selectivity {selectivity:.4f}, at least {ORACLE_RECALL_MIN} wanted",
+    )
+
+
+def findable(body: float, tail: float, body_rows: int, tail_rows: int) -> Gate:
+    """Rows are found by their own vector through the index, the last inserted as well as the others."""
+    ok = min(body, tail) >= FINDABLE_MIN and body - tail <= FINDABLE_TAIL_DROP_MAX
+    return Gate(
+        "rows findable",
+        ok,
+        f"{body:.3f} of {body_rows} sampled rows and {tail:.3f} of {tail_rows} "
+        "of the last inserted found by their own vector",
+    )
+
+
+def result_count(wrong: int, samples: int, k: int, matches: int | None) -> Gate:
+    """Every answer holds k different rows of the dataset (or all that match, if fewer)."""
+    wanted = k if matches is None or matches >= k else matches
+    return Gate("k results", wrong == 0, f"{wrong} of {samples} answers do not hold {wanted} different known rows")
+
+
+def filtered(violations: int, returned: int, selectivity: float) -> Gate:
+    """Every returned row satisfies the filter: checked on the metadata, not taken from the request."""
+    return Gate(
+        "filter applied",
+        violations == 0,
+        f"{violations} of {returned} returned rows violate the filter; it matches {selectivity:.4f} of all rows",
+    )
+
+
+def distances(worst: float, checked: int) -> Gate:
+    """Reported distances are those of the declared metric."""
+    return Gate(
+        "distances",
+        worst <= DISTANCE_REL_ERROR_MAX,
+        f"largest relative error {worst:.2e} over {checked} reported distances",
+    )
+
+
+def answered(good: int, samples: int) -> Gate:
+    """There is something to report: failures are data (fail/s), but a cell in which everything failed is none."""
+    return Gate("answered", good > 0, f"{good} of {samples} requests answered")
+
+
+def primed(errors: int) -> Gate:
+    """Warm-up went through: what is measured afterwards is a warm system."""
+    return Gate("warm-up", errors == 0, f"{errors} warm-up requests failed")
+
+
+def alone(waited_s: float) -> Gate:
+    """The measuring lock of this machine was held throughout."""
+    return Gate(
+        "nothing else measured", True, f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
+    )
+
+
+def on_platform(platform_id: str) -> Gate:
+    """The machine has the facts of the declared platform (a mismatch refuses to measure at all)."""
+    return Gate("platform", True, f"this machine agrees with the facts of platform {platform_id!r}")

@@ -1,0 +1,113 @@
+"""The machine measured on: its facts, the declared id they are held against, and the lock that keeps it to oneself."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform as python_platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from anncestry.errors import ConfigError
+from anncestry.provenance import records
+
+IDENTITY = ("cpu_model", "cores", "memory_gib", "machine")
+"""Facts that make one platform; the others (kernel, load) may change from day to day and are only recorded."""
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_text().splitlines()[0].strip()
+    except (OSError, IndexError):
+        return None
+
+
+def _cpuinfo() -> tuple[str, list[str]]:
+    model, flags = python_platform.processor() or "unknown", []
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                model = value.strip()
+            elif name.strip() == "flags":
+                flags = [f for f in value.split() if f.startswith(("avx", "sse4", "fma", "amx", "bmi"))]
+                break
+    except OSError:
+        pass
+    return model, sorted(flags)
+
+
+def facts() -> dict[str, Any]:
+    """CPU, memory, kernel, governor, virtualisation and present load of this machine."""
+    model, flags = _cpuinfo()
+    hypervisor = _first_line("/sys/class/dmi/id/sys_vendor")
+    return {
+        "cpu_model": model,
+        "cpu_flags": flags,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "machine": python_platform.machine(),
+        "kernel": python_platform.release(),
+        "os": " ".join(filter(None, python_platform.freedesktop_os_release().get("PRETTY_NAME", "").split()))
+        if hasattr(python_platform, "freedesktop_os_release") and Path("/etc/os-release").exists()
+        else "unknown",
+        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "vendor": hypervisor,
+        "hypervisor": "hypervisor" in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""),
+        "python": sys.version.split()[0],
+        "load_average_1min": round(os.getloadavg()[0], 2),
+    }
+
+
+def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("results/platform")) -> dict[str, Any]:
+    """Facts of this machine, held against the declared platform; ConfigError names what differs.
+
+    Where nothing is declared under `expect`, the first measurement keeps the machine's facts in
+    `results/platform/ID.json`, and every later one must agree with them: one id never mixes two machines.
+    """
+    found = facts()
+    expected = dict(declared.get("expect", {}))
+    source = "config/platforms.yaml"
+    kept = folder / f"{platform_id}.json"
+    if not expected:
+        if not kept.exists():
+            records.write_json(kept, {"platform": platform_id, "facts": found})
+        expected = {name: records.read_json(kept)["facts"][name] for name in IDENTITY}
+        source = str(kept)
+    for name, value in expected.items():
+        if found[name] != value:
+            raise ConfigError(
+                f"platform {platform_id!r} ({source}) has {name} {value!r}, this machine {found[name]!r}: "
+                "declare another platform in config/platforms.yaml and choose it in config/config.yaml"
+            )
+    return {"id": platform_id, **found}
+
+
+def lock_path() -> Path:
+    """The lock file shared by all checkouts of this user."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "measure.lock"
+
+
+@contextmanager
+def alone() -> Iterator[float]:
+    """Hold the machine for one measurement; yields the seconds waited. Another run's measurement is waited for.
+
+    Snakemake's threads already keep the jobs of one run apart; this keeps two runs apart. The kernel drops the lock
+    with the process, however it ends.
+    """
+    started = time.monotonic()
+    with open(lock_path(), "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting: another run of this user is measuring on this machine", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield time.monotonic() - started

@@ -1,0 +1,369 @@
+"""The tidy table: one row a number, each with the record it comes from, or with the reason why it isn't there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anncestry.errors import DataError
+from anncestry.provenance.records import read_record, replacing, sha256_file, write_json
+
+PHASES = ("insert", "flush", "index", "ready")
+"""The phases of a load, in the order in which they happen; `load` is the whole."""
+
+NOT_MEASURED = "not measured"
+NOT_RECORDED = "not recorded"
+NO_SUCH_PHASE = "the system has no such phase"
+NO_FILTER = "the workload has no filter"
+ABSENT = frozenset({NOT_MEASURED, NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER})
+"""The reasons for having no number that say nothing against a record; any other reason makes it invalid."""
+
+_DTYPES: dict[str, str] = {
+    "number_id": "str",
+    "dataset": "str",
+    "distance": "str",
+    "system": "str",
+    "engine": "str",
+    "topology": "str",
+    "workload": "str",
+    "k": "Int64",
+    "clients": "Int64",
+    "duration_s": "float64",
+    "filter": "str",
+    "phase": "str",
+    "metric": "str",
+    "value": "float64",
+    "unit": "str",
+    "std": "float64",
+    "runs": "Int64",
+    "valid": "bool",
+    "reason": "str",
+    "record": "str",
+    "record_sha256": "str",
+    "key": "str",
+}
+COLUMNS = tuple(_DTYPES)
+_ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "number_id"]
+
+_RESOURCES = {
+    "cpu_avg_pct": "% of one core",
+    "cpu_peak_pct": "% of one core",
+    "cpu_s": "s",
+    "rss_avg_mib": "MiB",
+    "rss_peak_mib": "MiB",
+    "io_read_mib": "MiB",
+    "io_write_mib": "MiB",
+}
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """A number's name and unit, and where in its record it stands."""
+
+    phase: str
+    name: str
+    unit: str
+    at: tuple[str, ...]
+
+
+def _resource_metrics(phase: str) -> Iterator[_Metric]:
+    """The server's resources under their plain names, the client's marked as such: they are never one number."""
+    for name, unit in _RESOURCES.items():
+        yield _Metric(phase, name, unit, ("resources", "server", phase, name))
+        yield _Metric(phase, f"client_{name}", unit, ("resources", "client", phase, name))
+
+
+_LOAD = (
+    _Metric("load", "rows", "vectors", ("rows",)),
+    _Metric("load", "dim", "dimensions", ("dim",)),
+    _Metric("load", "rows_per_s", "vectors/s", ("rows_per_s",)),
+    *(_Metric(phase, f"{phase}_s", "s", ("times", f"{phase}_s")) for phase in (*PHASES, "load")),
+    *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
+    *(_Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
+)
+_QUERY = (
+    *(_Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "mean")),
+    _Metric("query", "qps", "1/s", ("summary", "qps")),
+    *(_Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
+    _Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    _Metric("query", "selectivity", "fraction of rows", ("selectivity",)),
+    *_resource_metrics("query"),
+)
+_RECALL = (
+    _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
+    _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
+)
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A record that was read, with the digest of its file."""
+
+    path: str
+    sha256: str
+    body: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        return str(self.body["key"])
+
+    def failed_gates(self) -> str:
+        """What makes this record invalid, as one text; empty if it is valid."""
+        failed = [f"{gate['gate']}: {gate['detail']}" for gate in self.body.get("gates", ()) if not gate["ok"]]
+        if self.body.get("valid", True) and not failed:
+            return ""
+        return "; ".join(failed) or "marked invalid, without a failed gate"
+
+
+def tidy(
+    loads: Sequence[Path], queries: Sequence[Path], recalls: Sequence[Path], cells: Sequence[Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Gather every number of the expected `cells` into one frame, a row a number, in a fixed order.
+
+    `loads`, `queries` and `recalls` are the records at hand; each of `cells` names dataset, system, topology, workload
+    and load_path, query_path, recall_path (the latter two may be None). A record that no cell expects is left out.
+    A number that can't be had (record missing, invalid, or without it) keeps its row: its value is NaN and `reason`
+    says why. DataError for a record of another cell, and for one that was made from something else than is there.
+    """
+    given = {path.resolve() for path in (*loads, *queries, *recalls)}
+    records: dict[str, _Record] = {}
+
+    def find(cell: Mapping[str, Any], stage: str) -> _Record | None:
+        text = cell.get(f"{stage}_path")
+        if not text or Path(text).resolve() not in given or not Path(text).exists():
+            return None
+        path = str(text)
+        if path not in records:
+            records[path] = _Record(path, sha256_file(Path(path)), read_record(Path(path), stage=stage))
+        _check_place(records[path], cell)
+        return records[path]
+
+    found = [(cell, find(cell, "load"), find(cell, "query"), find(cell, "recall")) for cell in cells]
+    facts = _Facts(records.values())
+    rows: list[dict[str, Any]] = []
+    loads_done: set[str] = set()
+    for cell, load, query, recall in found:
+        load_path = str(cell["load_path"])
+        load_reason = NOT_MEASURED if load is None else load.failed_gates()
+        if load_path not in loads_done:
+            loads_done.add(load_path)
+            row = facts.of(cell, workload="")
+            rows += _rows(row, load_path, load, load_reason, _LOAD)
+            rows += _rows(row, load_path, load, load_reason, _components(load))
+        query_reason = _query_reason(query, load, load_reason)
+        row = facts.of(cell, workload=str(cell["workload"]), query=query)
+        if cell.get("query_path"):
+            rows += _rows(row, str(cell["query_path"]), query, query_reason, _QUERY)
+        if cell.get("recall_path"):
+            reason = _recall_reason(recall, query, query_reason)
+            rows += _rows(row, str(cell["recall_path"]), recall, reason, _RECALL)
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
+    twice = frame["number_id"][frame["number_id"].duplicated()]
+    if len(twice):
+        raise DataError(f"number {twice.iloc[0]} is there twice: a cell is listed more than once")
+    return frame.sort_values(_ORDER, kind="stable", ignore_index=True)
+
+
+def write(df: pd.DataFrame, out_dir: Path) -> None:
+    """Write `df` as numbers.csv, numbers.json and numbers.parquet: the same rows, the same bytes for an equal frame."""
+    with replacing(out_dir / "numbers.csv") as temporary:
+        df.to_csv(temporary, index=False, lineterminator="\n")
+    write_json(out_dir / "numbers.json", rows_of(df))
+    with replacing(out_dir / "numbers.parquet") as temporary:
+        # Without pandas' own metadata, which names versions, the bytes depend on the rows alone.
+        table = pa.Table.from_pandas(df, preserve_index=False).replace_schema_metadata(None)
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read(out_dir: Path) -> pd.DataFrame:
+    """Read back what `write` wrote."""
+    path = out_dir / "numbers.parquet"
+    try:
+        return pd.DataFrame(pq.read_table(path).to_pylist(), columns=list(COLUMNS)).astype(_DTYPES)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path}: not a table of numbers ({error})") from None
+
+
+def rows_of(df: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a tidy frame as plain Python values, with None where there is no number."""
+    return [
+        {
+            str(name): None if (isinstance(value, float) and math.isnan(value)) or value is pd.NA else value
+            for name, value in row.items()
+        }
+        for row in df.astype(object).to_dict("records")
+    ]
+
+
+class _Facts:
+    """What is known of a system, dataset or workload from any record, so that a missing cell can still be placed."""
+
+    def __init__(self, records: Iterable[_Record]) -> None:
+        self._engines: dict[str, str] = {}
+        self._distances: dict[str, str] = {}
+        self._workloads: dict[str, Mapping[str, Any]] = {}
+        for record in records:
+            spec = record.body["spec"]
+            if "system" in spec:
+                self._engines[spec["system"]["name"]] = str(spec["system"].get("engine", ""))
+            if "dataset" in spec:
+                self._distances[spec["dataset"]["name"]] = str(spec["dataset"].get("metric", ""))
+            if "workload" in spec:
+                self._workloads[spec["workload"]["name"]] = spec["workload"]
+
+    def of(self, cell: Mapping[str, Any], *, workload: str, query: _Record | None = None) -> dict[str, Any]:
+        """The columns that say where a number belongs."""
+        asked = query.body["spec"]["workload"] if query else self._workloads.get(workload, {})
+        return {
+            "dataset": str(cell["dataset"]),
+            "distance": self._distances.get(cell["dataset"], ""),
+            "system": str(cell["system"]),
+            "engine": self._engines.get(cell["system"], ""),
+            "topology": str(cell["topology"]),
+            "workload": workload,
+            "k": asked.get("k"),
+            "clients": asked.get("clients"),
+            "duration_s": asked.get("duration_s"),
+            "filter": _filter_text(asked.get("filter")),
+        }
+
+
+def _rows(
+    where: Mapping[str, Any], path: str, record: _Record | None, reason: str, metrics: Iterable[_Metric]
+) -> Iterator[dict[str, Any]]:
+    """A row for each of `metrics`; with a `reason` none of them has a value, whatever the record says."""
+    key = record.key if record else Path(path).stem.rpartition("@")[2]
+    body = _with_rate(record.body) if record else {}
+    for metric in metrics:
+        value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
+        absent = "" if value is not None else _why_absent(body, metric)
+        yield {
+            **where,
+            "number_id": number_id(
+                where["dataset"], where["system"], where["topology"], where["workload"], key, metric.phase, metric.name
+            ),
+            "phase": metric.phase,
+            "metric": metric.name,
+            "value": value,
+            "unit": metric.unit,
+            "std": std,
+            "runs": runs,
+            "valid": not reason and not absent,
+            "reason": reason or absent,
+            "record": path,
+            "record_sha256": record.sha256 if record else "",
+            "key": key,
+        }
+
+
+def number_id(*parts: str) -> str:
+    """The name of a number: `n` and ten hex digits over the cell, its key, the phase and the metric, not the value."""
+    return "n" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def _reading(body: Mapping[str, Any], metric: _Metric, path: str) -> tuple[float | None, float | None, int | None]:
+    """Value, sample standard deviation and number of runs of a metric; None where the record has none."""
+    entry = _at(body, metric.at)
+    if isinstance(entry, Mapping):
+        runs = entry.get("runs")
+        count = len(runs) if isinstance(runs, list) else None
+        return _number(entry.get("value"), metric, path), _number(entry.get("std"), metric, path), count
+    # A load is measured once; what a session measured in passing isn't a mean over runs.
+    return _number(entry, metric, path), None, 1 if body.get("stage") == "load" else None
+
+
+def _number(value: Any, metric: _Metric, path: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{path}: {'.'.join(metric.at)} is {value!r}, expected a number")
+    return float(value) if math.isfinite(value) else None
+
+
+def _at(body: Mapping[str, Any], steps: Iterable[str]) -> Any:
+    value: Any = body
+    for step in steps:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
+    """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
+    if metric.phase in PHASES and _at(body, ("times", f"{metric.phase}_s")) is None:
+        return NO_SUCH_PHASE
+    if metric.name == "selectivity" and not _at(body, ("spec", "workload", "filter")):
+        return NO_FILTER
+    return NOT_RECORDED
+
+
+def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    rows, load_s = body.get("rows"), _at(body, ("times", "load_s"))
+    return {**body, "rows_per_s": rows / load_s} if rows and load_s else body
+
+
+def _components(load: _Record | None) -> Iterator[_Metric]:
+    """One metric for each part of the storage that the record lists; the parts differ from system to system."""
+    for name in sorted(_at(load.body, ("storage", "components")) or {}) if load else ():
+        yield _Metric("storage", f"storage_component_mib[{name}]", "MiB", ("storage", "components", name))
+
+
+def _query_reason(query: _Record | None, load: _Record | None, load_reason: str) -> str:
+    if query is None:
+        return NOT_MEASURED
+    if load is None:
+        return "the record of its load is missing"
+    if query.body["load_key"] != load.key:
+        raise DataError(f"{query.path}: asked load {query.body['load_key']}, but {load.path} is load {load.key}")
+    return query.failed_gates() or (f"its load is invalid: {load_reason}" if load_reason else "")
+
+
+def _recall_reason(recall: _Record | None, query: _Record | None, query_reason: str) -> str:
+    if recall is None:
+        return NOT_MEASURED
+    if query is None:
+        return "the record of its queries is missing"
+    if recall.body["query_key"] != query.key:
+        raise DataError(
+            f"{recall.path}: scores query record {recall.body['query_key']}, but {query.path} is {query.key}"
+        )
+    digests = [
+        entry["sha256"]
+        for label, entry in recall.body["inputs"].items()
+        if label == "query" or Path(entry["path"]).name == Path(query.path).name
+    ]
+    if query.sha256 not in digests:
+        was = digests[0][:12] + "…" if digests else "none named"
+        raise DataError(
+            f"{recall.path}: made from another query record (sha256 {was}) than {query.path} ({query.sha256[:12]}…)"
+        )
+    return query_reason or recall.failed_gates()
+
+
+def _check_place(record: _Record, cell: Mapping[str, Any]) -> None:
+    """Refuse a record that stands at the path of another cell."""
+    spec = record.body["spec"]
+    for name in ("dataset", "system", "topology", "workload"):
+        # A recall's spec holds keys only; its query record was checked in its stead.
+        found = spec[name]["name"] if name in spec else cell[name]
+        if found != cell[name]:
+            raise DataError(f"{record.path}: of {name} {found}, expected {cell[name]}")
+
+
+def _filter_text(asked: Any) -> str:
+    """A filter in words; one of a shape not known here as JSON, rather than as a guess."""
+    if not asked:
+        return ""
+    if isinstance(asked, Mapping) and asked.keys() == {"field", "in"}:
+        return f"{asked['field']} in {{{', '.join(str(value) for value in asked['in'])}}}"
+    return json.dumps(asked, sort_keys=True)

@@ -1,0 +1,477 @@
+"""The page: one self-contained file with charts, tables, and the ancestry of every number; no network, no timestamps.
+
+Equal records give equal bytes. The page holds its own content security policy: only the scripts that were put there
+run, and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import vl_convert
+
+from anncestry.errors import DataError
+from anncestry.provenance.records import read_record, replacing, sha256_file
+from anncestry.report.assets import CSS, JS
+from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
+from anncestry.report.markup import Numbers, inline_json, legend, script, sheet, table, text
+from anncestry.report.numbers import ABSENT, NOT_MEASURED, rows_of, write
+from anncestry.report.summary import Highlight, highlights
+from anncestry.report.tables import Row, best_of, tables, text_of
+
+_Records = Mapping[str, Mapping[str, Any]]
+
+_GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
+
+# Charts take their ink from the page around them, so that they follow light, dark and print by themselves.
+_CHART_CONFIG = {
+    "background": None,
+    "font": 'system-ui, "DejaVu Sans", sans-serif',
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "domainColor": "currentColor",
+        "tickColor": "currentColor",
+        "gridColor": "currentColor",
+        "gridOpacity": 0.14,
+        "domainOpacity": 0.5,
+        "tickOpacity": 0.5,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelLimit": 150,
+    },
+    "axisY": {"grid": False, "titleFontWeight": "normal"},
+    "axisX": {"grid": True},
+    "text": {"color": "currentColor", "fontSize": 12},
+    "rule": {"color": "currentColor"},
+}
+
+_HOW_TO_READ = (
+    (
+        "A number",
+        "Every number is a link. It opens its ancestry: the number's id, the record that holds it with its sha256, and"
+        " the files that record was made from, down to raw samples. The address of the page with #id leads back to it.",
+    ),
+    (
+        "Latency; p50, p95, p99",
+        "Time from handing an encoded request to the transport until its whole answer is there, on the client's"
+        " monotonic clock. Requests are encoded before and answers decoded after the measured part. A percentile is a"
+        " latency that was observed (nearest rank), of one run; what is shown is the mean of the runs' percentiles."
+        " Requests that ran into their deadline count with the time they waited.",
+    ),
+    (
+        "Queries per second",
+        "Answers without error divided by time. In a run of a fixed time, answers that come after its end don't count.",
+    ),
+    (
+        "±",
+        "The sample standard deviation (n − 1) over the runs of a cell. All runs ask one index that was built once, so"
+        " ± holds the noise of asking, not that of building again. A number without ± was measured once.",
+    ),
+    (
+        "Bold",
+        "A number is bold if it is better than that of each other system by more than noise: at least three runs on"
+        " both sides, and Welch's 95 % interval of the difference excludes zero. Else it is a tie, and nothing is bold.",
+    ),
+    (
+        "Recall by id, by distance",
+        "By id counts returned ids that are among the exact K nearest. By distance counts returned vectors that are no"
+        " farther than the exact K-th, so that one of several vectors at the same distance is as good as another."
+        " The exact neighbours are computed from the very vectors that were loaded, and under a filter only from"
+        " those that pass it.",
+    ),
+    (
+        "Processor and memory",
+        "Of all processes of the server, apart from those of the client; 100 % is one core, kept busy.",
+    ),
+    (
+        "Invalid",
+        "A record fails a gate if what was measured isn't what was meant: rows are missing, the index is unfinished,"
+        " settings differ, a filter was not applied. Such a record never shows as a number; its reason is listed.",
+    ),
+    ("Paper", "The small figures below measured ones are as printed in the paper, obtained as each caption says."),
+)
+
+
+def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None) -> Path:
+    """Write `out_dir`/index.html and, beside it for download, the numbers; returns the path of the page.
+
+    The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
+    behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
+    """
+    records = _read_records(df)
+    write(df, out_dir)
+    path = out_dir / "index.html"
+    with replacing(path) as temporary:
+        temporary.write_text(_document(df, records, title, published), encoding="utf-8")
+    return path
+
+
+def _document(df: pd.DataFrame, records: _Records, title: str, published: Path | None) -> str:
+    numbers = Numbers()
+    palette = colours(df)
+    drawn = figures(df)
+    rows = rows_of(df)
+    built = tables(df, published)
+    sections = [
+        ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
+        ("tables", "Tables", "".join(table(content, palette, numbers) for content in built)),
+        ("gaps", "Not measured, and invalid", _gaps(rows)),
+        ("where", "Measured where, and with what", _where(records)),
+        ("fairness", "Fairness sheet", _fairness(records)),
+        ("checks", "Checks", _checks(records)),
+        ("reading", "How to read the numbers", _reading()),
+        ("records", "Records", _records(records)),
+    ]
+    shown = [section for section in sections if section[2]]
+    bundle, bundle_hash = script(_bundle())
+    own, own_hash = script(JS)
+    # Opened by tables and charts, so it comes first in the page but is written last: links are placed in page order.
+    lede = _lede(df, numbers)
+    policy = (
+        f"default-src 'none'; script-src {bundle_hash} {own_hash}; style-src 'unsafe-inline';"
+        " img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    specs = [panel.spec for figure in drawn for panel in figure.panels]
+    contents = "".join(f'<li><a href="#{name}">{text(heading)}</a></li>' for name, heading, _ in shown)
+    body = "".join(
+        f'<section aria-labelledby="{name}"><h2 id="{name}">{text(heading)}</h2>\n{content}</section>\n'
+        for name, heading, content in shown
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#main">To the results</a>\n'
+        f'<header>\n<p class="eyebrow">anncestry: a report in which every number can be traced to its origin</p>\n'
+        f"<h1>{text(title)}</h1>\n{lede}{_facts(records)}"
+        '<p class="downloads">All numbers: <a href="numbers.csv" download>CSV</a>, '
+        '<a href="numbers.json" download>JSON</a>, <a href="numbers.parquet" download>Parquet</a></p>\n'
+        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n<main id="main">\n{body}</main>\n'
+        "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
+        " It fetches nothing.</p></footer>\n"
+        '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
+        f"{inline_json('ancestry', _ancestry(rows, records))}{inline_json('charts', specs)}"
+        f"{inline_json('chart-config', _CHART_CONFIG)}{bundle}{own}</body>\n</html>\n"
+    )
+
+
+@cache
+def _bundle() -> str:
+    """Vega, Vega-Lite and vega-embed as one script."""
+    return str(vl_convert.javascript_bundle())
+
+
+def _read_records(df: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+    """The records behind the numbers, by path; a changed or missing one is refused."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for path, digest in sorted(set(zip(df["record"], df["record_sha256"], strict=True))):
+        if not digest:
+            continue
+        record = read_record(Path(path))
+        now = sha256_file(Path(path))
+        if now != digest:
+            raise DataError(f"{path}: sha256 {now[:12]}… is not the {digest[:12]}… of the table: make the table again")
+        found[path] = {**record, "sha256": digest}
+    return found
+
+
+def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
+    """What was found, in sentences; every number in them is one of the data."""
+    found = highlights(df)
+    systems = sorted({item.system for item in found})
+    datasets = sorted({item.dataset for item in found})
+    valid, invalid, missing = (sum(getattr(item, name) for item in found) for name in ("valid", "invalid", "missing"))
+    state = f"Of {valid + invalid + missing} cells, {valid} are measured and valid, {invalid} invalid"
+    opening = (
+        f"{_and(systems)} on {_and(datasets)}. {state}, and {missing} not measured."
+        if found
+        else "Nothing was asked to be measured."
+    )
+    several = len({item.topology for item in found}) > 1
+    places = sorted({(item.dataset, item.topology) for item in found})
+    paragraphs = []
+    for dataset, topology in places:
+        here = [item for item in found if (item.dataset, item.topology) == (dataset, topology)]
+        place = f"{dataset} ({topology})" if several else dataset
+        sentences = [
+            _sentence("ready to search after", [(i.system, i.load) for i in here], numbers),
+            _sentence("median latency for the 10 nearest", [(i.system, i.p50) for i in here], numbers),
+            _sentence("recall@10", [(i.system, i.recall) for i in here], numbers),
+            _peak(here, numbers),
+        ]
+        verdict = _verdict(here)
+        paragraphs.append(f"<p><b>{text(place)}</b>: {'; '.join(filter(None, sentences))}.{text(verdict)}</p>\n")
+    return f'<p class="lede">{text(opening)}</p>\n{"".join(paragraphs)}'
+
+
+def _sentence(what: str, values: Sequence[tuple[str, Row | None]], numbers: Numbers) -> str:
+    said = [f"{_value(row, numbers)} ({text(system)})" for system, row in values if row is not None]
+    return f"{text(what)} {_and(said)}" if said else ""
+
+
+def _peak(items: Sequence[Highlight], numbers: Numbers) -> str:
+    said = [
+        f"{_value(item.qps, numbers)} with {item.qps['clients']} client{'' if item.qps['clients'] == 1 else 's'}"
+        f" ({text(item.system)})"
+        for item in items
+        if item.qps is not None and item.qps["value"] is not None
+    ]
+    return f"most queries per second {_and(said)}" if said else ""
+
+
+def _verdict(items: Sequence[Highlight]) -> str:
+    """Which system answers faster, if that can be told."""
+    rows = [item.p50 for item in items]
+    if sum(row is not None and row["value"] is not None for row in rows) < 2:
+        return ""
+    best = best_of(rows, lower=True)
+    if best is None:
+        return " The medians differ by no more than noise, or noise is unknown: a tie."
+    return f" The median of {items[best].system} is lower by more than noise."
+
+
+def _value(row: Row | None, numbers: Numbers) -> str:
+    if row is None:
+        return "—"
+    if row["value"] is None:
+        return numbers.of(row, row["reason"] if row["reason"] in ABSENT else "invalid")
+    unit = "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}"
+    return numbers.of(row, text_of(row["value"], row["std"], row["unit"]) + unit)
+
+
+def _and(items: Sequence[str]) -> str:
+    return f"{', '.join(items[:-1])} and {items[-1]}" if len(items) > 1 else "".join(items)
+
+
+def _facts(records: _Records) -> str:
+    """The few facts that a reader looks for first."""
+    loads = _of_stage(records, "load")
+    machine = _merged(dict(_flat(record.get("platform"))) for record in loads)
+    created = sorted(str(record["created"]) for record in records.values())
+    facts = {
+        "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
+        "Memory": f"{machine['memory_gib']} GiB" if "memory_gib" in machine else "",
+        "Kernel": machine.get("kernel", ""),
+        "Measured": " to ".join(sorted({created[0], created[-1]})) if created else "",
+        "Code": _and(sorted({_code(record) for record in records.values()})),
+    }
+    items = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items() if value)
+    return f'<dl class="facts">{items}</dl>\n' if items else ""
+
+
+def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure], known: set[str]) -> str:
+    before = sum(len(other.panels) for other in drawn[: drawn.index(figure)])
+    panels = "".join(
+        f'<div class="panel"><h4>{text(panel.heading)}</h4>'
+        f'<div class="chart" data-chart="{before + place}" role="img" aria-label="{text(panel.description)}">'
+        "<noscript>Drawn by the script of this page; the numbers are in the tables.</noscript></div></div>\n"
+        for place, panel in enumerate(figure.panels)
+    )
+    where = f' Numbers: <a href="#table-{figure.table}">Table {figure.table}</a>.' if figure.table in known else ""
+    glyphs = [
+        _GLYPHS[SHAPES[place % len(SHAPES)]] if figure.legend == "shapes" else "■" for place in range(len(palette))
+    ]
+    signs = [(glyph, colour, system) for glyph, (system, colour) in zip(glyphs, palette.items(), strict=True)]
+    ink = "currentColor"
+    more = {
+        "phases": [
+            ("■", f"color-mix(in srgb, {ink} {opacity:.0%}, transparent)", phase)
+            for phase, opacity in PHASE_OPACITY.items()
+        ],
+        "percentiles": [("●", ink, "p50"), ("◆", ink, "p95"), ("▶", ink, "p99")],
+        "recall": [("●", ink, "by id"), ("–", ink, "by distance")],
+    }
+    return (
+        f'<figure aria-labelledby="figure-{figure.name}"><h3 id="figure-{figure.name}">{text(figure.title)}</h3>\n'
+        f'<figcaption class="note">{text(figure.caption)}{where}</figcaption>\n'
+        f'{legend(signs + more.get(figure.legend, []))}<div class="panels">{panels}</div></figure>\n'
+    )
+
+
+def _gaps(rows: Sequence[Row]) -> str:
+    """Which records are missing and which are invalid, each with its reason: failure is data."""
+    records = {
+        row["record"]: row for row in rows if row["reason"] == NOT_MEASURED or row["reason"] not in {*ABSENT, ""}
+    }
+    missing = [row for row in records.values() if row["reason"] == NOT_MEASURED]
+    invalid = [row for row in records.values() if row["reason"] != NOT_MEASURED]
+    content = ""
+    if invalid:
+        items = "".join(f"<li><b>{text(_place(row))}</b>: {text(row['reason'])}</li>\n" for row in invalid)
+        content += f'<h3>Invalid</h3><div class="invalid"><ul>{items}</ul></div>\n'
+    if missing:
+        lines = [(_place(row), row["record"]) for row in missing]
+        content += "<h3>Not measured</h3>\n" + sheet(("Cell", "Record expected at"), lines, name="Cells not measured")
+    return content or "<p>Every cell was measured, and every record is valid.</p>\n"
+
+
+def _place(row: Row) -> str:
+    stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
+    return " · ".join(filter(None, (row["dataset"], row["system"], row["topology"], row["workload"], stage)))
+
+
+def _where(records: _Records) -> str:
+    loads = _of_stage(records, "load")
+    if not loads:
+        return ""
+    machine = _merged(dict(_flat(record.get("platform"))) for record in loads)
+    machine["code"] = _and(sorted({_code(record) for record in records.values()}))
+    machine |= {
+        f"client {name}": found for name, found in _merged(dict(_flat(r.get("clients"))) for r in loads).items()
+    }
+    machine["drawn with"] = f"altair {version('altair')}, vl-convert {version('vl-convert-python')}"
+    by_system = _by_system(records, _system_facts)
+    return (
+        "<h3>Machine and client</h3>\n"
+        + sheet(
+            ("Fact", "Value"), [(_words(name), value) for name, value in machine.items()], name="Machine", kind="tight"
+        )
+        + "<h3>Systems</h3>\n"
+        + _matrix("Fact", by_system, "Systems")
+    )
+
+
+def _system_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was run, and as what it was asked and found to run."""
+    spec, server = record["spec"], record.get("server") or {}
+    yield "server version", str(server.get("version", "unknown"))
+    yield "artifact digest", str((record.get("artifact") or {}).get("digest", "unknown"))
+    for name in ("system", "topology", "index", "load"):
+        asked = spec.get(name)
+        if isinstance(asked, Mapping):
+            yield from ((f"{name}: {key}", value) for key, value in _flat(asked) if key not in ("name", "version"))
+    for name in ("nodes", "shards", "replicas", "settings"):
+        yield from ((f"found: {key}", value) for key, value in _flat({name: server.get(name)}) if server.get(name))
+
+
+def _fairness(records: _Records) -> str:
+    """What each system was given, side by side."""
+    by_system = _by_system(records, lambda record: _flat(record.get("fairness")))
+    if not any(by_system.values()):
+        return ""
+    return '<p class="note">What each system was given, and what differs.</p>\n' + _matrix(
+        "Topic", by_system, "Fairness"
+    )
+
+
+def _by_system(records: _Records, facts: Any) -> dict[str, dict[str, str]]:
+    loads = _of_stage(records, "load")
+    systems = sorted({record["spec"]["system"]["name"] for record in loads})
+    return {
+        system: _merged(dict(facts(record)) for record in loads if record["spec"]["system"]["name"] == system)
+        for system in systems
+    }
+
+
+def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) -> str:
+    topics = list(dict.fromkeys(topic for facts in columns.values() for topic in facts))
+    rows = [(_words(topic), *(facts.get(topic, "—") for facts in columns.values())) for topic in topics]
+    return sheet((corner, *columns), rows, name=name)
+
+
+def _checks(records: _Records) -> str:
+    """Each gate: how many records had to pass it, and how many did."""
+    counts: dict[tuple[str, str], list[bool]] = {}
+    for record in records.values():
+        for gate in record.get("gates", ()):
+            counts.setdefault((str(record["stage"]), str(gate["gate"])), []).append(bool(gate["ok"]))
+    if not counts:
+        return ""
+    rows = [(gate, stage, f"{sum(passed)} of {len(passed)}") for (stage, gate), passed in sorted(counts.items())]
+    intro = '<p class="note">Gates that a record has to pass before any of its numbers is shown.</p>\n'
+    return intro + sheet(("Gate", "Stage", "Records that passed"), rows, name="Gates", kind="tight")
+
+
+def _reading() -> str:
+    items = "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>\n" for term, words in _HOW_TO_READ)
+    return f'<dl class="words">{items}</dl>\n'
+
+
+def _records(records: _Records) -> str:
+    """The whole list, for those who read without a script or on paper."""
+    if not records:
+        return ""
+    rows = [
+        (path, str(record["stage"]), str(record["key"]), record["sha256"], str(record["created"]))
+        for path, record in records.items()
+    ]
+    content = sheet(("Record", "Stage", "Key", "sha256", "Created"), rows, name="Records", kind="records mono")
+    return f"<details><summary>The {len(rows)} records behind this page</summary>\n{content}</details>\n"
+
+
+def _ancestry(rows: Sequence[Row], records: _Records) -> dict[str, Any]:
+    """What the page's script shows of a number; column names once, records once."""
+    columns = ("number_id", "metric", "unit", "phase", "reason", "dataset", "system", "topology", "workload", "k")
+    columns = (*columns, "clients", "filter", "runs", "key", "record")
+    lines = []
+    for row in rows:
+        has = row["value"] is not None
+        shown = f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}" if has else "no number"
+        lines.append([*(row[name] for name in columns), shown])
+    return {
+        "columns": [*columns, "shown"],
+        "rows": lines,
+        "records": {
+            path: {
+                "sha256": record["sha256"],
+                "created": str(record["created"]),
+                "code": _code(record),
+                "parts": [
+                    [f"{kind} {label}", str(entry["path"]), str(entry["sha256"])]
+                    for kind in ("inputs", "outputs")
+                    for label, entry in (record.get(kind) or {}).items()
+                ],
+            }
+            for path, record in records.items()
+        },
+    }
+
+
+def _of_stage(records: _Records, stage: str) -> list[Mapping[str, Any]]:
+    return [record for record in records.values() if record["stage"] == stage]
+
+
+def _code(record: Mapping[str, Any]) -> str:
+    code = record.get("code") or {}
+    commit = str(code.get("commit") or "no commit")[:12]
+    changed = " with uncommitted changes" if code.get("dirty") else ""
+    return f"anncestry {code.get('anncestry', '')} at {commit}{changed}"
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Nested facts as pairs of dotted name and text."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, bool):
+        yield name, "yes" if value else "no"
+    elif isinstance(value, list):
+        yield name, ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    elif name:
+        yield name, "unknown" if value is None else str(value)
+
+
+def _merged(facts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Facts of several records as one; where they differ, all values, in order of appearance."""
+    found: dict[str, dict[str, None]] = {}
+    for one in facts:
+        for name, value in one.items():
+            found.setdefault(name, {})[value] = None
+    return {name: " / ".join(values) for name, values in found.items()}
+
+
+def _words(name: str) -> str:
+    """The name of a fact as a reader would write it."""
+    return name.replace("_gib", " (GiB)").replace("_1min", " (1 min)").replace("cpu_", "CPU ").replace("_", " ")

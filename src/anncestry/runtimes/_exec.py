@@ -1,0 +1,33 @@
+"""Become another program that the kernel kills when its parent dies.
+
+Run as a file by `native`: `python -I -S _exec.py PARENT_PID [NAME=VALUE …] -- PROGRAM [ARGUMENT …]`.
+A program of its own instead of `preexec_fn`, which runs Python between fork and exec and may deadlock where threads
+(gRPC's) hold locks. The given variables reach the program, not this interpreter: a server's LD_LIBRARY_PATH may hold
+libraries that Python must not load.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _main(arguments: list[str]) -> None:
+    end = arguments.index("--")
+    parent, overrides, program = int(arguments[0]), arguments[1:end], arguments[end + 1 :]
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        sys.exit(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent:
+        sys.exit("the process that started this one is gone")
+    environment = dict(os.environ)
+    environment.update(override.split("=", 1) for override in overrides)
+    try:
+        os.execve(program[0], program, environment)
+    except OSError as error:
+        sys.exit(f"{program[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

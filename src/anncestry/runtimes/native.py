@@ -1,0 +1,195 @@
+"""Servers as processes of this machine: free ports, a clean environment, start, watch, stop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from anncestry.errors import ServerError, UserError
+
+_EXEC = Path(__file__).with_name("_exec.py")
+_LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+_POLL_S = 0.02
+_LOWEST_PORT = 10_000
+_TAIL_BYTES = 64 << 10
+
+
+def clean_environment(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process' environment without proxy variables (a server must reach loopback directly), then `overrides`."""
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment.update(overrides or {})
+    return environment
+
+
+def _ephemeral_ports() -> range:
+    """The ports that the kernel gives to outgoing connections."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except (OSError, ValueError):
+        return range(32_768, 61_000)
+    return range(int(low), int(high) + 1)
+
+
+def _first_in_use(ports: range) -> int | None:
+    """The first of `ports` that can't be bound on all interfaces (servers here often bind all), None if all can."""
+    with ExitStack() as stack:
+        for port in ports:
+            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            # As servers do: a port in TIME_WAIT may be taken again, one that somebody listens on may not.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    return port
+                raise
+    return None
+
+
+def free_ports(n: int) -> list[int]:
+    """`n` adjacent TCP ports that nobody uses now.
+
+    They lie below the ephemeral range: a server's own outgoing connections, made while it starts, can't take one.
+    Another program still can before the server binds it, so a start on such ports may have to be tried again.
+    """
+    ephemeral = _ephemeral_ports()
+    top = ephemeral.start if ephemeral.start - _LOWEST_PORT >= 1000 + n else 65_536
+    for _ in range(200):
+        first = random.SystemRandom().randrange(_LOWEST_PORT, top - n)
+        if _first_in_use(range(first, first + n)) is None:
+            return list(range(first, first + n))
+    raise UserError(f"no {n} adjacent free TCP ports found between {_LOWEST_PORT} and {top}")
+
+
+def claim_ports(first_port: int, n: int) -> list[int]:
+    """The `n` ports from `first_port` on; UserError names the first that is in use."""
+    if not 1 <= first_port <= 65_536 - n:
+        raise UserError(f"first_port: {first_port} and the {n - 1} ports after it are not all TCP ports")
+    taken = _first_in_use(range(first_port, first_port + n))
+    if taken is not None:
+        raise UserError(f"port {taken} is in use (the ports {first_port}–{first_port + n - 1} were asked for)")
+    return list(range(first_port, first_port + n))
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def http_get(url: str, timeout_s: float) -> bytes:
+    """Body of a successful GET on loopback, without any proxy; OSError for everything else."""
+    with _direct.open(url, timeout=timeout_s) as reply:
+        return bytes(reply.read())
+
+
+def log_tail(path: Path, n: int = 15) -> str:
+    """The last `n` lines of a log, "" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-n:])
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
+
+    `returncode` is negative for a process ended by that signal, as in `subprocess`.
+    """
+
+    signal: str | None
+    returncode: int
+    seconds: float
+
+
+class NativeProcess:
+    """One process with everything it starts: an own session, killed by the kernel if this process dies.
+
+    The kernel ties it to the *thread* that called `start`: start servers from a thread that lives on.
+    """
+
+    def __init__(self, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._popen = popen
+        self._ending: Ending | None = None
+
+    @classmethod
+    def start(
+        cls, name: str, argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log_path: Path
+    ) -> NativeProcess:
+        """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`."""
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
+        wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *loader, "--"]
+        with open(log_path, "ab") as log:
+            popen = subprocess.Popen(
+                [*wrapper, *map(str, argv)],
+                env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return cls(name, popen, log_path)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of its group."""
+        return self._popen.pid
+
+    def alive(self) -> bool:
+        """Whether it runs. Looks without reaping, so that its group id stays its own until `stop`."""
+        if self._popen.returncode is not None:
+            return False
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+
+    def check_alive(self) -> None:
+        """ServerError with the end of its log if it is gone."""
+        if not self.alive():
+            raise ServerError(f"{self.name} (pid {self.pid}) is not running any more", self.log_tail())
+
+    def log_tail(self, n: int = 15) -> str:
+        """The last `n` lines that it wrote."""
+        return log_tail(self.log_path, n)
+
+    def stop(self, term_wait_s: float) -> Ending:
+        """SIGTERM, up to `term_wait_s` seconds of patience, then SIGKILL to all of its group; reaped on return.
+
+        Calling it again returns the same.
+        """
+        if self._ending is not None:
+            return self._ending
+        started = time.monotonic()
+        sent: str | None = None
+        if self.alive() and term_wait_s > 0:
+            sent = "SIGTERM"
+            self._signal_group(signal.SIGTERM)
+            while self.alive() and time.monotonic() - started < term_wait_s:
+                time.sleep(_POLL_S)
+        if self.alive():
+            sent = "SIGKILL"
+        self._signal_group(signal.SIGKILL)
+        returncode = self._popen.wait()
+        self._ending = Ending(sent, returncode, time.monotonic() - started)
+        return self._ending
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass

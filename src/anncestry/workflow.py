@@ -1,0 +1,48 @@
+"""What the Snakefile and the command line share: which matrix is meant, resolved from the config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anncestry.cells import config as config_files
+from anncestry.cells import matrix, plan
+from anncestry.errors import ConfigError
+from anncestry.provenance.code import ROOT
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config folder and an experiment in it."""
+
+    folder: Path
+    experiment: str
+
+
+def choose(overrides: Mapping[str, Any], root: Path) -> Choice:
+    """Which matrix Snakemake's `--config` asks for. Keys: `experiment`, `config_dir`; any other is a ConfigError."""
+    for key in overrides:
+        if key not in ("experiment", "config_dir"):
+            raise ConfigError(
+                f"--config {key}=…: unknown key; use experiment=NAME, and put all else into config/experiments/NAME.yaml"
+            )
+    folder = Path(str(overrides.get("config_dir", root / "config")))
+    return Choice(folder, str(overrides.get("experiment", config_files.DEFAULT_EXPERIMENT)))
+
+
+def choice_of_environment() -> Choice:
+    """The choice that the Snakefile left in the environment of its jobs, else the default one."""
+    return Choice(
+        Path(os.environ.get("ANNCESTRY_CONFIG", ROOT / "config")),
+        os.environ.get("ANNCESTRY_EXPERIMENT", config_files.DEFAULT_EXPERIMENT),
+    )
+
+
+def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:
+    """The matrix of a choice, and what of it is missing in the working directory `here`."""
+    plan.refuse_half_clone(here)
+    expanded = matrix.expand(config_files.load(choice.folder, choice.experiment))
+    return expanded, plan.make(expanded)

@@ -1,0 +1,156 @@
+"""An engine for tests: a flat scan in a process of its own, written as any engine is, and able to lie on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anncestry.engines.base import Component, LoadResult, Probe, refuse_unknown, wait_for
+from anncestry.errors import ConfigError
+from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
+
+
+def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping | None, ef_search: int) -> None:
+    refuse_unknown("settings of flat", system.get("settings", {}), ["lie"])
+    if topology.get("nodes") not in (1, 3):
+        raise ConfigError("engine flat can't do this topology")
+
+
+def asked_settings(system: Mapping, index: Mapping, metric: str, ef_search: int | None) -> dict[str, Any]:
+    return {"metric": metric, "M": index["M"]}
+
+
+def fairness(system: Mapping, index: Mapping) -> dict[str, str]:
+    return {"protocol": "gRPC", "index": "none: a flat scan"}
+
+
+def data_components(data_dir: Path) -> list[Component]:
+    return [
+        Component("vectors", True, tuple(data_dir.glob("*.npy"))),
+        Component("bookkeeping", False, tuple(data_dir.glob("*.json")) + tuple(data_dir.glob("*.log"))),
+    ]
+
+
+class FlatServer:
+    def __init__(self, process: NativeProcess, port: int) -> None:
+        import grpc
+
+        self.process, self.endpoint, self.start_s = process, f"127.0.0.1:{port}", 0.0
+        self.channel = grpc.insecure_channel(
+            self.endpoint, options=[("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+        )
+
+    def call(self, method: str, head: Mapping, body: bytes = b"") -> bytes:
+        return self.channel.unary_unary(f"/flat.Flat/{method}")(pack(head, body), timeout=10)
+
+    def pids(self) -> list[int]:
+        return [self.process.pid]
+
+    def alive(self) -> bool:
+        return self.process.alive()
+
+    def check_alive(self) -> None:
+        self.process.check_alive()
+
+    def stop(self):
+        self.channel.close()
+        return self.process.stop(term_wait_s=3)
+
+
+def pack(head: Mapping, body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(4, "little") + text + body
+
+
+def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping, first_port: int | None = None):
+    import grpc
+
+    port = (claim_ports(first_port, 1) if first_port else free_ports(1))[0]
+    data_dir.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    process = NativeProcess.start(
+        "flat",
+        [sys.executable, str(Path(__file__).with_name("server.py")), str(data_dir), str(port), str(topology["nodes"]),
+         system.get("settings", {}).get("lie", "")],
+        clean_environment(),
+        data_dir,
+        data_dir / "server.log",
+    )
+    server = FlatServer(process, port)
+
+    def answers() -> bool | None:
+        try:
+            server.call("Probe", {})
+        except grpc.RpcError:
+            return None
+        return True
+
+    try:
+        wait_for("flat: an answer", answers, server, 20)
+    except BaseException:
+        server.stop()
+        raise
+    server.start_s = time.monotonic() - started
+    return server
+
+
+def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -> LoadResult:
+    import grpc
+
+    result = LoadResult()
+    with result.phase("insert"):
+        for first in range(0, len(vectors.base), load["batch_rows"]):
+            part = slice(first, first + load["batch_rows"])
+            base = np.ascontiguousarray(vectors.base[part])
+            head = {"rows": len(base), "category": vectors.category[part].tolist(), "price": vectors.price[part].tolist()}
+            try:
+                answer = json.loads(server.call("Insert", head, base.tobytes()))
+            except grpc.RpcError:
+                time.sleep(0.2)
+                server.check_alive()
+                raise
+            result.acknowledge(len(base), answer["failed"], answer.get("error"))
+            progress.at(result.rows_sent)
+    with result.phase("index"):
+        server.call("Commit", {"metric": vectors.metric, "settings": {"metric": vectors.metric, "M": index["M"]}})
+    with result.phase("ready"):
+        server.call("Probe", {})
+    return result
+
+
+def open(server: FlatServer, index: Mapping) -> float:
+    server.call("Probe", {})
+    return 0.0
+
+
+def apply(server: FlatServer, ef_search: int) -> None:
+    pass
+
+
+def probe(server: FlatServer) -> Probe:
+    said = json.loads(server.call("Probe", {}))
+    return Probe(
+        said["version"], said["rows"], said["complete"], f"{said['rows']} rows scanned", said["settings"], said["nodes"], 1, 1
+    )
+
+
+def encode(server: FlatServer, queries: np.ndarray, k: int, ef_search: int, filter: Mapping | None) -> list[bytes]:
+    return [pack({"k": k, "filter": filter}, row.tobytes()) for row in np.ascontiguousarray(queries)]
+
+
+def transport(server: FlatServer) -> dict[str, str]:
+    return {"kind": "grpc", "target": server.endpoint, "method": "/flat.Flat/Search"}
+
+
+def decode(response: bytes, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    values = np.frombuffer(response, np.float64)
+    half = len(values) // 2
+    return values[:half].astype(np.int64), values[half:]
+
+

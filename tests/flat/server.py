@@ -1,0 +1,137 @@
+"""A flat-scan vector server over gRPC, small enough to read, with lies on demand (`lie` in its settings).
+
+It exists so that the whole workflow, every gate and every fault can be tested in seconds. What it stores it writes to
+its folder; what it answers is exact, unless it was told to lie.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+
+class Store:
+    def __init__(self, folder: Path, nodes: int, lie: str) -> None:
+        self.folder, self.nodes, self.lie = folder, nodes, lie
+        self.searches = 0
+        self.lock = threading.Lock()
+        self.vectors = np.empty((0, 0), np.float32)
+        self.category, self.price = np.empty(0, np.uint8), np.empty(0, np.float32)
+        self.metric, self.settings = "l2", {}
+        if (folder / "base.npy").exists():
+            self.open()
+
+    def open(self) -> None:
+        self.vectors = np.load(self.folder / "base.npy")
+        self.category, self.price = np.load(self.folder / "category.npy"), np.load(self.folder / "price.npy")
+        facts = json.loads((self.folder / "facts.json").read_text())
+        self.metric, self.settings = facts["metric"], facts["settings"]
+
+    def insert(self, request: bytes) -> bytes:
+        head, body = split(request)
+        if self.lie == "die-on-load" and len(self.vectors):
+            print("flat: out of memory while inserting, the end", flush=True)
+            os._exit(3)
+        vectors = np.frombuffer(body, np.float32).reshape(head["rows"], -1)
+        if self.lie == "lose-rows" and len(self.vectors):
+            vectors = vectors[:-1]
+        if self.lie == "fail-rows" and len(self.vectors):
+            return json.dumps({"failed": 1, "error": "row 0: no space left on device"}).encode()
+        self.vectors = vectors if not len(self.vectors) else np.concatenate([self.vectors, vectors])
+        rows = len(vectors)
+        self.category = np.concatenate([self.category, np.array(head["category"][:rows], np.uint8)])
+        self.price = np.concatenate([self.price, np.array(head["price"][:rows], np.float32)])
+        return json.dumps({"failed": 0}).encode()
+
+    def commit(self, request: bytes) -> bytes:
+        head, _ = split(request)
+        np.save(self.folder / "base.npy", self.vectors)
+        np.save(self.folder / "category.npy", self.category)
+        np.save(self.folder / "price.npy", self.price)
+        (self.folder / "facts.json").write_text(json.dumps(head))
+        self.metric, self.settings = head["metric"], head["settings"]
+        return b"{}"
+
+    def probe(self, request: bytes) -> bytes:
+        rows = len(self.vectors)
+        settings = dict(self.settings)
+        if self.lie == "other-settings":
+            settings["M"] = 99
+        return json.dumps(
+            {
+                "version": "0.0.1" if self.lie == "other-version" else "1.0",
+                "rows": rows,
+                "complete": self.lie != "index-incomplete",
+                "settings": settings,
+                "nodes": 3 if self.lie == "is-a-cluster" else self.nodes,
+            }
+        ).encode()
+
+    def search(self, request: bytes) -> bytes:
+        head, body = split(request)
+        with self.lock:
+            self.searches += 1
+        if self.lie == "die-on-query" and head.get("k") == 7 and self.searches > 20:
+            print("flat: segmentation fault in search, the end", flush=True)
+            os._exit(4)
+        query = np.frombuffer(body, np.float32)
+        metric = {"l2": "cosine", "cosine": "l2"}[self.metric] if self.lie == "wrong-metric" else self.metric
+        if metric == "l2":
+            far = np.square(self.vectors - query).sum(axis=1)
+        else:
+            far = 1 - self.vectors @ query
+        keep = np.ones(len(far), bool)
+        wanted = head.get("filter")
+        if wanted and self.lie != "ignore-filter":
+            if wanted["field"] == "category":
+                keep = np.isin(self.category, wanted["in"])
+            else:
+                keep = (self.price >= wanted.get("from", 0)) & (self.price < wanted["below"])
+        elif self.lie == "lost-tail":
+            keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found
+        rows = np.flatnonzero(keep)
+        k = head["k"] - (1 if self.lie == "fewer" else 0)
+        best = rows[np.argsort(far[rows], kind="stable")[:k]]
+        if self.lie == "duplicate" and len(best) > 1:
+            best[-1] = best[0]
+        return np.concatenate([best.astype(np.float64), far[best].astype(np.float64)]).tobytes()
+
+
+def split(request: bytes) -> tuple[dict, bytes]:
+    length = int.from_bytes(request[:4], "little")
+    return json.loads(request[4 : 4 + length]), request[4 + length :]
+
+
+def main() -> None:
+    folder, port, nodes, lie = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    if lie == "no-start":
+        sys.exit("flat: the data folder was written by a newer version")
+    store = Store(folder, nodes, lie)
+
+    def handler(call):
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: call(request))
+
+    server = grpc.server(
+        futures.ThreadPoolExecutor(4),
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)],
+    )
+    calls = {"Insert": store.insert, "Commit": store.commit, "Probe": store.probe, "Search": store.search}
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("flat.Flat", {name: handler(call) for name, call in calls.items()})]
+    )
+    if server.add_insecure_port(f"127.0.0.1:{port}") == 0:
+        sys.exit(f"flat: port {port} is in use")
+    server.start()
+    print("flat: ready", flush=True)
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    main()

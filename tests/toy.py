@@ -1,0 +1,146 @@
+"""A toy matrix on the flat engine: 2 datasets × 2 systems × 2 topologies × 2 workloads, and ways to run Snakemake on it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+
+DATASET = {
+    "metric": "l2",
+    "rows": 540,
+    "queries": 60,
+    "dim": 8,
+    "content": {},
+    "licence": "synthetic",
+    "sources": [
+        {"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 600, "centers": 6, "seed": 1}
+    ],
+}
+
+TOY: dict[str, Any] = {
+    "config": {
+        "title": "Toy",
+        "platform": "default",
+        "seed": 7,
+        "index": {"type": "hnsw", "M": 16, "ef_construction": 100},
+        "ef_search": 50,
+        "load": {"batch_rows": 200},
+        "matrix": [
+            {
+                "datasets": ["blobs-l2", "blobs-cosine"],
+                "systems": ["red-1.0", "blue-1.0"],
+                "topologies": ["standalone", "cluster-3"],
+                "workloads": ["k5", "k5-category"],
+            }
+        ],
+    },
+    "datasets": {"blobs-l2": DATASET, "blobs-cosine": {**DATASET, "metric": "cosine"}},
+    "systems": {
+        "red-1.0": {"engine": "tests.flat", "version": "1.0", "artifact": {"kind": "none"}},
+        "blue-1.0": {"engine": "tests.flat", "version": "1.0", "artifact": {"kind": "none"}, "settings": {}},
+    },
+    "topologies": {
+        "standalone": {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1},
+        "cluster-3": {"runtime": "native", "nodes": 3, "shards": 1, "replicas": 1},
+    },
+    "workloads": {
+        "k5": {"k": 5, "clients": 1, "runs": 2, "queries": 40, "warmup": 10},
+        "k5-category": {
+            "k": 5,
+            "clients": 1,
+            "runs": 2,
+            "queries": 40,
+            "warmup": 10,
+            "filter": {"field": "category", "in": [1, 4, 7]},
+        },
+        "k7": {"k": 7, "clients": 2, "runs": 1, "queries": 40, "warmup": 10},
+    },
+    "platforms": {"default": {}},
+    "epochs": {
+        stage: {"epoch": 1} for stage in ("artifact", "download", "normalize", "truth", "load", "query", "recall")
+    },
+}
+
+
+@dataclass
+class Toy:
+    """A working directory with a config folder of its own."""
+
+    folder: Path
+    files: dict[str, Any]
+
+    @classmethod
+    def make(cls, folder: Path) -> Toy:
+        toy = cls(folder, copy.deepcopy(TOY))
+        toy.save()
+        return toy
+
+    def save(self) -> None:
+        (self.folder / "config").mkdir(parents=True, exist_ok=True)
+        for name, body in self.files.items():
+            (self.folder / "config" / f"{name}.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
+
+    def copy(self, folder: Path, *parts: str) -> Toy:
+        """A clone: the config, and the `parts` (data, results, scratch, reports) that were pulled along."""
+        shutil.copytree(self.folder / "config", folder / "config")
+        for part in parts:
+            if (self.folder / part).exists():
+                shutil.copytree(self.folder / part, folder / part, copy_function=shutil.copyfile)
+        return Toy(folder, copy.deepcopy(self.files))
+
+    @property
+    def block(self) -> dict[str, list[str]]:
+        return self.files["config"]["matrix"][0]
+
+    def one_cell(self) -> None:
+        """Shrink the matrix to its first cell."""
+        for names in self.block.values():
+            del names[1:]
+
+    def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        self.save()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
+             "--directory", str(self.folder), "--nocolor", *arguments, "all",
+             "--config", f"config_dir={self.folder / 'config'}"],
+            capture_output=True, text=True, env=environment, check=False, stdin=subprocess.DEVNULL, timeout=600,
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def jobs(self) -> dict[str, int]:
+        """What would run, by rule, from a dry run."""
+        done = self.snakemake("-n")
+        return parse_jobs(done.stdout + done.stderr)
+
+    def log(self, stage: str) -> str:
+        return "\n".join(path.read_text() for path in sorted((self.folder / "logs" / stage).rglob("*.log")))
+
+
+def parse_jobs(text: str) -> dict[str, int]:
+    """The table `Job stats:` of Snakemake, without its total; empty when there is nothing to be done."""
+    lines = text.splitlines()
+    if "Job stats:" not in lines:
+        assert "Nothing to be done" in text, text
+        return {}
+    counts: dict[str, int] = {}
+    for line in lines[lines.index("Job stats:") + 3 :]:
+        found = re.match(r"^(\w+)\s+(\d+)$", line)
+        if not found:
+            break
+        counts[found[1]] = int(found[2])
+    assert counts.pop("total") == sum(counts.values())
+    return counts

@@ -1,0 +1,54 @@
+# The matrix, and the few closures that keep the rules declarative.
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+if str(ROOT / "src") not in sys.path:
+    sys.path.insert(0, str(ROOT / "src"))
+
+from snakemake.exceptions import WorkflowError
+
+from anncestry import workflow as anncestry_workflow
+from anncestry.errors import UserError
+
+try:
+    CHOICE = anncestry_workflow.choose(config, ROOT)
+    MATRIX, PLAN = anncestry_workflow.resolve(CHOICE, Path.cwd())
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+# Every job calls the package by the interpreter that runs Snakemake, and tells it which matrix is meant.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+os.environ["ANNCESTRY_EXPERIMENT"] = CHOICE.experiment
+os.environ["ANNCESTRY_CONFIG"] = str(CHOICE.folder)
+os.environ["ANNCESTRY_PYTHON"] = sys.executable
+
+
+wildcard_constraints:
+    key="[0-9a-f]{12}",
+    dataset="[^/@]+",
+    system="[^/@]+",
+    topology="[^/@]+",
+    workload="[^/@]+",
+    experiment="[^/@]+",
+
+
+def cell(wildcards):
+    """The cell that a key belongs to; an unknown key is an error, never a silent reuse."""
+    try:
+        return MATRIX.cell(wildcards.key)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def once(outputs, inputs):
+    """Inputs of a stage that is not complete yet; nothing for one that is. Ancient: identity lies in the paths."""
+    return {label: ancient(path) for label, path in PLAN.once(outputs, inputs).items()}
+
+
+def print_summary():
+    """What was measured, in a table, and where the page is."""
+    shell('"$ANNCESTRY_PYTHON" -m anncestry summary')

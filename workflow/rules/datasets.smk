@@ -1,0 +1,43 @@
+rule download:
+    message:
+        "Getting dataset {wildcards.dataset}, verified by content"
+    output:
+        record="data/download/{dataset}@{key}/record.json",
+    log:
+        "logs/download/{dataset}@{key}.log",
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} download {wildcards.key}'
+
+
+rule normalize:
+    message:
+        "Normalising dataset {wildcards.dataset}, with its metadata"
+    input:
+        unpack(
+            lambda w: once(cell(w).vectors_path, {"download": cell(w).download_path})
+        ),
+    output:
+        record="data/vectors/{dataset}@{key}/record.json",
+    log:
+        "logs/normalize/{dataset}@{key}.log",
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} normalize {wildcards.key}'
+
+
+rule truth:
+    message:
+        "Computing exact neighbours on {wildcards.dataset}"
+    input:
+        unpack(
+            lambda w: once(
+                f"data/truth/{w.dataset}@{w.key}/record.json",
+                {"vectors": cell(w).vectors_path},
+            )
+        ),
+    output:
+        record="data/truth/{dataset}@{key}/record.json",
+    log:
+        "logs/truth/{dataset}@{key}.log",
+    threads: 4
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} truth {wildcards.key}'

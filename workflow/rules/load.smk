@@ -1,0 +1,32 @@
+# Measured rules ask for more threads than any machine has: capped to --cores, so that nothing runs beside them.
+rule load:
+    message:
+        "Loading key {wildcards.key}: insert, flush, index, ready"
+    input:
+        unpack(
+            lambda w: once(
+                cell(w).index_path,
+                {"vectors": cell(w).vectors_path, "artifact": cell(w).artifact_path},
+            )
+        ),
+    output:
+        record="scratch/index/{key}/record.json",
+    log:
+        "logs/load/{key}.log",
+    threads: 4096
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} load {wildcards.key}'
+
+
+rule record:
+    message:
+        "Recording the load of {wildcards.dataset} into {wildcards.system}, {wildcards.topology}"
+    input:
+        unpack(lambda w: once(cell(w).load_path, {"index": cell(w).index_path})),
+    output:
+        record="results/load/{dataset}/{system}/{topology}@{key}.json",
+        resources="results/load/{dataset}/{system}/{topology}@{key}.resources.parquet",
+    log:
+        "logs/record/{dataset}/{system}/{topology}@{key}.log",
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} record {wildcards.key}'

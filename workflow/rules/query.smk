@@ -1,0 +1,51 @@
+rule session:
+    message:
+        "Measuring {params.size} cells on one server, runs interleaved (session {wildcards.key})"
+    input:
+        unpack(
+            lambda w: once(
+                PLAN.sessions[w.key].path,
+                {
+                    "index": PLAN.sessions[w.key].cells[0].index_path,
+                    "load": PLAN.sessions[w.key].cells[0].load_path,
+                    "vectors": PLAN.sessions[w.key].cells[0].vectors_path,
+                    "artifact": PLAN.sessions[w.key].cells[0].artifact_path,
+                },
+            )
+        ),
+    output:
+        session="scratch/session/{key}/session.json",
+    log:
+        "logs/session/{key}.log",
+    params:
+        size=lambda w: len(PLAN.sessions[w.key].cells),
+        cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
+    threads: 4096
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.cells}'
+
+
+rule query:
+    message:
+        "Keeping {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
+    input:
+        unpack(
+            lambda w: once(
+                [cell(w).query_path, cell(w).samples_path],
+                (
+                    {"session": PLAN.session_of[w.key].path}
+                    if w.key in PLAN.session_of
+                    else {}
+                ),
+            )
+        ),
+    output:
+        record="results/query/{dataset}/{system}/{topology}/{workload}@{key}.json",
+        samples="results/query/{dataset}/{system}/{topology}/{workload}@{key}.samples.parquet",
+        resources="results/query/{dataset}/{system}/{topology}/{workload}@{key}.resources.parquet",
+    log:
+        "logs/query/{dataset}/{system}/{topology}/{workload}@{key}.log",
+    params:
+        session=lambda w, input: input.get("session", ""),
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} query {wildcards.key} {params.session:q}'
