@@ -44,7 +44,7 @@ lint: env  ## formatter, linters and type checker
 format: env  ## put the code into its form
 	@ruff format src tests
 	@ruff check --fix --quiet src tests
-	@snakefmt --quiet Snakefile workflow
+	@snakefmt Snakefile workflow
 
 lock:  ## resolve requirements.lock anew (needs uv)
 	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header \

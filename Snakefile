@@ -1,12 +1,13 @@
 """anncestry: dataset × system × topology × workload, each cell measured once.
 
-    snakemake --cores 8 all                               the default matrix (config/config.yaml)
-    snakemake --cores 8 all --config experiment=smoke     an experiment (config/experiments/smoke.yaml)
+snakemake --cores 8 all                               the default matrix (config/config.yaml)
+snakemake --cores 8 all --config experiment=smoke     an experiment (config/experiments/smoke.yaml)
 """
 
 from snakemake.utils import min_version
 
 min_version("9.0")
+
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/artifacts.smk"

@@ -45,7 +45,7 @@ TOY: dict[str, Any] = {
             }
         ],
     },
-    "datasets": {"blobs-l2": DATASET, "blobs-cosine": {**DATASET, "metric": "cosine"}},
+    "datasets": {"blobs-l2": DATASET, "blobs-cosine": {**copy.deepcopy(DATASET), "metric": "cosine"}},
     "systems": {
         "red-1.0": {"engine": "tests.flat", "version": "1.0", "artifact": {"kind": "none"}},
         "blue-1.0": {"engine": "tests.flat", "version": "1.0", "artifact": {"kind": "none"}, "settings": {}},

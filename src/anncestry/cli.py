@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -230,7 +231,19 @@ def summary(run: _Run, options: argparse.Namespace) -> None:
         raise DataError(f"{matrix.table_path}: not made yet; run `snakemake --cores 8 all`")
     if not options.short:
         print(text.summary(numbers.read(Path(matrix.table_path).parent)))
-    print(f"page: {matrix.report_path}")
+    print(f"page: {_current_page(matrix)}")
+
+
+def _current_page(matrix: Matrix) -> Path:
+    """The page of this matrix under its lasting name, `reports/EXPERIMENT/`: a copy, made anew where it is another."""
+    source = Path(matrix.report_path).parent
+    target = Path("reports") / matrix.config.experiment
+    stamp = target / ".report"
+    if not stamp.exists() or stamp.read_text() != matrix.report or not (target / "index.html").exists():
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+        stamp.write_text(matrix.report)
+    return target / "index.html"
 
 
 def cells(run: _Run, options: argparse.Namespace) -> None:

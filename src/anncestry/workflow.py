@@ -21,13 +21,24 @@ class Choice:
     folder: Path
     experiment: str
 
+    def export(self, python: str) -> None:
+        """Leave the choice in the environment, for the jobs' commands; they are run by the interpreter `python`."""
+        source = str(Path(__file__).resolve().parents[1])
+        paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ.update(
+            PYTHONPATH=os.pathsep.join(dict.fromkeys(paths)),
+            ANNCESTRY_CONFIG=str(self.folder),
+            ANNCESTRY_EXPERIMENT=self.experiment,
+            ANNCESTRY_PYTHON=python,
+        )
+
 
 def choose(overrides: Mapping[str, Any], root: Path) -> Choice:
     """Which matrix Snakemake's `--config` asks for. Keys: `experiment`, `config_dir`; any other is a ConfigError."""
     for key in overrides:
         if key not in ("experiment", "config_dir"):
             raise ConfigError(
-                f"--config {key}=…: unknown key; use experiment=NAME, and put all else into config/experiments/NAME.yaml"
+                f"--config {key}=…: unknown key; use experiment=NAME, and put the rest in config/experiments/NAME.yaml"
             )
     folder = Path(str(overrides.get("config_dir", root / "config")))
     return Choice(folder, str(overrides.get("experiment", config_files.DEFAULT_EXPERIMENT)))

@@ -16,7 +16,7 @@ from anncestry.errors import ConfigError
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 
 
-def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping | None, ef_search: int) -> None:
+def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping | None) -> None:
     refuse_unknown("settings of flat", system.get("settings", {}), ["lie"])
     if topology.get("nodes") not in (1, 3):
         raise ConfigError("engine flat can't do this topology")

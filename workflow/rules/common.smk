@@ -1,5 +1,4 @@
 # The matrix, and the few closures that keep the rules declarative.
-import os
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 from anncestry import workflow as anncestry_workflow
 from anncestry.errors import UserError
@@ -18,13 +18,10 @@ try:
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
-# Every job calls the package by the interpreter that runs Snakemake, and tells it which matrix is meant.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
-os.environ["ANNCESTRY_EXPERIMENT"] = CHOICE.experiment
-os.environ["ANNCESTRY_CONFIG"] = str(CHOICE.folder)
-os.environ["ANNCESTRY_PYTHON"] = sys.executable
+# Every job calls the package by the interpreter that runs Snakemake (or by that of its conda environment, where one
+# deploys those), and is told which matrix is meant. Each parse does this: on a cluster, each job's own.
+DEPLOYS_CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
+CHOICE.export("python" if DEPLOYS_CONDA else sys.executable)
 
 
 wildcard_constraints:

@@ -1,17 +1,17 @@
 rule download:
-    message:
-        "Getting dataset {wildcards.dataset}, verified by content"
     output:
         record="data/download/{dataset}@{key}/record.json",
     log:
         "logs/download/{dataset}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
+    message:
+        "Getting dataset {wildcards.dataset}, verified by content"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} download {wildcards.key}'
 
 
 rule normalize:
-    message:
-        "Normalising dataset {wildcards.dataset}, with its metadata"
     input:
         unpack(
             lambda w: once(cell(w).vectors_path, {"download": cell(w).download_path})
@@ -20,13 +20,15 @@ rule normalize:
         record="data/vectors/{dataset}@{key}/record.json",
     log:
         "logs/normalize/{dataset}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
+    message:
+        "Normalising dataset {wildcards.dataset}, with its metadata"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} normalize {wildcards.key}'
 
 
 rule truth:
-    message:
-        "Computing exact neighbours on {wildcards.dataset}"
     input:
         unpack(
             lambda w: once(
@@ -38,6 +40,10 @@ rule truth:
         record="data/truth/{dataset}@{key}/record.json",
     log:
         "logs/truth/{dataset}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
     threads: 4
+    message:
+        "Computing exact neighbours on {wildcards.dataset}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} truth {wildcards.key}'

@@ -1,7 +1,5 @@
 # Measured rules ask for more threads than any machine has: capped to --cores, so that nothing runs beside them.
 rule load:
-    message:
-        "Loading key {wildcards.key}: insert, flush, index, ready"
     input:
         unpack(
             lambda w: once(
@@ -13,14 +11,16 @@ rule load:
         record="scratch/index/{key}/record.json",
     log:
         "logs/load/{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
     threads: 4096
+    message:
+        "Loading key {wildcards.key}: insert, flush, index, ready"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} load {wildcards.key}'
 
 
 rule record:
-    message:
-        "Recording the load of {wildcards.dataset} into {wildcards.system}, {wildcards.topology}"
     input:
         unpack(lambda w: once(cell(w).load_path, {"index": cell(w).index_path})),
     output:
@@ -28,5 +28,9 @@ rule record:
         resources="results/load/{dataset}/{system}/{topology}@{key}.resources.parquet",
     log:
         "logs/record/{dataset}/{system}/{topology}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
+    message:
+        "Recording the load of {wildcards.dataset} into {wildcards.system}, {wildcards.topology}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} record {wildcards.key}'

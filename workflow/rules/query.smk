@@ -1,6 +1,4 @@
 rule session:
-    message:
-        "Measuring {params.size} cells on one server, runs interleaved (session {wildcards.key})"
     input:
         unpack(
             lambda w: once(
@@ -17,17 +15,19 @@ rule session:
         session="scratch/session/{key}/session.json",
     log:
         "logs/session/{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
+    threads: 4096
     params:
         size=lambda w: len(PLAN.sessions[w.key].cells),
         cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
-    threads: 4096
+    message:
+        "Measuring {params.size} cells on one server, runs interleaved (session {wildcards.key})"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.cells}'
 
 
 rule query:
-    message:
-        "Keeping {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     input:
         unpack(
             lambda w: once(
@@ -45,7 +45,11 @@ rule query:
         resources="results/query/{dataset}/{system}/{topology}/{workload}@{key}.resources.parquet",
     log:
         "logs/query/{dataset}/{system}/{topology}/{workload}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
     params:
         session=lambda w, input: input.get("session", ""),
+    message:
+        "Keeping {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} query {wildcards.key} {params.session:q}'

@@ -1,6 +1,4 @@
 rule recall:
-    message:
-        "Recall of {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     input:
         unpack(
             lambda w: once(
@@ -17,5 +15,9 @@ rule recall:
         record="results/recall/{dataset}/{system}/{topology}/{workload}@{key}.json",
     log:
         "logs/recall/{dataset}/{system}/{topology}/{workload}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
+    message:
+        "Recall of {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} recall {wildcards.key}'

@@ -1,6 +1,4 @@
 rule table:
-    message:
-        "Gathering all numbers of {wildcards.experiment} into one tidy table"
     input:
         unpack(
             lambda w: once(
@@ -22,5 +20,9 @@ rule table:
         parquet="results/table/{experiment}@{key}/numbers.parquet",
     log:
         "logs/table/{experiment}@{key}.log",
+    conda:
+        "../../envs/anncestry.yaml"
+    message:
+        "Gathering all numbers of {wildcards.experiment} into one tidy table"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} table {wildcards.key}'

@@ -101,7 +101,8 @@ def _sentence(error: ValidationError) -> str:
         return f"{prefix}unknown key {extra[0]!r}{_hint(extra[0], known)}"
     if error.validator == "required":
         assert isinstance(error.validator_value, list)
-        missing = [key for key in error.validator_value if key not in (error.instance or {})]
+        assert isinstance(error.instance, dict)
+        missing = [key for key in error.validator_value if key not in error.instance]
         return f"{prefix}key {missing[0]!r} is missing"
     message = error.message if len(error.message) < 200 else f"does not satisfy {error.validator!r} of its schema"
     return f"{prefix}{message}"

@@ -127,8 +127,8 @@ class Matrix:
 
     @property
     def report_path(self) -> str:
-        """The page."""
-        return f"reports/{self.config.experiment}@{self.report}/index.html"
+        """The page. It is kept with the results that it shows; `reports/EXPERIMENT` is a copy of the current one."""
+        return f"results/report/{self.config.experiment}@{self.report}/index.html"
 
 
 def truth_depth(k: int) -> int:
@@ -243,7 +243,7 @@ class _Expander:
             described = config.systems[system]
             settings = dict(described.get("settings", {}))
             placed = config.topologies[topology]
-            self.engine(system).check(described, placed, config.index, None, config.ef_search)
+            self.engine(system).check(described, placed, config.index, None)
             artifact = self._stage(
                 "artifact", system=system, version=described["version"], artifact=described["artifact"]
             )
@@ -290,9 +290,7 @@ class _Expander:
             )
         if asked["warmup"] > entry["rows"]:
             raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
-        self.engine(system).check(
-            config.systems[system], config.topologies[topology], config.index, asked, asked["ef_search"]
-        )
+        self.engine(system).check(config.systems[system], config.topologies[topology], config.index, asked)
 
         wanted = asked.get("filter")
         depth = min(truth_depth(asked["k"]), entry["rows"])

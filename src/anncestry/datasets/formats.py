@@ -41,6 +41,7 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 
 _CHUNK_BYTES = 64 << 20
 _FLOAT32_EXACT = 1 << 24  # every integer up to here has a float32 of its own
+_DIM_LIMIT = 1 << 20  # far above any vector in use; a gzip stream can't be sized up before memory is asked for
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 # What NumPy's header parser is seen to raise on damaged bytes.
@@ -143,7 +144,7 @@ def read_distances(path: Path, format: str, member: str | None = None) -> Floats
 
 def has_member(path: Path, member: str) -> bool:
     """Whether an HDF5 file holds an array of that name; DataError if it is not a sound HDF5 file."""
-    with _open_hdf5(path) as file:
+    with _open_hdf5(path) as file, _hdf5_errors_of(path, "the file"):
         return member in file
 
 
@@ -203,21 +204,26 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _hdf5_array(path: Path, file: Any, member: str) -> Any:
+@contextmanager
+def _hdf5_errors_of(path: Path, what: str) -> Iterator[None]:
     try:
-        array = file[member]
-    except KeyError:
-        held = ", ".join(sorted(file)) or "nothing"
-        raise DataError(f"{path}: has no member {member}; it holds {held}") from None
+        yield
     except _HDF5_ERRORS as error:
-        raise DataError(f"{path}: member {member} can't be opened ({_one_line(error)})") from None
-    if not isinstance(array, h5py.Dataset):
-        raise DataError(f"{path}: member {member} is not an array")
-    if array.dtype.kind not in "fiu":
-        raise DataError(f"{path}: member {member} holds {array.dtype}, not numbers")
-    if array.shape is None or len(array.shape) != 2:
-        raise DataError(f"{path}: member {member} has shape {array.shape}, not (rows, dim)")
-    _require_rows(path, *array.shape)
+        raise DataError(f"{path}: {what} is damaged ({_one_line(error)})") from None
+
+
+def _hdf5_array(path: Path, file: Any, member: str) -> Any:
+    with _hdf5_errors_of(path, f"member {member}"):
+        if member not in file:
+            raise DataError(f"{path}: has no member {member}; it holds {', '.join(sorted(file)) or 'nothing'}")
+        array = file[member]
+        if not isinstance(array, h5py.Dataset):
+            raise DataError(f"{path}: member {member} is not an array")
+        if array.dtype.kind not in "fiu":
+            raise DataError(f"{path}: member {member} holds {array.dtype}, not numbers")
+        if array.shape is None or len(array.shape) != 2:
+            raise DataError(f"{path}: member {member} has shape {array.shape}, not (rows, dim)")
+        _require_rows(path, *array.shape)
     return array
 
 
@@ -227,10 +233,8 @@ def _hdf5_vectors(path: Path, file: Any, member: str) -> VectorFile:
 
     def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
         for start in range(0, rows, rows_per_block):
-            try:
+            with _hdf5_errors_of(path, f"member {member}, after row {start},"):
                 block = array[start : start + rows_per_block]
-            except _HDF5_ERRORS as error:
-                raise DataError(f"{path}: member {member} is damaged after row {start} ({_one_line(error)})") from None
             yield block
 
     return VectorFile(path, rows, dim, array.dtype, blocks)
@@ -422,6 +426,8 @@ def _require_file(path: Path) -> None:
 def _require_rows(path: Path, rows: int, dim: int) -> None:
     if rows <= 0 or dim <= 0:
         raise DataError(f"{path}: holds no vectors: {rows} rows of dim {dim}")
+    if dim > _DIM_LIMIT:
+        raise DataError(f"{path}: corrupt: its header states vectors of dim {dim}")
 
 
 def _require_size(path: Path, expected: int, what: str) -> None:

@@ -282,9 +282,9 @@ def _download_once(url: str, part: Path, trust_partial: bool) -> None:
         if validator:
             headers["If-Range"] = validator
     try:
-        response: HTTPResponse = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S
-        )
+        # A new opener, as the one of urlopen keeps the proxies that the environment stated at its first use.
+        request = urllib.request.Request(url, headers=headers)
+        response: HTTPResponse = urllib.request.build_opener().open(request, timeout=_TIMEOUT_S)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":

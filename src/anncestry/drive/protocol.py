@@ -4,7 +4,7 @@ Given
   job.json        transport {kind, target, method}; clients; count or duration_s; timeout_s
   requests.bin    request bytes, one after the other; requests.idx their n+1 offsets (uint64)
   schedule.bin    uint32, clients × length: the requests that each client sends, in order (over again, if by time)
-  prime.bin       uint32, clients × length: requests sent by each client before the clock starts, kept apart from all samples
+  prime.bin       uint32, clients × length: requests sent by each client before the clock starts, in no sample
 Left
   samples.C.bin   one SAMPLE for each request of client C; responses.C.bin the response bytes they point into
   done.json       the clock's zero (CLOCK_MONOTONIC), CPU and memory of each client, error texts

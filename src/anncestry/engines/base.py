@@ -245,6 +245,25 @@ def wait_for(what: str, ask: Callable[[], T | None], server: Server, timeout_s: 
         time.sleep(poll_s)
 
 
+def components(data_dir: Path, parts: Sequence[tuple[str, bool, Sequence[str]]]) -> list[Component]:
+    """`parts` are (name, net, glob patterns within `data_dir`); what none of them matches becomes the part "other"."""
+    found = [
+        Component(name, net, tuple(sorted(path for pattern in patterns for path in data_dir.glob(pattern))))
+        for name, net, patterns in parts
+    ]
+    named = {path for component in found for path in component.paths}
+    above = {parent for path in named for parent in path.parents}
+
+    def rest(folder: Path) -> Iterator[Path]:
+        for path in sorted(folder.iterdir()):
+            if path in above:
+                yield from rest(path)
+            elif path not in named:
+                yield path
+
+    return [*found, Component("other", False, tuple(rest(data_dir)))]
+
+
 # What every engine checks alike.
 
 

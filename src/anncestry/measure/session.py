@@ -341,7 +341,7 @@ class _Session:
         return str(self.loaded["key"])
 
     def _distance_error(self, rows: NDArray[np.int64], answered: decoding.Answers) -> tuple[float, int]:
-        """Largest relative difference of reported from exact distances, on up to 200 queries; and how many were held."""
+        """Largest relative difference of reported from exact distances, on up to 200 queries; and of how many."""
         chosen = np.flatnonzero(answered.status == protocol.OK)
         _, first = np.unique(rows[chosen], return_index=True)
         chosen = chosen[first][:_CHECKED_QUERIES]

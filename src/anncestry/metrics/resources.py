@@ -60,14 +60,20 @@ class Sampler:
             rescan = now >= self._scan_at
             if rescan:
                 self._scan_at = now + 2.0
-            for name, pids in self._groups.items():
-                self._find(name, pids(), rescan)
+            mains = {name: set(pids()) for name, pids in self._groups.items()}
+            for name in self._groups:
+                others = set().union(*(pids for other, pids in mains.items() if other != name))
+                self._find(name, mains[name], others, rescan)
                 self._rows.append((now, name, *self._read(name)))
             times = psutil.cpu_times()
             busy = times.user + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
             self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0))
 
-    def _find(self, name: str, pids: Sequence[int], rescan: bool) -> None:
+    def _find(self, name: str, pids: set[int], others: set[int], rescan: bool) -> None:
+        """Learn of processes that are new: down from each known one, but not into those of another group.
+
+        The server is a child of the harness: without that it would be charged to the client, too.
+        """
         known = self._known[name]
         for pid in pids:
             if pid not in known:
@@ -76,12 +82,16 @@ class Sampler:
                 except psutil.Error:
                     continue
         if rescan:
-            for process in list(known.values()):
+            parents = list(known.values())
+            while parents:
                 try:
-                    for child in process.children(recursive=True):
-                        known.setdefault(child.pid, child)
+                    children = parents.pop().children()
                 except psutil.Error:
                     continue
+                for child in children:
+                    if child.pid not in known and child.pid not in others:
+                        known[child.pid] = child
+                        parents.append(child)
 
     def _read(self, name: str) -> tuple[float, float, float, float]:
         rss = 0.0

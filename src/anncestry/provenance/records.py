@@ -124,7 +124,7 @@ def read_record(path: Path, *, stage: str | None = None, key: str | None = None)
 
 
 def verify_outputs(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:
-    """Re-hash the outputs of a record read from `path`; returns label → file. DataError names the first that differs."""
+    """Re-hash the outputs of a record read from `path`; returns label → file. DataError names one that differs."""
     files: dict[str, Path] = {}
     for label, entry in record["outputs"].items():
         file = path.parent / entry["path"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +150,7 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
     if not measured:
         return None
     parts = [
-        _datum(row, phase=phase, order=order)
+        _datum(row, opacity=PHASE_OPACITY[phase], order=order)
         for order, phase in enumerate(PHASES)
         for row in _measured(rows, f"{phase}_s")
     ]
@@ -162,9 +163,7 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
     longest = max(row["value"] for row in measured)
     y = alt.Y("system:N", title=None, sort=list(palette))
     x = alt.X("value:Q", title="seconds", stack="zero", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
-    opacity = alt.Opacity(
-        "phase:N", scale=alt.Scale(domain=list(PHASES), range=list(PHASE_OPACITY.values())), legend=None
-    )
+    opacity = alt.Opacity("opacity:Q", scale=None)
     bars = (
         _values(parts)
         .mark_bar(height=20)
@@ -252,24 +251,27 @@ def _clients(rows: list[Row], palette: dict[str, str]) -> Any:
 
 
 def _recall(rows: list[Row], palette: dict[str, str]) -> Any:
-    kinds = {"recall_by_id": "by id", "recall_by_distance": "by distance"}
     # The workloads of a fixed time ask what those of a fixed count ask: the same recall, many times over.
     asked = [row for row in rows if row["duration_s"] is None] or rows
-    points = [_datum(row, kind=kind) for metric, kind in kinds.items() for row in _measured(asked, metric)]
-    if not points:
+    by_id, by_distance = ([_datum(row) for row in _measured(asked, f"recall_by_{by}")] for by in ("id", "distance"))
+    if not by_id:
         return None
-    floor = min(0.95, int(min(point["value"] for point in points) * 20) / 20)
-    x = alt.X("value:Q", title="recall", scale=alt.Scale(domain=[floor, 1], nice=False, clamp=True, padding=0))
-    marks = alt.Shape("kind:N", scale=alt.Scale(domain=list(kinds.values()), range=["circle", "stroke"]), legend=None)
-    chart = _values(points).mark_point(filled=True, size=90, opacity=0.85, strokeWidth=2)
-    return chart.encode(
-        x=x,
-        y=alt.Y("workload:N", title=None),
-        yOffset=alt.YOffset("system:N", scale=alt.Scale(domain=list(palette), paddingOuter=0.35)),
-        color=_colour(palette),
-        shape=marks,
-        tooltip=_tooltip("workload"),
-    ).properties(width="container", height=alt.Step(17, **{"for": "offset"}))
+    lowest = min(point["value"] for point in by_id + by_distance)
+    floor = min(0.95, math.floor(lowest * 20) / 20)
+    base = {
+        "x": alt.X(
+            "value:Q", title="recall", scale=alt.Scale(domain=[floor, 1], nice=False), axis=alt.Axis(tickCount=5)
+        ),
+        "y": alt.Y("workload:N", title=None),
+        "yOffset": alt.YOffset("system:N", scale=alt.Scale(domain=list(palette), paddingOuter=0.35)),
+        "color": _colour(palette),
+        "tooltip": _tooltip("workload"),
+    }
+    layers = [
+        _values(by_distance).mark_tick(thickness=2.5, height=13, opacity=1).encode(**base),
+        _values(by_id).mark_point(filled=True, size=60, opacity=1).encode(**base),
+    ]
+    return alt.layer(*layers).properties(width="container", height=alt.Step(17, **{"for": "offset"}))
 
 
 def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
@@ -288,7 +290,7 @@ def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
     label = f"split(datum.label, '{_SEPARATOR}')[1]"
     y = alt.Y("place:N", title=None, sort=[datum["place"] for datum in bars], axis=alt.Axis(labelExpr=label))
     x = alt.X("value:Q", title="MiB", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
-    opacity = alt.Opacity("part:N", scale=alt.Scale(domain=[_TOTAL, "part"], range=[1, 0.45]), legend=None)
+    opacity = alt.Opacity("opacity:Q", scale=None)
     layers = [
         _values(bars).mark_bar(height=12).encode(x=x, y=y, color=_colour(palette), opacity=opacity, tooltip=_tooltip()),
         _values(bars).mark_text(align="left", dx=4).encode(x=x, y=y, text="label:N"),
@@ -304,6 +306,6 @@ def _bar(row: Row, system: str, name: str) -> dict[str, Any]:
     return _datum(
         row,
         place=f"{system}{_SEPARATOR}{system if total else name}",
-        part=_TOTAL if total else "part",
+        opacity=1.0 if total else 0.45,
         label=text_of(row["value"], None, "MiB"),
     )

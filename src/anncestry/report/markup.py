@@ -67,7 +67,7 @@ def table(content: Table, colours: Mapping[str, str], numbers: Numbers) -> str:
         for row in content.rows
     )
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="caption-{text(content.number)}">'
+        f'<div class="scroll tables" role="region" tabindex="0" aria-labelledby="caption-{text(content.number)}">'
         f'<table id="table-{text(content.number)}">\n<caption id="caption-{text(content.number)}">'
         f'<span class="words"><b>Table {text(content.number)}. {text(content.title)}.</b>'
         f" {text(content.caption)}{text(note)}</span></caption>\n"

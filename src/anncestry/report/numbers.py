@@ -24,6 +24,7 @@ NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
 NO_SUCH_PHASE = "the system has no such phase"
 NO_FILTER = "the workload has no filter"
+LOAD_INVALID = "its load is invalid: "
 ABSENT = frozenset({NOT_MEASURED, NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER})
 """The reasons for having no number that say nothing against a record; any other reason makes it invalid."""
 
@@ -95,7 +96,7 @@ _QUERY = (
     _Metric("query", "qps", "1/s", ("summary", "qps")),
     *(_Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     _Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
-    _Metric("query", "selectivity", "fraction of rows", ("selectivity",)),
+    _Metric("query", "selectivity", "fraction", ("selectivity",)),
     *_resource_metrics("query"),
 )
 _RECALL = (
@@ -325,7 +326,7 @@ def _query_reason(query: _Record | None, load: _Record | None, load_reason: str)
         return "the record of its load is missing"
     if query.body["load_key"] != load.key:
         raise DataError(f"{query.path}: asked load {query.body['load_key']}, but {load.path} is load {load.key}")
-    return query.failed_gates() or (f"its load is invalid: {load_reason}" if load_reason else "")
+    return query.failed_gates() or (LOAD_INVALID + load_reason if load_reason else "")
 
 
 def _recall_reason(recall: _Record | None, query: _Record | None, query_reason: str) -> str:

@@ -21,9 +21,9 @@ from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report.assets import CSS, JS
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
 from anncestry.report.markup import Numbers, inline_json, legend, script, sheet, table, text
-from anncestry.report.numbers import ABSENT, NOT_MEASURED, rows_of, write
+from anncestry.report.numbers import ABSENT, LOAD_INVALID, NOT_MEASURED, rows_of, write
 from anncestry.report.summary import Highlight, highlights
-from anncestry.report.tables import Row, best_of, tables, text_of
+from anncestry.report.tables import Row, Table, best_of, tables, text_of
 
 _Records = Mapping[str, Mapping[str, Any]]
 
@@ -80,7 +80,7 @@ _HOW_TO_READ = (
     (
         "Bold",
         "A number is bold if it is better than that of each other system by more than noise: at least three runs on"
-        " both sides, and Welch's 95 % interval of the difference excludes zero. Else it is a tie, and nothing is bold.",
+        " both sides, and Welch's 95 % interval of the difference excludes zero. Else nothing is bold: a tie.",
     ),
     (
         "Recall by id, by distance",
@@ -124,7 +124,7 @@ def _document(df: pd.DataFrame, records: _Records, title: str, published: Path |
     built = tables(df, published)
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
-        ("tables", "Tables", "".join(table(content, palette, numbers) for content in built)),
+        ("tables", "Tables", _about_tables(built) + "".join(table(content, palette, numbers) for content in built)),
         ("gaps", "Not measured, and invalid", _gaps(rows)),
         ("where", "Measured where, and with what", _where(records)),
         ("fairness", "Fairness sheet", _fairness(records)),
@@ -135,7 +135,7 @@ def _document(df: pd.DataFrame, records: _Records, title: str, published: Path |
     shown = [section for section in sections if section[2]]
     bundle, bundle_hash = script(_bundle())
     own, own_hash = script(JS)
-    # Opened by tables and charts, so it comes first in the page but is written last: links are placed in page order.
+    # Written after the tables, though it stands before them: the address of a number leads to its place in a table.
     lede = _lede(df, numbers)
     policy = (
         f"default-src 'none'; script-src {bundle_hash} {own_hash}; style-src 'unsafe-inline';"
@@ -162,15 +162,15 @@ def _document(df: pd.DataFrame, records: _Records, title: str, published: Path |
         "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
         " It fetches nothing.</p></footer>\n"
         '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
-        f"{inline_json('ancestry', _ancestry(rows, records))}{inline_json('charts', specs)}"
-        f"{inline_json('chart-config', _CHART_CONFIG)}{bundle}{own}</body>\n</html>\n"
+        f"{inline_json('data-ancestry', _ancestry(rows, records))}{inline_json('data-charts', specs)}"
+        f"{inline_json('data-config', _CHART_CONFIG)}{bundle}{own}</body>\n</html>\n"
     )
 
 
 @cache
 def _bundle() -> str:
     """Vega, Vega-Lite and vega-embed as one script."""
-    return str(vl_convert.javascript_bundle())
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _read_records(df: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
@@ -217,14 +217,14 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
 
 
 def _sentence(what: str, values: Sequence[tuple[str, Row | None]], numbers: Numbers) -> str:
-    said = [f"{_value(row, numbers)} ({text(system)})" for system, row in values if row is not None]
+    said = [f"{_value(row, numbers)} ({_name(system)})" for system, row in values if row is not None]
     return f"{text(what)} {_and(said)}" if said else ""
 
 
 def _peak(items: Sequence[Highlight], numbers: Numbers) -> str:
     said = [
         f"{_value(item.qps, numbers)} with {item.qps['clients']} client{'' if item.qps['clients'] == 1 else 's'}"
-        f" ({text(item.system)})"
+        f" ({_name(item.system)})"
         for item in items
         if item.qps is not None and item.qps["value"] is not None
     ]
@@ -251,6 +251,11 @@ def _value(row: Row | None, numbers: Numbers) -> str:
     return numbers.of(row, text_of(row["value"], row["std"], row["unit"]) + unit)
 
 
+def _name(name: str) -> str:
+    """A name in running text, kept on one line."""
+    return f'<span class="name">{text(name)}</span>'
+
+
 def _and(items: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}" if len(items) > 1 else "".join(items)
 
@@ -264,11 +269,16 @@ def _facts(records: _Records) -> str:
         "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
         "Memory": f"{machine['memory_gib']} GiB" if "memory_gib" in machine else "",
         "Kernel": machine.get("kernel", ""),
-        "Measured": " to ".join(sorted({created[0], created[-1]})) if created else "",
+        "Records made": " to ".join(sorted({_minute(created[0]), _minute(created[-1])})) if created else "",
         "Code": _and(sorted({_code(record) for record in records.values()})),
     }
     items = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items() if value)
     return f'<dl class="facts">{items}</dl>\n' if items else ""
+
+
+def _minute(created: str) -> str:
+    """An ISO time to the minute; all records give theirs in UTC."""
+    return f"{created[:16].replace('T', ' ')} UTC"
 
 
 def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure], known: set[str]) -> str:
@@ -291,7 +301,7 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
             for phase, opacity in PHASE_OPACITY.items()
         ],
         "percentiles": [("●", ink, "p50"), ("◆", ink, "p95"), ("▶", ink, "p99")],
-        "recall": [("●", ink, "by id"), ("–", ink, "by distance")],
+        "recall": [("●", ink, "by id"), ("❘", ink, "by distance")],
     }
     return (
         f'<figure aria-labelledby="figure-{figure.name}"><h3 id="figure-{figure.name}">{text(figure.title)}</h3>\n'
@@ -300,26 +310,45 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
     )
 
 
+def _about_tables(built: Sequence[Table]) -> str:
+    """What holds for all tables."""
+    if not built:
+        return ""
+    beside = any(cell.published for content in built for row in content.rows for cell in row.cells)
+    return (
+        '<p class="note">Every number leads to its ancestry. <b>Bold</b>: better than each other system by more than'
+        ' noise; where nothing is bold, nothing can be told apart (<a href="#reading">how this is decided</a>).'
+        + (" Small figures beneath are the paper's, as printed." if beside else "")
+        + "</p>\n"
+    )
+
+
 def _gaps(rows: Sequence[Row]) -> str:
     """Which records are missing and which are invalid, each with its reason: failure is data."""
-    records = {
-        row["record"]: row for row in rows if row["reason"] == NOT_MEASURED or row["reason"] not in {*ABSENT, ""}
-    }
-    missing = [row for row in records.values() if row["reason"] == NOT_MEASURED]
-    invalid = [row for row in records.values() if row["reason"] != NOT_MEASURED]
+    missing: dict[tuple[str, ...], list[str]] = {}
+    invalid: dict[tuple[str, ...], list[str]] = {}
+    # One row a record; what fails only for what it was made from stands with that.
+    for row in {row["record"]: row for row in rows if row["reason"] not in {*ABSENT, ""} - {NOT_MEASURED}}.values():
+        place = (row["dataset"], row["system"], row["topology"])
+        stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
+        name = f"{stage} {row['workload']}".strip()
+        if row["reason"] == NOT_MEASURED:
+            missing.setdefault((*place, row["workload"]), []).append(stage)
+        else:
+            invalid.setdefault((*place, row["reason"].removeprefix(LOAD_INVALID)), []).append(name)
     content = ""
     if invalid:
-        items = "".join(f"<li><b>{text(_place(row))}</b>: {text(row['reason'])}</li>\n" for row in invalid)
-        content += f'<h3>Invalid</h3><div class="invalid"><ul>{items}</ul></div>\n'
+        items = "".join(
+            f"<li><b>{text(' · '.join(place))}</b>: {text(reason)}"
+            f'<br><span class="note">without a number therefore: {text(", ".join(names))}</span></li>\n'
+            for (*place, reason), names in invalid.items()
+        )
+        content += f'<h3>Invalid</h3>\n<ul class="invalid">{items}</ul>\n'
     if missing:
-        lines = [(_place(row), row["record"]) for row in missing]
-        content += "<h3>Not measured</h3>\n" + sheet(("Cell", "Record expected at"), lines, name="Cells not measured")
+        head = ("Dataset", "System", "Topology", "Workload", "Stages without a record")
+        lines = [(*place, workload or "—", ", ".join(stages)) for (*place, workload), stages in missing.items()]
+        content += "<h3>Not measured</h3>\n" + sheet(head, lines, name="Cells not measured", kind="tight")
     return content or "<p>Every cell was measured, and every record is valid.</p>\n"
-
-
-def _place(row: Row) -> str:
-    stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
-    return " · ".join(filter(None, (row["dataset"], row["system"], row["topology"], row["workload"], stage)))
 
 
 def _where(records: _Records) -> str:
@@ -377,7 +406,7 @@ def _by_system(records: _Records, facts: Any) -> dict[str, dict[str, str]]:
 
 def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) -> str:
     topics = list(dict.fromkeys(topic for facts in columns.values() for topic in facts))
-    rows = [(_words(topic), *(facts.get(topic, "—") for facts in columns.values())) for topic in topics]
+    rows = [(topic, *(facts.get(topic, "—") for facts in columns.values())) for topic in topics]
     return sheet((corner, *columns), rows, name=name)
 
 
@@ -413,8 +442,10 @@ def _records(records: _Records) -> str:
 
 def _ancestry(rows: Sequence[Row], records: _Records) -> dict[str, Any]:
     """What the page's script shows of a number; column names once, records once."""
-    columns = ("number_id", "metric", "unit", "phase", "reason", "dataset", "system", "topology", "workload", "k")
-    columns = (*columns, "clients", "filter", "runs", "key", "record")
+    columns = [
+        *("number_id", "metric", "unit", "phase", "reason", "dataset", "system", "topology", "workload"),
+        *("k", "clients", "filter", "runs", "key", "record"),
+    ]
     lines = []
     for row in rows:
         has = row["value"] is not None

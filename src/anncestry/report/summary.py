@@ -64,7 +64,7 @@ def summary(df: pd.DataFrame) -> str:
     lines = [_line(line, widths) for line in (head, tuple("-" * width for width in widths), *body)]
     missing = sum(item.missing for item in found)
     if missing:
-        lines.append(f"{missing} cells not measured")
+        lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
     return "\n".join(lines) + "\n"
 
 

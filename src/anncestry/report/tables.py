@@ -134,8 +134,8 @@ _TEXTS = {
     ),
     "IX": _Text(
         "Storage",
-        "MiB on disk after the server stopped, of one that held this dataset alone. Total is all it occupies; net is the"
-        " vectors, metadata and index, without bookkeeping and logs; raw is rows × dimensions × 4 bytes.",
+        "MiB on disk after the server stopped, of one that held this dataset alone. Total is all it occupies; net is"
+        " the vectors, metadata and index, without bookkeeping and logs; raw is rows × dimensions × 4 bytes.",
         "The paper prints MB. Its figure for Milvus is of a whole volume, with message logs and earlier runs.",
     ),
     "X": _Text(
@@ -186,7 +186,9 @@ def text_of(value: float, std: float | None, unit: str) -> str:
         while digits < 4 and round(std, digits) == 0:
             digits += 1
     text = f"{value:,.{digits}f}"
-    return text if std is None else f"{text} ± {std:,.{digits}f}"
+    if std is None:
+        return text
+    return f"{text} ± {std:,.{digits}f}" if std else f"{text} ± 0"
 
 
 def _digits(size: float, unit: str) -> int:
@@ -194,8 +196,6 @@ def _digits(size: float, unit: str) -> int:
         return 0
     if unit == "fraction":
         return 4
-    if unit == "fraction of rows":
-        return 3
     if unit == "ms":
         return 3 if size < 1 else 2 if size < 100 else 1
     if unit == "s":
@@ -220,11 +220,17 @@ def _read_published(path: Path) -> dict[tuple[str, ...], str]:
                     row["k"],
                     row["filtered"],
                     row["clients"],
-                ): (row["value"] + (f" ± {row['std']}" if row["std"] else ""))
+                ): (_printed_text(row["value"]) + (f" ± {row['std']}" if row["std"] else ""))
                 for row in csv.DictReader(file)
             }
     except (OSError, KeyError) as error:
         raise DataError(f"{path}: not a table of published figures ({error})") from None
+
+
+def _printed_text(value: str) -> str:
+    """A figure with the digits that were printed, thousands set apart as in our own."""
+    whole, point, digits = value.partition(".")
+    return f"{int(whole):,}{point}{digits}" if whole.isdigit() else value
 
 
 @dataclass(frozen=True)
@@ -353,7 +359,7 @@ class _Builder:
             Column("No filter", "ms", "p50"),
             Column("Filter", "ms", "p50"),
             Column("Cost", "%", "p50"),
-            Column("Selectivity", "fraction of rows", "Filter"),
+            Column("Selectivity", "fraction", "Filter"),
             Column("Recall by id", "fraction", "Filter"),
         )
         rows = []
@@ -374,6 +380,7 @@ class _Builder:
                     )
                     rows.append(TableRow((*labels, str(k), with_filter["filter"], system), cells))
         names = (*self._label_names(kinds_of[10]), "K", "Filter", "System")
+        rows.sort(key=lambda row: (*row.labels[:-3], int(row.labels[-3]), *row.labels[-2:]))
         return self._table("VII", names, columns, rows)
 
     def recall(self) -> Table:

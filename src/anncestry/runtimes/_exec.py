@@ -22,7 +22,9 @@ def _main(arguments: list[str]) -> None:
     if os.getppid() != parent:
         sys.exit("the process that started this one is gone")
     environment = dict(os.environ)
-    environment.update(override.split("=", 1) for override in overrides)
+    for override in overrides:
+        name, _, value = override.partition("=")
+        environment[name] = value
     try:
         os.execve(program[0], program, environment)
     except OSError as error:

@@ -11,6 +11,7 @@ from anncestry.engines.base import (
     check_hnsw,
     check_search,
     check_single_native,
+    components,
     lazy,
 )
 from anncestry.errors import ConfigError
@@ -74,4 +75,31 @@ def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None
         "ef_construction": index["ef_construction"],
         "ef_search": None,
         **(system.get("settings") or {}),
+    }
+
+
+def data_components(data_dir: Path) -> list[Component]:
+    """The parts of a data folder. Bookkeeping (etcd, the message queue that keeps every insert) outweighs the data."""
+    parts = [(name, True, [f"data/{name}"]) for name in ("insert_log", "index_files", "stats_log", "delta_log")]
+    bookkeeping = {"etcd": "etcd.data", "rocksmq": "rocksmq", "rocksmq_meta_kv": "rocksmq_meta_kv"}
+    parts += [(name, False, [f"data/{folder}"]) for name, folder in bookkeeping.items()]
+    parts += [("logs", False, ["logs"]), ("config", False, ["configs", "ports.json"])]
+    return components(data_dir, parts)
+
+
+def fairness(system: Spec, index: Spec) -> dict[str, str]:
+    """How Milvus is treated."""
+    settings = system.get("settings") or {}
+    return {
+        "query protocol": "gRPC, one vector a request, as float32 bytes; ids and scores are returned, no fields",
+        "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
+        "HNSW": f"M={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}",
+        "ef applies to": "each segment; travels in each request",
+        "segments": "set to give one segment, sealed by the flush; the index is built after the flush",
+        "filters": "evaluated over all rows first (no scalar index: the default), then HNSW over what is left",
+        "consistency": "Eventually: nothing is written while queries run, so no search waits for a timestamp",
+        "durability": "inserts are acknowledged from the message queue (RocksDB on disk), without an fsync each",
+        "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
+        "set by anncestry": "paths, ports, loopback addresses, log level",
+        "left at defaults": "query node concurrency and grouping, caches, compaction, SIMD choice, quotas",
     }

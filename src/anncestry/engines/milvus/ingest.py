@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
-from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 
@@ -20,18 +18,17 @@ _SMALLEST_INDEXED_SEGMENT = 1024  # rootCoord.minSegmentSizeToEnableIndex
 _INSERT_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 600.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
-_PACKED_FIELD_1 = b"\x0a"
 
 _Type = schema_pb2.DataType
 
 
-def _packed(message: type[schema_pb2.FloatArray | schema_pb2.LongArray], values: NDArray[np.float32]) -> object:
-    """A message whose one field is `repeated float`, read from the bytes of an array: packed floats are exactly that.
+def _float_array(values: NDArray[np.float32]) -> schema_pb2.FloatArray:
+    """The array as a message, through bytes: on the wire, `repeated float` number 1 is one `bytes` number 1.
 
     Some 50 times faster than handing over 392,000 Python floats a batch.
     """
     content = np.ascontiguousarray(values, dtype="<f4").tobytes()
-    return message.FromString(_PACKED_FIELD_1 + _VarintBytes(len(content)) + content)
+    return schema_pb2.FloatArray.FromString(schema_pb2.BytesArray(data=[content]).SerializeToString())
 
 
 def insert_request(
@@ -39,14 +36,14 @@ def insert_request(
 ) -> milvus_pb2.InsertRequest:
     """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
     ids = schema_pb2.LongArray(data=range(first, first + len(base)))
-    vectors = schema_pb2.VectorField(dim=base.shape[1], float_vector=_packed(schema_pb2.FloatArray, base))
+    vectors = schema_pb2.VectorField(dim=base.shape[1], float_vector=_float_array(base))
     scalars = {
         "id": (_Type.Int64, schema_pb2.ScalarField(long_data=ids)),
         "category": (
             _Type.Int64,
             schema_pb2.ScalarField(long_data=schema_pb2.LongArray(data=category.tolist())),
         ),
-        "price": (_Type.Float, schema_pb2.ScalarField(float_data=_packed(schema_pb2.FloatArray, price))),
+        "price": (_Type.Float, schema_pb2.ScalarField(float_data=_float_array(price))),
     }
     fields = [schema_pb2.FieldData(field_name=name, type=kind, scalars=data) for name, (kind, data) in scalars.items()]
     fields.append(schema_pb2.FieldData(field_name="vector", type=_Type.FloatVector, vectors=vectors))
@@ -82,6 +79,7 @@ def index_params(index: Spec, metric: str) -> dict[str, str]:
 def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
     """Create, insert, flush, index, load into memory, search once.
 
+    A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
     The index is created after the flush, so that its time is its own and not hidden in the insertion.
     """
     milvus = as_milvus(server)
@@ -103,9 +101,8 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
                 reply = rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
             except ServerError as error:
                 milvus.check_alive()
-                result.acknowledge(sent, sent, str(error))
-            else:
-                result.acknowledge(sent, sent - reply.insert_cnt, f"{len(reply.err_index)} rows refused")
+                raise ServerError(f"rows {first} to {part.stop - 1}: {error}") from None
+            result.acknowledge(sent, sent - reply.insert_cnt, f"{len(reply.err_index)} rows refused")
             progress.at(part.stop)
     with result.phase("flush"):
         flushed = rpc.call(
@@ -126,7 +123,8 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             _FLUSH_TIMEOUT_S,
         )
     with result.phase("index"):
-        pairs = [common_pb2.KeyValuePair(key=key, value=value) for key, value in index_params(index, vectors.metric).items()]
+        params = index_params(index, vectors.metric)
+        pairs = [common_pb2.KeyValuePair(key=key, value=value) for key, value in params.items()]
         rpc.call(
             "CreateIndex",
             milvus_pb2.CreateIndexRequest(

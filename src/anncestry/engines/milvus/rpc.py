@@ -10,21 +10,16 @@ from typing import Any
 
 import grpc
 import numpy as np
-from google.protobuf.message import Message
 from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
+from anncestry.engines.native import CHANNEL_OPTIONS
 from anncestry.errors import ServerError
 
 COLLECTION = "Bench"
 METRICS = {"l2": "L2", "cosine": "IP"}
 """Vectors come normalised for cosine, so that the inner product is the cosine."""
 SERVICE = "milvus.proto.milvus.MilvusService"
-_CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-)
 
 
 def search_request(
@@ -65,9 +60,9 @@ class Rpc:
     """One channel to a Milvus. A call that fails, or whose reply says that it failed, is a ServerError."""
 
     def __init__(self, target: str) -> None:
-        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
 
-    def call(self, method: str, request: Message, reply: type[Any], timeout_s: float = 10.0) -> Any:
+    def call(self, method: str, request: Any, reply: type[Any], timeout_s: float = 10.0) -> Any:
         """Send `request` to the service's `method` and return its reply, of type `reply`, checked for success."""
         invoke = self._channel.unary_unary(
             f"/{SERVICE}/{method}",
@@ -103,7 +98,8 @@ class Rpc:
 
     def release(self) -> None:
         """Take the collection out of memory."""
-        self.call("ReleaseCollection", milvus_pb2.ReleaseCollectionRequest(collection_name=COLLECTION), common_pb2.Status)
+        request = milvus_pb2.ReleaseCollectionRequest(collection_name=COLLECTION)
+        self.call("ReleaseCollection", request, common_pb2.Status)
 
     def dimensions(self) -> int:
         """Length of the vectors, as the collection says."""
@@ -114,7 +110,7 @@ class Rpc:
 
     def metric_type(self) -> str:
         """Milvus' name of the metric that the index was built with."""
-        return next(pair.value for pair in self.index().params if pair.key == "metric_type")
+        return next(str(pair.value) for pair in self.index().params if pair.key == "metric_type")
 
     def count(self) -> int:
         """Rows, counted by the query node; strongly consistent, so that every acknowledged row is in."""

@@ -16,50 +16,34 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
+from anncestry.engines.native import HOST, NativeServer, start_native
 from anncestry.errors import ConfigError, ServerError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes.native import Ending, NativeProcess, claim_ports, clean_environment, free_ports, http_get
+from anncestry.runtimes.native import Ending, NativeProcess, clean_environment, http_get
 
-START_TIMEOUT_S = 120.0
-_ATTEMPTS = 3
 _LOAD_TIMEOUT_S = 600.0
 _TERM_WAIT_S = 8.0
-_HOST = "127.0.0.1"
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
 _OWN_PORTS = ("metrics", "etcd_peer")
 """Ports beside those of the template: health and metrics, and the peer side of the embedded etcd."""
 
 
-class MilvusServer:
+class MilvusServer(NativeServer):
     """A Milvus standalone: one process with its etcd and message queue inside."""
 
     def __init__(self, process: NativeProcess, ports: Mapping[str, int]) -> None:
-        self.process = process
-        self.ports = ports
-        self.start_s = 0.0
-        self.rpc = Rpc(self.endpoint)
-
-    def connect(self) -> None:
-        """A new channel."""
-        self.rpc.close()
+        super().__init__(process, ports)
         self.rpc = Rpc(self.endpoint)
 
     @property
     def endpoint(self) -> str:
         """host:port of the proxy."""
-        return f"{_HOST}:{self.ports['proxy_port']}"
+        return f"{HOST}:{self.ports['proxy_port']}"
 
-    def pids(self) -> list[int]:
-        """The one process."""
-        return [self.process.pid]
-
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self.process.alive()
-
-    def check_alive(self) -> None:
-        """ServerError with the end of the log if it doesn't."""
-        self.process.check_alive()
+    def connect(self) -> None:
+        """Replace the channel: one that was refused waits longer and longer before it tries again, up to 10 s."""
+        self.rpc.close()
+        self.rpc = Rpc(self.endpoint)
 
     def stop(self) -> Ending:
         """Release the collection (SIGTERM hangs while one is loaded), SIGTERM, and SIGKILL where that isn't enough."""
@@ -116,16 +100,16 @@ def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settin
     config = render(template, {**ports, **paths})
     # Without a file of its own the embedded etcd takes ports 2379 and 2380, whatever milvus.yaml says.
     config["etcd"]["config"] = {"path": str(configs / "etcd.yaml")}
-    config["etcd"]["endpoints"] = f"{_HOST}:{ports['etcd_port']}"
+    config["etcd"]["endpoints"] = f"{HOST}:{ports['etcd_port']}"
     # Components register under this address; otherwise under the first of the machine's, which may change.
     for section in config.values():
         if isinstance(section, dict) and "ip" in section and "port" in section:
-            section["ip"] = _HOST
+            section["ip"] = HOST
     config["common"]["session"]["ttl"] = 5
     config["common"]["gracefulStopTimeout"] = 3
     config["log"]["level"] = "warn"
     merge(config, settings)
-    client, peer = f"http://{_HOST}:{ports['etcd_port']}", f"http://{_HOST}:{ports['etcd_peer']}"
+    client, peer = f"http://{HOST}:{ports['etcd_port']}", f"http://{HOST}:{ports['etcd_peer']}"
     etcd = {
         "name": "default",
         "data-dir": str(storage / "etcd.data"),
@@ -141,73 +125,43 @@ def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settin
     (configs / "etcd.yaml").write_text(yaml.safe_dump(etcd, sort_keys=False))
 
 
-def _pick_ports(data_dir: Path, names: list[str], first_port: int | None) -> list[int]:
-    """The asked ports, else those of the last start here (Milvus comes back sooner on them), else any free ones."""
-    if first_port is not None:
-        return claim_ports(first_port, len(names))
-    kept = data_dir / "ports.json"
-    if kept.exists():
-        ports = read_json(kept)
-        try:
-            return claim_ports(min(ports.values()), len(names))
-        except Exception:
-            pass
-    return free_ports(len(names))
-
-
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
-    """Start on `data_dir`; returns when a call on its gRPC port succeeds (its /healthz says OK seconds earlier)."""
-    artifact_dir, data_dir = artifact_dir.resolve(), data_dir.resolve()
-    package = artifact_dir / "milvus" / "data"
+    """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
+    package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
-    names = [*template_ports(template), *_OWN_PORTS]
-    for attempt in range(_ATTEMPTS):
-        ports = dict(zip(names, _pick_ports(data_dir, names, first_port), strict=True))
+    kept = data_dir / "ports.json"
+
+    def launch(ports: Mapping[str, int]) -> MilvusServer:
         write_config(template, data_dir, ports, system.get("settings") or {})
         shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
-        write_json(data_dir / "ports.json", ports)
-        started = time.monotonic()
+        write_json(kept, ports)
+        environment = {
+            "LD_LIBRARY_PATH": str(package / "bin"),
+            "DEPLOY_MODE": "STANDALONE",
+            "METRICS_PORT": str(ports["metrics"]),
+            "MILVUSCONF": str(data_dir / "configs"),
+            "MILVUS_RUN_DIR": str(data_dir / "run"),
+            "HOME": str(data_dir),
+        }
         process = NativeProcess.start(
             f"milvus {system['version']}",
             [package / "bin" / "milvus", "run", "standalone"],
-            clean_environment(
-                {
-                    "LD_LIBRARY_PATH": str(package / "bin"),
-                    "DEPLOY_MODE": "STANDALONE",
-                    "METRICS_PORT": str(ports["metrics"]),
-                    "MILVUSCONF": str(data_dir / "configs"),
-                    "MILVUS_RUN_DIR": str(data_dir / "run"),
-                    "HOME": str(data_dir),
-                }
-            ),
+            clean_environment(environment),
             cwd=data_dir,
             log_path=data_dir / "logs" / "server.log",
         )
-        server = MilvusServer(process, ports)
-        try:
-            wait_for("milvus: an answer to the first call", lambda: _answers(server), server, START_TIMEOUT_S)
-        except ServerError as error:
-            tail = process.log_tail()
-            server.stop()
-            if "address already in use" in process.log_tail(200) and first_port is None and attempt + 1 < _ATTEMPTS:
-                (data_dir / "ports.json").unlink()
-                continue
-            raise ServerError(f"milvus {system['version']} did not start: {error.args[0]}", tail) from None
-        except BaseException:
-            server.stop()
-            raise
-        server.start_s = time.monotonic() - started
-        return server
-    raise AssertionError("not reached")
+        return MilvusServer(process, ports)
+
+    kept_first_port = min(read_json(kept).values()) if kept.exists() else None
+    return start_native(launch, _answers, [*template_ports(template), *_OWN_PORTS], first_port, kept_first_port)
 
 
 def _answers(server: MilvusServer) -> bool | None:
     """Whether /healthz says OK and a gRPC call succeeds (the first alone says OK seconds too early on 2.2)."""
     if not _healthy(server):
         return None
-    # A channel that was refused before waits longer and longer between its attempts, up to 10 s.
     server.connect()
     try:
         server.rpc.collections()
@@ -218,7 +172,7 @@ def _answers(server: MilvusServer) -> bool | None:
 
 def _healthy(server: MilvusServer) -> bool:
     try:
-        return http_get(f"http://{_HOST}:{server.ports['metrics']}/healthz", timeout_s=1.0) == b"OK"
+        return http_get(f"http://{HOST}:{server.ports['metrics']}/healthz", timeout_s=1.0) == b"OK"
     except OSError:
         return False
 
@@ -238,7 +192,7 @@ def open(server: Server, index: Spec) -> float:
 
 
 def open_collection(server: MilvusServer) -> None:
-    """Load the collection and wait until a search succeeds. (Loading progress says 100 % before that after restarts.)"""
+    """Load the collection and wait until a search succeeds (after a restart, loading says 100 % before that)."""
     server.rpc.call(
         "LoadCollection",
         milvus_pb2.LoadCollectionRequest(collection_name=COLLECTION, replica_number=1),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from google.protobuf.message import DecodeError as ProtobufError
+from google.protobuf.message import DecodeError as ProtobufError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pymilvus.grpc_gen import milvus_pb2
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
 from anncestry.engines.milvus.rpc import SERVICE, search_request, status_error
 from anncestry.engines.milvus.serve import as_milvus
+
 
 def expression(filter: Spec | None) -> str:
     """A workload's filter in Milvus' language, "" for none. Bounds are rounded to the float32 of the stored prices."""
@@ -26,9 +27,7 @@ def expression(filter: Spec | None) -> str:
     return " && ".join(terms)
 
 
-def encode(
-    server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
-) -> list[bytes]:
+def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
     """The SearchRequest of each of the (n, d) queries; ef travels in the request."""
     metric_type = as_milvus(server).rpc.metric_type()
     expr = expression(filter)

@@ -6,9 +6,8 @@ import http.client
 import json
 from typing import Any
 
+from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.errors import ServerError
-
-COLLECTION = "Bench"
 
 
 class Rest:

@@ -10,45 +10,31 @@ import grpc
 import numpy as np
 
 from anncestry.engines.base import Probe, Server, Spec, wait_for
+from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
 from anncestry.engines.weaviate.rest import Rest
-from anncestry.engines.weaviate.settings import METRICS, PASSED_SETTINGS
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, METRICS
 from anncestry.engines.weaviate.wire import METHOD, search_request
 from anncestry.errors import ServerError
-from anncestry.runtimes.native import Ending, NativeProcess, claim_ports, clean_environment, free_ports
+from anncestry.runtimes.native import Ending, NativeProcess, clean_environment
 
-START_TIMEOUT_S = 120.0
-_ATTEMPTS = 3
 _OPEN_TIMEOUT_S = 600.0
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
-_HOST = "127.0.0.1"
+_QUANTIZERS = ("pq", "bq", "sq", "rq")
 _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must follow gossip
 
 
-class WeaviateServer:
-    """One Weaviate process."""
+class WeaviateServer(NativeServer):
+    """One Weaviate process, with the settings that its collection gets."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int]) -> None:
-        self.process = process
-        self.ports = ports
-        self.start_s = 0.0
-        self.rest = Rest(_HOST, ports["http"])
+    def __init__(self, process: NativeProcess, ports: Mapping[str, int], settings: Spec) -> None:
+        super().__init__(process, ports)
+        self.settings = settings
+        self.rest = Rest(HOST, ports["http"])
 
     @property
     def endpoint(self) -> str:
         """host:port of its gRPC interface."""
-        return f"{_HOST}:{self.ports['grpc']}"
-
-    def pids(self) -> list[int]:
-        """The one process."""
-        return [self.process.pid]
-
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self.process.alive()
-
-    def check_alive(self) -> None:
-        """ServerError with the end of the log if it doesn't."""
-        self.process.check_alive()
+        return f"{HOST}:{self.ports['grpc']}"
 
     def stop(self) -> Ending:
         """SIGTERM, so that it writes out what it has; SIGKILL only if it doesn't end within a minute."""
@@ -66,8 +52,8 @@ def environment(data_dir: Path, ports: Mapping[str, int]) -> dict[str, str]:
             "GO_PROFILING_DISABLE": "true",  # it would listen on port 6060, on all interfaces
             "LOG_LEVEL": "warning",
             # The same name on every start: raft and shards belong to a name, addresses may change.
-            "CLUSTER_HOSTNAME": "node1",
-            "CLUSTER_ADVERTISE_ADDR": _HOST,
+            "CLUSTERHOSTNAME": "node1",
+            "CLUSTER_ADVERTISE_ADDR": HOST,
             "CLUSTER_IN_LOCALHOST": "true",
             "CLUSTER_GOSSIP_BIND_PORT": str(ports["gossip"]),
             "CLUSTER_DATA_BIND_PORT": str(ports["data"]),
@@ -87,44 +73,28 @@ def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> WeaviateServer:
     """Start on `data_dir`; returns when it is ready and its gRPC port takes connections."""
-    artifact_dir, data_dir = artifact_dir.resolve(), data_dir.resolve()
+    binary, data_dir = artifact_dir.resolve() / "weaviate-server", data_dir.resolve()
     (data_dir / "data").mkdir(parents=True, exist_ok=True)
-    name = f"weaviate {system['version']}"
-    for attempt in range(_ATTEMPTS):
-        numbers = free_ports(len(_PORTS)) if first_port is None else claim_ports(first_port, len(_PORTS))
-        ports = dict(zip(_PORTS, numbers, strict=True))
-        started = time.monotonic()
-        binary = artifact_dir / "weaviate-server"
+
+    def launch(ports: Mapping[str, int]) -> WeaviateServer:
         process = NativeProcess.start(
-            name,
-            [binary, "--scheme", "http", "--host", _HOST, "--port", str(ports["http"])],
+            f"weaviate {system['version']}",
+            [binary, "--scheme", "http", "--host", HOST, "--port", str(ports["http"])],
             environment(data_dir, ports),
             cwd=data_dir,
             log_path=data_dir / "logs" / "server.log",
         )
-        server = WeaviateServer(process, ports)
-        try:
-            wait_for("weaviate: ready", lambda: _ready(server), server, START_TIMEOUT_S)
-        except ServerError as error:
-            tail = process.log_tail()
-            server.stop()
-            if "address already in use" in process.log_tail(200) and first_port is None and attempt + 1 < _ATTEMPTS:
-                continue
-            raise ServerError(f"{name} did not start: {error.args[0]}", tail) from None
-        except BaseException:
-            server.stop()
-            raise
-        server.start_s = time.monotonic() - started
-        return server
-    raise AssertionError("not reached")
+        return WeaviateServer(process, ports, system.get("settings") or {})
+
+    return start_native(launch, _ready, _PORTS, first_port)
 
 
 def _ready(server: WeaviateServer) -> bool | None:
     if server.rest.status("/v1/.well-known/ready") != 200:
         return None
-    with grpc.insecure_channel(server.endpoint, options=(("grpc.enable_http_proxy", 0),)) as channel:
+    with channel(server) as connection:
         try:
-            grpc.channel_ready_future(channel).result(timeout=1.0)
+            grpc.channel_ready_future(connection).result(timeout=1.0)
         except grpc.FutureTimeoutError:
             return None
     return True
@@ -137,14 +107,82 @@ def as_weaviate(server: Server) -> WeaviateServer:
     return server
 
 
+def channel(server: WeaviateServer) -> grpc.Channel:
+    """A channel to its gRPC interface; close it."""
+    return grpc.insecure_channel(server.endpoint, options=CHANNEL_OPTIONS)
+
+
 def open(server: Server, index: Spec) -> float:
-    """Wait until a search succeeds; returns seconds. (The start itself has loaded the shards.)"""
+    """Wait until a search succeeds; returns seconds. (The start itself has loaded index and vectors.)"""
     started_ns = time.perf_counter_ns()
     await_searchable(as_weaviate(server))
     return (time.perf_counter_ns() - started_ns) / 1e9
 
 
 def await_searchable(server: WeaviateServer) -> None:
-    """Wait until a search of a stored vector's length succeeds."""
-    dimensions = int(server.rest.collection()["moduleConfig"]) if False else None
-    raise NotImplementedError(dimensions)
+    """Search for a stored vector until it succeeds."""
+    query = {"query": f"{{Get{{{COLLECTION}(limit:1){{_additional{{vector}}}}}}}}"}
+    reply = server.rest.call("POST", "/v1/graphql", query)
+    try:
+        vector = reply["data"]["Get"][COLLECTION][0]["_additional"]["vector"]
+    except (KeyError, IndexError, TypeError):
+        raise ServerError(f"weaviate: {COLLECTION} holds no object to search for: {reply}") from None
+    request = search_request(np.array(vector, np.float32), 1, None).SerializeToString()
+    with channel(server) as connection:
+        search = connection.unary_unary(METHOD)
+
+        def found() -> bool | None:
+            try:
+                return bool(search(request, timeout=_OPEN_TIMEOUT_S)) or None
+            except grpc.RpcError:
+                return None
+
+        wait_for("weaviate: a first search", found, server, _OPEN_TIMEOUT_S)
+
+
+def apply(server: Server, ef_search: int) -> None:
+    """Set ef of the collection; ServerError if it then says otherwise."""
+    rest = as_weaviate(server).rest
+    definition = rest.collection()
+    definition["vectorIndexConfig"]["ef"] = ef_search
+    rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
+    effective = rest.collection()["vectorIndexConfig"]["ef"]
+    if effective != ef_search:
+        raise ServerError(f"weaviate: ef is {effective} after it was set to {ef_search}")
+
+
+def index_state(server: WeaviateServer) -> tuple[bool, str]:
+    """Whether every shard is ready and nothing waits to be indexed, and that in words."""
+    shards = [shard for node in server.rest.nodes() for shard in node.get("shards") or []]
+    words = "{name} {vectorIndexingStatus}, queue {vectorQueueLength}"
+    states = [words.format_map(shard) for shard in shards]
+    done = all(shard["vectorIndexingStatus"] == "READY" and shard["vectorQueueLength"] == 0 for shard in shards)
+    return bool(shards) and done, "; ".join(states) or "no shards"
+
+
+def probe(server: Server) -> Probe:
+    """Version, aggregated count, index queue, the collection's settings, placement of shards."""
+    weaviate = as_weaviate(server)
+    rest = weaviate.rest
+    definition = rest.collection()
+    vectors = definition["vectorIndexConfig"]
+    nodes = rest.nodes()
+    complete, detail = index_state(weaviate)
+    return Probe(
+        version=str(rest.call("GET", "/v1/meta")["version"]),
+        rows=rest.count(),
+        index_complete=complete,
+        index_detail=detail,
+        settings={
+            "index_type": definition["vectorIndexType"],
+            "metric": {theirs: ours for ours, theirs in METRICS.items()}.get(vectors["distance"]),
+            "M": vectors["maxConnections"],
+            "ef_construction": vectors["efConstruction"],
+            "ef_search": vectors["ef"],
+            **{name: vectors[name] for name in CLASS_SETTINGS if name in vectors},
+            "quantizer": next((name for name in _QUANTIZERS if vectors.get(name, {}).get("enabled")), None),
+        },
+        nodes=len([node for node in nodes if node["status"] == "HEALTHY"]),
+        shards=definition["shardingConfig"]["actualCount"],
+        replicas=definition["replicationConfig"]["factor"],
+    )

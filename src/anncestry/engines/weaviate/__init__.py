@@ -1,0 +1,117 @@
+"""Weaviate, one node, from 1.27 on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anncestry.engines.base import (
+    Component,
+    Spec,
+    check_hnsw,
+    check_search,
+    check_single_native,
+    components,
+    lazy,
+    refuse_unknown,
+)
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS
+from anncestry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from anncestry.engines.weaviate.ingest import load
+    from anncestry.engines.weaviate.serve import apply, open, probe, start
+    from anncestry.engines.weaviate.wire import decode, encode, transport
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "load": "ingest",
+            "start": "serve",
+            "open": "serve",
+            "apply": "serve",
+            "probe": "serve",
+            "encode": "wire",
+            "transport": "wire",
+            "decode": "wire",
+        },
+    )
+
+__all__ = [
+    "apply",
+    "asked_settings",
+    "check",
+    "data_components",
+    "decode",
+    "encode",
+    "fairness",
+    "load",
+    "open",
+    "probe",
+    "start",
+    "transport",
+]
+
+_FILTER_STRATEGIES = ("sweeping", "acorn")
+
+
+def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
+    """ConfigError for a combination that this engine can't run."""
+    check_single_native("weaviate", topology)
+    check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
+    settings = system.get("settings") or {}
+    refuse_unknown("settings of weaviate", settings, CLASS_SETTINGS)
+    strategy = settings.get("filterStrategy", _FILTER_STRATEGIES[0])
+    if strategy not in _FILTER_STRATEGIES:
+        raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
+    if workload is not None:
+        check_search("weaviate", workload, largest_k=10_000)
+
+
+def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
+    """What the server must say of itself. `ef_search` None leaves it out (nothing was applied yet)."""
+    asked = {
+        "index_type": index["type"],
+        "metric": metric,
+        "M": index["M"],
+        "ef_construction": index["ef_construction"],
+        **(system.get("settings") or {}),
+    }
+    return asked if ef_search is None else {**asked, "ef_search": ef_search}
+
+
+def data_components(data_dir: Path) -> list[Component]:
+    """The parts of a data folder. Objects (with their vectors), inverted and vector index are a shard's own folders."""
+    shard = "data/*/*"
+    return components(
+        data_dir,
+        [
+            ("objects", True, [f"{shard}/lsm/objects"]),
+            ("inverted_index", True, [f"{shard}/lsm/property_*"]),
+            ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d"]),
+            ("raft", False, ["data/raft"]),
+            ("logs", False, ["logs"]),
+        ],
+    )
+
+
+def fairness(system: Spec, index: Spec) -> dict[str, str]:
+    """How Weaviate is treated."""
+    settings = system.get("settings") or {}
+    return {
+        "query protocol": "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties",
+        "insert protocol": "gRPC BatchObjects, one connection, the next batch after the acknowledgement",
+        "HNSW": f"maxConnections={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}",
+        "ef applies to": "the shard's one index; a setting of the collection, changed between runs",
+        "segments": "one shard with one graph, built while rows are inserted (synchronous indexing)",
+        "filters": (
+            f"inverted index (category) and range index (price) first; below flatSearchCutoff="
+            f"{settings.get('flatSearchCutoff', 'default 40000')} matches an exact scan, above it HNSW with "
+            f"filterStrategy={settings.get('filterStrategy', 'default')}"
+        ),
+        "consistency": "one replica: there is nothing to wait for",
+        "durability": "inserts are acknowledged after the write-ahead log was written, without an fsync each",
+        "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
+        "set by anncestry": "paths, ports, loopback address, log level; index and vectors loaded before it is ready",
+        "left at defaults": "caches, compaction, GOMEMLIMIT, concurrency",
+    }

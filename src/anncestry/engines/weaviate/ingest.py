@@ -1,0 +1,88 @@
+"""Load a Weaviate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
+from anncestry.engines.weaviate.proto import batch_pb2
+from anncestry.engines.weaviate.serve import as_weaviate, await_searchable, channel, index_state
+from anncestry.engines.weaviate.settings import COLLECTION, METRICS
+from anncestry.engines.weaviate.wire import uuid_of
+from anncestry.errors import ServerError
+from anncestry.progress import Progress
+
+_BATCH_TIMEOUT_S = 300.0
+_INDEX_TIMEOUT_S = 24 * 3600.0
+
+
+def class_definition(settings: Spec, index: Spec, metric: str) -> dict[str, Any]:
+    """The collection: one shard, one replica, metadata indexed for the filters that workloads use."""
+    return {
+        "class": COLLECTION,
+        "vectorizer": "none",
+        "vectorIndexType": index["type"],
+        "vectorIndexConfig": {
+            "distance": METRICS[metric],
+            "maxConnections": index["M"],
+            "efConstruction": index["ef_construction"],
+            **settings,
+        },
+        "properties": [
+            {"name": "category", "dataType": ["int"], "indexFilterable": True},
+            {"name": "price", "dataType": ["number"], "indexFilterable": True, "indexRangeFilters": True},
+        ],
+        "shardingConfig": {"desiredCount": 1},
+        "replicationConfig": {"factor": 1},
+    }
+
+
+def batch_request(
+    first: int, base: NDArray[np.float32], category: NDArray[np.uint8], price: NDArray[np.float32]
+) -> Any:
+    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors as bytes and (m,) metadata."""
+    request = batch_pb2.BatchObjectsRequest()
+    rows = zip(base.astype("<f4", copy=False), category.tolist(), price.tolist(), strict=True)
+    for row, (vector, row_category, row_price) in enumerate(rows, start=first):
+        item = request.objects.add(collection=COLLECTION, uuid=uuid_of(row), vector_bytes=vector.tobytes())
+        item.properties.non_ref_properties.update({"category": row_category, "price": row_price})
+    return request
+
+
+def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
+    """Create, insert (which builds the index), wait for the index queue, search once.
+
+    A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
+    """
+    weaviate = as_weaviate(server)
+    weaviate.rest.call("POST", "/v1/schema", class_definition(weaviate.settings, index, vectors.metric))
+    rows = len(vectors.base)
+    result = LoadResult()
+    with channel(weaviate) as connection:
+        insert = connection.unary_unary(
+            "/weaviate.v1.Weaviate/BatchObjects",
+            request_serializer=batch_pb2.BatchObjectsRequest.SerializeToString,
+            response_deserializer=batch_pb2.BatchObjectsReply.FromString,
+        )
+        with result.phase("insert"):
+            for first in range(0, rows, load["batch_rows"]):
+                part = slice(first, min(first + load["batch_rows"], rows))
+                request = batch_request(first, vectors.base[part], vectors.category[part], vectors.price[part])
+                try:
+                    reply = insert(request, timeout=_BATCH_TIMEOUT_S)
+                except grpc.RpcError as error:
+                    weaviate.check_alive()
+                    reason = f"{error.code().name}: {error.details()}"
+                    raise ServerError(f"weaviate: insertion of rows {first} to {part.stop - 1}: {reason}") from None
+                refused = {problem.index: problem.error for problem in reply.errors}
+                result.acknowledge(part.stop - first, len(refused), next(iter(refused.values()), None))
+                progress.at(part.stop)
+    with result.phase("index"):
+        wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _INDEX_TIMEOUT_S)
+    with result.phase("ready"):
+        await_searchable(weaviate)
+    return result

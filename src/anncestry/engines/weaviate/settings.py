@@ -1,0 +1,9 @@
+"""Names and ranges that several parts need; imports no client."""
+
+from __future__ import annotations
+
+COLLECTION = "Bench"
+METRICS = {"l2": "l2-squared", "cosine": "dot"}
+"""Vectors come normalised for cosine, so that the inner product is the cosine."""
+CLASS_SETTINGS = ("flatSearchCutoff", "filterStrategy", "vectorCacheMaxObjects", "cleanupIntervalSeconds")
+"""What of the vectorIndexConfig a system may set."""

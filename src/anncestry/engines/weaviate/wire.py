@@ -1,0 +1,81 @@
+"""Searches as bytes: requests made beforehand, replies read afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError as ProtobufError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
+from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
+from anncestry.engines.weaviate.settings import COLLECTION
+
+METHOD = "/weaviate.v1.Weaviate/Search"
+_UUID_PREFIX = "a77ce570-0000-4000-8000-"
+"""The high part of every id; the last twelve digits are the row. (Ids with leading zero bytes come back shorter.)"""
+
+_Operator = base_pb2.Filters
+
+
+def uuid_of(row: int) -> str:
+    """The id of a row."""
+    return f"{_UUID_PREFIX}{row:012x}"
+
+
+def filters(filter: Spec) -> base_pb2.Filters:
+    """A workload's filter as Weaviate's. Bounds are rounded to the float32 of the stored prices."""
+    bounds = filter_bounds(filter)
+    target = base_pb2.FilterTarget(property=bounds.field)
+    if bounds.values is not None:
+        values = base_pb2.IntArray(values=bounds.values)
+        return base_pb2.Filters(operator=_Operator.OPERATOR_CONTAINS_ANY, target=target, value_int_array=values)
+    limits = ((bounds.low, _Operator.OPERATOR_GREATER_THAN_EQUAL), (bounds.high, _Operator.OPERATOR_LESS_THAN))
+    terms = [
+        base_pb2.Filters(operator=operator, target=target, value_number=float(np.float32(bound)))
+        for bound, operator in limits
+        if bound is not None
+    ]
+    return terms[0] if len(terms) == 1 else base_pb2.Filters(operator=_Operator.OPERATOR_AND, filters=terms)
+
+
+def search_request(query: NDArray[np.float32], k: int, where: base_pb2.Filters | None) -> Any:
+    """One search for one (d,) query. Nothing is fetched but ids and distances."""
+    return search_get_pb2.SearchRequest(
+        collection=COLLECTION,
+        limit=k,
+        near_vector=base_search_pb2.NearVector(vector_bytes=query.astype("<f4", copy=False).tobytes()),
+        filters=where,
+        metadata=search_get_pb2.MetadataRequest(uuid=True, distance=True),
+        properties=search_get_pb2.PropertiesRequest(),
+        uses_123_api=True,
+        uses_125_api=True,
+        uses_127_api=True,
+    )
+
+
+def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
+    """The SearchRequest of each of the (n, d) queries. ef is a setting of the collection: see `apply`."""
+    where = None if filter is None else filters(filter)
+    return [search_request(query, k, where).SerializeToString() for query in queries]
+
+
+def transport(server: Server) -> dict[str, str]:
+    """gRPC unary."""
+    return {"kind": "grpc", "target": server.endpoint, "method": METHOD}
+
+
+def decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and canonical distances."""
+    try:
+        reply = search_get_pb2.SearchReply.FromString(response)
+    except ProtobufError as error:
+        raise DecodeError(f"not a Weaviate search reply: {error}") from None
+    found = [result.metadata for result in reply.results]
+    for metadata in found:
+        if not metadata.distance_present or not metadata.id.startswith(_UUID_PREFIX):
+            raise DecodeError(f"a result without distance, or with an id that was not loaded: {metadata.id!r}")
+    ids = np.array([int(metadata.id[len(_UUID_PREFIX) :], 16) for metadata in found], dtype=np.int64)
+    distances = np.array([metadata.distance for metadata in found], dtype=np.float64)
+    return ids, distances if metric == "l2" else 1.0 + distances  # its dot distance is the negative inner product

@@ -1,0 +1,145 @@
+"""Bad input to the matrix is refused while parsing, by a sentence that names the file and the key."""
+
+from __future__ import annotations
+
+import pytest
+
+from anncestry.cells import config, matrix
+from anncestry.errors import ConfigError
+from tests.toy import ROOT, Toy
+
+
+def expand(toy: Toy, experiment: str = "default") -> matrix.Matrix:
+    toy.save()
+    return matrix.expand(config.load(toy.folder / "config", experiment))
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return Toy.make(tmp_path)
+
+
+def refused(toy: Toy, *words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        expand(toy)
+    for word in words:
+        assert word in str(error.value), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "singular"),
+    [("datasets", "dataset"), ("systems", "system"), ("topologies", "topology"), ("workloads", "workload")],
+)
+def test_an_unknown_name_in_the_matrix_is_refused_and_a_close_one_suggested(toy, kind, singular):
+    known = next(iter(toy.files[kind]))
+    toy.block[kind][0] = known + "x"
+    refused(toy, "config.yaml", f"matrix.0.{kind}", f"unknown {singular} '{known}x'", f"did you mean '{known}'")
+
+
+@pytest.mark.parametrize(
+    ("file", "path", "value", "words"),
+    [
+        ("config", ["seed"], "three", ["config.yaml: seed", "integer"]),
+        ("config", ["index", "M"], 1, ["config.yaml: index.M"]),
+        ("config", ["index", "m"], 16, ["config.yaml: index", "unknown key 'm'"]),
+        ("config", ["platfrom"], "x", ["config.yaml", "unknown key 'platfrom'", "did you mean 'platform'"]),
+        ("datasets", ["blobs-l2", "metric"], "euclid", ["datasets.yaml: blobs-l2.metric"]),
+        ("datasets", ["blobs-l2", "rows"], 2.5, ["datasets.yaml: blobs-l2.rows"]),
+        ("datasets", ["blobs-l2", "sources", 0, "seeed"], 1, ["datasets.yaml: blobs-l2.sources.0", "'seeed'"]),
+        ("systems", ["red-1.0", "vesion"], "1", ["systems.yaml: red-1.0", "'vesion'", "did you mean 'version'"]),
+        ("systems", ["red-1.0", "engine"], "oracle", ["unknown engine 'oracle'", "milvus", "weaviate"]),
+        ("topologies", ["standalone", "nodes"], 0, ["topologies.yaml: standalone.nodes"]),
+        ("topologies", ["standalone", "runtime"], "lxc", ["topologies.yaml: standalone.runtime"]),
+        ("workloads", ["k5", "k"], "ten", ["workloads.yaml: k5.k"]),
+        ("workloads", ["k5", "filter"], {"field": "category", "in": [12]}, ["workloads.yaml: k5.filter.in.0", "12"]),
+        ("workloads", ["k5", "filter"], {"field": "colour"}, ["workloads.yaml: k5.filter"]),
+        ("platforms", ["default", "expect"], {"cores": "many"}, ["platforms.yaml: default.expect.cores"]),
+        ("epochs", ["load", "epoch"], 0, ["epochs.yaml: load.epoch"]),
+    ],
+)
+def test_a_wrong_type_or_an_unknown_key_is_refused_by_file_and_key(toy, file, path, value, words):
+    entry = toy.files[file] = __import__("copy").deepcopy(toy.files[file])
+    for step in path[:-1]:
+        entry = entry[step]
+    entry[path[-1]] = value
+    refused(toy, *words)
+
+
+def test_more_neighbours_than_rows_are_refused(toy):
+    toy.files["workloads"]["k5"]["k"] = 541
+    refused(toy, "workloads.yaml: k5.k", "541", "blobs-l2", "540 rows")
+
+
+def test_more_queries_than_the_dataset_has_are_refused(toy):
+    toy.files["workloads"]["k5"]["queries"] = 61
+    refused(toy, "workloads.yaml: k5.queries", "61", "60")
+
+
+def test_a_prefix_longer_than_its_dataset_is_refused(toy):
+    toy.files["datasets"]["long"] = {"of": "blobs-l2", "prefix": 541}
+    refused(toy, "datasets.yaml: long.prefix", "541", "540")
+
+
+def test_a_combination_that_an_engine_can_not_do_is_refused_while_parsing(toy):
+    toy.files["topologies"]["cluster-3"]["nodes"] = 4
+    refused(toy, "flat", "topology")
+
+
+def test_a_key_given_twice_is_refused(toy):
+    path = toy.folder / "config" / "platforms.yaml"
+    path.write_text("default: {}\ndefault: {}\n")
+    with pytest.raises(ConfigError, match=r"platforms\.yaml.*'default' is given twice"):
+        config.load(toy.folder / "config")
+
+
+def test_a_file_that_is_not_yaml_or_missing_is_refused_by_name(toy):
+    path = toy.folder / "config" / "systems.yaml"
+    path.write_text("red: [1, 2\n")
+    with pytest.raises(ConfigError, match=r"systems\.yaml: not valid YAML"):
+        config.load(toy.folder / "config")
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"systems\.yaml: missing"):
+        config.load(toy.folder / "config")
+
+
+def test_an_unknown_experiment_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"unknown experiment 'smok'; did you mean 'smoke'"):
+        config.load(ROOT / "config", "smok")
+
+
+def test_every_experiment_that_is_shipped_expands():
+    names = ["default", *(path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml"))]
+    for name in names:
+        assert matrix.expand(config.load(ROOT / "config", name)).cells, name
+
+
+def test_the_default_matrix_is_the_one_that_is_promised():
+    cells = matrix.expand(config.load(ROOT / "config")).cells
+    assert {cell.dataset for cell in cells} == {"fashion-mnist-784-euclidean", "random-xs-20-angular"}
+    assert {cell.system for cell in cells} == {"milvus-2.3.5", "weaviate-1.27.0"}
+    assert len(cells) == len(set(cells)) == 2 * 2 * 1 * 9
+
+
+def test_equal_specs_have_equal_keys_whatever_the_order_of_their_parts(toy):
+    before = expand(toy).cells
+    toy.files["workloads"]["k5"] = dict(reversed(toy.files["workloads"]["k5"].items()))
+    assert expand(toy).cells == before
+
+
+def test_a_prefix_has_a_truth_of_its_own(toy):
+    toy.files["datasets"]["short"] = {"of": "blobs-l2", "prefix": 300}
+    toy.block["datasets"] = ["blobs-l2", "short"]
+    whole, short = (cell for cell in expand(toy).cells if (cell.system, cell.topology) == ("red-1.0", "standalone")
+                    and cell.workload == "k5")
+    assert whole.download == short.download
+    assert whole.truth != short.truth
+    assert whole.load != short.load
+
+
+def test_what_a_source_is_does_not_matter_where_the_content_is_pinned(toy):
+    pinned = {"base": "0" * 64, "queries": "1" * 64}
+    toy.files["datasets"]["blobs-l2"] = {**toy.files["datasets"]["blobs-l2"], "content": pinned}
+    before = expand(toy).cells
+    toy.files["datasets"]["blobs-l2"]["sources"] = [{"kind": "file", "format": "hdf5", "path": "elsewhere.hdf5"}]
+    assert expand(toy).cells == before

@@ -1,0 +1,326 @@
+"""Each way in which published numbers went wrong elsewhere makes a record invalid here, with the reason.
+
+A real server process scans flat and lies on request; the load and query stages measure it as they measure any system.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from anncestry.cells import config, matrix
+from anncestry.datasets import download, normalize
+from anncestry.errors import ConfigError, ServerError, UserError
+from anncestry.measure import load, session
+from anncestry.provenance import platform, records
+from anncestry.runtimes import artifacts
+from anncestry.runtimes.native import free_ports
+from tests.toy import Toy
+
+
+class Bench:
+    """Loads and queries cells of a toy matrix in this process."""
+
+    def __init__(self, folder: Path, toy: Toy) -> None:
+        self.folder, self.toy = folder, toy
+        toy.save()
+        self.matrix = matrix.expand(config.load(toy.folder / "config"))
+
+    def prepare(self) -> None:
+        for cell in self.matrix.cells:
+            entry = self.toy.files["datasets"][cell.dataset]
+            if not Path(cell.vectors_path).exists():
+                spec = {**self.matrix.spec(cell.download, "download"), **entry}
+                download.run(spec, Path(cell.download_path).parent, self.folder / "cache", cell.download)
+                normalize.run(self.matrix.spec(cell.vectors, "normalize"), Path(cell.download_path).parent,
+                              Path(cell.vectors_path).parent, cell.vectors)
+            if not Path(cell.artifact_path).exists():
+                artifacts.run(self.matrix.spec(cell.artifact, "artifact"), Path(cell.artifact_path).parent,
+                              self.folder / "cache", cell.artifact)
+
+    def place(self, cell, **more) -> load.Place:
+        return load.Place(Path(cell.vectors_path), Path(cell.artifact_path), **{"platform": {}, **more})
+
+    def load(self, cell, **more) -> dict:
+        return load.run(self.matrix.spec(cell.load, "load"), cell.load, self.place(cell, **more),
+                        Path(cell.index_path).parent, 50, 7)
+
+    def query(self, *cells, **more) -> dict[str, str]:
+        return session.run(
+            "session", {cell.query: self.matrix.spec(cell.query, "query") for cell in cells},
+            Path(cells[0].index_path), Path(cells[0].index_path), self.place(cells[0], **more), Path("scratch/session/s"),
+        )
+
+    def record(self, cell) -> dict:
+        return records.read_record(Path(f"scratch/session/s/{cell.query}/record.json"))
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Makes a bench on which the system lies as told."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(lie: str = "", dataset: str = "blobs-l2", change=None) -> Bench:
+        toy = Toy.make(tmp_path)
+        toy.block["datasets"] = [dataset]
+        toy.block["systems"] = ["blue-1.0"]
+        toy.block["topologies"] = ["standalone"]
+        toy.block["workloads"] = ["k5", "k5-category", "k7"]
+        toy.files["systems"]["blue-1.0"]["settings"] = {"lie": lie} if lie else {}
+        if change:
+            change(toy.files)
+        bench = Bench(tmp_path, toy)
+        bench.prepare()
+        return bench
+
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield make
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before, "a process was left running"
+
+
+def failed(record: dict) -> dict[str, str]:
+    return {gate["gate"]: gate["detail"] for gate in record["gates"] if not gate["ok"]}
+
+
+@pytest.mark.parametrize("dataset", ["blobs-l2", "blobs-cosine"])
+def test_an_honest_system_passes_every_gate(bench, dataset):
+    honest = bench(dataset=dataset)
+    first, filtered, _ = honest.matrix.cells
+    record = honest.load(first)
+    assert failed(record) == {}
+    assert record["times"]["load_s"] > 0
+    assert record["storage"]["net_mib"] >= record["storage"]["raw_mib"]
+    assert set(record["storage"]["components"]) == {"vectors", "bookkeeping"}
+    assert record["resources"]["server"]["load"]["rss_peak_mib"] > 1
+    assert set(honest.query(*honest.matrix.cells).values()) == {"ok"}
+    for cell in honest.matrix.cells:
+        assert failed(honest.record(cell)) == {}
+    assert {gate["gate"] for gate in honest.record(filtered)["gates"]} == {
+        "row count", "index complete", "settings", "topology", "server version", "artifact digest",
+        "exact-search oracle", "rows findable", "nothing else measured", "platform",
+        "answered", "k results", "distances", "warm-up", "filter applied",
+    }  # fmt: skip
+    assert 0.2 < honest.record(filtered)["selectivity"] < 0.4
+
+
+@pytest.mark.parametrize(
+    ("lie", "gate", "word"),
+    [
+        ("lose-rows", "row count", "538 of 540 rows"),
+        ("fail-rows", "inserts", "no space left on device"),
+        ("index-incomplete", "index complete", "rows scanned"),
+        ("other-settings", "settings", "M is 99, asked 16"),
+        ("is-a-cluster", "topology", "nodes 3, declared 1"),
+        ("other-version", "server version", "server says 0.0.1, spec 1.0"),
+        ("wrong-metric", "exact-search oracle", "recall"),
+        ("ignore-filter", "exact-search oracle", "recall"),
+        ("lost-tail", "rows findable", "of the last inserted"),
+    ],
+)
+def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, gate, word):
+    liar = bench(lie)
+    record = liar.load(liar.matrix.cells[0])
+    assert not record["valid"]
+    assert word in failed(record)[gate]
+
+
+@pytest.mark.parametrize(
+    ("lie", "gate", "word"),
+    [
+        ("ignore-filter", "filter applied", "violate the filter"),
+        ("fewer", "k results", "do not hold 5 different known rows"),
+        ("duplicate", "k results", "do not hold 5 different known rows"),
+        ("wrong-metric", "distances", "largest relative error"),
+        ("lost-tail", "rows findable", "of the last inserted"),
+        ("other-settings", "settings", "M is 99, asked 16"),
+        ("is-a-cluster", "topology", "nodes 3, declared 1"),
+    ],
+)
+def test_a_system_that_answers_wrongly_when_queried_is_invalid(bench, monkeypatch, lie, gate, word):
+    honest = bench()
+    first, filtered, _ = honest.matrix.cells
+    assert honest.load(first)["valid"]
+    import tests.flat as flat
+
+    start = flat.start
+    monkeypatch.setattr(
+        flat, "start", lambda a, d, system, t, first_port=None: start(a, d, {"settings": {"lie": lie}}, t, first_port)
+    )
+    honest.query(first, filtered)
+    record = honest.record(filtered if lie == "ignore-filter" else first)
+    assert not record["valid"]
+    assert word in failed(record)[gate]
+
+
+def test_a_filter_that_few_rows_match_wants_all_of_them_and_no_more(bench):
+    def change(files):
+        narrow = {"field": "price", "from": 10, "below": 14}
+        files["workloads"]["k5"] = {**files["workloads"]["k5"], "k": 50, "filter": narrow}
+
+    few = bench(change=change)
+    cell = few.matrix.cells[0]
+    few.load(cell)
+    few.query(cell)
+    record = few.record(cell)
+    matching = round(record["selectivity"] * 540)
+    assert 0 < matching < 50
+    assert failed(record) == {}
+    assert f"{matching} different known rows" in {g["gate"]: g["detail"] for g in record["gates"]}["k results"]
+
+
+def test_samples_hold_the_measured_queries_and_warm_up_is_none_of_them(bench):
+    import pyarrow.parquet as parquet
+
+    honest = bench()
+    first, _, ladder = honest.matrix.cells
+    honest.load(first)
+    honest.query(first, ladder)
+    samples = parquet.read_table(f"scratch/session/s/{first.query}/samples.parquet").to_pandas()
+    assert sorted(samples["run"].unique()) == [0, 1]
+    asked = [set(samples[samples.run == run]["query"]) for run in (0, 1)]
+    assert asked[0] == asked[1]
+    assert len(asked[0]) == 40
+    orders = [samples[samples.run == run]["query"].tolist() for run in (0, 1)]
+    assert orders[0] != orders[1]
+    vectors = load.open_vectors(Path(first.vectors_path), first.vectors)
+    choice = session.choose(vectors, 40, 10, 7)
+    assert asked[0] == set(choice.measured.tolist())
+    measured = np.asarray(vectors.queries[choice.measured])
+    assert len(choice.warmup) == 10
+    assert not (choice.warmup[:, None] == measured[None]).all(axis=2).any()
+    assert samples["ids"].map(len).eq(5).all()
+    assert parquet.read_table(f"scratch/session/s/{ladder.query}/samples.parquet")["client"].unique().to_pylist() == [0, 1]
+
+
+def test_warm_up_falls_back_to_base_rows_where_queries_are_too_few(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    vectors = load.open_vectors(Path(cell.vectors_path), cell.vectors)
+    choice = session.choose(vectors, 60, 10, 7)
+    assert len(choice.measured) == 60
+    assert len(choice.warmup) == 10
+    assert choice.warmup_source.startswith("base rows")
+
+
+def test_runs_are_interleaved_across_workloads():
+    def cell(name, runs):
+        return session.Measured(name, {"workload": {"name": name, "runs": runs}}, Path(), None)
+
+    cells = [cell("a", 3), cell("b", 3), cell("c", 1)]
+    plan = [(cell.key, run) for cell, run in session.plan_runs(cells, seed=1)]
+    assert sorted(plan) == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+    assert [run for _, run in plan] == [0, 0, 0, 1, 1, 2, 2]
+    assert plan == [(cell.key, run) for cell, run in session.plan_runs(cells, seed=1)]
+
+
+def test_clients_start_at_offsets_of_their_own():
+    rows, prime = session.schedule({"clients": 4, "duration_s": 1.0}, 100, 20, seed=3, run=0)
+    assert rows.shape == (4, 100)
+    assert len({tuple(row) for row in rows}) == 4
+    assert all(sorted(row) == list(range(100)) for row in rows)
+    assert set(prime.ravel()) == set(range(100, 120))
+
+
+def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(bench):
+    broken = bench("no-start")
+    with pytest.raises(ServerError, match="the data folder was written by a newer version"):
+        broken.load(broken.matrix.cells[0])
+
+
+def test_a_server_that_dies_during_the_load_shows_the_end_of_its_log_and_leaves_no_record(bench):
+    broken = bench("die-on-load")
+    cell = broken.matrix.cells[0]
+    with pytest.raises(ServerError, match="out of memory while inserting"):
+        broken.load(cell)
+    assert not Path(cell.index_path).exists()
+
+
+def test_a_server_that_dies_during_one_workload_takes_no_other_workload_with_it(bench):
+    broken = bench("die-on-query")  # with k = 7 only
+    first, filtered, deadly = broken.matrix.cells
+    assert broken.load(first)["valid"]
+    outcome = broken.query(first, filtered, deadly)
+    assert outcome[first.query] == outcome[filtered.query] == "ok"
+    assert "segmentation fault in search" in outcome[deadly.query]
+    assert failed(broken.record(first)) == failed(broken.record(filtered)) == {}
+    assert not Path(f"scratch/session/s/{deadly.query}/record.json").exists()
+
+
+def test_the_stored_index_is_the_same_after_a_session(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    data = Path(cell.index_path).parent / "data"
+
+    def state():
+        return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in data.rglob("*") if path.is_file()}
+
+    before = state()
+    honest.query(cell)
+    assert state() == before
+
+
+def test_a_port_in_use_is_named(bench):
+    import socket
+
+    honest = bench()
+    port = free_ports(1)[0]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(UserError, match=f"port {port} is in use"):
+            honest.load(honest.matrix.cells[0], first_port=port)
+
+
+def test_a_changed_artifact_or_vector_file_is_refused_before_it_is_measured(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    base = Path(cell.vectors_path).parent / "base.npy"
+    changed = bytearray(base.read_bytes())
+    changed[-1] ^= 1
+    base.unlink()
+    base.write_bytes(changed)
+    with pytest.raises(UserError, match=r"base\.npy: sha256"):
+        honest.load(cell)
+
+
+def test_a_machine_that_is_not_the_declared_platform_is_refused(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    with pytest.raises(ConfigError, match=r"platform 'default' .* has cores 4096, this machine"):
+        honest.load(cell, platform={"expect": {"cores": 4096}})
+
+
+def test_one_platform_id_never_mixes_two_machines(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    kept = Path("results/platform/default.json")
+    body = records.read_json(kept)
+    body["facts"]["cpu_model"] = "Zilog Z80"
+    records.write_json(kept, body)
+    with pytest.raises(ConfigError, match="Zilog Z80"):
+        honest.query(cell)
+
+
+def test_two_measurements_never_run_at_once():
+    import threading
+
+    order = []
+
+    def measure(name):
+        with platform.alone():
+            order.append(f"{name} in")
+            threading.Event().wait(0.2)
+            order.append(f"{name} out")
+
+    threads = [threading.Thread(target=measure, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [step.split()[1] for step in order] == ["in", "out", "in", "out"]
+

@@ -1,0 +1,107 @@
+"""Latency, throughput, resources and storage mean what their names say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anncestry.metrics import latency, resources, storage
+from anncestry.metrics.latency import ERROR, OK, TIMEOUT, Run
+
+
+def run(latencies_ms, status=None, starts_ms=None, duration_s=None):
+    far = np.asarray(latencies_ms, float) * 1e6
+    starts = np.concatenate([[0], np.cumsum(far)[:-1]]) if starts_ms is None else np.asarray(starts_ms, float) * 1e6
+    return Run(
+        starts.astype(np.int64), far.astype(np.int64),
+        np.zeros(len(far), np.uint8) if status is None else np.asarray(status, np.uint8), duration_s,
+    )  # fmt: skip
+
+
+def test_percentiles_are_observed_latencies_by_nearest_rank():
+    found = latency.of_run(run(range(1, 101)))
+    assert (found["p50_ms"], found["p95_ms"], found["p99_ms"]) == (50, 95, 99)
+    assert latency.of_run(run([1, 2, 3, 1000]))["p99_ms"] == 1000
+
+
+def test_throughput_of_a_run_by_count_is_good_answers_over_the_time_to_the_last_one():
+    assert latency.of_run(run([10] * 100))["qps"] == pytest.approx(100)
+
+
+def test_throughput_of_a_run_by_time_leaves_out_what_ended_after_it():
+    found = latency.of_run(run([100, 100, 100], starts_ms=[0, 450, 950], duration_s=1.0))
+    assert found["qps"] == 2
+    assert found["samples"] == 3
+
+
+def test_failures_are_counted_per_second_and_never_flatter_the_latency():
+    found = latency.of_run(run([10, 1, 500, 10], status=[OK, ERROR, TIMEOUT, OK], duration_s=2.0))
+    assert (found["errors"], found["timeouts"], found["fail_per_s"]) == (1, 1, 1.0)
+    assert found["qps"] == 1.0
+    assert found["p99_ms"] == 500
+    assert found["mean_ms"] == pytest.approx(520 / 3)
+
+
+def test_plus_minus_is_the_sample_deviation_over_runs_and_none_for_a_single_run():
+    several = latency.summarise([run([1] * 10), run([2] * 10), run([3] * 10)])["p50_ms"]
+    assert several == {"value": 2.0, "std": pytest.approx(1.0), "runs": [1.0, 2.0, 3.0]}
+    assert latency.summarise([run([1] * 10)])["p50_ms"]["std"] is None
+
+
+def test_a_run_without_an_answer_has_no_latency_instead_of_zero():
+    summary = latency.summarise([run([5, 5], status=[ERROR, ERROR])])
+    assert summary["p50_ms"]["value"] is None
+    assert summary["errors"]["value"] == 2
+
+
+def table(rows):
+    return pa.table({name: [row[i] for row in rows] for i, name in enumerate(resources.COLUMNS)})
+
+
+def test_resources_are_attributed_to_the_phase_in_which_they_were_used():
+    rows = [(float(t), "server", min(t, 10) * 2.0, 100.0 + t, 0.0, t * 1.0) for t in range(21)]
+    busy = resources.attribute(table(rows), "server", [(2.0, 6.0)])
+    idle = resources.attribute(table(rows), "server", [(12.0, 16.0)])
+    assert busy["cpu_avg_pct"] == pytest.approx(200)
+    assert busy["io_write_mib"] == pytest.approx(4)
+    assert busy["rss_peak_mib"] == pytest.approx(106)
+    assert idle["cpu_avg_pct"] == pytest.approx(0)
+    assert resources.attribute(table(rows), "client", [(2.0, 6.0)]) is None
+
+
+def test_the_peak_is_higher_than_the_average_of_an_uneven_phase():
+    rows = [(float(t), "server", 4.0 if t >= 5 else max(0.0, t - 4) * 4, 1.0, 0.0, 0.0) for t in range(11)]
+    found = resources.attribute(table(rows), "server", [(0.0, 10.0)])
+    assert found["cpu_avg_pct"] == pytest.approx(40)
+    assert found["cpu_peak_pct"] == pytest.approx(400)
+
+
+def test_the_sampler_charges_cpu_to_the_process_that_burns_it():
+    burn = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", burn]) as process:
+        with resources.Sampler({"server": lambda: [process.pid], "client": lambda: [os.getpid()]}, 0.1) as sampler:
+            start = time.monotonic()
+            time.sleep(1.0)
+            end = time.monotonic()
+        process.kill()
+    server = resources.attribute(sampler.table(), "server", [(start, end)])
+    client = resources.attribute(sampler.table(), "client", [(start, end)])
+    assert server["cpu_s"] > 2 * client["cpu_s"]
+    assert server["cpu_s"] > 0.2
+    assert server["rss_peak_mib"] > 1
+
+
+def test_storage_counts_blocks_once_and_no_holes(tmp_path):
+    (tmp_path / "full").write_bytes(os.urandom(3 << 20))
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+    os.link(tmp_path / "full", tmp_path / "linked")
+    (tmp_path / "away").symlink_to("/usr")
+    assert storage.allocated_mib([tmp_path]) == pytest.approx(3, abs=0.1)
+    assert storage.allocated_mib([tmp_path / "missing"]) == 0

@@ -1,0 +1,682 @@
+"""What the report promises: every number has an ancestry, and what has none is not a number."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from anncestry.errors import DataError
+from anncestry.report.numbers import NOT_MEASURED, read, tidy, write
+from anncestry.report.page import write_page
+from anncestry.report.summary import summary
+from anncestry.report.tables import Table, tables
+from anncestry.report.welch import Sample, differ, difference_interval, t_quantile
+
+PUBLISHED = Path(__file__).parents[1] / "config/published/paper.csv"
+DATASETS = {"fashion-mnist-784-euclidean": ("l2", 60000, 784), "random-xs-20-angular": ("cosine", 9000, 20)}
+SYSTEMS = {"milvus-2.3.5": ("milvus", "2.3.5", 1.0), "weaviate-1.27.0": ("weaviate", "1.27.0", 0.8)}
+FILTER = {"field": "category", "in": [1, 4, 7]}
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "k10": {"k": 10, "clients": 1, "runs": 3, "queries": 1000, "warmup": 100},
+    "k100": {"k": 100, "clients": 1, "runs": 3, "queries": 1000, "warmup": 100},
+    "k10-category30": {"k": 10, "clients": 1, "runs": 3, "queries": 1000, "warmup": 100, "filter": FILTER},
+    "k100-category30": {"k": 100, "clients": 1, "runs": 3, "queries": 1000, "warmup": 100, "filter": FILTER},
+    **{
+        f"k10-clients{n}": {"k": 10, "clients": n, "runs": 1, "duration_s": 10, "queries": 1000, "warmup": 100}
+        for n in (1, 2, 4, 8, 16)
+    },
+}
+CODE = {"anncestry": "0.1.0", "commit": "9fc61f5" + 33 * "0", "dirty": False}
+Edit = Callable[[dict[str, Any]], object]
+
+
+class World:
+    """A results folder under the working directory, with plausible records of every cell."""
+
+    def __init__(self, datasets: dict[str, tuple[str, int, int]] = DATASETS) -> None:
+        self.cells: list[dict[str, str]] = []
+        for dataset in datasets:
+            for rank, system in enumerate(SYSTEMS):
+                load = self._path("load", dataset, system, "standalone")
+                self._write(load, _load(dataset, datasets[dataset], system, rank))
+                for workload in WORKLOADS:
+                    cell = {
+                        "dataset": dataset,
+                        "system": system,
+                        "topology": "standalone",
+                        "workload": workload,
+                        "load_path": load,
+                        "query_path": self._path("query", dataset, system, "standalone", workload),
+                        "recall_path": self._path("recall", dataset, system, "standalone", workload),
+                    }
+                    self.cells.append(cell)
+                    load_key = json.loads(Path(load).read_text())["key"]
+                    self._write(cell["query_path"], _query(cell, load_key, rank))
+                    self._write(cell["recall_path"], _recall(cell, rank))
+
+    def cell(self, system: str, workload: str) -> dict[str, str]:
+        """The first cell of a system and workload."""
+        return next(c for c in self.cells if (c["system"], c["workload"]) == (system, workload))
+
+    def edit(self, path: str, edit: Edit) -> None:
+        """Change a record where it lies, and let the recall made from it know its new digest."""
+        record = json.loads(Path(path).read_text())
+        edit(record)
+        self._write(path, record)
+        for cell in self.cells:
+            if cell["query_path"] == path and Path(cell["recall_path"]).exists():
+                recall = json.loads(Path(cell["recall_path"]).read_text())
+                recall["inputs"]["query"]["sha256"] = _sha256(path)
+                self._write(cell["recall_path"], recall)
+
+    def tidy(self) -> pd.DataFrame:
+        """The frame of all cells, from the records that exist."""
+        stages = ("load", "query", "recall")
+        loads, queries, recalls = (
+            [Path(path) for path in sorted({c[f"{stage}_path"] for c in self.cells}) if Path(path).exists()]
+            for stage in stages
+        )
+        return tidy(loads, queries, recalls, self.cells)
+
+    @staticmethod
+    def _path(stage: str, *names: str) -> str:
+        key = hashlib.sha256("/".join((stage, *names)).encode()).hexdigest()[:12]
+        safe = [re.sub(r"[^\w.-]", "_", name) for name in names]
+        return f"results/{stage}/{'/'.join(safe)}@{key}.json"
+
+    @staticmethod
+    def _write(path: str, record: dict[str, Any]) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps({"key": Path(path).stem.rpartition("@")[2], **record}))
+
+
+def _sha256(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _spec(dataset: str, system: str) -> dict[str, Any]:
+    metric, rows, dim = DATASETS.get(dataset, ("l2", 1000, 8))
+    engine, version, _ = SYSTEMS[system]
+    return {
+        "dataset": {"name": dataset, "metric": metric, "rows": rows, "dim": dim},
+        "system": {"name": system, "engine": engine, "version": version, "settings": {"cut_off": 40000}},
+        "topology": {"name": "standalone", "runtime": "native", "nodes": 1, "shards": 1, "replicas": 1},
+        "index": {"type": "hnsw", "M": 16, "ef_construction": 200},
+        "load": {"batch_rows": 500},
+        "platform": "default",
+    }
+
+
+def _record(stage: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "stage": stage,
+        "spec": spec,
+        "inputs": {},
+        "outputs": {"samples": {"path": "x.samples.parquet", "sha256": "ab" * 32, "bytes": 1}},
+        "code": CODE,
+        "created": "2026-11-21T05:10:00+00:00",
+    }
+
+
+def _used(seconds: float) -> dict[str, float]:
+    return {
+        "cpu_avg_pct": 312.5,
+        "cpu_peak_pct": 398.0,
+        "cpu_s": 3.125 * seconds,
+        "rss_avg_mib": 640.0,
+        "rss_peak_mib": 911.5,
+        "io_read_mib": 0.0,
+        "io_write_mib": 512.25,
+        "wall_s": seconds,
+    }
+
+
+def _load(dataset: str, facts: tuple[str, int, int], system: str, rank: int) -> dict[str, Any]:
+    _, rows, dim = facts
+    raw = rows * dim * 4 / 2**20
+    insert, index, ready = rows / 4000 * (1 + 3 * rank), None if rank else rows / 3000, 0.4
+    flush = None if rank else rows / 9000
+    parts = (
+        {"segments": 1.1 * raw, "index": 1.3 * raw, "log": 24.0} if not rank else {"objects": raw, "hnsw": 0.9 * raw}
+    )
+    gates = [
+        {"gate": "row count", "ok": True, "detail": f"{rows} of {rows} rows after the load"},
+        {"gate": "settings", "ok": True, "detail": "4 settings read back as asked"},
+    ]
+    return {
+        **_record("load", _spec(dataset, system)),
+        "valid": True,
+        "gates": gates,
+        "rows": rows,
+        "dim": dim,
+        "times": {
+            "insert_s": insert,
+            "flush_s": flush,
+            "index_s": index,
+            "ready_s": ready,
+            "load_s": insert + (flush or 0) + (index or 0) + ready,
+        },
+        "resources": {
+            "server": {"load": _used(insert + 1), "insert": _used(insert)},
+            "client": {"load": _used(insert + 1)},
+        },
+        "storage": {
+            "total_mib": sum(parts.values()) + 1,
+            "net_mib": 2.0 * raw,
+            "components": parts,
+            "raw_mib": raw,
+        },
+        "server": {"version": SYSTEMS[system][1], "nodes": 1, "shards": 1, "replicas": 1, "settings": {"M": 16}},
+        "artifact": {"digest": "69515a0630ce29fd10e101fa442afea8", "version": SYSTEMS[system][1]},
+        "platform": {
+            "id": "default",
+            "cpu_model": "Example CPU @ 3 GHz",
+            "cores": 8,
+            "memory_gib": 32,
+            "kernel": "6.1.0",
+        },
+        "clients": {"grpcio": "1.78.2"},
+        "fairness": {"protocol": "gRPC, one connection a client", "batch": f"{500 - rank} rows an insert"},
+    }
+
+
+def _over(value: float, runs: int, spread: float = 0.01) -> dict[str, Any]:
+    values = [value * (1 + spread * (run - (runs - 1) / 2)) for run in range(runs)]
+    mean = sum(values) / runs
+    std = math.sqrt(sum((v - mean) ** 2 for v in values) / (runs - 1)) if runs > 1 else None
+    return {"value": mean, "std": std, "runs": values}
+
+
+def _query(cell: dict[str, str], load_key: str, rank: int) -> dict[str, Any]:
+    asked = WORKLOADS[cell["workload"]]
+    runs, clients = asked["runs"], asked["clients"]
+    p50 = 1.41 * (1 - 0.25 * rank) * (1 + asked["k"] / 300) * (1 + 0.4 * bool(asked.get("filter"))) * (1 + clients / 9)
+    qps = clients * 1000 / p50
+    spec = {**_spec(cell["dataset"], cell["system"]), "workload": {"name": cell["workload"], **asked}, "ef_search": 200}
+    return {
+        **_record("query", spec),
+        "load_key": load_key,
+        "valid": True,
+        "gates": [{"gate": "k results", "ok": True, "detail": "0 of 3000 answers short"}],
+        "summary": {
+            "p50_ms": _over(p50, runs),
+            "p95_ms": _over(1.4 * p50, runs),
+            "p99_ms": _over(2.5 * p50, runs),
+            "mean_ms": _over(1.05 * p50, runs),
+            "qps": _over(qps, runs),
+            "errors": {"value": 0},
+            "timeouts": {"value": 0},
+            "samples": {"value": 3000},
+            "fail_per_s": _over(0.0, runs),
+        },
+        "selectivity": 0.301 if asked.get("filter") else None,
+        "resources": {"server": {"query": _used(10.0)}, "client": {"query": _used(10.0)}},
+    }
+
+
+def _recall(cell: dict[str, str], rank: int) -> dict[str, Any]:
+    key = Path(cell["query_path"]).stem.rpartition("@")[2]
+    return {
+        **_record("recall", {"query_key": key, "truth_key": "0123456789ab"}),
+        "inputs": {"query": {"path": cell["query_path"], "sha256": _sha256(cell["query_path"])}},
+        "query_key": key,
+        "queries": 1000,
+        "recall": {
+            "k": WORKLOADS[cell["workload"]]["k"],
+            "by_id": _over(0.9985 - 0.012 * rank, 3, 0.0),
+            "by_distance": _over(0.9993 - 0.012 * rank, 3, 0.0),
+        },
+    }
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    return World()
+
+
+def _failed(record: dict[str, Any]) -> None:
+    record["valid"] = False
+    record["gates"].append({"gate": "row count", "ok": False, "detail": "25200 of 60000 rows"})
+
+
+def _values_of(df: pd.DataFrame, path: str) -> pd.Series[float]:
+    return df.loc[df["record"] == path, "value"]
+
+
+def _one(df: pd.DataFrame, path: str, metric: str) -> Any:
+    rows = df[(df["record"] == path) & (df["metric"] == metric)]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def _table(df: pd.DataFrame, number: str, published: Path | None = None) -> Table:
+    return next(table for table in tables(df, published) if table.number == number)
+
+
+# The tidy table
+
+
+def test_every_number_names_its_record_and_the_record_holds_it(world: World) -> None:
+    df = world.tidy()
+    assert df["number_id"].is_unique
+    for path, digest in set(zip(df["record"], df["record_sha256"], strict=True)):
+        assert digest == _sha256(path)
+    cell = world.cell("milvus-2.3.5", "k10")
+    record = json.loads(Path(cell["query_path"]).read_text())
+    row = _one(df, cell["query_path"], "p50_ms")
+    assert (row["value"], row["std"], row["runs"]) == (
+        record["summary"]["p50_ms"]["value"],
+        record["summary"]["p50_ms"]["std"],
+        3,
+    )
+    assert (row["unit"], row["k"], row["clients"], row["filter"]) == ("ms", 10, 1, "")
+    assert _one(df, cell["load_path"], "rows_per_s")["value"] == pytest.approx(
+        60000 / _one(df, cell["load_path"], "load_s")["value"]
+    )
+
+
+def test_the_filter_and_each_storage_component_are_told_apart(world: World) -> None:
+    df = world.tidy()
+    filtered = _one(df, world.cell("milvus-2.3.5", "k10-category30")["query_path"], "selectivity")
+    assert (filtered["filter"], filtered["value"]) == ("category in {1, 4, 7}", 0.301)
+    assert _one(df, world.cell("milvus-2.3.5", "k10")["load_path"], "storage_component_mib[log]")["value"] == 24
+
+
+def test_an_invalid_record_never_becomes_a_number(world: World) -> None:
+    cell = world.cell("weaviate-1.27.0", "k10")
+    world.edit(cell["query_path"], _failed)
+    df = world.tidy()
+    for path in (cell["query_path"], cell["recall_path"]):
+        here = df[df["record"] == path]
+        assert here["value"].isna().all() and here["std"].isna().all() and not here["valid"].any()
+        assert (here["reason"] == "row count: 25200 of 60000 rows").all()
+    assert _values_of(df, world.cell("weaviate-1.27.0", "k100")["query_path"]).notna().any()
+
+
+def test_an_invalid_load_takes_all_its_queries_with_it(world: World) -> None:
+    cell = world.cell("weaviate-1.27.0", "k10")
+    world.edit(cell["load_path"], _failed)
+    df = world.tidy()
+    of_load = df[(df["dataset"] == cell["dataset"]) & (df["system"] == cell["system"])]
+    assert of_load["value"].isna().all()
+    assert of_load["reason"].str.contains("25200 of 60000 rows").all()
+
+
+def test_a_failed_gate_counts_even_where_a_record_calls_itself_valid(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["gates"].append({"gate": "g", "ok": False, "detail": "d"}))
+    assert _values_of(world.tidy(), cell["query_path"]).isna().all()
+
+
+def test_what_was_not_measured_keeps_its_place_with_the_reason(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k100")
+    before = world.tidy()
+    Path(cell["query_path"]).unlink()
+    df = world.tidy()
+    assert len(df) == len(before)
+    here = df[df["record"] == cell["query_path"]]
+    assert here["value"].isna().all() and (here["reason"] == NOT_MEASURED).all() and (here["record_sha256"] == "").all()
+    assert (here["k"] == 100).all(), "its place in the tables is known from the other system's record"
+    scores = df[df["record"] == cell["recall_path"]]
+    assert scores["value"].isna().all(), "a recall without its queries can't be traced"
+
+
+def test_a_query_without_its_load_is_no_number(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    Path(cell["load_path"]).unlink()
+    assert _values_of(world.tidy(), cell["query_path"]).isna().all()
+
+
+def test_a_stale_recall_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    record = json.loads(Path(cell["query_path"]).read_text())
+    record["summary"]["p50_ms"]["value"] = 0.001
+    Path(cell["query_path"]).write_text(json.dumps(record))
+    with pytest.raises(DataError) as refused:
+        world.tidy()
+    assert cell["recall_path"] in str(refused.value) and cell["query_path"] in str(refused.value)
+
+
+def test_a_recall_that_does_not_name_its_queries_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["recall_path"], lambda record: record.update(inputs={}))
+    with pytest.raises(DataError, match="none named"):
+        world.tidy()
+
+
+@pytest.mark.parametrize(("stage", "name"), [("recall", "query_key"), ("query", "load_key")])
+def test_a_record_of_another_key_is_refused_by_both_names(world: World, stage: str, name: str) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell[f"{stage}_path"], lambda record: record.update({name: "ffffffffffff"}))
+    with pytest.raises(DataError) as refused:
+        world.tidy()
+    assert "ffffffffffff" in str(refused.value)
+    assert cell[f"{stage}_path"] in str(refused.value) and cell[f"{name[:-4]}_path"] in str(refused.value)
+
+
+def test_a_record_at_the_place_of_another_cell_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["spec"]["system"].update(name="weaviate-1.27.0"))
+    with pytest.raises(DataError, match=r"of system weaviate-1\.27\.0, expected milvus-2\.3\.5"):
+        world.tidy()
+
+
+def test_a_text_in_place_of_a_number_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["summary"]["qps"].update(value="fast"))
+    with pytest.raises(DataError, match=r"summary\.qps is 'fast'"):
+        world.tidy()
+
+
+def test_a_phase_that_a_system_does_not_have_is_not_a_zero(world: World) -> None:
+    row = _one(world.tidy(), world.cell("weaviate-1.27.0", "k10")["load_path"], "flush_s")
+    assert math.isnan(row["value"]) and row["reason"] == "the system has no such phase"
+
+
+def test_the_order_of_what_goes_in_does_not_matter(world: World) -> None:
+    forward = world.tidy()
+    world.cells.reverse()
+    pd.testing.assert_frame_equal(forward, world.tidy())
+
+
+def test_the_three_files_hold_the_same_and_their_bytes_are_reproducible(world: World) -> None:
+    Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
+    df = world.tidy()
+    write(df, Path("a"))
+    write(world.tidy(), Path("b"))
+    names = [f"numbers.{kind}" for kind in ("csv", "json", "parquet")]
+    assert [(Path("a") / name).read_bytes() for name in names] == [(Path("b") / name).read_bytes() for name in names]
+    pd.testing.assert_frame_equal(read(Path("a")), df)
+    rows = json.loads(Path("a/numbers.json").read_text())
+    with open("a/numbers.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(rows) == len(lines) == len(df)
+    for row, line in zip(rows, lines, strict=True):
+        assert row["number_id"] == line["number_id"]
+        assert line["value"] == "" if row["value"] is None else float(line["value"]) == row["value"]
+    assert any(row["value"] is None for row in rows)
+
+
+# Winners
+
+
+@pytest.mark.parametrize(
+    ("p", "freedom", "expected"),
+    [(0.975, 1, 12.7062), (0.975, 2, 4.30265), (0.975, 4, 2.77645), (0.95, 10, 1.81246), (0.995, 30, 2.75000)],
+)
+def test_quantiles_of_t_are_those_of_the_tables(p: float, freedom: float, expected: float) -> None:
+    assert t_quantile(p, freedom) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_known_difference_has_its_known_interval() -> None:
+    # Equal variances and runs: 2 ± t(0.975, 4) · sqrt(2 · 0.3² / 3).
+    low, high = difference_interval(Sample(5, 0.3, 3), Sample(3, 0.3, 3)) or (0, 0)
+    assert (low, high) == pytest.approx((2 - 0.68009, 2 + 0.68009), abs=1e-4)
+
+
+def test_a_winner_is_named_only_where_the_interval_excludes_a_tie() -> None:
+    assert differ(Sample(1.0, 0.01, 3), Sample(1.1, 0.01, 3))
+    assert not differ(Sample(1.0, 0.1, 3), Sample(1.1, 0.1, 3))
+    assert not differ(Sample(1.0, 0.01, 2), Sample(1.1, 0.01, 2)), "two runs are too few"
+    assert not differ(Sample(1.0, 0.0, 3), Sample(1.1, 0.0, 3)), "no spread seen is no noise known"
+
+
+def test_a_tie_has_no_bold_number_and_a_win_has_one(world: World) -> None:
+    won = [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells]
+    assert won == [False, True] * 3, "the second system is lower by a quarter"
+    cell = world.cell("weaviate-1.27.0", "k10")
+    world.edit(cell["query_path"], lambda record: record["summary"]["p50_ms"].update(std=0.9))
+    tied = [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells]
+    assert tied == [False, False, False, True, False, True]
+
+
+def test_one_run_never_wins(world: World) -> None:
+    df = world.tidy()
+    assert not any(cell.best for number in ("II", "X") for row in _table(df, number).rows for cell in row.cells)
+
+
+def test_repeating_the_same_queries_on_one_index_names_no_winner_in_recall(world: World) -> None:
+    assert not any(cell.best for row in _table(world.tidy(), "VIII").rows for cell in row.cells)
+
+
+def test_an_invalid_competitor_leaves_no_winner_and_no_number(world: World) -> None:
+    world.edit(world.cell("milvus-2.3.5", "k10")["query_path"], _failed)
+    cells = _table(world.tidy(), "IV").rows[0].cells
+    assert (cells[0].text, cells[0].value) == ("invalid", None)
+    assert not any(cell.best for cell in cells)
+
+
+# Tables
+
+
+def test_all_ten_tables_are_there_and_every_number_in_them_is_in_the_frame(world: World) -> None:
+    df = world.tidy()
+    built = tables(df, PUBLISHED)
+    assert [table.number for table in built] == ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"]
+    known = dict(zip(df["number_id"], df["value"], strict=True))
+    for table in built:
+        for row in table.rows:
+            assert len(row.labels) == len(table.labels) and len(row.cells) == len(table.columns)
+            for cell in row.cells:
+                if cell.number_id and cell.value is not None:
+                    assert known[cell.number_id] == cell.value
+                if cell.value is not None and not cell.number_id:
+                    assert set(cell.parents) <= known.keys() and cell.parents
+
+
+def test_a_measured_number_stands_beside_what_the_paper_printed_for_the_same_question(world: World) -> None:
+    df = world.tidy()
+    mnist, made_up = _table(df, "IV", PUBLISHED).rows
+    assert [cell.published for cell in mnist.cells[:4]] == ["3.38 ± 0.22", "2.41 ± 0.20", "4.02 ± 0.34", "3.48 ± 0.47"]
+    assert not any(cell.published for cell in made_up.cells), "the paper has no such dataset"
+    assert [cell.published for cell in _table(df, "VI", PUBLISHED).rows[0].cells] == ["287", "380", "270", "265"]
+    assert [cell.published for cell in _table(df, "X", PUBLISHED).rows[0].cells] == ["295", "", "630", "1,053", "1,257"]
+    assert _table(df, "II", PUBLISHED).rows[0].cells[-1].published == "4.1"
+    assert [cell.published for cell in _table(df, "VII", PUBLISHED).rows[0].cells[:3]] == ["3.38", "3.50", "3.6"]
+    assert [cell.published for cell in _table(df, "VIII", PUBLISHED).rows[0].cells[:2]] == ["0.999", "0.999"]
+
+
+def test_runs_by_time_do_not_pose_as_runs_by_count(world: World) -> None:
+    latency = _table(world.tidy(), "IV")
+    expected = _one(world.tidy(), world.cell("milvus-2.3.5", "k10")["query_path"], "p50_ms")
+    assert latency.rows[0].cells[0].number_id == expected["number_id"]
+    assert latency.labels == ("Dataset",)
+
+
+def test_a_difference_within_noise_says_so(world: World) -> None:
+    def slow(record: dict[str, Any]) -> None:
+        record["summary"]["p50_ms"].update(std=1.0)
+
+    world.edit(world.cell("milvus-2.3.5", "k10-category30")["query_path"], slow)
+    first, second = (row.cells[2].text for row in _table(world.tidy(), "VII").rows[:2])
+    assert first == "+40.0 n.s." and second == "+40.0"
+
+
+# The page
+
+
+class _Reader(HTMLParser):
+    """Collects elements, and refuses what is not well-nested."""
+
+    VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def _parsed(page: str) -> list[tuple[str, dict[str, str | None]]]:
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    assert not reader.open
+    return reader.elements
+
+
+def _page(world: World, **more: Any) -> str:
+    return write_page(world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, **more).read_text()
+
+
+def _inlined(page: str, name: str) -> Any:
+    found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><!--'&amp;"
+
+
+def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = World({HOSTILE: ("l2", 1000, 8)})
+    world.edit(world.cell("milvus-2.3.5", "k10")["load_path"], lambda r: r["platform"].update(cpu_model=HOSTILE))
+    world.edit(world.cell("milvus-2.3.5", "k10")["load_path"], lambda r: r["fairness"].update({HOSTILE: HOSTILE}))
+    world.edit(
+        world.cell("weaviate-1.27.0", "k10")["query_path"],
+        lambda r: r["gates"].append({"gate": HOSTILE, "ok": False, "detail": HOSTILE}),
+    )
+    page = write_page(world.tidy(), Path("out"), title=HOSTILE).read_text()
+    elements = _parsed(page)
+    assert not [tag for tag, _ in elements if tag == "img"]
+    assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+    assert html.escape(HOSTILE) in page
+    assert HOSTILE in {row[5] for row in _inlined(page, "ancestry")["rows"]}
+    assert page.count("</script") == page.count("<script") == 5
+
+
+def test_the_page_needs_nothing_but_itself(world: World) -> None:
+    page = _page(world)
+    elements = _parsed(page)
+    policy = next(a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a)
+    assert policy and policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
+    links = [value for _, attributes in elements for name, value in attributes.items() if name in ("src", "href")]
+    assert {link for link in links if link and link[0] != "#"} == {
+        "data:,",
+        "numbers.csv",
+        "numbers.json",
+        "numbers.parquet",
+    }
+    assert all((Path("out") / f"numbers.{kind}").exists() for kind in ("csv", "json", "parquet"))
+    assert len(re.findall(r"<script>", page)) == 2, "the chart library once, and the page's own script"
+
+
+def test_the_policy_admits_exactly_the_scripts_of_the_page(world: World) -> None:
+    page = _page(world)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts}
+    assert set(re.findall(r"'sha256-([^']+)'", page.split("</head>")[0])) == hashes
+
+
+def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(world: World) -> None:
+    page = _page(world)
+    ancestry = _inlined(page, "ancestry")
+    numbers = {row[0]: dict(zip(ancestry["columns"], row, strict=True)) for row in ancestry["rows"]}
+    links = [a for tag, a in _parsed(page) if tag == "a" and a.get("class") == "num"]
+    assert len(links) > 100
+    for link in links:
+        for number in (link["data-n"] or "").split():
+            record = numbers[number]["record"]
+            assert ancestry["records"][record]["sha256"] == _sha256(record)
+
+
+def test_ids_are_unique_and_every_inner_link_leads_somewhere(world: World) -> None:
+    elements = _parsed(_page(world))
+    ids = [a["id"] for _, a in elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in elements:
+        href = attributes.get("href") or ""
+        if tag == "a" and href.startswith("#"):
+            assert href[1:] in ids
+
+
+def test_every_mark_of_a_chart_carries_its_number(world: World) -> None:
+    page = _page(world)
+    known = {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    specs = _inlined(page, "charts")
+    assert len(specs) == 10, "five figures for each of two datasets"
+    marks = [datum for spec in specs for layer in spec.get("layer", [spec]) for datum in layer["data"]["values"]]
+    assert marks and all(datum["number_id"] in known for datum in marks)
+    assert not any("http" in json.dumps({k: v for k, v in spec.items() if k != "$schema"}) for spec in specs)
+
+
+def test_a_screen_reader_finds_its_way(world: World) -> None:
+    elements = _parsed(_page(world))
+    tags = [tag for tag, _ in elements]
+    assert tags.count("main") == tags.count("h1") == tags.count("header") == 1
+    assert tags.count("caption") == tags.count("table")
+    assert all("scope" in attributes for tag, attributes in elements if tag == "th")
+    assert all(a.get("tabindex") == "0" for tag, a in elements if tag == "div" and "scroll" in (a.get("class") or ""))
+    assert all(a.get("aria-label") for tag, a in elements if tag == "div" and "data-chart" in a)
+
+
+def test_what_is_invalid_or_missing_is_listed_and_shows_no_number(world: World) -> None:
+    bad = world.cell("weaviate-1.27.0", "k10")
+    world.edit(bad["query_path"], lambda record: (_failed(record), record["summary"]["qps"].update(value=987654321)))
+    Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
+    page = _page(world)
+    gaps = page.split('id="gaps"')[1].split("</section>")[0]
+    assert "row count: 25200 of 60000 rows" in gaps and "not measured" in gaps.lower()
+    assert world.cell("milvus-2.3.5", "k100")["query_path"] in gaps
+    assert "987654321" not in page and "987,654,321" not in page
+
+
+def test_the_opening_is_made_of_the_data(world: World) -> None:
+    opening = _page(world).split("</header>")[0]
+    assert "Of 36 cells, 36 are measured and valid, 0 invalid, and 0 not measured." in opening
+    assert "The median of weaviate-1.27.0 is lower by more than noise." in opening
+
+
+def test_equal_input_gives_an_equal_page(world: World) -> None:
+    first = _page(world)
+    world.cells.reverse()
+    assert _page(world) == first
+
+
+def test_a_record_changed_after_the_table_was_made_is_refused(world: World) -> None:
+    df = world.tidy()
+    path = world.cell("milvus-2.3.5", "k10")["load_path"]
+    world.edit(path, lambda record: record.update(rows=1))
+    with pytest.raises(DataError, match="make the table again"):
+        write_page(df, Path("out"), title="t")
+    assert not Path("out/index.html").exists()
+
+
+def test_a_page_of_nothing_but_gaps_is_still_a_page(world: World) -> None:
+    for path in Path("results").rglob("*.json"):
+        path.unlink()
+    assert "36 not measured" in _page(world)
+
+
+# The terminal
+
+
+def test_the_summary_fits_a_terminal_and_keeps_its_numbers_whole(world: World) -> None:
+    world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], _failed)
+    Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
+    shown = summary(world.tidy())
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    assert "invalid" in shown and "1 cell not measured" in shown
+    assert re.search(r"milvus-2\.3\.5 .* 1\.62 ± 0\.02 +0\.9985 ± 0 +3,953 @16 +0", shown)

@@ -1,0 +1,203 @@
+"""Only what changed runs again: exact job counts for every row of the rerun table, on a toy matrix of 16 cells.
+
+The toy matrix is measured once for real, on servers that scan flat; every test then works on a copy of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.toy import ROOT, Toy, parse_jobs
+
+EVERYTHING = {
+    "artifact": 2,
+    "download": 2,
+    "normalize": 2,
+    "truth": 4,
+    "load": 8,
+    "record": 8,
+    "session": 8,
+    "query": 16,
+    "recall": 16,
+    "table": 1,
+    "report": 1,
+    "all": 1,
+}
+PUBLISH = {"table": 1, "report": 1, "all": 1}
+ONE_SYSTEM = {"load": 4, "record": 4, "session": 4, "query": 8, "recall": 8, **PUBLISH}
+ALL_PARTS = ("data", "results", "scratch")
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory):
+    toy = Toy.make(tmp_path_factory.mktemp("toy"))
+    assert toy.jobs() == EVERYTHING
+    toy.snakemake()
+    return toy
+
+
+@pytest.fixture
+def toy(measured, tmp_path):
+    return measured.copy(tmp_path / "clone", *ALL_PARTS)
+
+
+def test_a_second_run_has_nothing_to_do(toy):
+    assert toy.jobs() == {}
+
+
+def test_a_version_bump_runs_that_system_only(toy):
+    toy.files["systems"]["blue-1.0"]["version"] = "1.1"
+    assert toy.jobs() == {"artifact": 1, **ONE_SYSTEM}
+
+
+def test_a_changed_setting_runs_that_system_only_and_fetches_nothing(toy):
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "no"}
+    assert toy.jobs() == ONE_SYSTEM
+
+
+def test_a_changed_dataset_digest_runs_that_dataset_only(toy):
+    toy.files["datasets"]["blobs-l2"]["content"] = {"base": "0" * 64, "queries": "1" * 64}
+    assert toy.jobs() == {"download": 1, "normalize": 1, "truth": 2, **ONE_SYSTEM}
+
+
+def test_an_added_workload_runs_that_workload_only_on_the_stored_indexes(toy):
+    toy.block["workloads"].append("k7")
+    assert toy.jobs() == {"session": 8, "query": 8, "recall": 8, **PUBLISH}
+
+
+def test_a_removed_workload_only_publishes_anew(toy):
+    toy.block["workloads"].pop()
+    assert toy.jobs() == PUBLISH
+
+
+def test_a_bumped_query_epoch_measures_every_cell_again_and_loads_nothing(toy):
+    toy.files["epochs"]["query"]["epoch"] = 2
+    assert toy.jobs() == {"session": 8, "query": 16, "recall": 16, **PUBLISH}
+
+
+def test_a_bumped_recall_epoch_recomputes_recall_only(toy):
+    toy.files["epochs"]["recall"]["epoch"] = 2
+    assert toy.jobs() == {"recall": 16, **PUBLISH}
+
+
+def test_a_tampered_result_is_not_laundered_into_a_new_report(toy):
+    victim = next((toy.folder / "results" / "query").rglob("*.json"))
+    victim.write_text(victim.read_text().replace("p50_ms", "p50_ns"))
+    assert toy.jobs() == {}
+
+
+def test_touched_config_runs_nothing(toy):
+    later = time.time() + 60
+    for path in (toy.folder / "config").iterdir():
+        os.utime(path, (later, later))
+    assert toy.jobs() == {}
+
+
+def test_a_deleted_cell_is_measured_again_alone(toy):
+    victim = next((toy.folder / "results" / "query").rglob("k5@*.json"))
+    key = victim.stem.split("@")[1]
+    for path in victim.parent.glob(f"*{key}*"):
+        path.unlink()
+    assert toy.jobs() == {"session": 1, "query": 1, "all": 1}
+
+
+@pytest.mark.parametrize("parts", [("data", "results"), ("results",)])
+def test_a_fresh_clone_with_pulled_results_has_nothing_to_do(measured, tmp_path, parts):
+    assert measured.copy(tmp_path / "clone", *parts).jobs() == {}
+
+
+def test_a_fresh_clone_with_data_then_a_bump_runs_that_system_only(measured, tmp_path):
+    toy = measured.copy(tmp_path / "clone", "data", "results")
+    toy.files["systems"]["blue-1.0"]["version"] = "1.1"
+    assert toy.jobs() == {"artifact": 1, **ONE_SYSTEM}
+
+
+def test_a_fresh_clone_with_results_only_then_a_bump_gets_the_data_it_needs(measured, tmp_path):
+    toy = measured.copy(tmp_path / "clone", "results")
+    toy.files["systems"]["blue-1.0"]["version"] = "1.1"
+    assert toy.jobs() == {"artifact": 1, "download": 2, "normalize": 2, "truth": 4, **ONE_SYSTEM}
+
+
+def test_a_fresh_clone_with_an_added_workload_loads_again_but_publishes_no_new_load_time(measured, tmp_path):
+    toy = measured.copy(tmp_path / "clone", "data", "results")
+    toy.block["workloads"].append("k7")
+    assert toy.jobs() == {"artifact": 2, "load": 8, "session": 8, "query": 8, "recall": 8, **PUBLISH}
+
+
+def test_a_clone_whose_results_were_not_pulled_is_refused(measured, tmp_path):
+    toy = measured.copy(tmp_path / "clone")
+    (toy.folder / "results.dvc").write_text("outs:\n- path: results\n")
+    done = toy.snakemake("-n", check=False)
+    assert done.returncode != 0
+    assert "dvc pull" in done.stdout + done.stderr
+
+
+def test_another_matrix_leaves_the_files_of_cells_that_did_not_change_untouched(toy):
+    def state() -> dict[str, tuple[int, bytes]]:
+        return {
+            str(path): (path.stat().st_mtime_ns, path.read_bytes())
+            for path in (toy.folder / "results").rglob("*")
+            if path.is_file() and "red-1.0" in str(path)
+        }
+
+    before = state()
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "no"}
+    toy.snakemake()
+    assert len(before) > 20
+    assert state() == before
+    assert toy.jobs() == {}
+
+
+def with_code(toy: Toy, folder, edit) -> dict[str, int]:
+    """Jobs that a copy of this program with `edit` made to it would run."""
+    code = folder / "code"
+    for part in ("src", "workflow", "profiles", "tests"):
+        shutil.copytree(ROOT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", code)
+    edit(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--snakefile", str(code / "Snakefile"), "--cores", "8",
+         "--directory", str(toy.folder), "all", "--config", f"config_dir={toy.folder / 'config'}"],
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": f"{code / 'src'}:{code}"},
+    )  # fmt: skip
+    return parse_jobs(done.stdout + done.stderr)
+
+
+def append(path, text="\n# a remark\n"):
+    path.write_text(path.read_text() + text)
+
+
+def test_edited_report_code_draws_the_page_again_only(toy, tmp_path):
+    jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/report/page.py"))
+    assert jobs == {"report": 1, "all": 1}
+
+
+def test_edited_table_code_gathers_and_draws_again_only(toy, tmp_path):
+    jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/report/numbers.py"))
+    assert jobs == PUBLISH
+
+
+def test_a_cosmetic_edit_of_the_query_rule_runs_nothing(toy, tmp_path):
+    def edit(code):
+        rule = code / "workflow/rules/query.smk"
+        rule.write_text(rule.read_text().replace("Keeping {wildcards", "Holding {wildcards"))
+
+    assert with_code(toy, tmp_path, edit) == {}
+
+
+def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(toy, tmp_path):
+    jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/measure/session.py"))
+    assert jobs == {}
+
+
+def test_a_key_of_another_matrix_is_refused(toy):
+    done = toy.snakemake("results/recall/blobs-l2/red-1.0/standalone/k5@0123456789ab.json", check=False)
+    assert done.returncode != 0
+    assert "not in the current matrix" in done.stdout + done.stderr
+
