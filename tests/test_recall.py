@@ -124,13 +124,28 @@ def test_exact_distances_are_squared_euclidean_and_one_minus_inner_product() -> 
 
 
 def test_exact_distances_of_a_memory_map_equal_those_of_the_truth_bit_for_bit(tmp_path: Path) -> None:
-    base = np.random.default_rng(4).normal(size=(3000, 33)).astype(np.float32)
+    base = np.random.default_rng(4).normal(size=(3000, 333)).astype(np.float32)
     np.save(tmp_path / "base.npy", base)
     found = nearest(tmp_path / "base.npy", base[:20], "l2", 10, np.ones(3000, dtype=bool))
     mapped = np.load(tmp_path / "base.npy", mmap_mode="r")
     np.testing.assert_array_equal(exact_distances(mapped, base[:20], found.ids, "l2"), found.distances)
-    one = exact_distances(mapped, base[:1], found.ids[:1, 3:4], "l2")
-    assert one[0, 0] == found.distances[0, 3], "a single pair is summed in the same order as many"
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_distances_are_summed_in_one_order_so_that_every_machine_gets_the_same_bits(metric: str) -> None:
+    base = np.random.default_rng(4).normal(size=(40, 333)).astype(np.float32)
+
+    def one_by_one(row: list[float], query: list[float]) -> float:
+        total = 0.0
+        for left, right in zip(row, query, strict=True):
+            total += (left - right) * (left - right) if metric == "l2" else left * right
+        return total if metric == "l2" else 1 - total
+
+    expected = [one_by_one(row, base[0].tolist()) for row in base.tolist()]
+    every = np.arange(40)[np.newaxis]
+    np.testing.assert_array_equal(exact_distances(base, base[:1], every, metric)[0], expected)
+    alone = [exact_distances(base, base[:1], every[:, i : i + 1], metric)[0, 0] for i in range(40)]
+    np.testing.assert_array_equal(alone, expected)
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,10 @@ def test_a_tie_far_wider_than_the_candidates_ends_with_the_lowest_ids(metric: st
     assert found.tied(DEPTH).all() and found.scanned_queries == 5
 
 
-def test_rows_that_float32_cannot_order_are_ordered_exactly(tmp_path: Path) -> None:
-    """Far from the origin ‖q‖² + ‖x‖² − 2qx loses all digits of the distance; faiss' own answer is then wrong."""
-    base = (1000 + 0.01 * made_up(3000, 16)).astype(np.float32)
+@pytest.mark.parametrize(("offset", "spread"), [(1e3, 1e-2), (1e4, 2e-3), (1e6, 0.2)])
+def test_rows_that_float32_cannot_order_are_ordered_exactly(offset: float, spread: float, tmp_path: Path) -> None:
+    """Far from the origin ‖q‖² + ‖x‖² − 2qx loses the distance's digits: in float32, and further out in float64."""
+    base = (offset + spread * made_up(3000, 16)).astype(np.float32)
     asked = base[:40] + np.float32(0)
     ids, distances = brute_force(base, asked, "l2", DEPTH)
     found = find(tmp_path, base, asked, "l2")

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError, ServerError, UserError
+from anncestry.provenance.code import ROOT
 
 HERE = Path()
 
@@ -199,22 +200,22 @@ def table(run: _Run, options: argparse.Namespace) -> None:
     """All numbers of an experiment as one tidy table."""
     run.matrix.spec(options.key, "table")
     numbers, cells = _numbers(run.matrix)
-    frame = numbers.tidy(cells)
+    paths = {stage: [Path(cell[f"{stage}_path"]) for cell in cells] for stage in ("load", "query", "recall")}
+    frame = numbers.tidy(paths["load"], paths["query"], paths["recall"], cells)
     numbers.write(frame, Path(run.matrix.table_path).parent)
 
 
 def report(run: _Run, options: argparse.Namespace) -> None:
     """The page of an experiment."""
-    from anncestry.report import page
+    from anncestry.report import numbers, page
 
     run.matrix.spec(options.key, "report")
-    _, cells = _numbers(run.matrix)
-    page.build(
-        table_dir=Path(run.matrix.table_path).parent,
-        cells=cells,
-        out_dir=Path(run.matrix.report_path).parent,
+    published = ROOT / "config" / "published" / "paper.csv"
+    page.write_page(
+        numbers.read(Path(run.matrix.table_path).parent),
+        Path(run.matrix.report_path).parent,
         title=run.matrix.config.title,
-        published=run.choice.folder / "published" / "paper.csv",
+        published=published if published.exists() else None,
     )
 
 

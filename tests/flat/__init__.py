@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -69,8 +70,6 @@ def pack(head: Mapping, body: bytes) -> bytes:
 
 
 def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping, first_port: int | None = None):
-    import grpc
-
     port = (claim_ports(first_port, 1) if first_port else free_ports(1))[0]
     data_dir.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
@@ -84,15 +83,16 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
     )
     server = FlatServer(process, port)
 
-    def answers() -> bool | None:
+    def listens() -> bool | None:
         try:
-            server.call("Probe", {})
-        except grpc.RpcError:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
             return None
         return True
 
     try:
-        wait_for("flat: an answer", answers, server, 20)
+        wait_for("flat: an answer", listens, server, 20)
+        server.call("Probe", {})
     except BaseException:
         server.stop()
         raise

@@ -229,24 +229,16 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> str:
             except DataError:
                 path.unlink()
         part = path.with_name(path.name + ".part")
-        resumed = part.exists()
-        _download(url, part, trust_partial=sha256 is not None)
-        try:
-            found = _verified(part, sha256)
-        except DataError:
-            _remove_partial(part)
-            if not resumed:
-                raise DataError(f"{url}: the file has another sha256 than declared ({sha256 or ''})") from None
-            # Perhaps the file changed between the two downloads: once more, from its beginning.
-            _download(url, part, trust_partial=False)
-            try:
-                found = _verified(part, sha256)
-            except DataError:
+        # Where a resumed file is not as declared, it may have changed in between: then once more from its beginning.
+        for _ in range(2 if part.exists() else 1):
+            _download(url, part, trust_partial=sha256 is not None)
+            found = sha256_file(part)
+            if sha256 in (None, found):
+                os.replace(part, path)
                 _remove_partial(part)
-                raise DataError(f"{url}: the file has another sha256 than declared ({sha256 or ''})") from None
-        os.replace(part, path)
-        _remove_partial(part)
-        return found
+                return found
+            _remove_partial(part)
+        raise DataError(f"{url}: the file has another sha256, {found[:12]}…, than the declared {str(sha256)[:12]}…")
 
 
 class _Unreachable(Exception):

@@ -52,9 +52,8 @@ class Server(Protocol):
     def endpoint(self) -> str:
         """host:port of the interface that queries use."""
 
-    @property
-    def start_s(self) -> float:
-        """Seconds from its start until it answered."""
+    start_s: float
+    """Seconds from its start until it answered."""
 
     def pids(self) -> list[int]:
         """Its main processes."""

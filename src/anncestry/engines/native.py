@@ -43,6 +43,11 @@ class NativeServer:
         """ServerError with the end of the log if it doesn't."""
         self.process.check_alive()
 
+    @property
+    def endpoint(self) -> str:
+        """host:port of the interface that queries use."""
+        raise NotImplementedError
+
     def stop(self) -> Ending:
         """Stop it."""
         raise NotImplementedError

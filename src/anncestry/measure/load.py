@@ -82,12 +82,12 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
         built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
         records.verify_outputs(place.artifact, built)
         shutil.rmtree(out_dir, ignore_errors=True)
-        data_dir = out_dir / "data"
+        data_dir = (out_dir / "data").resolve()
         data_dir.mkdir(parents=True)
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
         print(f"{label}: starting the server", file=sys.stderr, flush=True)
         server = engine.start(
-            place.artifact.parent, data_dir, spec["system"], spec["topology"], first_port=place.first_port
+            place.artifact.parent.resolve(), data_dir, spec["system"], spec["topology"], first_port=place.first_port
         )
         try:
             with (

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from anncestry.datasets.metadata import matches
 from anncestry.errors import DataError
 from anncestry.measure.vectors import open_vectors
 from anncestry.metrics import recall as metric
@@ -52,9 +53,15 @@ def run(
     distinct, of_sample = np.unique(answers, axis=0, return_inverse=True)
     of_sample = of_sample.reshape(-1)
     asked, returned = distinct[:, 0], distinct[:, 1:]
-    exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
+    # A near row that the filter excludes is no hit, however near.
+    passes = None
+    if truth["spec"]["filter"] is not None:
+        passes = matches(truth["spec"]["filter"], np.asarray(vectors.category), np.asarray(vectors.price))
+    exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric, matches=passes)
     by_id = metric.recall_by_id(returned, truth_ids[asked], k)[of_sample]
-    by_distance = metric.recall_by_distance(returned, exact, truth_distances[asked], k)[of_sample]
+    by_distance = metric.recall_by_distance(
+        returned, exact, truth_distances[asked], k, abs_eps=metric.ABS_EPS[vectors.metric]
+    )[of_sample]
 
     def by_run(scores: NDArray[np.float64]) -> dict[str, Any]:
         numbers = range(measured["spec"]["workload"]["runs"])

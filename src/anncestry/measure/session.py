@@ -158,10 +158,10 @@ class _Session:
 
     def start(self) -> Server:
         """A server on a fresh copy of the loaded index, searchable."""
-        data_dir = self.out_dir / "serve" / "data"
+        data_dir = (self.out_dir / "serve" / "data").resolve()
         copy_tree(self.index_record.parent / "data", data_dir)
         self.server = self.engine.start(
-            self.place.artifact.parent,
+            self.place.artifact.parent.resolve(),
             data_dir,
             self.spec["system"],
             self.spec["topology"],

@@ -62,6 +62,8 @@ figure { margin: 0 0 1rem; }
 .panel { min-width: 0; }
 .chart { width: 100%; min-height: 4rem; }
 div.chart.vega-embed { width: 100%; padding: 0; display: block; color: var(--ink); }
+.chart svg { display: block; }
+.chart details { margin: 0; }
 div.chart.vega-embed summary { opacity: 0; top: -1.75rem; }
 div.chart.vega-embed:hover summary, div.chart.vega-embed summary:focus-visible, div.chart.vega-embed [open] summary
 {
@@ -84,7 +86,9 @@ table {
 }
 caption { text-align: left; padding: 0 0 .6rem; font: .95rem/1.5 var(--serif); color: var(--soft); }
 caption b { color: var(--ink); font-size: 1.05rem; }
-caption .words { display: block; max-width: 46em; }
+caption .words {
+  display: block; max-width: min(46em, 100vw - 2 * clamp(1rem, 4vw, 3rem)); position: sticky; left: 0;
+}
 thead { border-top: 1.5px solid var(--ink); border-bottom: 1px solid var(--ink); }
 tbody { border-bottom: 1.5px solid var(--ink); }
 th, td { padding: .35rem .8rem; vertical-align: top; }
@@ -119,7 +123,7 @@ code, .mono { font: .8125rem/1.45 var(--mono); overflow-wrap: anywhere; }
 .invalid li { overflow-wrap: anywhere; }
 .invalid li + li { margin-top: .75rem; }
 details { margin: 1rem 0; }
-details > summary { cursor: pointer; font: .9375rem/1.5 var(--sans); color: var(--link); }
+section > details > summary { cursor: pointer; font: .9375rem/1.5 var(--sans); color: var(--link); }
 dl.words dt { font-weight: 600; margin-top: .9rem; }
 dl.words dd { margin: 0; }
 footer { margin-top: 4rem; padding-bottom: 4rem; color: var(--soft); font-size: .9rem; }
@@ -140,7 +144,8 @@ footer { margin-top: 4rem; padding-bottom: 4rem; color: var(--soft); font-size: 
 #why dd { margin: 0; overflow-wrap: anywhere; }
 #why ol { list-style: none; margin: 0; padding: 0 0 0 .9rem; border-left: 1.5px solid var(--line); }
 #why li { margin: .45rem 0; }
-#why li span { display: block; color: var(--soft); }
+#why li span { color: var(--soft); }
+#why li > * { display: block; }
 #why hr { border: 0; border-top: 1px solid var(--line); margin: 1rem 0; }
 #why button {
   position: absolute; top: .6rem; right: .6rem; width: 2rem; height: 2rem; border: 0; border-radius: 4px;
@@ -152,8 +157,8 @@ footer { margin-top: 4rem; padding-bottom: 4rem; color: var(--soft); font-size: 
   h2 { margin-top: 3rem; }
   th, td { padding-inline: .55rem; }
   .scroll tbody th:first-child, .scroll thead tr:first-child th:first-child {
-    position: sticky; left: 0; background: var(--ground); max-width: 8.5rem; white-space: normal; overflow-wrap:
-    anywhere; z-index: 1;
+    position: sticky; left: 0; z-index: 1; background: var(--ground); min-width: 7.5rem; max-width: 9rem;
+    white-space: normal; overflow-wrap: anywhere;
   }
   #why {
     inset: auto 0 0 0 !important; width: 100vw; max-width: none; max-height: 75vh; border-width: 1px 0 0;
@@ -192,7 +197,7 @@ JS = """
   const list = (pairs) => make("dl", ...pairs.filter(([, text]) => text !== null && text !== "" && text !== undefined)
     .flatMap(([name, text]) => [make("dt", name), make("dd", String(text))]));
   const file = (what, path, sha256) =>
-    make("li", make("span", what), make("code", path), sha256 ? make("code", " sha256 " + sha256) : "");
+    make("li", make("span", what), make("code", path), sha256 ? make("code", "sha256 " + sha256) : "");
 
   const ancestryOf = (id) => {
     const n = numbers.get(id);
@@ -207,7 +212,7 @@ JS = """
         ["no number because", n.reason], ["dataset", n.dataset],
         ["system", n.system], ["topology", n.topology], ["workload", n.workload], ["K", n.k],
         ["clients", n.clients], ["filter", n.filter], ["runs", n.runs], ["key", n.key],
-        ["measured", record && record.created], ["code", record && record.code]]),
+        ["record made", record && record.created], ["code", record && record.code]]),
       make("h3", "Made from"), chain,
       make("h3", "The chain in full"), make("code", "anncestry why " + id),
     ];

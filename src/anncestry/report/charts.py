@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from anncestry.report.numbers import ABSENT, PHASES, rows_of
+from anncestry.report.numbers import PHASES, brief, rows_of
 from anncestry.report.tables import Row, text_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -114,16 +114,15 @@ def _datum(row: Row, **more: Any) -> dict[str, Any]:
         "what": row["metric"],
         "value": row["value"],
         "shown": f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}",
-        "runs": row["runs"],
         "number_id": row["number_id"],
         **more,
     }
 
 
 def _tooltip(*first: str) -> list[Any]:
-    names = {"system": "system", "workload": "workload", "clients": "clients", "what": "what", "shown": "value"}
-    names |= {"runs": "runs", "number_id": "number"}
-    return [alt.Tooltip(f"{field}:N", title=names[field]) for field in ("system", *first, "what", "shown", "number_id")]
+    names = {"what": "metric", "shown": "value", "number_id": "number"}
+    fields = ("system", *first, "what", "shown", "number_id")
+    return [alt.Tooltip(f"{field}:N", title=names.get(field, field)) for field in fields]
 
 
 def _measured(rows: Sequence[Row], metric: str) -> list[Row]:
@@ -156,7 +155,7 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
     ]
     ends = [_datum(row, label=f"{text_of(row['value'], None, 's')} s") for row in measured]
     gaps = [
-        {"system": row["system"], "value": 0, "label": row["reason"] if row["reason"] in ABSENT else "invalid"}
+        {"system": row["system"], "value": 0, "label": brief(row["reason"])}
         for row in totals.values()
         if row["value"] is None
     ]

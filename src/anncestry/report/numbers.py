@@ -21,12 +21,18 @@ PHASES = ("insert", "flush", "index", "ready")
 """The phases of a load, in the order in which they happen; `load` is the whole."""
 
 NOT_MEASURED = "not measured"
+LOAD_MISSING = "its load was not measured"
+QUERIES_MISSING = "its queries were not measured"
+MISSING = frozenset({NOT_MEASURED, LOAD_MISSING, QUERIES_MISSING})
+"""The reasons for having no number that mean: nobody has measured it yet."""
+
 NOT_RECORDED = "not recorded"
-NO_SUCH_PHASE = "the system has no such phase"
-NO_FILTER = "the workload has no filter"
+NO_SUCH_PHASE = "no such phase"
+NO_FILTER = "no filter"
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER})
+"""The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
+
 LOAD_INVALID = "its load is invalid: "
-ABSENT = frozenset({NOT_MEASURED, NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER})
-"""The reasons for having no number that say nothing against a record; any other reason makes it invalid."""
 
 _DTYPES: dict[str, str] = {
     "number_id": "str",
@@ -205,6 +211,13 @@ def rows_of(df: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
+def brief(reason: str) -> str:
+    """Why there is no number, in two or three words; a failed gate's full reason stands in the list of them."""
+    if reason in MISSING:
+        return NOT_MEASURED
+    return reason if reason in ABSENT else "invalid"
+
+
 class _Facts:
     """What is known of a system, dataset or workload from any record, so that a missing cell can still be placed."""
 
@@ -323,7 +336,7 @@ def _query_reason(query: _Record | None, load: _Record | None, load_reason: str)
     if query is None:
         return NOT_MEASURED
     if load is None:
-        return "the record of its load is missing"
+        return LOAD_MISSING
     if query.body["load_key"] != load.key:
         raise DataError(f"{query.path}: asked load {query.body['load_key']}, but {load.path} is load {load.key}")
     return query.failed_gates() or (LOAD_INVALID + load_reason if load_reason else "")
@@ -333,7 +346,7 @@ def _recall_reason(recall: _Record | None, query: _Record | None, query_reason: 
     if recall is None:
         return NOT_MEASURED
     if query is None:
-        return "the record of its queries is missing"
+        return QUERIES_MISSING
     if recall.body["query_key"] != query.key:
         raise DataError(
             f"{recall.path}: scores query record {recall.body['query_key']}, but {query.path} is {query.key}"

@@ -21,7 +21,7 @@ from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report.assets import CSS, JS
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
 from anncestry.report.markup import Numbers, inline_json, legend, script, sheet, table, text
-from anncestry.report.numbers import ABSENT, LOAD_INVALID, NOT_MEASURED, rows_of, write
+from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
 from anncestry.report.summary import Highlight, highlights
 from anncestry.report.tables import Row, Table, best_of, tables, text_of
 
@@ -195,7 +195,7 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
     valid, invalid, missing = (sum(getattr(item, name) for item in found) for name in ("valid", "invalid", "missing"))
     state = f"Of {valid + invalid + missing} cells, {valid} are measured and valid, {invalid} invalid"
     opening = (
-        f"{_and(systems)} on {_and(datasets)}. {state}, and {missing} not measured."
+        f"{_and([*map(_name, systems)])} on {_and([*map(_name, datasets)])}. {state}, and {missing} not measured."
         if found
         else "Nothing was asked to be measured."
     )
@@ -212,8 +212,8 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
             _peak(here, numbers),
         ]
         verdict = _verdict(here)
-        paragraphs.append(f"<p><b>{text(place)}</b>: {'; '.join(filter(None, sentences))}.{text(verdict)}</p>\n")
-    return f'<p class="lede">{text(opening)}</p>\n{"".join(paragraphs)}'
+        paragraphs.append(f"<p><b>{text(place)}</b>: {'; '.join(filter(None, sentences))}.{verdict}</p>\n")
+    return f'<p class="lede">{opening}</p>\n{"".join(paragraphs)}'
 
 
 def _sentence(what: str, values: Sequence[tuple[str, Row | None]], numbers: Numbers) -> str:
@@ -239,14 +239,14 @@ def _verdict(items: Sequence[Highlight]) -> str:
     best = best_of(rows, lower=True)
     if best is None:
         return " The medians differ by no more than noise, or noise is unknown: a tie."
-    return f" The median of {items[best].system} is lower by more than noise."
+    return f" The median of {_name(items[best].system)} is lower by more than noise."
 
 
 def _value(row: Row | None, numbers: Numbers) -> str:
     if row is None:
         return "—"
     if row["value"] is None:
-        return numbers.of(row, row["reason"] if row["reason"] in ABSENT else "invalid")
+        return numbers.of(row, brief(row["reason"]))
     unit = "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}"
     return numbers.of(row, text_of(row["value"], row["std"], row["unit"]) + unit)
 
@@ -317,7 +317,8 @@ def _about_tables(built: Sequence[Table]) -> str:
     beside = any(cell.published for content in built for row in content.rows for cell in row.cells)
     return (
         '<p class="note">Every number leads to its ancestry. <b>Bold</b>: better than each other system by more than'
-        ' noise; where nothing is bold, nothing can be told apart (<a href="#reading">how this is decided</a>).'
+        " noise; where nothing is bold, no difference is known to be larger"
+        ' (<a href="#reading">how this is decided</a>).'
         + (" Small figures beneath are the paper's, as printed." if beside else "")
         + "</p>\n"
     )
@@ -327,12 +328,12 @@ def _gaps(rows: Sequence[Row]) -> str:
     """Which records are missing and which are invalid, each with its reason: failure is data."""
     missing: dict[tuple[str, ...], list[str]] = {}
     invalid: dict[tuple[str, ...], list[str]] = {}
-    # One row a record; what fails only for what it was made from stands with that.
-    for row in {row["record"]: row for row in rows if row["reason"] not in {*ABSENT, ""} - {NOT_MEASURED}}.values():
+    # One row a record will do; what has no number only for what it was made from stands with that.
+    for row in {row["record"]: row for row in rows if row["reason"] not in {*ABSENT, ""}}.values():
         place = (row["dataset"], row["system"], row["topology"])
         stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
         name = f"{stage} {row['workload']}".strip()
-        if row["reason"] == NOT_MEASURED:
+        if row["reason"] in MISSING:
             missing.setdefault((*place, row["workload"]), []).append(stage)
         else:
             invalid.setdefault((*place, row["reason"].removeprefix(LOAD_INVALID)), []).append(name)
@@ -460,7 +461,7 @@ def _ancestry(rows: Sequence[Row], records: _Records) -> dict[str, Any]:
                 "created": str(record["created"]),
                 "code": _code(record),
                 "parts": [
-                    [f"{kind} {label}", str(entry["path"]), str(entry["sha256"])]
+                    [f"{kind.removesuffix('s')}: {label}", str(entry["path"]), str(entry["sha256"])]
                     for kind in ("inputs", "outputs")
                     for label, entry in (record.get(kind) or {}).items()
                 ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anncestry.report.numbers import ABSENT, NOT_MEASURED, rows_of
+from anncestry.report.numbers import MISSING, brief, rows_of
 from anncestry.report.tables import Row, text_of
 
 _WIDTH = 100
@@ -75,7 +75,7 @@ def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str) ->
     rates = [row for row in asked if row["metric"] == "qps"]
     cells = [row for row in here if row["metric"] == "p50_ms"]
     valid = sum(row["value"] is not None for row in cells)
-    missing = sum(row["reason"] == NOT_MEASURED for row in cells)
+    missing = sum(row["reason"] in MISSING for row in cells)
     return Highlight(
         dataset,
         topology,
@@ -98,7 +98,7 @@ def _text(row: Row | None) -> str:
     if row is None:
         return "-"
     if row["value"] is None:
-        return row["reason"] if row["reason"] in ABSENT else "invalid"
+        return brief(row["reason"])
     return text_of(row["value"], row["std"], row["unit"])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from anncestry.errors import DataError
-from anncestry.report.numbers import ABSENT, rows_of
+from anncestry.report.numbers import brief, rows_of
 from anncestry.report.welch import Sample, differ
 
 Row = dict[str, Any]
@@ -207,20 +207,17 @@ def _sample(row: Row) -> Sample:
     return Sample(row["value"], row["std"] or 0.0, (row["runs"] or 1) if row["std"] is not None else 1)
 
 
+_PUBLISHED_KEY = ("table", "dataset", "topology", "engine", "metric", "k", "filtered", "clients")
+
+
 def _read_published(path: Path) -> dict[tuple[str, ...], str]:
-    """What the paper printed, by table, dataset, engine, metric, k, filtered and clients (as in the CSV's columns)."""
+    """What the paper printed, by the columns of _PUBLISHED_KEY."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             return {
-                (
-                    row["table"],
-                    row["dataset"],
-                    row["engine"],
-                    row["metric"],
-                    row["k"],
-                    row["filtered"],
-                    row["clients"],
-                ): (_printed_text(row["value"]) + (f" ± {row['std']}" if row["std"] else ""))
+                tuple(row[name] for name in _PUBLISHED_KEY): (
+                    _printed_text(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
+                )
                 for row in csv.DictReader(file)
             }
     except (OSError, KeyError) as error:
@@ -266,8 +263,8 @@ class _Builder:
             )
             distance = next((row["distance"] for row in here if row["distance"]), "")
             cells = (
-                self._cell(counted, self._printed("I", dataset, "", "rows")),
-                self._cell(dim, self._printed("I", dataset, "", "dim")),
+                self._cell(counted, self._printed("I", dataset, "", "", "rows")),
+                self._cell(dim, self._printed("I", dataset, "", "", "dim")),
                 Cell(distance or NO_CELL),
             )
             if here:
@@ -295,7 +292,7 @@ class _Builder:
                         times[0],
                         lambda a, b: a / b,
                         "{:,.2f}",
-                        self._printed("II", place.dataset, pair, "load_ratio"),
+                        self._printed("II", place.dataset, place.topology, pair, "load_ratio"),
                     )
                 )
             rows.append(TableRow(self._labels(place), tuple(cells)))
@@ -413,7 +410,7 @@ class _Builder:
             raws = self._of_systems(place, "", "storage", "storage_raw_mib")
             raw = next((row for row in raws if row and row["value"] is not None), next(iter(raws), None))
             cells = (
-                self._cell(raw, self._printed("IX", place.dataset, "", "storage_raw_mib")),
+                self._cell(raw, self._printed("IX", place.dataset, "", "", "storage_raw_mib")),
                 *self._compared("IX", place, self._of_systems(place, "", "storage", "storage_total_mib"), lower=True),
                 *self._compared("IX", place, self._of_systems(place, "", "storage", "storage_net_mib"), lower=True),
             )
@@ -508,8 +505,7 @@ class _Builder:
         if row is None:
             return Cell(NO_CELL, published=published)
         if row["value"] is None:
-            text = row["reason"] if row["reason"] in ABSENT else "invalid"
-            return Cell(text, number_id=row["number_id"], published=published, problem=row["reason"])
+            return Cell(brief(row["reason"]), number_id=row["number_id"], published=published, problem=row["reason"])
         text = text_of(row["value"], row["std"], row["unit"])
         return Cell(text, row["value"], row["std"], row["number_id"], published, best)
 
@@ -520,22 +516,22 @@ class _Builder:
             return cell
         return replace(cell, text=f"{cell.text} n.s.")
 
-    def _printed(self, number: str, dataset: str, engine: str, metric: str) -> str:
-        return self._published.get((number, dataset, engine, metric, "", "", ""), "")
+    def _printed(self, number: str, dataset: str, topology: str, engine: str, metric: str, *asked: str) -> str:
+        """What the paper printed; `asked` are k, filtered and clients, for a number of queries."""
+        return self._published.get((number, dataset, topology, engine, metric, *(asked or ("", "", ""))), "")
 
     def _printed_for(self, number: str, place: _Place, row: Row | None, metric: str = "") -> str:
-        """What the paper printed for the same dataset, engine, metric and question as `row`.
+        """What the paper printed for the same dataset, topology, engine, metric and question as `row`.
 
         It says whether a filter was asked and by how many clients only for queries, and for recall no clients.
-        Its systems were single servers, so that nothing is set beside another topology.
         """
-        if row is None or place.topology != "standalone":
+        if row is None:
             return ""
-        asked = ("", "", "")
+        asked: tuple[str, ...] = ()
         if row["workload"] and row["k"] is not None:
             clients = "" if row["phase"] == "recall" else str(row["clients"])
             asked = (str(row["k"]), str(int(bool(row["filter"]))), clients)
-        return self._published.get((number, place.dataset, row["engine"], metric or row["metric"], *asked), "")
+        return self._printed(number, place.dataset, place.topology, row["engine"], metric or row["metric"], *asked)
 
 
 def _computed(

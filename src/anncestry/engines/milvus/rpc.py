@@ -96,11 +96,6 @@ class Rpc:
         reply = self.call("DescribeIndex", request, milvus_pb2.DescribeIndexResponse)
         return reply.index_descriptions[0]
 
-    def release(self) -> None:
-        """Take the collection out of memory."""
-        request = milvus_pb2.ReleaseCollectionRequest(collection_name=COLLECTION)
-        self.call("ReleaseCollection", request, common_pb2.Status)
-
     def dimensions(self) -> int:
         """Length of the vectors, as the collection says."""
         request = milvus_pb2.DescribeCollectionRequest(collection_name=COLLECTION)

@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
-from anncestry.engines.native import HOST, NativeServer, start_native
+from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
 from anncestry.errors import ConfigError, ServerError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes.native import Ending, NativeProcess, clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0
-_TERM_WAIT_S = 8.0
+_SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
 _OWN_PORTS = ("metrics", "etcd_peer")
 """Ports beside those of the template: health and metrics, and the peer side of the embedded etcd."""
@@ -46,14 +47,26 @@ class MilvusServer(NativeServer):
         self.rpc = Rpc(self.endpoint)
 
     def stop(self) -> Ending:
-        """Release the collection (SIGTERM hangs while one is loaded), SIGTERM, and SIGKILL where that isn't enough."""
-        if self.alive():
-            try:
-                self.rpc.release()
-            except ServerError:
-                pass
+        """Sign off from its etcd, then SIGKILL: what is stored stays whole, and the next start takes 3 s.
+
+        SIGTERM hangs while a collection is loaded and otherwise ends in a panic, and both leave the registrations
+        of the components behind. A next start then waits until they expire: 9 s, on other ports 24 s.
+        """
         self.rpc.close()
-        return self.process.stop(_TERM_WAIT_S)
+        if self.alive():
+            _delete_sessions(self.ports["etcd_port"])
+        return self.process.stop(term_wait_s=0)
+
+
+def _delete_sessions(etcd_port: int) -> None:
+    """Remove the components' registrations from the embedded etcd; where that fails, they expire by themselves."""
+    # On the wire, etcd's DeleteRangeRequest is the same as this message: two strings, numbers 1 and 2.
+    sessions = common_pb2.KeyValuePair(key=_SESSIONS, value=_SESSIONS[:-1] + chr(ord(_SESSIONS[-1]) + 1))
+    with grpc.insecure_channel(f"{HOST}:{etcd_port}", options=CHANNEL_OPTIONS) as channel:
+        try:
+            channel.unary_unary("/etcdserverpb.KV/DeleteRange")(sessions.SerializeToString(), timeout=2.0)
+        except grpc.RpcError:
+            pass
 
 
 def template_ports(template: str) -> list[str]:
@@ -105,8 +118,6 @@ def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settin
     for section in config.values():
         if isinstance(section, dict) and "ip" in section and "port" in section:
             section["ip"] = HOST
-    config["common"]["session"]["ttl"] = 5
-    config["common"]["gracefulStopTimeout"] = 3
     config["log"]["level"] = "warn"
     merge(config, settings)
     client, peer = f"http://{HOST}:{ports['etcd_port']}", f"http://{HOST}:{ports['etcd_peer']}"

@@ -52,7 +52,7 @@ def environment(data_dir: Path, ports: Mapping[str, int]) -> dict[str, str]:
             "GO_PROFILING_DISABLE": "true",  # it would listen on port 6060, on all interfaces
             "LOG_LEVEL": "warning",
             # The same name on every start: raft and shards belong to a name, addresses may change.
-            "CLUSTERHOSTNAME": "node1",
+            "CLUSTER_HOSTNAME": "node1",
             "CLUSTER_ADVERTISE_ADDR": HOST,
             "CLUSTER_IN_LOCALHOST": "true",
             "CLUSTER_GOSSIP_BIND_PORT": str(ports["gossip"]),
