@@ -31,6 +31,8 @@ rule all:
         [cell.recall_path for cell in MATRIX.cells],
         MATRIX.table_path,
         MATRIX.report_path,
+    message:
+        "Everything is there"
 
 
 onsuccess:

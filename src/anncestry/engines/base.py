@@ -231,16 +231,32 @@ def lazy(package: str, functions: Mapping[str, str]) -> Callable[[str], Any]:
     return __getattr__
 
 
-def wait_for(what: str, ask: Callable[[], T | None], server: Server, timeout_s: float, poll_s: float = 0.05) -> T:
-    """Ask until the answer is not None and return it; ServerError when the server dies or `timeout_s` has passed."""
+def wait_for(
+    what: str,
+    ask: Callable[[], T | None],
+    server: Server,
+    timeout_s: float,
+    poll_s: float = 0.05,
+    patient: bool = False,
+) -> T:
+    """Ask until the answer is not None and return it; ServerError when the server dies or `timeout_s` has passed.
+
+    `patient`: a ServerError in asking also means "not yet"; the last one is told when time is up.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
-        answer = ask()
+        reason = ""
+        try:
+            answer = ask()
+        except ServerError as error:
+            if not patient:
+                raise
+            answer, reason = None, f" ({error.args[0]})"
         if answer is not None:
             return answer
         server.check_alive()
         if time.monotonic() > deadline:
-            raise ServerError(f"{what} not within {timeout_s:.0f} s")
+            raise ServerError(f"{what}: not within {timeout_s:.0f} s{reason}")
         time.sleep(poll_s)
 
 

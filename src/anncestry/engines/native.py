@@ -74,7 +74,8 @@ def start_native(
         started = time.monotonic()
         server = launch(dict(zip(port_names, numbers, strict=True)))
         try:
-            wait_for(f"{server.process.name}: an answer", partial(answers, server), server, _START_TIMEOUT_S)
+            first_answer = f"{server.process.name}: a first answer"
+            wait_for(first_answer, partial(answers, server), server, _START_TIMEOUT_S, patient=True)
         except ServerError as error:
             server.stop()
             snatched = "address already in use" in server.process.log_tail(200)

@@ -66,7 +66,11 @@ def probe_facts(probe: Probe) -> dict[str, Any]:
 
 def artifact_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """What was run, as later records quote it."""
-    return {"digest": record["digest"], "artifact": record["spec"]["artifact"], "version": record["spec"]["version"]}
+    return {
+        "digest": record["digest"],
+        "artifact": record["spec"]["artifact"],
+        "version": record["spec"]["version"],
+    }
 
 
 def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_search: int, seed: int) -> dict[str, Any]:

@@ -20,14 +20,19 @@ from anncestry.errors import ServerError, UserError
 
 _EXEC = Path(__file__).with_name("_exec.py")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+_PASSED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 _POLL_S = 0.02
 _LOWEST_PORT = 10_000
 _TAIL_BYTES = 64 << 10
 
 
 def clean_environment(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process' environment without proxy variables (a server must reach loopback directly), then `overrides`."""
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    """Of this process' environment only what says who and where one is, then `overrides`.
+
+    Servers read their settings from the environment, Milvus from variables of nearly any name: what a user has set
+    for other purposes must not change what is measured. Proxy variables would keep a server from loopback.
+    """
+    environment = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")}
     environment.update(overrides or {})
     return environment
 

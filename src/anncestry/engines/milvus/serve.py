@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import time
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
-from anncestry.errors import ConfigError, ServerError
+from anncestry.errors import ConfigError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes.native import Ending, NativeProcess, clean_environment, http_get
 
@@ -30,10 +31,11 @@ _OWN_PORTS = ("metrics", "etcd_peer")
 
 
 class MilvusServer(NativeServer):
-    """A Milvus standalone: one process with its etcd and message queue inside."""
+    """A Milvus standalone: one process with its etcd and message queue inside. `settings` are the system's."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int]) -> None:
+    def __init__(self, process: NativeProcess, ports: Mapping[str, int], settings: Spec) -> None:
         super().__init__(process, ports)
+        self.settings = settings
         self.rpc = Rpc(self.endpoint)
 
     @property
@@ -142,10 +144,11 @@ def start(
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
+    settings = system.get("settings") or {}
     kept = data_dir / "ports.json"
 
     def launch(ports: Mapping[str, int]) -> MilvusServer:
-        write_config(template, data_dir, ports, system.get("settings") or {})
+        write_config(template, data_dir, ports, settings)
         shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
         environment = {
@@ -163,7 +166,7 @@ def start(
             cwd=data_dir,
             log_path=data_dir / "logs" / "server.log",
         )
-        return MilvusServer(process, ports)
+        return MilvusServer(process, ports, settings)
 
     kept_first_port = min(read_json(kept).values()) if kept.exists() else None
     return start_native(launch, _answers, [*template_ports(template), *_OWN_PORTS], first_port, kept_first_port)
@@ -174,10 +177,7 @@ def _answers(server: MilvusServer) -> bool | None:
     if not _healthy(server):
         return None
     server.connect()
-    try:
-        server.rpc.collections()
-    except ServerError:
-        return None
+    server.rpc.collections()
     return True
 
 
@@ -211,26 +211,29 @@ def open_collection(server: MilvusServer) -> None:
         _LOAD_TIMEOUT_S,
     )
     search = search_request(np.zeros(server.rpc.dimensions(), np.float32), 1, 1, server.rpc.metric_type(), "")
-    wait_for("milvus: a first search", lambda: _searches(server, search), server, _LOAD_TIMEOUT_S, poll_s=0.02)
-
-
-def _searches(server: MilvusServer, search: milvus_pb2.SearchRequest) -> bool | None:
-    try:
-        server.rpc.call("Search", search, milvus_pb2.SearchResults)
-    except ServerError:
-        return None
-    return True
+    wait_for(
+        "milvus: a first search",
+        lambda: server.rpc.call("Search", search, milvus_pb2.SearchResults),
+        server,
+        _LOAD_TIMEOUT_S,
+        poll_s=0.02,
+        patient=True,
+    )
 
 
 def apply(server: Server, ef_search: int) -> None:
     """Nothing: ef travels in each request."""
 
 
-_EXPRESSIONS = {
-    "dataCoord.segment.maxSize": "param.DataCoordCfg.SegmentMaxSize.GetValue()",
-    "dataCoord.segment.sealProportion": "param.DataCoordCfg.SegmentSealProportion.GetValue()",
-    "dataCoord.segment.maxBinlogFileNumber": "param.DataCoordCfg.SegmentMaxBinlogFileNumber.GetValue()",
-}
+def effective_setting(server: MilvusServer, dotted: str) -> Any:
+    """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say (< 2.3.4)."""
+    code = f'param.GetWithDefault("{dotted}", "")'
+    query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
+    try:
+        answer = http_get(f"http://{HOST}:{server.ports['metrics']}/expr?{query}", timeout_s=5.0)
+    except OSError:
+        return None
+    return yaml.safe_load(json.loads(answer)["output"])
 
 
 def probe(server: Server) -> Probe:
@@ -248,7 +251,7 @@ def probe(server: Server) -> Probe:
     state = common_pb2.IndexState.Name(index.state)
     rows = rpc.count()
     replicas = rpc.replicas()
-    nodes = {segment_node for replica in replicas for segment_node in replica.node_ids}
+    nodes = {node for replica in replicas for node in replica.node_ids}
     return Probe(
         version=version.removeprefix("v").removesuffix("-lite"),
         rows=rows,
@@ -271,6 +274,7 @@ def probe(server: Server) -> Probe:
             "ef_construction": int(built["efConstruction"]),
             "ef_search": None,
             "segments": len(segments),
+            **{dotted: effective_setting(milvus, dotted) for dotted in milvus.settings},
         },
         nodes=len(nodes),
         shards=sum(len(replica.shard_replicas) for replica in replicas[:1]),

@@ -134,10 +134,10 @@ def await_searchable(server: WeaviateServer) -> None:
         def found() -> bool | None:
             try:
                 return bool(search(request, timeout=_OPEN_TIMEOUT_S)) or None
-            except grpc.RpcError:
-                return None
+            except grpc.RpcError as error:
+                raise ServerError(f"{error.code().name}: {error.details()}") from None
 
-        wait_for("weaviate: a first search", found, server, _OPEN_TIMEOUT_S)
+        wait_for("weaviate: a first search", found, server, _OPEN_TIMEOUT_S, patient=True)
 
 
 def apply(server: Server, ef_search: int) -> None:

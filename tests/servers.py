@@ -1,0 +1,62 @@
+"""Real servers for tests: artifacts from the user's cache (or made, once), small data, starting and stopping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from anncestry.engines import get
+from anncestry.engines.base import Server
+from anncestry.runtimes import artifacts
+
+ROOT = Path(__file__).resolve().parents[1]
+SYSTEMS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
+STANDALONE = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
+INDEX = {"type": "hnsw", "M": 16, "ef_construction": 200}
+
+
+@dataclass(frozen=True)
+class SmallVectors:
+    """Random rows; for cosine of length 1."""
+
+    base: NDArray[np.float32]
+    category: NDArray[np.uint8]
+    price: NDArray[np.float32]
+    metric: str
+
+
+def small_vectors(metric: str, rows: int = 2000, dimensions: int = 20) -> SmallVectors:
+    random = np.random.default_rng(7)
+    base = random.normal(size=(rows, dimensions)).astype(np.float32)
+    if metric == "cosine":
+        base /= np.linalg.norm(base, axis=1, keepdims=True)
+    category = random.integers(0, 10, rows).astype(np.uint8)
+    return SmallVectors(base, category, random.random(rows).astype(np.float32), metric)
+
+
+def artifact(system: str, out_dir: Path) -> Path:
+    """Folder with the system's artifact, from the cache that the tests of this user share."""
+    entry = SYSTEMS[system]
+    spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"]}
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
+    artifacts.run(spec, out_dir, cache, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
+    return out_dir
+
+
+@contextmanager
+def running(system: str, artifact_dir: Path, data_dir: Path, first_port: int | None = None) -> Iterator[Server]:
+    """A server that is stopped in the end."""
+    entry = SYSTEMS[system]
+    server = get(entry["engine"]).start(artifact_dir, data_dir, entry, STANDALONE, first_port)
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,190 @@
+"""What is run is what was pinned, byte for byte, or it is refused in a sentence that names the system."""
+
+from __future__ import annotations
+
+import lzma
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anncestry.errors import DataError
+from anncestry.provenance.records import sha256_file
+from anncestry.runtimes import artifacts
+
+KEY = "0123456789ab"
+
+
+@pytest.fixture
+def wheel_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A wheel with a packed program in it, that pip finds in a local folder and nowhere else."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    wheel = shelf / "toyserver-1.2.3-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("toyserver/bin/program.lzma", lzma.compress(b"#!/bin/sh\necho toy\n"))
+        archive.writestr("toyserver/config.yaml", "a: 1\n")
+        archive.writestr(
+            "toyserver-1.2.3.dist-info/METADATA", "Metadata-Version: 2.1\nName: toyserver\nVersion: 1.2.3\n"
+        )
+        archive.writestr("toyserver-1.2.3.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("toyserver-1.2.3.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    artifact = {"kind": "wheel", "package": "toyserver", "sha256": sha256_file(wheel)}
+    return {"system": "toy-1.2.3", "version": "1.2.3", "artifact": artifact}
+
+
+def test_a_wheel_is_unpacked_with_its_programs_ready_to_run(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
+    record = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    program = tmp_path / "out" / "toyserver" / "bin" / "program"
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "toy\n"
+    assert "toyserver/bin/program.lzma" not in record["outputs"]
+    hashes = {name: output["sha256"] for name, output in record["outputs"].items()}
+    assert hashes["toyserver/bin/program"] == sha256_file(program)
+    assert record["digest"] == artifacts.digest_of(hashes)
+
+
+def test_an_artifact_is_made_once_and_taken_from_the_cache_then(
+    wheel_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = artifacts.run(wheel_spec, tmp_path / "out1", tmp_path / "cache", KEY)
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    second = artifacts.run(wheel_spec, tmp_path / "out2", tmp_path / "cache", KEY)
+    assert first["digest"] == second["digest"]
+
+
+def test_a_cache_with_a_changed_byte_is_made_again(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
+    first = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    cached = tmp_path / "cache" / "artifact" / KEY / "files" / "toyserver" / "bin" / "program"
+    cached.write_text("#!/bin/sh\necho tampered\n")
+    second = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert second["digest"] == first["digest"]
+    assert "tampered" not in (tmp_path / "out" / "toyserver" / "bin" / "program").read_text()
+    assert [entry.name for entry in (tmp_path / "cache" / "artifact").iterdir()] == [KEY]
+
+
+def test_a_wheel_with_another_digest_is_refused(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
+    wheel_spec["artifact"]["sha256"] = "0" * 64
+    with pytest.raises(DataError, match=r"toy-1\.2\.3: .* sha256 is not the pinned 000000000000…"):
+        artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert not (tmp_path / "out" / "record.json").exists()
+    assert not list((tmp_path / "cache" / "artifact").iterdir())
+
+
+def test_a_version_that_nobody_has_is_refused_with_the_reason(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
+    wheel_spec["version"] = "9.9.9"
+    with pytest.raises(DataError, match=r"toy-1\.2\.3: can't get toyserver 9\.9\.9: .*No matching distribution"):
+        artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+def test_an_unknown_kind_is_refused(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
+    wheel_spec["artifact"]["kind"] = "floppy"
+    with pytest.raises(DataError, match=r"floppy.*known: wheel, go-module"):
+        artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "a\\..\\evil"])
+def test_an_archive_can_not_write_outside_of_its_folder(name: str, tmp_path: Path) -> None:
+    archive = tmp_path / "evil.whl"
+    with zipfile.ZipFile(archive, "w") as members:
+        members.writestr(zipfile.ZipInfo(name), "x")
+    with pytest.raises(DataError, match="points outside"):
+        artifacts.unpack(archive, tmp_path / "inside")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "half.whl"
+    archive.write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.raises(DataError, match=r"half\.whl: damaged"):
+        artifacts.unpack(archive, tmp_path)
+
+
+# Go modules, from a proxy that is a folder.
+
+
+@pytest.fixture
+def go_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A module with one program, on a module proxy that is a folder."""
+    pytest.importorskip("go")
+    module, version = "example.org/toy", "1.0.0"
+    proxy = tmp_path / "proxy" / module / "@v"
+    proxy.mkdir(parents=True)
+    files = {
+        "go.mod": f"module {module}\n\ngo 1.20\n",
+        "cmd/toy-server/main.go": 'package main\n\nvar Stamp = "none"\n\nfunc main() { println(Stamp) }\n',
+    }
+    (proxy / f"v{version}.mod").write_text(files["go.mod"])
+    (proxy / f"v{version}.info").write_text(f'{{"Version": "v{version}"}}')
+    with zipfile.ZipFile(proxy / f"v{version}.zip", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"{module}@v{version}/{name}", text)
+    sources = tmp_path / "sources"
+    for name, text in files.items():
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
+        (sources / name).write_text(text)
+    monkeypatch.setenv("GOPROXY", (tmp_path / "proxy").as_uri())
+    monkeypatch.setenv("GOMODCACHE", str(tmp_path / "modules"))
+    monkeypatch.setenv("GOFLAGS", "-modcacherw")
+    artifact = {
+        "kind": "go-module",
+        "module": module,
+        "main": "./cmd/toy-server",
+        "h1": artifacts.module_h1(sources, f"{module}@v{version}").removeprefix("h1:"),
+        "go": "1.26.6",
+        "stamp": {"main.Stamp": "v1.0.0"},
+    }
+    yield {"system": "toy-1.0.0", "version": version, "artifact": artifact}
+    subprocess.run(["chmod", "-R", "u+w", tmp_path / "modules"], check=False)  # Go makes its modules read-only
+
+
+def test_a_go_module_is_built_as_pinned_whatever_the_users_go_settings(
+    go_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOROOT", "/nowhere")
+    monkeypatch.setenv("GOFLAGS", "-tags=other -mod=vendor")
+    monkeypatch.setenv("GOOS", "plan9")
+    monkeypatch.setenv("GOTOOLCHAIN", "go1.99.9")
+    record = artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    program = tmp_path / "out" / "toy-server"
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stderr == "v1.0.0\n"
+    assert record["toolchain"] == {"go": "1.26.6"}
+    assert str(tmp_path).encode() not in program.read_bytes()
+
+
+def test_a_go_module_with_another_h1_is_refused(go_spec: dict[str, Any], tmp_path: Path) -> None:
+    go_spec["artifact"]["h1"] = "x" * 43 + "="
+    with pytest.raises(DataError, match=r"toy-1\.0\.0: example\.org/toy@v1\.0\.0 is h1:.*not the pinned h1:xxx"):
+        artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+def test_a_go_module_changed_in_the_users_module_cache_is_refused(go_spec: dict[str, Any], tmp_path: Path) -> None:
+    artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    (source,) = (tmp_path / "modules").glob("example.org/toy@*/cmd/toy-server/main.go")
+    source.chmod(0o644)
+    source.write_text(source.read_text().replace("none", "evil"))
+    with pytest.raises(DataError, match="not the pinned"):
+        artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", "another-key1")
+
+
+def test_another_go_than_the_pinned_one_is_refused(go_spec: dict[str, Any], tmp_path: Path) -> None:
+    go_spec["artifact"]["go"] = "1.2.3"
+    with pytest.raises(DataError, match=r"toy-1\.0\.0: pinned to Go 1\.2\.3, the installed one is 1\.26\.6"):
+        artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+def test_a_go_module_that_nobody_has_is_refused_with_the_reason(go_spec: dict[str, Any], tmp_path: Path) -> None:
+    go_spec["version"] = "7.7.7"
+    with pytest.raises(DataError, match=r"toy-1\.0\.0: can't get example\.org/toy@v7\.7\.7: "):
+        artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+def test_no_pip_is_told(wheel_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(DataError, match=r"can't get toyserver 1\.2\.3: no reason given"):
+        artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
