@@ -130,8 +130,11 @@ def test_equal_specs_have_equal_keys_whatever_the_order_of_their_parts(toy):
 def test_a_prefix_has_a_truth_of_its_own(toy):
     toy.files["datasets"]["short"] = {"of": "blobs-l2", "prefix": 300}
     toy.block["datasets"] = ["blobs-l2", "short"]
-    whole, short = (cell for cell in expand(toy).cells if (cell.system, cell.topology) == ("red-1.0", "standalone")
-                    and cell.workload == "k5")
+    whole, short = (
+        cell
+        for cell in expand(toy).cells
+        if (cell.system, cell.topology) == ("red-1.0", "standalone") and cell.workload == "k5"
+    )
     assert whole.download == short.download
     assert whole.truth != short.truth
     assert whole.load != short.load

@@ -35,23 +35,41 @@ class Bench:
             if not Path(cell.vectors_path).exists():
                 spec = {**self.matrix.spec(cell.download, "download"), **entry}
                 download.run(spec, Path(cell.download_path).parent, self.folder / "cache", cell.download)
-                normalize.run(self.matrix.spec(cell.vectors, "normalize"), Path(cell.download_path).parent,
-                              Path(cell.vectors_path).parent, cell.vectors)
+                normalize.run(
+                    self.matrix.spec(cell.vectors, "normalize"),
+                    Path(cell.download_path).parent,
+                    Path(cell.vectors_path).parent,
+                    cell.vectors,
+                )
             if not Path(cell.artifact_path).exists():
-                artifacts.run(self.matrix.spec(cell.artifact, "artifact"), Path(cell.artifact_path).parent,
-                              self.folder / "cache", cell.artifact)
+                artifacts.run(
+                    self.matrix.spec(cell.artifact, "artifact"),
+                    Path(cell.artifact_path).parent,
+                    self.folder / "cache",
+                    cell.artifact,
+                )
 
     def place(self, cell, **more) -> load.Place:
         return load.Place(Path(cell.vectors_path), Path(cell.artifact_path), **{"platform": {}, **more})
 
     def load(self, cell, **more) -> dict:
-        return load.run(self.matrix.spec(cell.load, "load"), cell.load, self.place(cell, **more),
-                        Path(cell.index_path).parent, 50, 7)
+        return load.run(
+            self.matrix.spec(cell.load, "load"),
+            cell.load,
+            self.place(cell, **more),
+            Path(cell.index_path).parent,
+            50,
+            7,
+        )
 
     def query(self, *cells, **more) -> dict[str, str]:
         return session.run(
-            "session", {cell.query: self.matrix.spec(cell.query, "query") for cell in cells},
-            Path(cells[0].index_path), Path(cells[0].index_path), self.place(cells[0], **more), Path("scratch/session/s"),
+            "session",
+            {cell.query: self.matrix.spec(cell.query, "query") for cell in cells},
+            Path(cells[0].index_path),
+            Path(cells[0].index_path),
+            self.place(cells[0], **more),
+            Path("scratch/session/s"),
         )
 
     def record(self, cell) -> dict:
@@ -192,7 +210,10 @@ def test_samples_hold_the_measured_queries_and_warm_up_is_none_of_them(bench):
     assert len(choice.warmup) == 10
     assert not (choice.warmup[:, None] == measured[None]).all(axis=2).any()
     assert samples["ids"].map(len).eq(5).all()
-    assert parquet.read_table(f"scratch/session/s/{ladder.query}/samples.parquet")["client"].unique().to_pylist() == [0, 1]
+    assert parquet.read_table(f"scratch/session/s/{ladder.query}/samples.parquet")["client"].unique().to_pylist() == [
+        0,
+        1,
+    ]
 
 
 def test_warm_up_falls_back_to_base_rows_where_queries_are_too_few(bench):
@@ -323,4 +344,3 @@ def test_two_measurements_never_run_at_once():
     for thread in threads:
         thread.join()
     assert [step.split()[1] for step in order] == ["in", "out", "in", "out"]
-

@@ -83,12 +83,7 @@ class World:
 
     def tidy(self) -> pd.DataFrame:
         """The frame of all cells, from the records that exist."""
-        stages = ("load", "query", "recall")
-        loads, queries, recalls = (
-            [Path(path) for path in sorted({c[f"{stage}_path"] for c in self.cells}) if Path(path).exists()]
-            for stage in stages
-        )
-        return tidy(loads, queries, recalls, self.cells)
+        return tidy(self.cells)
 
     @staticmethod
     def _path(stage: str, *names: str) -> str:

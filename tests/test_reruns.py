@@ -200,4 +200,3 @@ def test_a_key_of_another_matrix_is_refused(toy):
     done = toy.snakemake("results/recall/blobs-l2/red-1.0/standalone/k5@0123456789ab.json", check=False)
     assert done.returncode != 0
     assert "not in the current matrix" in done.stdout + done.stderr
-

@@ -23,9 +23,7 @@ DATASET = {
     "dim": 8,
     "content": {},
     "licence": "synthetic",
-    "sources": [
-        {"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 600, "centers": 6, "seed": 1}
-    ],
+    "sources": [{"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 600, "centers": 6, "seed": 1}],
 }
 
 TOY: dict[str, Any] = {
@@ -110,12 +108,33 @@ class Toy:
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         self.save()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
         done = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-             "--directory", str(self.folder), "--nocolor", *arguments, "all",
-             "--config", f"config_dir={self.folder / 'config'}"],
-            capture_output=True, text=True, env=environment, check=False, stdin=subprocess.DEVNULL, timeout=600,
+            [
+                sys.executable,
+                "-m",
+                "snakemake",
+                "--snakefile",
+                str(ROOT / "Snakefile"),
+                "--cores",
+                "8",
+                "--directory",
+                str(self.folder),
+                "--nocolor",
+                *arguments,
+                "all",
+                "--config",
+                f"config_dir={self.folder / 'config'}",
+            ],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=600,
         )
         if check:
             assert done.returncode == 0, done.stdout + done.stderr

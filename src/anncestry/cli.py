@@ -200,8 +200,7 @@ def table(run: _Run, options: argparse.Namespace) -> None:
     """All numbers of an experiment as one tidy table."""
     run.matrix.spec(options.key, "table")
     numbers, cells = _numbers(run.matrix)
-    paths = {stage: [Path(cell[f"{stage}_path"]) for cell in cells] for stage in ("load", "query", "recall")}
-    frame = numbers.tidy(paths["load"], paths["query"], paths["recall"], cells)
+    frame = numbers.tidy(cells)
     numbers.write(frame, Path(run.matrix.table_path).parent)
 
 

@@ -75,8 +75,14 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
     started = time.monotonic()
     process = NativeProcess.start(
         "flat",
-        [sys.executable, str(Path(__file__).with_name("server.py")), str(data_dir), str(port), str(topology["nodes"]),
-         system.get("settings", {}).get("lie", "")],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("server.py")),
+            str(data_dir),
+            str(port),
+            str(topology["nodes"]),
+            system.get("settings", {}).get("lie", ""),
+        ],
         clean_environment(),
         data_dir,
         data_dir / "server.log",
@@ -108,7 +114,11 @@ def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -
         for first in range(0, len(vectors.base), load["batch_rows"]):
             part = slice(first, first + load["batch_rows"])
             base = np.ascontiguousarray(vectors.base[part])
-            head = {"rows": len(base), "category": vectors.category[part].tolist(), "price": vectors.price[part].tolist()}
+            head = {
+                "rows": len(base),
+                "category": vectors.category[part].tolist(),
+                "price": vectors.price[part].tolist(),
+            }
             try:
                 answer = json.loads(server.call("Insert", head, base.tobytes()))
             except grpc.RpcError:
@@ -136,7 +146,14 @@ def apply(server: FlatServer, ef_search: int) -> None:
 def probe(server: FlatServer) -> Probe:
     said = json.loads(server.call("Probe", {}))
     return Probe(
-        said["version"], said["rows"], said["complete"], f"{said['rows']} rows scanned", said["settings"], said["nodes"], 1, 1
+        said["version"],
+        said["rows"],
+        said["complete"],
+        f"{said['rows']} rows scanned",
+        said["settings"],
+        said["nodes"],
+        1,
+        1,
     )
 
 
@@ -152,5 +169,3 @@ def decode(response: bytes, metric: str) -> tuple[np.ndarray, np.ndarray]:
     values = np.frombuffer(response, np.float64)
     half = len(values) // 2
     return values[:half].astype(np.int64), values[half:]
-
-

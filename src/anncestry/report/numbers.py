@@ -131,22 +131,19 @@ class _Record:
         return "; ".join(failed) or "marked invalid, without a failed gate"
 
 
-def tidy(
-    loads: Sequence[Path], queries: Sequence[Path], recalls: Sequence[Path], cells: Sequence[Mapping[str, Any]]
-) -> pd.DataFrame:
+def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Gather every number of the expected `cells` into one frame, a row a number, in a fixed order.
 
-    `loads`, `queries` and `recalls` are the records at hand; each of `cells` names dataset, system, topology, workload
-    and load_path, query_path, recall_path (the latter two may be None). A record that no cell expects is left out.
+    Each of `cells` names dataset, system, topology, workload and load_path, query_path, recall_path (the latter two
+    may be None); a record that no cell names is left out.
     A number that can't be had (record missing, invalid, or without it) keeps its row: its value is NaN and `reason`
     says why. DataError for a record of another cell, and for one that was made from something else than is there.
     """
-    given = {path.resolve() for path in (*loads, *queries, *recalls)}
     records: dict[str, _Record] = {}
 
     def find(cell: Mapping[str, Any], stage: str) -> _Record | None:
         text = cell.get(f"{stage}_path")
-        if not text or Path(text).resolve() not in given or not Path(text).exists():
+        if not text or not Path(text).exists():
             return None
         path = str(text)
         if path not in records:
