@@ -139,11 +139,10 @@ def test_the_clients_are_kept_for_the_next_run(driver, echo, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_an_error_not_a_run_of_zeros(tmp_path):
-    class Nobody:
-        transport = {"kind": "grpc", "target": "127.0.0.1:1", "method": "/echo.Echo/Say"}
-
+    gone = Echo()
+    gone.server.stop(None).wait()
     with Driver() as driver, pytest.raises(ServerError, match="client 0 of the driver failed"):
-        drive(driver, Nobody(), tmp_path, [[0]], timeout_s=0.5)
+        drive(driver, gone, tmp_path, [[0]], timeout_s=0.5)
 
 
 def test_closing_the_driver_leaves_no_process(echo, tmp_path):

@@ -1,4 +1,4 @@
-"""A toy matrix on the flat engine: 2 datasets × 2 systems × 2 topologies × 2 workloads, and ways to run Snakemake on it."""
+"""A toy matrix on the flat engine: 2 datasets × 2 systems × 2 topologies × 2 workloads, and Snakemake run on it."""
 
 from __future__ import annotations
 
@@ -108,10 +108,7 @@ class Toy:
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         self.save()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        }
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [
                 sys.executable,

@@ -345,7 +345,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.log:
             options.log.parent.mkdir(parents=True, exist_ok=True)
             original = sys.stderr
-            sys.stderr = _Tee(original, stack.enter_context(open(options.log, "w")))  # type: ignore[assignment]
+            sys.stderr = _Tee(original, stack.enter_context(open(options.log, "w")))
             stack.callback(setattr, sys, "stderr", original)
         try:
             options.function(_Run(options.experiment), options)

@@ -83,10 +83,7 @@ class Store:
             os._exit(4)
         query = np.frombuffer(body, np.float32)
         metric = {"l2": "cosine", "cosine": "l2"}[self.metric] if self.lie == "wrong-metric" else self.metric
-        if metric == "l2":
-            far = np.square(self.vectors - query).sum(axis=1)
-        else:
-            far = 1 - self.vectors @ query
+        far = np.square(self.vectors - query).sum(axis=1) if metric == "l2" else 1 - self.vectors @ query
         keep = np.ones(len(far), bool)
         wanted = head.get("filter")
         if wanted and self.lie != "ignore-filter":
