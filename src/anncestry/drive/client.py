@@ -20,6 +20,7 @@ from typing import Any
 OK, ERROR, TIMEOUT = 0, 1, 2
 _SAMPLE = struct.Struct("<IHHqqqQQ")
 _SPIN_NS = 200_000
+_CONNECT_S = 10.0
 
 Call = Callable[[bytes], bytes]
 
@@ -44,7 +45,10 @@ def _grpc(transport: dict[str, Any], timeout_s: float) -> Call:
             ("grpc.enable_http_proxy", 0),
         ],
     )
-    grpc.channel_ready_future(channel).result(timeout=timeout_s)
+    try:
+        grpc.channel_ready_future(channel).result(timeout=min(timeout_s, _CONNECT_S))
+    except grpc.FutureTimeoutError:
+        raise CallError(f"no connection to {transport['target']}", timeout=True) from None
     method = channel.unary_unary(transport["method"])
 
     def call(request: bytes) -> bytes:

@@ -156,7 +156,6 @@ def start(
             "DEPLOY_MODE": "STANDALONE",
             "METRICS_PORT": str(ports["metrics"]),
             "MILVUSCONF": str(data_dir / "configs"),
-            "MILVUS_RUN_DIR": str(data_dir / "run"),
             "HOME": str(data_dir),
         }
         process = NativeProcess.start(

@@ -1,0 +1,175 @@
+"""When something goes wrong: a clear sentence, exit ≠ 0, nothing lost, and the next run does only what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.toy import ROOT, Toy
+
+FINISH = {"table": 1, "report": 1, "all": 1}
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """One dataset, two systems, standalone, two workloads."""
+    toy = Toy.make(tmp_path / "toy")
+    toy.block["datasets"] = ["blobs-l2"]
+    toy.block["topologies"] = ["standalone"]
+    return toy
+
+
+def fails(toy: Toy, *words: str, arguments: tuple[str, ...] = ()) -> str:
+    done = toy.snakemake(*arguments, check=False)
+    text = done.stdout + done.stderr
+    assert done.returncode != 0, text
+    for word in words:
+        assert word in text, text
+    return text
+
+
+def present(toy: Toy, stage: str, system: str) -> list[Path]:
+    return sorted((toy.folder / "results" / stage).rglob(f"*/{system}/**/*@*.json"))
+
+
+def test_a_server_that_dies_during_the_load_costs_its_own_cells_only(toy):
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-load"}
+    fails(toy, "anncestry load: flat", "out of memory while inserting, the end", arguments=("--keep-going",))
+    assert len(present(toy, "recall", "red-1.0")) == 2
+    assert present(toy, "load", "blue-1.0") == present(toy, "query", "blue-1.0") == []
+    assert toy.jobs() == {"load": 1, "record": 1, "session": 1, "query": 2, "recall": 2, **FINISH}
+
+
+def test_a_server_that_dies_during_a_query_run_costs_that_workload_only(toy):
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-query"}  # of workload k7 only
+    toy.block["workloads"].append("k7")
+    fails(toy, "segmentation fault in search, the end", "k7 on blue-1.0, blobs-l2", arguments=("--keep-going",))
+    assert len(present(toy, "recall", "red-1.0")) == 3
+    assert {path.name.split("@")[0] for path in present(toy, "recall", "blue-1.0")} == {"k5", "k5-category"}
+    missing = {"session": 1, "query": 1, "recall": 1, **FINISH}
+    assert toy.jobs() == missing
+    fails(toy, "segmentation fault in search, the end")
+    assert toy.jobs() == missing, "a failed session is tried again, not taken for a complete one"
+
+
+def test_a_server_that_does_not_come_up_shows_its_log(toy):
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "no-start"}
+    fails(toy, "the data folder was written by a newer version", arguments=("--keep-going",))
+    assert len(present(toy, "recall", "red-1.0")) == 2
+
+
+def test_an_invalid_record_is_on_the_page_with_its_reason_and_is_no_number_anywhere(toy):
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "lose-rows"}
+    toy.snakemake()
+    (table,) = (toy.folder / "results" / "table").glob("*/numbers.json")
+    numbers = json.loads(table.read_text())
+    of_blue = [row for row in numbers if row["system"] == "blue-1.0"]
+    assert len(of_blue) > 50
+    assert {row["value"] for row in of_blue} == {None}
+    assert any("538 of 540 rows" in row["reason"] for row in of_blue)
+    assert all(row["value"] is not None for row in numbers if row["system"] == "red-1.0" and row["metric"] == "p50_ms")
+    page = (toy.folder / "reports" / "default" / "index.html").read_text()
+    assert "538 of 540 rows" in page
+    assert toy.jobs() == {}
+
+
+def test_a_dataset_of_another_content_than_pinned_is_refused(toy):
+    toy.files["datasets"]["blobs-l2"]["content"] = {"base": "0" * 64, "queries": "1" * 64}
+    fails(toy, "anncestry download: ", "blobs-l2", "0000")
+    assert not list((toy.folder / "data").rglob("record.json"))
+
+
+def test_no_network_is_said_with_every_source_that_was_tried(toy):
+    toy.files["datasets"]["blobs-l2"]["sources"] = [
+        {"kind": "url", "format": "hdf5", "url": "http://127.0.0.1:9/one.hdf5"},
+        {"kind": "url", "format": "hdf5", "url": "http://127.0.0.1:9/two.hdf5"},
+    ]
+    text = fails(toy, "anncestry download: ", "blobs-l2", "one.hdf5", "two.hdf5")
+    assert "Traceback" not in text
+
+
+def test_a_truncated_file_is_refused_by_name_and_its_repair_is_enough(toy, tmp_path):
+    rows = np.random.RandomState(1).rand(600, 8).astype("<f4")
+    whole = b"".join(np.int32(8).tobytes() + row.tobytes() for row in rows)
+    base, queries = tmp_path / "base.fvecs", tmp_path / "queries.fvecs"
+    base.write_bytes(whole[: 540 * 36 - 5])
+    queries.write_bytes(whole[540 * 36 :])
+    source = {"kind": "file", "format": "fvecs", "base": str(base), "queries": str(queries)}
+    toy.files["datasets"]["blobs-l2"]["sources"] = [source]
+    fails(toy, "base.fvecs")
+    base.write_bytes(whole[: 540 * 36])
+    toy.snakemake()
+    assert toy.jobs() == {}
+
+
+def test_a_vector_that_is_no_number_is_refused_by_file_and_row(toy, tmp_path):
+    rows = np.random.RandomState(1).rand(540, 8).astype("f4")
+    rows[77, 3] = np.nan
+    np.save(tmp_path / "base.npy", rows)
+    np.save(tmp_path / "queries.npy", np.random.RandomState(2).rand(60, 8).astype("f4"))
+    source = {
+        "kind": "file",
+        "format": "npy",
+        "base": str(tmp_path / "base.npy"),
+        "queries": str(tmp_path / "queries.npy"),
+    }
+    toy.files["datasets"]["blobs-l2"]["sources"] = [source]
+    fails(toy, "base.npy", "77")
+
+
+def test_bad_config_is_one_sentence_before_anything_runs(toy):
+    toy.block["workloads"].append("k55")
+    text = fails(toy, "unknown workload 'k55'", "did you mean 'k5'")
+    assert "Traceback" not in text
+    assert not (toy.folder / "data").exists()
+
+
+def test_an_unknown_config_key_on_the_command_line_is_refused(toy):
+    fails(toy, "--config dataset=", "unknown key", arguments=("--config", "dataset=x"))
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Processes that work in a toy's folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "pid"]):
+        if str(folder) in " ".join(process.info["cmdline"] or []):
+            found.append(" ".join(process.info["cmdline"]))
+    return found
+
+
+def test_a_run_that_is_killed_leaves_no_server_and_the_next_one_completes_it(toy):
+    toy.files["workloads"]["k5"] = {**toy.files["workloads"]["k5"], "duration_s": 30}
+    toy.save()
+    with subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
+         "--directory", str(toy.folder), "all", "--config", f"config_dir={toy.folder / 'config'}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as run:  # fmt: skip
+        deadline = time.monotonic() + 120
+        while not list((toy.folder / "scratch").rglob("run0/job.json")):
+            assert time.monotonic() < deadline and run.poll() is None
+            time.sleep(0.1)
+        os.killpg(run.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while leftovers(toy.folder):
+        assert time.monotonic() < deadline, leftovers(toy.folder)
+        time.sleep(0.2)
+    toy.files["workloads"]["k5"]["duration_s"] = 1
+    toy.save()
+    subprocess.run(
+        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--unlock",
+         "--directory", str(toy.folder), "--config", f"config_dir={toy.folder / 'config'}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True,
+    )  # fmt: skip
+    toy.snakemake()
+    assert toy.jobs() == {}
