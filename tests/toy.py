@@ -106,7 +106,9 @@ class Toy:
         for names in self.block.values():
             del names[1:]
 
-    def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def snakemake(
+        self, *arguments: str, check: bool = True, config: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
         self.save()
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
@@ -125,6 +127,7 @@ class Toy:
                 "all",
                 "--config",
                 f"config_dir={self.folder / 'config'}",
+                *config,
             ],
             capture_output=True,
             text=True,

@@ -8,9 +8,11 @@ Exit status: 0 done, 2 something that the user can mend (one sentence says what)
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -157,10 +159,11 @@ def query(run: _Run, options: argparse.Namespace) -> None:
     state = records.read_json(session_file)["cells"].get(options.key, "was not part of the session")
     folder = session_file.parent / options.key
     if state != "ok":
-        # The next run must measure this cell again instead of finding this session complete.
-        session_file.unlink(missing_ok=True)
+        # The other cells still need this session; the next run must not find it complete, but try again.
+        session_file.with_name("failed").touch()
         raise ServerError(f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}: {state}")
     promote(folder / "record.json", Path(cell.query_path), stage="query", key=options.key)
+    shutil.rmtree(folder)
 
 
 def recall(run: _Run, options: argparse.Namespace) -> None:
@@ -317,6 +320,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _note_time(command: str, started: float) -> None:
+    """Append when this command ran to the file that ANNCESTRY_TIMELINE names, if it names one (`make bench` does)."""
+    timeline = os.environ.get("ANNCESTRY_TIMELINE")
+    if timeline:
+        with open(timeline, "a") as file:
+            file.write(json.dumps({"command": command, "start": started, "end": time.time()}) + "\n")
+
+
 class _Tee:
     """Standard error and a log file at once."""
 
@@ -347,6 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
             original = sys.stderr
             sys.stderr = _Tee(original, stack.enter_context(open(options.log, "w")))
             stack.callback(setattr, sys, "stderr", original)
+        stack.callback(_note_time, options.command, time.time())
         try:
             options.function(_Run(options.experiment), options)
         except UserError as error:

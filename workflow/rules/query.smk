@@ -12,7 +12,7 @@ rule session:
             )
         ),
     output:
-        session="scratch/session/{key}/session.json",
+        session=temp("scratch/session/{key}/session.json"),
     log:
         "logs/session/{key}.log",
     conda:

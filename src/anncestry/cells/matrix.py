@@ -315,6 +315,6 @@ class _Expander:
         )
 
 
-def session_key(load: str, queries: Iterable[str]) -> str:
+def session_key(load: str, queries: Iterable[str], attempt: int) -> str:
     """Key of a query session: one server on one loaded index, measuring these cells, interleaved."""
-    return key_of({"stage": "session", "load": load, "queries": sorted(queries)})
+    return key_of({"stage": "session", "load": load, "queries": sorted(queries), "attempt": attempt})

@@ -23,6 +23,11 @@ class Session:
         """Written when all cells of the session were tried."""
         return f"scratch/session/{self.key}/session.json"
 
+    @property
+    def failed_path(self) -> str:
+        """Written by a cell that the session could not measure: the next run makes another attempt."""
+        return f"scratch/session/{self.key}/failed"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -49,10 +54,20 @@ def make(matrix: Matrix) -> Plan:
     sessions: dict[str, Session] = {}
     session_of: dict[str, Session] = {}
     for load, cells in missing.items():
-        session = Session(session_key(load, (cell.query for cell in cells)), tuple(cells))
+        session = _next_attempt(load, tuple(cells))
         sessions[session.key] = session
         session_of.update({cell.query: session for cell in cells})
     return Plan(sessions, session_of)
+
+
+def _next_attempt(load: str, cells: tuple[Cell, ...]) -> Session:
+    """The first session of these cells that has not failed yet."""
+    attempt = 0
+    while True:
+        session = Session(session_key(load, (cell.query for cell in cells), attempt), cells)
+        if not os.path.exists(session.failed_path):  # noqa: PTH110
+            return session
+        attempt += 1
 
 
 def refuse_half_clone(root: Path) -> None:

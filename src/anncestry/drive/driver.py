@@ -11,12 +11,14 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from anncestry.errors import ServerError
 
+_CHECK_S = 0.5
 _LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: long enough for the word to reach every client before it."""
 
@@ -50,10 +52,11 @@ class Driver:
         """Process ids of all clients."""
         return [client.pid for client in self._clients]
 
-    def run(self, folder: Path, give_up_s: float = 600.0) -> dict[str, Any]:
+    def run(self, folder: Path, give_up_s: float = 600.0, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Run the job in `folder` and write its done.json; returns its content.
 
-        ServerError if a client can't connect or dies; requests that fail are samples, not errors.
+        ServerError if a client can't connect or dies; requests that fail are samples, not errors. `check` is called
+        twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts).
         """
         job = json.loads((folder / "job.json").read_text())
         while len(self._clients) < job["clients"]:
@@ -61,11 +64,11 @@ class Driver:
         clients = self._clients[: job["clients"]]
         for number, client in enumerate(clients):
             self._tell(client, f"job {number} {folder.resolve()}")
-        self._answers(clients, "ready", give_up_s)
+        self._answers(clients, "ready", give_up_s, check)
         zero_ns = time.monotonic_ns() + _LEAD_NS
         for client in clients:
             self._tell(client, f"go {zero_ns}")
-        parts = [json.loads(text) for text in self._answers(clients, "done", give_up_s)]
+        parts = [json.loads(text) for text in self._answers(clients, "done", give_up_s, check)]
         done = {"zero_ns": zero_ns, "end_ns": time.monotonic_ns(), "clients": parts}
         (folder / "done.json").write_text(json.dumps(done))
         return done
@@ -79,7 +82,9 @@ class Driver:
         except BrokenPipeError:
             raise ServerError(f"a client of the driver died (exit {client.poll()})") from None
 
-    def _answers(self, clients: list[subprocess.Popen[str]], word: str, give_up_s: float) -> list[str]:
+    def _answers(
+        self, clients: list[subprocess.Popen[str]], word: str, give_up_s: float, check: Callable[[], None]
+    ) -> list[str]:
         """One line from every client, in their order; each must start with `word`."""
         answers: dict[int, str] = {}
         deadline = time.monotonic() + give_up_s
@@ -88,10 +93,15 @@ class Driver:
                 assert client.stdout is not None
                 selector.register(client.stdout, selectors.EVENT_READ, number)
             while len(answers) < len(clients):
-                events = selector.select(timeout=max(0.0, deadline - time.monotonic()))
-                if not events:
+                events = selector.select(timeout=_CHECK_S)
+                try:
+                    if not events:
+                        check()
+                        if time.monotonic() > deadline:
+                            raise ServerError(f"the driver's clients gave no answer within {give_up_s:.0f} s")
+                except ServerError:
                     self.close()
-                    raise ServerError(f"the driver's clients gave no answer within {give_up_s:.0f} s")
+                    raise
                 for event, _ in events:
                     line = event.fileobj.readline()  # type: ignore[union-attr]
                     selector.unregister(event.fileobj)
@@ -113,7 +123,7 @@ class Driver:
                     pass
         for client in self._clients:
             try:
-                client.wait(timeout=5)
+                client.wait(timeout=1)
             except subprocess.TimeoutExpired:
                 client.kill()
                 client.wait()

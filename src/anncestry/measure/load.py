@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
         data_dir.mkdir(parents=True)
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
         print(f"{label}: starting the server", file=sys.stderr, flush=True)
+        up_from = time.monotonic()
         server = engine.start(
             place.artifact.parent.resolve(), data_dir, spec["system"], spec["topology"], first_port=place.first_port
         )
@@ -116,6 +118,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
             server.check_alive()
         finally:
             ending = server.stop()
+        up_s = time.monotonic() - up_from
         shutil.rmtree(out_dir / "oracle", ignore_errors=True)
         judged += [gates.alone(waited_s), gates.on_platform(spec["platform"])]
         storage = _storage(engine, data_dir, vectors)
@@ -135,6 +138,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
             "start_s": server.start_s,
             "stop_s": ending.seconds,
             "stop_signal": ending.signal,
+            "up_s": up_s,
         },
         "artifact": artifact_facts(built),
         "batches": result.batches,

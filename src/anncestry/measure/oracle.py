@@ -59,7 +59,7 @@ def ask(
         prime=every[:, :0],
         timeout_s=timeout_s,
     )
-    driver.run(folder)
+    driver.run(folder, check=server.check_alive)
     outcome = protocol.read_outcome(folder)
     return decode(engine, outcome.responses, outcome.samples["status"], k, metric)
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -151,6 +152,7 @@ class _Session:
         self.ef_search: int | None = None
         self.open_s: list[float] = []
         self.start_s: list[float] = []
+        self.up_from, self.up_s = 0.0, 0.0
         self.gates: list[Gate] = []
         self.facts: dict[str, Any] = {}
 
@@ -160,6 +162,7 @@ class _Session:
         """A server on a fresh copy of the loaded index, searchable."""
         data_dir = (self.out_dir / "serve" / "data").resolve()
         copy_tree(self.index_record.parent / "data", data_dir)
+        self.up_from = time.monotonic()
         self.server = self.engine.start(
             self.place.artifact.parent.resolve(),
             data_dir,
@@ -177,6 +180,7 @@ class _Session:
         if self.server is not None:
             self.server.stop()
             self.server = None
+            self.up_s += time.monotonic() - self.up_from
         shutil.rmtree(self.out_dir / "serve", ignore_errors=True)
 
     def apply(self, ef_search: int) -> None:
@@ -218,7 +222,7 @@ class _Session:
             timeout_s=work["timeout_s"],
             duration_s=work.get("duration_s"),
         )
-        done = driver.run(folder)
+        done = driver.run(folder, check=server.check_alive)
         sampler.sample()
         cell.runs[number] = (done["zero_ns"] / 1e9, done["end_ns"] / 1e9)
         server.check_alive()
@@ -437,7 +441,7 @@ def run(
         session.gates += [gates.alone(waited_s), gates.on_platform(session.spec["platform"])]
     table = sampler.table()
     shared = {
-        "server": {**session.facts, "start_s": session.start_s, "open_s": session.open_s},
+        "server": {**session.facts, "start_s": session.start_s, "open_s": session.open_s, "up_s": session.up_s},
         "artifact": artifact_facts(session.built),
         "platform": {**machine, "load_average_before": round(load_before, 2)},
         "clients": package_versions("grpcio", "protobuf", "pymilvus", "weaviate-client", "numpy"),

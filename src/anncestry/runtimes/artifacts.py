@@ -185,7 +185,7 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
 def module_h1(folder: Path, prefix: str) -> str:
     """Go's h1 of a module's unpacked files: sha256 over the lines "sha256  PREFIX/path", sorted by path, in base64.
 
-    https://pkg.go.dev/golang.org/x/mod/sumdb/dirhash#Hash1
+    As `Hash1` of Go's own module golang.org/x/mod/sumdb/dirhash.
     """
     paths = sorted(f"{prefix}/{name}" for name in (p.relative_to(folder) for p in folder.rglob("*") if p.is_file()))
     digest = hashlib.sha256()
