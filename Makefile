@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # A matrix other than the default one: make all EXPERIMENT=smoke
 EXPERIMENT ?= default
-CONFIG := $(if $(filter default,$(EXPERIMENT)),,--config experiment=$(EXPERIMENT))
+CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIMENT))
 
 .PHONY: all env test test-quick bench lint format lock clean help
 

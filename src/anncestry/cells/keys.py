@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ def key_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(spec).encode()).hexdigest()[:KEY_DIGITS]
 
 
-@cache
 def source_digest(files: tuple[Path, ...]) -> str:
     """One digest over the names and contents of source files, for stages that are cheap to repeat."""
     digest = hashlib.sha256()

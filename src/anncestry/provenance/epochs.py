@@ -23,7 +23,7 @@ _SOURCES = {
     "artifact": ["runtimes/artifacts.py"],
     "download": ["datasets/formats.py", "datasets/sources.py", "datasets/download.py"],
     "normalize": ["datasets/normalize.py", "datasets/metadata.py"],
-    "truth": ["datasets/truth.py", "datasets/distance.py"],
+    "truth": ["datasets/truth.py", "datasets/distance.py", "datasets/idlists.py"],
     "load": [
         "measure/load.py",
         "measure/oracle.py",
@@ -31,12 +31,13 @@ _SOURCES = {
         "metrics/resources.py",
         "metrics/storage.py",
         "runtimes/native.py",
+        "runtimes/_exec.py",
         "engines",
         "provenance/gates.py",
         "provenance/platform.py",
     ],
     "query": ["measure/session.py", "measure/answers.py", "metrics/latency.py", "drive"],
-    "recall": ["measure/recall.py", "metrics/recall.py"],
+    "recall": ["measure/recall.py", "metrics/recall.py", "datasets/distance.py", "datasets/idlists.py"],
 }
 
 

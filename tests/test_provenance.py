@@ -1,0 +1,149 @@
+"""Records are whole or absent, name what they were made from, and notice a changed byte; epochs guard the measuring."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from anncestry.errors import ConfigError, DataError
+from anncestry.provenance import epochs, promote, records
+from tests.toy import ROOT
+
+
+def write(folder, **more):
+    (folder / "made.bin").write_bytes(b"made")
+    (folder / "source.bin").write_bytes(b"source")
+    return records.write_record(
+        folder / "record.json", stage="query", key="0123456789ab", spec={"stage": "query"}, body={"valid": True},
+        inputs={"source": folder / "source.bin"}, outputs={"samples": folder / "made.bin"}, **more,
+    )  # fmt: skip
+
+
+def test_a_record_names_inputs_outputs_and_code(tmp_path):
+    record = write(tmp_path)
+    assert records.read_record(tmp_path / "record.json", stage="query", key="0123456789ab") == record
+    assert record["outputs"]["samples"] == {
+        "path": "made.bin",
+        "sha256": records.sha256_file(tmp_path / "made.bin"),
+        "bytes": 4,
+    }
+    assert record["inputs"]["source"]["sha256"] == records.sha256_file(tmp_path / "source.bin")
+    assert len(record["code"]["commit"]) == 40
+
+
+@pytest.mark.parametrize("position", [0, 3])
+def test_one_changed_byte_is_found_and_named(tmp_path, position):
+    record = write(tmp_path)
+    content = bytearray((tmp_path / "made.bin").read_bytes())
+    content[position] ^= 1
+    (tmp_path / "made.bin").write_bytes(content)
+    with pytest.raises(DataError, match=r"made\.bin: sha256"):
+        records.verify_outputs(tmp_path / "record.json", record)
+
+
+def test_a_missing_output_is_named(tmp_path):
+    record = write(tmp_path)
+    (tmp_path / "made.bin").unlink()
+    with pytest.raises(DataError, match=r"made\.bin: missing"):
+        records.verify_outputs(tmp_path / "record.json", record)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: "[]", "not a record"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema version 2"),
+        (
+            lambda text: text.replace('"stage": "query",\n "key"', '"stage": "load",\n "key"'),
+            "stage load, expected query",
+        ),
+        (lambda text: text.replace("0123456789ab", "ba9876543210"), "belongs to another spec"),
+    ],
+)
+def test_a_truncated_foreign_or_newer_record_is_refused_by_name(tmp_path, edit, words):
+    write(tmp_path)
+    path = tmp_path / "record.json"
+    path.write_text(edit(path.read_text()))
+    with pytest.raises(DataError, match=words) as error:
+        records.read_record(path, stage="query", key="0123456789ab")
+    assert "record.json" in str(error.value)
+
+
+def test_an_interrupted_write_leaves_neither_a_file_nor_a_temporary(tmp_path):
+    with pytest.raises(RuntimeError), records.replacing(tmp_path / "a.json") as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_write_keeps_what_was_there(tmp_path):
+    (tmp_path / "a.json").write_text("old")
+    with pytest.raises(RuntimeError), records.replacing(tmp_path / "a.json") as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert (tmp_path / "a.json").read_text() == "old"
+
+
+def test_infinity_and_nan_never_reach_a_record(tmp_path):
+    with pytest.raises(ValueError, match="Out of range"):
+        records.write_json(tmp_path / "a.json", {"p50_ms": float("inf")})
+
+
+def test_what_changed_on_its_way_to_the_results_is_not_published(tmp_path):
+    write(tmp_path)
+    (tmp_path / "made.bin").write_bytes(b"MADE")
+    with pytest.raises(DataError, match=r"made\.bin"):
+        promote.promote(tmp_path / "record.json", tmp_path / "out" / "k10@0123456789ab.json",
+                        stage="query", key="0123456789ab")  # fmt: skip
+    assert not (tmp_path / "out" / "k10@0123456789ab.json").exists()
+
+
+def test_a_published_record_names_its_files_beside_it(tmp_path):
+    write(tmp_path)
+    target = tmp_path / "out" / "k10@0123456789ab.json"
+    promote.promote(tmp_path / "record.json", target, stage="query", key="0123456789ab")
+    published = records.read_record(target)
+    assert published["outputs"]["samples"]["path"] == "k10@0123456789ab.samples.bin"
+    records.verify_outputs(target, published)
+
+
+def test_measuring_code_is_what_its_epochs_say():
+    assert epochs.changed(ROOT / "config" / "epochs.yaml") == [], "run `anncestry epochs` and follow what it says"
+
+
+def test_changed_measuring_code_is_noticed_until_it_is_bumped_or_attested(tmp_path, monkeypatch):
+    path = tmp_path / "epochs.yaml"
+    shutil.copy(ROOT / "config" / "epochs.yaml", path)
+    before = epochs._read(path)
+    edited = tmp_path / "session.py"
+    edited.write_text("# another way to measure\n")
+    real = epochs.sources
+    monkeypatch.setattr(epochs, "sources", lambda stage: (*real(stage), edited) if stage == "query" else real(stage))
+    assert epochs.changed(path) == ["query"]
+    epochs.settle(path, ["query"], "a remark only")
+    assert epochs.changed(path) == []
+    assert epochs._read(path)["query"]["epoch"] == before["query"]["epoch"]
+    assert epochs._read(path)["query"]["attested"][-1] == "a remark only"
+    edited.write_text("# yet another\n")
+    assert epochs.changed(path) == ["query"]
+    epochs.settle(path, ["query"], None)
+    assert epochs.changed(path) == []
+    assert epochs._read(path)["query"]["epoch"] == before["query"]["epoch"] + 1
+    assert path.read_text().startswith("# What measuring means")
+    with pytest.raises(ConfigError, match="unknown stage 'qury'"):
+        epochs.settle(path, ["qury"], None)
+
+
+def test_every_measuring_module_belongs_to_a_stage():
+    covered = {path for stage in epochs._SOURCES for path in epochs.sources(stage)}
+    package = ROOT / "src" / "anncestry"
+    measuring = {
+        path
+        for folder in ("measure", "drive", "engines", "datasets", "metrics", "runtimes")
+        for path in (package / folder).rglob("*.py")
+        if path.stat().st_size and not (path.name == "__init__.py" and path.parent.parent == package)
+    }
+    assert {os.path.relpath(path, package) for path in measuring - covered} == set()
