@@ -111,7 +111,6 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def go_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A module with one program, on a module proxy that is a folder."""
-    pytest.importorskip("go")
     module, version = "example.org/toy", "1.0.0"
     proxy = tmp_path / "proxy" / module / "@v"
     proxy.mkdir(parents=True)

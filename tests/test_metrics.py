@@ -75,6 +75,15 @@ def test_resources_are_attributed_to_the_phase_in_which_they_were_used():
     assert resources.attribute(table(rows), "client", [(2.0, 6.0)]) is None
 
 
+def test_what_is_neither_the_server_s_nor_the_client_s_is_somebody_else_s():
+    rates = {"server": 1.0, "client": 0.5, "host": 1.9, "steal": 0.1}
+    rows = [(float(t), group, rate * t, 1.0, 0.0, 0.0) for t in range(11) for group, rate in rates.items()]
+    found = resources.by_group(table(rows), {"query": [(2.0, 4.0), (6.0, 8.0)]})
+    assert found["server"]["query"]["cpu_avg_pct"] == pytest.approx(100)
+    assert found["other"]["query"]["cpu_avg_pct"] == pytest.approx(40)
+    assert found["steal"]["query"]["cpu_avg_pct"] == pytest.approx(10)
+
+
 def test_the_peak_is_higher_than_the_average_of_an_uneven_phase():
     rows = [(float(t), "server", 4.0 if t >= 5 else max(0.0, t - 4) * 4, 1.0, 0.0, 0.0) for t in range(11)]
     found = resources.attribute(table(rows), "server", [(0.0, 10.0)])

@@ -117,6 +117,7 @@ def test_measuring_code_is_what_its_epochs_say():
 def test_changed_measuring_code_is_noticed_until_it_is_bumped_or_attested(tmp_path, monkeypatch):
     path = tmp_path / "epochs.yaml"
     shutil.copy(ROOT / "config" / "epochs.yaml", path)
+    epochs.settle(path, list(epochs._SOURCES), "where this test starts")
     before = epochs._read(path)
     edited = tmp_path / "session.py"
     edited.write_text("# another way to measure\n")

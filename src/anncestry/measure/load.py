@@ -18,7 +18,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe
 from anncestry.measure import oracle
 from anncestry.measure.vectors import Vectors, open_vectors
-from anncestry.metrics.resources import Sampler, attribute
+from anncestry.metrics.resources import Sampler, by_group
 from anncestry.metrics.storage import allocated_mib
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
@@ -120,7 +120,9 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
             ending = server.stop()
         up_s = time.monotonic() - up_from
         shutil.rmtree(out_dir / "oracle", ignore_errors=True)
-        judged += [gates.alone(waited_s), gates.on_platform(spec["platform"])]
+        resources_used = _resources(sampler.table(), result)
+        others_pct = resources_used["other"]["load"]["cpu_avg_pct"]
+        judged += [gates.alone(waited_s, others_pct), gates.on_platform(spec["platform"])]
         storage = _storage(engine, data_dir, vectors)
 
     resources = out_dir / "resources.parquet"
@@ -131,7 +133,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
         "rows": len(vectors.base),
         "dim": int(vectors.base.shape[1]),
         "times": _times(result),
-        "resources": _resources(table, result),
+        "resources": resources_used,
         "storage": storage,
         "server": {
             **probe_facts(probe),
@@ -169,18 +171,10 @@ def _times(result: LoadResult) -> dict[str, float | None]:
     }
 
 
-def _resources(table: Any, result: LoadResult) -> dict[str, dict[str, Any]]:
+def _resources(table: Any, result: LoadResult) -> dict[str, dict[str, dict[str, Any]]]:
+    """What every group used, in the whole load and in each of its phases."""
     whole = [(result.phases[0].start_s, result.phases[-1].end_s)]
-    windows = {phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}
-    found: dict[str, dict[str, Any]] = {}
-    for group, phases in (
-        ("server", {"load": whole, **windows}),
-        ("client", {"load": whole}),
-        ("host", {"load": whole}),
-    ):
-        used = {name: attribute(table, group, window) for name, window in phases.items()}
-        found[group] = {name: facts for name, facts in used.items() if facts is not None}
-    return found
+    return by_group(table, {"load": whole, **{phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}})
 
 
 def _storage(engine: Engine, data_dir: Path, vectors: Vectors) -> dict[str, Any]:

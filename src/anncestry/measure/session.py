@@ -37,7 +37,7 @@ from anncestry.measure import oracle
 from anncestry.measure.load import Place, artifact_facts, probe_facts, probe_gates
 from anncestry.measure.vectors import Choice, Vectors, choose, open_vectors
 from anncestry.metrics import latency
-from anncestry.metrics.resources import Sampler, attribute
+from anncestry.metrics.resources import Sampler, by_group
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
@@ -152,7 +152,7 @@ class _Session:
         self.ef_search: int | None = None
         self.open_s: list[float] = []
         self.start_s: list[float] = []
-        self.up_from, self.up_s = 0.0, 0.0
+        self.up_from, self.up_s, self.waited_s = 0.0, 0.0, 0.0
         self.gates: list[Gate] = []
         self.facts: dict[str, Any] = {}
 
@@ -297,8 +297,11 @@ class _Session:
             worst, checked = max(worst, error), checked + pairs
             runs.append(latency.Run(samples["due_ns"], samples["latency_ns"], answered.status, work.get("duration_s")))
             tables.append(_samples_table(number, rows, samples, answered))
+        windows = [cell.runs[number] for number in sorted(cell.runs)]
+        used = by_group(table, {"query": windows})
         judged = [
             *self.gates,
+            gates.alone(self.waited_s, used["other"]["query"]["cpu_avg_pct"]),
             gates.answered(good, sent),
             gates.result_count(wrong, good, k, matching),
             gates.distances(worst, checked),
@@ -308,9 +311,7 @@ class _Session:
             judged.append(gates.filtered(violated, returned, selectivity))
         samples_path, resources_path = cell.folder / "samples.parquet", cell.folder / "resources.parquet"
         parquet.write_table(pa.concat_tables(tables), samples_path, compression="zstd")
-        windows = [cell.runs[number] for number in sorted(cell.runs)]
         parquet.write_table(_within(table, windows), resources_path, compression="zstd")
-        used = {group: attribute(table, group, windows) for group in ("server", "client", "host")}
         records.write_record(
             cell.folder / "record.json",
             stage="query",
@@ -322,7 +323,7 @@ class _Session:
                 "summary": latency.summarise(runs),
                 "failures": dict(sorted(errors.items(), key=lambda item: -item[1])[:20]),
                 "selectivity": selectivity,
-                "resources": {group: {"query": facts} for group, facts in used.items() if facts is not None},
+                "resources": used,
                 "client": {
                     "driver": CLIENT,
                     "warmup_source": cell.choice.warmup_source,
@@ -438,7 +439,8 @@ def run(
                 session.gates.append(gates.row_count(after.rows, len(session.vectors.base), "after the queries"))
         finally:
             session.stop()
-        session.gates += [gates.alone(waited_s), gates.on_platform(session.spec["platform"])]
+        session.waited_s = waited_s
+        session.gates.append(gates.on_platform(session.spec["platform"]))
     table = sampler.table()
     shared = {
         "server": {**session.facts, "start_s": session.start_s, "open_s": session.open_s, "up_s": session.up_s},

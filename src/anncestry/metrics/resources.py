@@ -23,7 +23,8 @@ class Sampler:
     `groups` maps a name to a function that gives its main pids now; their children count along.
     A sample holds the group's total CPU seconds since it started, its RSS (shared pages counted once a process),
     and what it read from and wrote to storage (`/proc/PID/io`, page cache writes included when written back).
-    CPU of a process that ended stays counted. The group "host" is the machine: busy CPU seconds of all processes.
+    CPU of a process that ended stays counted. Two groups come by themselves: "host", the CPU seconds of all processes
+    of the machine, and "steal", those that its hypervisor gave to other machines.
     """
 
     def __init__(self, groups: Mapping[str, Callable[[], Sequence[int]]], every_s: float = 0.25) -> None:
@@ -66,8 +67,9 @@ class Sampler:
                 self._find(name, mains[name], others, rescan)
                 self._rows.append((now, name, *self._read(name)))
             times = psutil.cpu_times()
-            busy = times.user + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
+            busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
             self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0))
+            self._rows.append((now, "steal", getattr(times, "steal", 0.0), 0.0, 0.0, 0.0))
 
     def _find(self, name: str, pids: set[int], others: set[int], rescan: bool) -> None:
         """Learn of processes that are new: down from each known one, but not into those of another group.
@@ -117,6 +119,26 @@ class Sampler:
         with self._lock:
             rows = sorted(self._rows)
         return pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)})
+
+
+def by_group(
+    table: pa.Table, phases: Mapping[str, Sequence[tuple[float, float]]]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What each group used in each phase (its windows): group → phase → what `attribute` says.
+
+    The group "other" is what neither server nor client used: the part of the host that was somebody else's.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for group in ("server", "client", "host", "steal"):
+        used = {phase: attribute(table, group, windows) for phase, windows in phases.items()}
+        found[group] = {phase: facts for phase, facts in used.items() if facts is not None}
+    found["other"] = {}
+    for phase, host in found["host"].items():
+        ours_s = sum(found[group].get(phase, {"cpu_s": 0.0})["cpu_s"] for group in ("server", "client"))
+        others_s = max(0.0, host["cpu_s"] - ours_s)
+        share = 100 * others_s / host["wall_s"] if host["wall_s"] > 0 else 0.0
+        found["other"][phase] = {"wall_s": host["wall_s"], "cpu_s": others_s, "cpu_avg_pct": share}
+    return found
 
 
 def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]]) -> dict[str, Any] | None:

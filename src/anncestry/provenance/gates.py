@@ -139,10 +139,13 @@ def primed(errors: int) -> Gate:
     return Gate("warm-up", errors == 0, f"{errors} warm-up requests failed")
 
 
-def alone(waited_s: float) -> Gate:
-    """The measuring lock of this machine was held throughout."""
+def alone(waited_s: float, others_pct: float) -> Gate:
+    """The measuring lock of this machine was held throughout; what other programs used meanwhile is said."""
     return Gate(
-        "nothing else measured", True, f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
+        "nothing else measured",
+        True,
+        f"the machine's measuring lock was held (waited {waited_s:.1f} s for it); "
+        f"programs that are neither server nor client used {others_pct:.0f} % of one core",
     )
 
 

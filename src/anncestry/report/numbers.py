@@ -87,6 +87,8 @@ def _resource_metrics(phase: str) -> Iterator[_Metric]:
     for name, unit in _RESOURCES.items():
         yield _Metric(phase, name, unit, ("resources", "server", phase, name))
         yield _Metric(phase, f"client_{name}", unit, ("resources", "client", phase, name))
+    for group in ("other", "steal"):
+        yield _Metric(phase, f"{group}_cpu_avg_pct", "% of one core", ("resources", group, phase, "cpu_avg_pct"))
 
 
 _LOAD = (
