@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from anncestry import workflow
 from anncestry.cells import config, matrix
 from anncestry.errors import ConfigError
 from tests.toy import ROOT, Toy
@@ -11,7 +12,7 @@ from tests.toy import ROOT, Toy
 
 def expand(toy: Toy, experiment: str = "default") -> matrix.Matrix:
     toy.save()
-    return matrix.expand(config.load(toy.folder / "config", experiment))
+    return workflow.expand(workflow.Choice(toy.folder / "config", experiment))
 
 
 @pytest.fixture
@@ -111,11 +112,11 @@ def test_an_unknown_experiment_is_refused_with_the_known_ones():
 def test_every_experiment_that_is_shipped_expands():
     names = ["default", *(path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml"))]
     for name in names:
-        assert matrix.expand(config.load(ROOT / "config", name)).cells, name
+        assert workflow.expand(workflow.Choice(ROOT / "config", name)).cells, name
 
 
 def test_the_default_matrix_is_the_one_that_is_promised():
-    cells = matrix.expand(config.load(ROOT / "config")).cells
+    cells = workflow.expand(workflow.Choice(ROOT / "config", "default")).cells
     assert {cell.dataset for cell in cells} == {"fashion-mnist-784-euclidean", "random-xs-20-angular"}
     assert {cell.system for cell in cells} == {"milvus-2.3.5", "weaviate-1.27.0"}
     assert len(cells) == len(set(cells)) == 2 * 2 * 1 * 9

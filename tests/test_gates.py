@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from anncestry.cells import config, matrix
+from anncestry import workflow
 from anncestry.datasets import download, normalize
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure import load, session
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, folder: Path, toy: Toy) -> None:
         self.folder, self.toy = folder, toy
         toy.save()
-        self.matrix = matrix.expand(config.load(toy.folder / "config"))
+        self.matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
 
     def prepare(self) -> None:
         for cell in self.matrix.cells:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anncestry import engines
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
 from anncestry.errors import ConfigError
@@ -55,5 +56,10 @@ def choice_of_environment() -> Choice:
 def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:
     """The matrix of a choice, and what of it is missing in the working directory `here`."""
     plan.refuse_half_clone(here)
-    expanded = matrix.expand(config_files.load(choice.folder, choice.experiment))
+    expanded = expand(choice)
     return expanded, plan.make(expanded)
+
+
+def expand(choice: Choice) -> matrix.Matrix:
+    """The matrix of a choice, each of its combinations checked by the engine that has to do it."""
+    return matrix.expand(config_files.load(choice.folder, choice.experiment), engines.get)

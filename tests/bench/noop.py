@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from anncestry.cells import config, matrix  # noqa: E402
+from anncestry import workflow  # noqa: E402
 from tests.toy import Toy  # noqa: E402
 
 
@@ -28,7 +28,7 @@ def measure(cells: int, folder: Path) -> float:
     toy.files["datasets"].update({f"d{i}": toy.files["datasets"]["blobs-l2"] for i in range(side)})
     toy.block["workloads"], toy.block["datasets"] = [f"w{i}" for i in range(side)], [f"d{i}" for i in range(side)]
     toy.save()
-    made = matrix.expand(config.load(folder / "config"))
+    made = workflow.expand(workflow.Choice(folder / "config", "default"))
     paths = {made.table_path, made.table_path.replace("csv", "json"), made.table_path.replace("csv", "parquet")}
     paths.add(made.report_path)
     for cell in made.cells:

@@ -48,4 +48,5 @@ def once(outputs, inputs):
 
 def print_summary():
     """What was measured, in a table, and where the page is."""
-    shell('"$ANNCESTRY_PYTHON" -m anncestry summary')
+    if Path(MATRIX.table_path).exists():
+        shell('"$ANNCESTRY_PYTHON" -m anncestry summary')

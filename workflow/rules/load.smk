@@ -14,8 +14,10 @@ rule load:
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
+    params:
+        what=lambda w: f"{cell(w).dataset} into {cell(w).system}, {cell(w).topology}",
     message:
-        "Loading key {wildcards.key}: insert, flush, index, ready"
+        "Loading {params.what}: insert, flush, index, ready"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} load {wildcards.key}'
 

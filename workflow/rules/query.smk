@@ -19,10 +19,10 @@ rule session:
         "../../envs/anncestry.yaml"
     threads: 4096
     params:
-        size=lambda w: len(PLAN.sessions[w.key].cells),
+        what=lambda w: PLAN.sessions[w.key].name,
         cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
     message:
-        "Measuring {params.size} cells on one server, runs interleaved (session {wildcards.key})"
+        "Measuring {params.what}: one server, runs interleaved"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.cells}'
 

@@ -6,21 +6,29 @@ artifact; download → normalize → truth; artifact, normalize → load → que
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from anncestry import engines
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.keys import key_of, python_files, source_digest
-from anncestry.engines.base import Engine
 from anncestry.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
 REPORT_SOURCES = python_files([PACKAGE / "report"])
+
+
+Spec = Mapping[str, Any]
+
+
+class Checker(Protocol):
+    """What the matrix wants of an engine: to refuse, by ConfigError, what it can't do."""
+
+    def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
+        """Cheap: called for every load, and for every cell, while the workflow is parsed."""
 
 
 @dataclass(frozen=True)
@@ -151,14 +159,14 @@ def _dataset(config: Config, name: str) -> dict[str, Any]:
     return {**parent, "name": entry["of"], "prefix": entry["prefix"]}
 
 
-def expand(config: Config) -> Matrix:
-    """All cells that the config asks for, each once, in the order of the config.
+def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
+    """All cells that the config asks for, each once, in the order of the config. `engine` finds an engine by its name.
 
     Unknown names, combinations that an engine can't do, and workloads that the data can't answer are ConfigErrors:
     found here, before anything runs.
     """
     matrix = Matrix(config)
-    expander = _Expander(matrix)
+    expander = _Expander(matrix, engine)
     seen: set[tuple[str, str, str, str]] = set()
     source = config.folder / "config.yaml"
     if config.experiment != "default":
@@ -203,13 +211,14 @@ def expand(config: Config) -> Matrix:
 class _Expander:
     """Makes cells, sharing the stages that several cells have in common."""
 
-    def __init__(self, matrix: Matrix) -> None:
+    def __init__(self, matrix: Matrix, engine: Callable[[str], Checker]) -> None:
         self.matrix = matrix
         self.config = matrix.config
         self._data: dict[str, tuple[dict[str, Any], str, str]] = {}
         self._loads: dict[tuple[str, str, str], tuple[str, str]] = {}
         self._truths: dict[tuple[str, str, int], str] = {}
-        self._engines: dict[str, Engine] = {}
+        self._find = engine
+        self._engines: dict[str, Checker] = {}
 
     def _stage(self, stage: str, **spec: Any) -> str:
         return self.matrix.add({"stage": stage, "epoch": self.config.epochs[stage], **spec})
@@ -266,11 +275,11 @@ class _Expander:
             self._loads[names] = (artifact, load)
         return self._loads[names]
 
-    def engine(self, system: str) -> Engine:
-        """The engine module of a system."""
+    def engine(self, system: str) -> Checker:
+        """The engine of a system."""
         name = self.config.systems[system]["engine"]
         if name not in self._engines:
-            self._engines[name] = engines.get(name)
+            self._engines[name] = self._find(name)
         return self._engines[name]
 
     def cell(self, dataset: str, system: str, topology: str, workload: str) -> Cell:

@@ -19,6 +19,12 @@ class Session:
     cells: tuple[Cell, ...]
 
     @property
+    def name(self) -> str:
+        """For people."""
+        first = self.cells[0]
+        return f"{len(self.cells)} cells of {first.system} on {first.dataset}, {first.topology}"
+
+    @property
     def path(self) -> str:
         """Written when all cells of the session were tried."""
         return f"scratch/session/{self.key}/session.json"
