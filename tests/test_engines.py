@@ -265,6 +265,31 @@ def test_the_parts_of_a_data_folder_are_all_of_it(engine: str, tmp_path: Path) -
     assert any(part.net and part.paths for part in parts)
 
 
+def test_milvus_says_which_folder_it_can_not_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anncestry.engines.milvus import serve
+
+    monkeypatch.setattr(serve, "_RUNTIME_DIRS", (tmp_path / "run", tmp_path / "tmp"))
+    serve.check_runtime_dirs()
+    monkeypatch.setattr(serve.os, "access", lambda *_: False)
+    with pytest.raises(UserError, match=rf"neither can be written to by this user: have {tmp_path / 'tmp'} removed"):
+        serve.check_runtime_dirs()
+
+
+def test_milvus_leaves_nothing_outside_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anncestry.engines.milvus import serve
+
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    monkeypatch.setattr(serve, "_RUNTIME_DIRS", (mine, shared))
+    for folder in (mine, shared):
+        folder.mkdir()
+        (folder / "standalone.pid").touch()
+        (folder / "server_id_77").touch()
+    (shared / "server_id_78").touch()
+    serve.tidy_runtime_dirs(77)
+    assert not mine.exists()
+    assert [path.name for path in shared.iterdir()] == ["server_id_78"]
+
+
 # Real servers.
 
 

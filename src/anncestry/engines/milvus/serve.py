@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
 import urllib.parse
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes.native import Ending, NativeProcess, clean_environment, http_get
 
@@ -28,6 +30,33 @@ _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the templ
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
 _OWN_PORTS = ("metrics", "etcd_peer")
 """Ports beside those of the template: health and metrics, and the peer side of the embedded etcd."""
+
+
+_RUNTIME_DIRS = (Path("/run/milvus"), Path("/tmp/milvus"))
+"""Where Milvus keeps its pid file (the first that it can write to) and, in the second, a file a process: no setting
+moves them. They are taken away again at each stop, or the next user of this machine could not start a Milvus."""
+
+
+def check_runtime_dirs() -> None:
+    """UserError if Milvus could write to neither of its two folders: it would end at once, saying only that."""
+    for folder in _RUNTIME_DIRS:
+        if os.access(folder if folder.exists() else folder.parent, os.W_OK | os.X_OK):
+            return
+    taken = next(folder for folder in reversed(_RUNTIME_DIRS))
+    raise UserError(
+        f"milvus keeps its pid file in {_RUNTIME_DIRS[0]} or {taken}, and neither can be written to by this user: "
+        f"have {taken} removed by its owner"
+    )
+
+
+def tidy_runtime_dirs(pid: int) -> None:
+    """Remove what the ended Milvus of this pid left in them, and the folders if nothing else is in them."""
+    for folder in _RUNTIME_DIRS:
+        for name in ("standalone.pid", f"server_id_{pid}"):
+            with suppress(OSError):
+                (folder / name).unlink()
+        with suppress(OSError):
+            folder.rmdir()
 
 
 class MilvusServer(NativeServer):
@@ -57,7 +86,9 @@ class MilvusServer(NativeServer):
         self.rpc.close()
         if self.alive():
             _delete_sessions(self.ports["etcd_port"])
-        return self.process.stop(term_wait_s=0)
+        ending = self.process.stop(term_wait_s=0)
+        tidy_runtime_dirs(self.process.pid)
+        return ending
 
 
 def _delete_sessions(etcd_port: int) -> None:
@@ -142,6 +173,7 @@ def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
+    check_runtime_dirs()
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
     settings = system.get("settings") or {}
