@@ -61,6 +61,7 @@ def test_a_missing_output_is_named(tmp_path):
             "stage load, expected query",
         ),
         (lambda text: text.replace("0123456789ab", "ba9876543210"), "belongs to another spec"),
+        (lambda text: text.replace('"valid": true', '"valid": false'), "changed since it was written"),
     ],
 )
 def test_a_truncated_foreign_or_newer_record_is_refused_by_name(tmp_path, edit, words):

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 from anncestry.errors import DataError
+from anncestry.provenance.records import seal
 from anncestry.report.numbers import NOT_MEASURED, read, tidy, write
 from anncestry.report.page import write_page
 from anncestry.report.summary import summary
@@ -94,7 +95,7 @@ class World:
     @staticmethod
     def _write(path: str, record: dict[str, Any]) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps({"key": Path(path).stem.rpartition("@")[2], **record}))
+        Path(path).write_text(json.dumps(seal({"key": Path(path).stem.rpartition("@")[2], **record})))
 
 
 def _sha256(path: str) -> str:

@@ -25,6 +25,8 @@ from anncestry.errors import DataError, ServerError, UserError
 from anncestry.provenance.code import ROOT
 
 HERE = Path()
+PUBLISHED = ROOT / "config" / "published" / "paper.csv"
+"""What the paper printed, to stand beside what is measured."""
 
 
 def cache_dir() -> Path:
@@ -181,29 +183,12 @@ def recall(run: _Run, options: argparse.Namespace) -> None:
     )
 
 
-def _numbers(matrix: Matrix) -> Any:
-    from anncestry.report import numbers
-
-    cells = [
-        {
-            "dataset": cell.dataset,
-            "system": cell.system,
-            "topology": cell.topology,
-            "workload": cell.workload,
-            "load_path": cell.load_path,
-            "query_path": cell.query_path,
-            "recall_path": cell.recall_path,
-        }
-        for cell in matrix.cells
-    ]
-    return numbers, cells
-
-
 def table(run: _Run, options: argparse.Namespace) -> None:
     """All numbers of an experiment as one tidy table."""
+    from anncestry.report import numbers
+
     run.matrix.spec(options.key, "table")
-    numbers, cells = _numbers(run.matrix)
-    frame = numbers.tidy(cells)
+    frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
     numbers.write(frame, Path(run.matrix.table_path).parent)
 
 
@@ -212,12 +197,11 @@ def report(run: _Run, options: argparse.Namespace) -> None:
     from anncestry.report import numbers, page
 
     run.matrix.spec(options.key, "report")
-    published = ROOT / "config" / "published" / "paper.csv"
     page.write_page(
         numbers.read(Path(run.matrix.table_path).parent),
         Path(run.matrix.report_path).parent,
         title=run.matrix.config.title,
-        published=published if published.exists() else None,
+        published=PUBLISHED,
     )
 
 
@@ -247,6 +231,24 @@ def _current_page(matrix: Matrix) -> Path:
         shutil.copytree(source, target)
         stamp.write_text(matrix.report)
     return target / "index.html"
+
+
+def verify(run: _Run, options: argparse.Namespace) -> None:
+    """Whether every published number is still what its raw samples say, and every file what its record says."""
+    from anncestry import verify as auditor
+
+    findings = auditor.verify(run.matrix, PUBLISHED, quick=options.quick)
+    for problem, ids in auditor.hanging_on(findings, run.matrix):
+        print(f"✗ {problem.sentence}")
+        if ids:
+            shown = ", ".join(ids[:6]) + (", …" if len(ids) > 6 else "")
+            print(f"  no longer supported: {len(ids)} number{'s' if len(ids) > 1 else ''}: {shown}")
+    looked = f"{findings.records} records and {findings.files} files looked at"
+    if findings.absent:
+        looked += f"; not here, so not looked at: inputs in {', '.join(sorted(findings.absent))}/"
+    if findings.problems:
+        raise DataError(f"{len(findings.problems)} things are not what they were; {looked}")
+    print(f"✓ every number is what its raw samples say; {looked}" if not options.quick else f"✓ {looked}")
 
 
 def cells(run: _Run, options: argparse.Namespace) -> None:
@@ -309,6 +311,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("summary", help=(summary.__doc__ or ""))
     command.add_argument("--short", action="store_true", help="only where the page is")
     command.set_defaults(function=summary)
+    command = commands.add_parser("verify", help=(verify.__doc__ or ""))
+    command.add_argument("--quick", action="store_true", help="re-hash only")
+    command.set_defaults(function=verify)
     commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
     command = commands.add_parser("epochs", help=(epochs.__doc__ or ""))
     command.add_argument("stages", nargs="*", help="stages to settle (default: all that changed)")

@@ -48,6 +48,19 @@ class Cell:
     recall: str
 
     @property
+    def paths(self) -> dict[str, str]:
+        """Names and tracked records of this cell, as the tidy table wants them."""
+        return {
+            "dataset": self.dataset,
+            "system": self.system,
+            "topology": self.topology,
+            "workload": self.workload,
+            "load_path": self.load_path,
+            "query_path": self.query_path,
+            "recall_path": self.recall_path,
+        }
+
+    @property
     def where(self) -> str:
         """The folder part that all records of this cell share."""
         return f"{self.dataset}/{self.system}/{self.topology}"

@@ -11,7 +11,6 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry.datasets.metadata import matches
-from anncestry.errors import DataError
 from anncestry.measure.vectors import open_vectors
 from anncestry.metrics import recall as metric
 from anncestry.metrics.latency import OK, over_runs
@@ -32,13 +31,22 @@ def run(
 ) -> dict[str, Any]:
     """Recall@k of every answered sample by both rules, averaged by run; writes the record to `out`."""
     measured = records.read_record(query_record, stage="query", key=spec["query"])
-    samples_path = records.verify_outputs(query_record, measured)["samples"]
-    truth = records.read_record(truth_record, stage="truth", key=spec["truth"])
-    truth_files = records.verify_outputs(truth_record, truth)
-    vectors = open_vectors(vectors_record, truth["spec"]["vectors"], verify=False)
-    if truth["spec"]["vectors"] != records.read_record(vectors_record)["key"]:
-        raise DataError(f"{truth_record}: truth of other vectors than {vectors_record}")
+    samples = records.verify_outputs(query_record, measured)["samples"]
+    records.verify_outputs(truth_record, records.read_record(truth_record, stage="truth", key=spec["truth"]))
+    return records.write_record(
+        out,
+        stage="recall",
+        key=key,
+        spec=spec,
+        body=score(measured, samples, truth_record, vectors_record),
+        inputs={"query": query_record, "samples": samples, "truth": truth_record, "vectors": vectors_record},
+    )
 
+
+def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, vectors_record: Path) -> dict[str, Any]:
+    """The body of a recall record, from the query record `measured`, its samples, the truth and the vectors."""
+    truth = records.read_record(truth_record, stage="truth")
+    vectors = open_vectors(vectors_record, truth["spec"]["vectors"], verify=False)
     k = measured["spec"]["workload"]["k"]
     # Not `read_table`: that imports pandas, a third of the time of this whole stage.
     samples = parquet.ParquetFile(samples_path).read(columns=["run", "query", "status", "ids"])
@@ -46,8 +54,10 @@ def run(
     query = good["query"].to_numpy().astype(np.int64)
     runs = good["run"].to_numpy()
     ids = returned_ids(good, k)
-    truth_ids = np.load(truth_files["ids"], mmap_mode="r", allow_pickle=False)
-    truth_distances = np.load(truth_files["distances"], mmap_mode="r", allow_pickle=False)
+    truth_ids, truth_distances = (
+        np.load(truth_record.parent / truth["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
+        for name in ("ids", "distances")
+    )
 
     # The same answer to the same query has the same recall: score each once, then give it to all its samples.
     answers = np.concatenate([query[:, None], ids], axis=1)
@@ -70,19 +80,12 @@ def run(
         means = [scores[(runs == number) & defined] for number in numbers]
         return over_runs([float(part.mean()) if len(part) else float("nan") for part in means])
 
-    return records.write_record(
-        out,
-        stage="recall",
-        key=key,
-        spec=spec,
-        body={
-            "query_key": spec["query"],
-            "valid": measured["valid"],
-            "recall": {"k": k, "by_id": by_run(by_id), "by_distance": by_run(by_distance)},
-            "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
-            "queries": len(np.unique(query)),
-            "samples": len(query),
-            "without_truth": int(np.isnan(by_id).sum()),
-        },
-        inputs={"query": query_record, "samples": samples_path, "truth": truth_record, "vectors": vectors_record},
-    )
+    return {
+        "query_key": measured["key"],
+        "valid": measured["valid"],
+        "recall": {"k": k, "by_id": by_run(by_id), "by_distance": by_run(by_distance)},
+        "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
+        "queries": len(np.unique(query)),
+        "samples": len(query),
+        "without_truth": int(np.isnan(by_id).sum()),
+    }

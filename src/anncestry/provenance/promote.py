@@ -21,5 +21,6 @@ def promote(source: Path, target: Path, *, stage: str, key: str) -> dict[str, An
         with records.replacing(published) as temporary:
             shutil.copyfile(file, temporary)
         record["outputs"][label]["path"] = os.path.relpath(published, target.parent)
-    records.write_json(target, record)
-    return record
+    sealed = records.seal(record)
+    records.write_json(target, sealed)
+    return sealed

@@ -63,6 +63,26 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: not valid JSON ({error})") from None
 
 
+def seal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with `seal`, the sha256 of everything else in it: a change by accident is seen wherever it is read."""
+    body = {name: value for name, value in record.items() if name != "seal"}
+    return {**body, "seal": _digest(body)}
+
+
+def identity(record: Mapping[str, Any]) -> str:
+    """Digest of what a record stands for: stage, key, and the contents of its files, but not when and by whom.
+
+    A stage that is made again from the same spec with the same result has the same identity.
+    """
+    outputs = {label: entry["sha256"] for label, entry in record["outputs"].items()}
+    return _digest({"stage": record["stage"], "key": record["key"], "outputs": outputs})
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def write_record(
     path: Path,
     *,
@@ -75,7 +95,8 @@ def write_record(
 ) -> dict[str, Any]:
     """Write a stage's record to `path`, as the stage's last act.
 
-    `inputs` and `outputs` map a label to a file; the record keeps each file's name and sha256.
+    `inputs` and `outputs` map a label to a file; the record keeps each file's name and sha256, and of an input that is
+    a record itself also its `identity`.
     An output is named relative to the record's folder, an input relative to the working directory.
     `body` is the stage's own part, merged at the top level. Returns the record.
     """
@@ -86,10 +107,7 @@ def write_record(
         "stage": stage,
         "key": key,
         "spec": dict(spec),
-        "inputs": {
-            label: {"path": os.path.relpath(file), "sha256": sha256_file(file)}
-            for label, file in (inputs or {}).items()
-        },
+        "inputs": {label: _input(file) for label, file in (inputs or {}).items()},
         "outputs": {
             label: {
                 "path": os.path.relpath(file, path.parent),
@@ -103,9 +121,16 @@ def write_record(
     }
     clash = record.keys() & body.keys()
     assert not clash, f"body of {stage} redefines {clash}"
-    record.update(body)
-    write_json(path, record)
-    return record
+    sealed = seal({**record, **body})
+    write_json(path, sealed)
+    return sealed
+
+
+def _input(file: Path) -> dict[str, str]:
+    entry = {"path": os.path.relpath(file), "sha256": sha256_file(file)}
+    if file.suffix == ".json":
+        entry["identity"] = identity(read_record(file))
+    return entry
 
 
 def read_record(path: Path, *, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
@@ -120,6 +145,8 @@ def read_record(path: Path, *, stage: str | None = None, key: str | None = None)
         raise DataError(f"{path}: a record of stage {record['stage']}, expected {stage}")
     if key is not None and record["key"] != key:
         raise DataError(f"{path}: record of key {record['key']}, expected {key}: it belongs to another spec")
+    if record != seal(record):
+        raise DataError(f"{path}: changed since it was written (its seal is broken)")
     return record
 
 

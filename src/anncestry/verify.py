@@ -1,0 +1,205 @@
+"""Verify: is every published number still what its raw samples say, and every file what its record says?
+
+Files are re-hashed against their records, records against the specs of the matrix and against the records that were
+made from them. Then every number is made again: summaries from raw samples, recall from returned ids and exact
+neighbours (where those are here), the tidy table from the records, the page from the table. One changed byte anywhere
+is found, and the file and the numbers that hang on it are named. Cells are looked at one by one: memory is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as parquet
+
+from anncestry.cells.matrix import Cell, Matrix
+from anncestry.errors import DataError, UserError
+from anncestry.measure import recall
+from anncestry.metrics import latency
+from anncestry.progress import Progress
+from anncestry.provenance import records
+from anncestry.report import numbers, page
+
+_REMADE = ("artifact", "vectors", "truth")
+"""Inputs that are not measurements: a clone without them makes them again, with other dates in their records."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is no longer true, in a sentence that names the file; `record` is the record whose numbers hang on it."""
+
+    sentence: str
+    record: str
+
+
+@dataclass
+class Findings:
+    """Problems, and how much was looked at."""
+
+    problems: list[Problem] = field(default_factory=list)
+    records: int = 0
+    files: int = 0
+    absent: set[str] = field(default_factory=set)
+
+    def check(self, record: str, test: Callable[[], None]) -> bool:
+        """Run a test that raises UserError; whether it passed."""
+        try:
+            test()
+        except UserError as error:
+            self.problems.append(Problem(str(error), record))
+            return False
+        return True
+
+
+def verify(matrix: Matrix, published: Path | None, quick: bool = False) -> Findings:
+    """Verify everything that the matrix publishes in the working directory; with `quick`, re-hash only."""
+    findings = Findings()
+    loads = {cell.load_path: cell for cell in matrix.cells}
+    with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
+        for cell in loads.values():
+            _record(findings, matrix, cell.load_path, "load", cell.load)
+            progress.add(1)
+        for cell in matrix.cells:
+            _cell(findings, matrix, cell, quick)
+            progress.add(1)
+        if not quick:
+            _published(findings, matrix, published)
+        progress.add(1)
+    return findings
+
+
+def _record(findings: Findings, matrix: Matrix, path: str, stage: str, key: str) -> dict[str, Any] | None:
+    """A record that is whole, of the asked spec, and whose files and inputs are what it says; else None."""
+    file = Path(path)
+    found: dict[str, Any] = {}
+
+    def whole() -> None:
+        found.update(records.read_record(file, stage=stage, key=key))
+        spec = matrix.spec(key, stage)
+        if found["spec"] != spec:
+            raise DataError(f"{path}: its spec is not the one that its key stands for")
+        findings.files += len(records.verify_outputs(file, found))
+
+    findings.records += 1
+    if not findings.check(path, whole):
+        return None
+    for label, entry in found["inputs"].items():
+        source = Path(entry["path"])
+        if not source.exists():
+            findings.absent.add(source.parts[0])
+            continue
+        findings.check(path, lambda source=source, entry=entry, label=label: _same(path, label, source, entry))  # type: ignore[misc]
+    return found
+
+
+def _same(path: str, label: str, source: Path, entry: Mapping[str, Any]) -> None:
+    """The input is the one that was used, or, for a stage that may be made again, one with the same contents."""
+    if records.sha256_file(source) == entry["sha256"]:
+        return
+    if label in _REMADE and records.identity(records.read_record(source)) == entry["identity"]:
+        return
+    raise DataError(f"{source}: is not the {label} that {path} was made from (sha256 differs)")
+
+
+def _cell(findings: Findings, matrix: Matrix, cell: Cell, quick: bool) -> None:
+    measured = _record(findings, matrix, cell.query_path, "query", cell.query)
+    scored = _record(findings, matrix, cell.recall_path, "recall", cell.recall)
+    if quick or measured is None:
+        return
+    findings.check(cell.query_path, lambda: _summary(cell, measured))
+    truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
+    if scored is not None and truth.exists() and vectors.exists():
+        findings.check(cell.recall_path, lambda: _recall(cell, measured, scored, truth, vectors))
+
+
+def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
+    """The record's summary, made again from the raw samples."""
+    samples = parquet.ParquetFile(cell.samples_path).read(columns=["run", "due_ns", "latency_ns", "status"])
+    due_ns, latency_ns, status, run = (samples[name].to_numpy() for name in ("due_ns", "latency_ns", "status", "run"))
+    work = measured["spec"]["workload"]
+    parts = [run == number for number in range(work["runs"])]
+    again = latency.summarise(
+        [latency.Run(due_ns[part], latency_ns[part], status[part], work.get("duration_s")) for part in parts]
+    )
+    for name, stored in measured["summary"].items():
+        if not _equal(stored, again.get(name)):
+            raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
+
+
+def _recall(cell: Cell, measured: Mapping[str, Any], scored: Mapping[str, Any], truth: Path, vectors: Path) -> None:
+    """The record's recall, made again from the returned ids."""
+    for path in (truth, vectors):
+        records.verify_outputs(path, records.read_record(path))
+    again = recall.score(measured, Path(cell.samples_path), truth, vectors)
+    for name, value in again.items():
+        if not _equal(scored.get(name), value):
+            raise DataError(f"{cell.recall_path}: {name} is {scored.get(name)}, its samples say {value}")
+
+
+def _equal(stored: Any, again: Any) -> bool:
+    """Equal, numbers up to the last digits in which libraries of another version may sum differently."""
+    if isinstance(stored, Mapping) and isinstance(again, Mapping):
+        return stored.keys() == again.keys() and all(_equal(stored[key], again[key]) for key in stored)
+    if isinstance(stored, list) and isinstance(again, list):
+        return len(stored) == len(again) and all(map(_equal, stored, again))
+    if isinstance(stored, float) and isinstance(again, float | np.floating):
+        return math.isclose(stored, float(again), rel_tol=1e-12, abs_tol=1e-12)
+    return bool(stored == again)
+
+
+def _published(findings: Findings, matrix: Matrix, published: Path | None) -> None:
+    """Table and page, made again in a folder of their own and compared byte by byte."""
+    table_dir, report_dir = Path(matrix.table_path).parent, Path(matrix.report_path).parent
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder)
+
+        def table() -> None:
+            frame = numbers.tidy([cell.paths for cell in matrix.cells])
+            numbers.write(frame, fresh / "table")
+            _compare(fresh / "table", table_dir, "the records say otherwise")
+
+        def report() -> None:
+            page.write_page(numbers.read(table_dir), fresh / "report", title=matrix.config.title, published=published)
+            _compare(fresh / "report", report_dir, "the table says otherwise")
+
+        if findings.check(str(table_dir), table):
+            findings.check(str(report_dir), report)
+    findings.files += sum(1 for path in (*table_dir.glob("*"), *report_dir.glob("*")) if path.is_file())
+
+
+def _compare(again: Path, stored: Path, why: str) -> None:
+    for path in sorted(again.iterdir()):
+        other = stored / path.name
+        if not other.exists():
+            raise DataError(f"{other}: missing")
+        if other.read_bytes() != path.read_bytes():
+            raise DataError(f"{other}: {why}")
+
+
+def hanging_on(findings: Findings, matrix: Matrix) -> Iterator[tuple[Problem, list[str]]]:
+    """Each problem with the ids of the published numbers that hang on its record (all, if it is table or page)."""
+    try:
+        frame = numbers.read(Path(matrix.table_path).parent)
+    except DataError:
+        frame = None
+    for problem in findings.problems:
+        if frame is None:
+            yield problem, []
+            continue
+        of = frame[frame["record"] == problem.record]
+        if problem.record.startswith("results/load/"):
+            key = Path(problem.record).stem.rpartition("@")[2]
+            cells = [cell for cell in matrix.cells if cell.load == key]
+            paths = {path for cell in cells for path in (cell.load_path, cell.query_path, cell.recall_path)}
+            of = frame[frame["record"].isin(paths)]
+        elif problem.record.startswith("results/query/"):
+            key = Path(problem.record).stem.rpartition("@")[2]
+            of = frame[frame["record"].isin({problem.record, matrix.cell(key).recall_path})]
+        ids = of if len(of) else frame
+        yield problem, sorted(ids[ids["value"].notna()]["number_id"])
