@@ -226,10 +226,11 @@ class _Facts:
         self._workloads: dict[str, Mapping[str, Any]] = {}
         for record in records:
             spec = record.body["spec"]
-            if "system" in spec:
-                self._engines[spec["system"]["name"]] = str(spec["system"].get("engine", ""))
-            if "dataset" in spec:
-                self._distances[spec["dataset"]["name"]] = str(spec["dataset"].get("metric", ""))
+            # Not every record says everything: a query names its system, its load also the engine.
+            if "engine" in spec.get("system", ()):
+                self._engines[spec["system"]["name"]] = str(spec["system"]["engine"])
+            if "metric" in spec.get("dataset", ()):
+                self._distances[spec["dataset"]["name"]] = str(spec["dataset"]["metric"])
             if "workload" in spec:
                 self._workloads[spec["workload"]["name"]] = spec["workload"]
 

@@ -1,0 +1,358 @@
+"""A comparison as text for the terminal, as CSV and JSON of all its lines, and as a self-contained page."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anncestry.provenance.records import replacing, write_json
+from anncestry.report.assets import CSS, JS
+from anncestry.report.compare import (
+    HEADLINE,
+    NOT_COMPARABLE,
+    UNKNOWN,
+    Comparison,
+    Line,
+    Side,
+)
+from anncestry.report.markup import Numbers, inline_json, script, sheet, table, text
+from anncestry.report.numbers import PHASES, brief, rows_of
+from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
+
+_WIDTH = 100
+_CONFIDENCE = 0.95
+
+_HOW_TO_READ = (
+    (
+        "B against A",
+        "Every verdict is of B: faster means that B is faster than A. The ratio is B's value divided by A's. A link on"
+        " a ratio or a difference opens the ancestry of both numbers.",
+    ),
+    (
+        "The interval",
+        "B − A with 95 % confidence, as a share of A's value (for recall, and where A is zero, as it is). For latency"
+        " and throughput it is Welch's, over runs; for recall Newcombe's, over queries, since repeats ask one index"
+        " the same queries. A difference whose interval excludes zero is larger than noise.",
+    ),
+    (
+        "Noise unknown",
+        "Fewer than three runs on a side, or runs that do not differ at all. A load is measured once, and so is a"
+        " storage size: their difference may be real, but nothing here can tell.",
+    ),
+    (
+        "Not comparable",
+        "What was measured isn't the same question, or a side has no valid number. No ratio is given then.",
+    ),
+    (
+        "What the interval does not hold",
+        "The runs of a side ask one index, built once, in one session. Another build, or another hour of a shared"
+        " machine, may move all of them together. To know that noise, measure one system twice and compare the two.",
+    ),
+)
+
+
+# The terminal
+
+
+def summary(comparison: Comparison, *, everything: bool = False) -> str:
+    """The comparison as text of at most 100 columns, ending in a newline: headline metrics, or all of them."""
+    shown = [line for line in comparison.lines if everything or line.metric in HEADLINE]
+    notes = _Footnotes()
+    rows = [(line, _columns(line, notes)) for line in shown]
+    widths = [max((len(row[place]) for _, row in rows), default=0) for place in range(5)]
+    head = ("", "A", "B", "B/A", "B − A, 95 %", "")
+    widths = [max(width, len(name)) for width, name in zip(widths, head[:5], strict=True)]
+    verdicts = max((len(row[5]) for _, row in rows), default=0)
+    # Only the metric's name gives way: a number cut short would be another number.
+    spare = _WIDTH - sum(widths) - verdicts - 2 * len(widths) - 2
+    widths[0] = max(8, widths[0] + min(spare, 0))
+    several = len({(line.system_a, line.system_b) for line in shown}) > 1
+    out = [_cut(f"A  {_name(comparison.a)}"), _cut(f"B  {_name(comparison.b)}"), ""]
+    for (dataset, topology, *systems), of_place in groupby(
+        rows, lambda row: (row[0].dataset, row[0].topology, row[0].system_a, row[0].system_b)
+    ):
+        place = f"{dataset}, {topology}"
+        if several:
+            place += f": {' → '.join(name or NO_CELL for name in systems)}"
+        out.append(_cut(_printable(place)))
+        for workload, members in groupby(of_place, lambda row: row[0].workload):
+            out.append(_cut(_aligned((f" {_printable(workload) or 'load'}", *head[1:]), widths)))
+            out += [_aligned((f"  {columns[0]}", *columns[1:]), widths) for _, columns in members]
+        out.append("")
+    for number, words in notes:
+        out += textwrap.wrap(f"[{number}] {words}", _WIDTH, subsequent_indent="    ")
+    if comparison.differences:
+        said = "; ".join(f"{what} {a} → {b}" for what, a, b in comparison.differences)
+        out += textwrap.wrap(_printable(f"also differs: {said}"), _WIDTH, subsequent_indent="    ")
+    out += textwrap.wrap(_counted(comparison), _WIDTH)
+    return "\n".join(out) + "\n"
+
+
+class _Footnotes:
+    """Reasons, numbered in order of appearance, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def mark(self, words: str) -> str:
+        return f"[{self._numbers.setdefault(_printable(words), len(self._numbers) + 1)}]"
+
+    def __iter__(self) -> Any:
+        return ((number, words) for words, number in self._numbers.items())
+
+
+def _columns(line: Line, notes: _Footnotes) -> tuple[str, ...]:
+    # A number without known noise says so by its verdict; why is the same for most, and in the files.
+    remark = line.note or (line.reason if line.verdict == NOT_COMPARABLE else "")
+    return (
+        _printable(_metric(line)),
+        _value(line.a, None, line.unit, line.problem_a),
+        _value(line.b, None, line.unit, line.problem_b),
+        _ratio(line),
+        _interval(line),
+        f"{line.verdict} {notes.mark(remark)}" if remark else line.verdict,
+    )
+
+
+def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers = texts[:5]
+    width = widths[0] + 2
+    shown = name if len(name) <= width else f"{name[: width - 1]}…"
+    cells = [number.rjust(wide) for number, wide in zip(numbers, widths[1:], strict=True)]
+    return "  ".join([shown.ljust(width), *cells, texts[5]]).rstrip()
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+
+
+def _printable(words: str) -> str:
+    """Text that can't steer a terminal: control signs, which a name may hold, are written out."""
+    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in words)
+
+
+def _name(side: Side) -> str:
+    return _printable(f"{side.label} ({side.kind})" if side.kind else side.label)
+
+
+def _counted(comparison: Comparison) -> str:
+    """How often which verdict was given, of all lines, and how many of them chance alone would bring about."""
+    judged = sum(line.low is not None for line in comparison.lines)
+    counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
+    chance = (1 - _CONFIDENCE) * judged
+    return f"{counts}. Of {judged} differences with a known noise, {chance:.0f} would stand out by chance alone."
+
+
+# What both kinds of tables show
+
+
+def _metric(line: Line) -> str:
+    """The metric's name, with the phase where several have one of that name."""
+    named = line.phase in ("query", "recall", "storage") or line.metric in {f"{phase}_s" for phase in PHASES}
+    return line.metric if named or line.metric in HEADLINE else f"{line.phase} {line.metric}"
+
+
+def _value(value: float | None, std: float | None, unit: str, problem: str) -> str:
+    if value is None:
+        return brief(problem) if not problem.startswith("no ") else NO_CELL
+    return text_of(value, std, unit)
+
+
+def _ratio(line: Line) -> str:
+    if line.ratio is None:
+        return NO_CELL
+    return f"{line.ratio:.2f}" if 0.1 <= line.ratio < 1000 else f"{line.ratio:.2g}"
+
+
+def _interval(line: Line) -> str:
+    """The interval of B - A: in percent of A, or as it is for a fraction, and where A is zero."""
+    if line.low is None or line.high is None:
+        return NO_CELL
+    if line.unit == "fraction" or not line.a:
+        return f"{_signed(line.low, '.4f')} … {_signed(line.high, '.4f')}"
+    bounds = [100 * bound / line.a for bound in (line.low, line.high)]
+    return " … ".join(_signed(bound, ".1f" if abs(bound) < 100 else ",.0f") for bound in bounds) + " %"
+
+
+def _signed(value: float, form: str) -> str:
+    return f"{value:+{form}}".replace("-", "−")
+
+
+# Files
+
+
+def write(comparison: Comparison, out_dir: Path) -> Path:
+    """Write comparison.csv and comparison.json (every line, unrounded), and index.html; returns the page's path."""
+    rows = [asdict(line) for line in comparison.lines]
+    with replacing(out_dir / "comparison.csv") as temporary:
+        pd.DataFrame(rows, columns=[field.name for field in fields(Line)], dtype=object).to_csv(
+            temporary, index=False, lineterminator="\n"
+        )
+    sides = {letter: {"label": side.label, "kind": side.kind} for letter, side in _sides(comparison)}
+    differences = [{"what": what, "a": a, "b": b} for what, a, b in comparison.differences]
+    write_json(out_dir / "comparison.json", {**sides, "differences": differences, "lines": rows})
+    path = out_dir / "index.html"
+    with replacing(path) as temporary:
+        temporary.write_text(_document(comparison), encoding="utf-8")
+    return path
+
+
+def _sides(comparison: Comparison) -> tuple[tuple[str, Side], tuple[str, Side]]:
+    return ("a", comparison.a), ("b", comparison.b)
+
+
+def _document(comparison: Comparison) -> str:
+    """The page. Like that of an experiment, it fetches nothing and runs its own script only."""
+    title = f"{comparison.b.label} against {comparison.a.label}"
+    numbers, ids = Numbers(), _Ids(comparison)
+    main = _tables([line for line in comparison.lines if line.metric in HEADLINE], numbers, ids, "")
+    rest = _tables([line for line in comparison.lines if line.metric not in HEADLINE], numbers, ids, "more-")
+    sections = [
+        ("numbers", "Side by side", main),
+        ("reasons", "Not comparable, and why", _reasons(comparison.lines)),
+        ("differs", "What else differs", _differences(comparison)),
+        ("more", "All other numbers", f"<details><summary>Show them</summary>\n{rest}</details>\n" if rest else ""),
+        ("reading", "How to read this", _reading()),
+    ]
+    shown = [section for section in sections if section[2]]
+    own, own_hash = script(JS)
+    policy = (
+        f"default-src 'none'; script-src {own_hash}; style-src 'unsafe-inline'; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+    contents = "".join(f'<li><a href="#{name}">{text(heading)}</a></li>' for name, heading, _ in shown)
+    body = "".join(
+        f'<section aria-labelledby="{name}"><h2 id="{name}">{text(heading)}</h2>\n{content}</section>\n'
+        for name, heading, content in shown
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#main">To the results</a>\n'
+        '<header>\n<p class="eyebrow">anncestry: two sides, and what can be said of their difference</p>\n'
+        f"<h1>{text(title)}</h1>\n"
+        f'<p class="lede">A is {text(_name(comparison.a))}, B is {text(_name(comparison.b))}.</p>\n'
+        f"<p>{text(_counted(comparison))}</p>\n"
+        '<p class="downloads">All lines: <a href="comparison.csv" download>CSV</a>, '
+        '<a href="comparison.json" download>JSON</a></p>\n'
+        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n<main id="main">\n{body}</main>\n'
+        "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
+        " It fetches nothing.</p></footer>\n"
+        '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
+        f"{inline_json('data-ancestry', ids.ancestry())}{inline_json('data-charts', [])}"
+        f"{inline_json('data-config', {})}{own}</body>\n</html>\n"
+    )
+
+
+class _Ids:
+    """Names of numbers and records on one page, though both sides may use a name for two things.
+
+    A number that was measured again under the same key has one id and one path in both revisions.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._rows = {letter: rows_of(side.numbers) for letter, side in _sides(comparison)}
+        self._sides = dict(_sides(comparison))
+        digests: dict[str, set[str]] = {}
+        for rows in self._rows.values():
+            for row in rows:
+                digests.setdefault(row["record"], set()).add(row["record_sha256"])
+        self._two = {path for path, found in digests.items() if len(found) > 1}
+
+    def of(self, letter: str, number: str, record: str) -> str:
+        """The id on this page of a side's number."""
+        return f"{number}-{letter}" if number and record in self._two else number
+
+    def ancestry(self) -> dict[str, Any]:
+        """What the page's script shows of a number, those of both sides."""
+        # Here, so that the terminal does not wait for the drawing of charts to be imported.
+        from anncestry.report.page import _ancestry as ancestry
+
+        rows: dict[str, Row] = {}
+        records: dict[str, Mapping[str, Any]] = {}
+        for letter, of_side in self._rows.items():
+            side = self._sides[letter]
+            for row in of_side:
+                number = self.of(letter, row["number_id"], row["record"])
+                path = f"{row['record']} ({letter.upper()})" if row["record"] in self._two else row["record"]
+                rows.setdefault(number, {**row, "number_id": number, "record": path})
+                if row["record"] in side.records:
+                    records[path] = {**side.records[row["record"]], "sha256": row["record_sha256"]}
+        return ancestry(list(rows.values()), records)
+
+
+def _tables(lines: Iterable[Line], numbers: Numbers, ids: _Ids, prefix: str) -> str:
+    """One table a dataset, topology and pair of systems."""
+    built = []
+    places = groupby(lines, lambda line: (line.dataset, line.topology, line.system_a, line.system_b))
+    for number, ((dataset, topology, *systems), members) in enumerate(places, start=1):
+        a, b = (name or NO_CELL for name in systems)
+        columns = (Column(f"A: {a}"), Column(f"B: {b}"), Column("B / A"), Column("B − A, 95 %"), Column("Verdict of B"))
+        built.append(
+            Table(
+                f"{prefix}{number}",
+                f"{dataset}, {topology}",
+                f"{b} (B) against {a} (A).",
+                ("Workload", "Metric", "Unit"),
+                columns,
+                tuple(_row(line, ids) for line in members),
+            )
+        )
+    return "".join(table(content, {}, numbers) for content in built)
+
+
+def _row(line: Line, ids: _Ids) -> TableRow:
+    a, b = ids.of("a", line.number_a, line.record_a), ids.of("b", line.number_b, line.record_b)
+    both = (a, b) if line.ratio is not None else ()
+    said = f"{line.verdict}, {line.note}" if line.note else line.verdict
+    cells = (
+        Cell(
+            _value(line.a, line.std_a, line.unit, line.problem_a),
+            number_id=a,
+            problem=line.problem_a,
+            best=line.better == "a",
+        ),
+        Cell(
+            _value(line.b, line.std_b, line.unit, line.problem_b),
+            number_id=b,
+            problem=line.problem_b,
+            best=line.better == "b",
+        ),
+        Cell(_ratio(line), parents=both),
+        Cell(_interval(line), parents=both if line.low is not None else ()),
+        Cell(said, problem=line.reason if line.verdict == NOT_COMPARABLE else ""),
+    )
+    return TableRow((line.workload or "load", _metric(line), line.unit), cells)
+
+
+def _reasons(lines: Iterable[Line]) -> str:
+    """Each reason once, with the cells and stages that it concerns."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for line in lines:
+        if line.verdict in (NOT_COMPARABLE, UNKNOWN):
+            where = f"{line.dataset}, {line.topology}, {line.workload or 'load'}"
+            found.setdefault((line.verdict, line.reason), {})[where] = None
+    ordered = sorted(found.items(), key=lambda item: item[0])
+    rows = [(verdict, reason, "; ".join(places)) for (verdict, reason), places in ordered]
+    return sheet(("Verdict", "Reason", "Where"), rows, name="Reasons") if rows else ""
+
+
+def _differences(comparison: Comparison) -> str:
+    if not comparison.differences:
+        return ""
+    note = '<p class="note">Facts of the loads that are not the same: possible causes of what differs above.</p>\n'
+    return note + sheet(("Fact", "A", "B"), comparison.differences, name="Differences", kind="tight")
+
+
+def _reading() -> str:
+    items = "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>\n" for term, words in _HOW_TO_READ)
+    return f'<dl class="words">{items}</dl>\n'
