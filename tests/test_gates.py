@@ -58,8 +58,6 @@ class Bench:
             cell.load,
             self.place(cell, **more),
             Path(cell.index_path).parent,
-            50,
-            7,
         )
 
     def query(self, *cells, **more) -> dict[str, str]:
@@ -73,7 +71,7 @@ class Bench:
         )
 
     def record(self, cell) -> dict:
-        return records.read_record(Path(f"scratch/session/s/{cell.query}/record.json"))
+        return records.read_record(Path(cell.measured_path))
 
 
 @pytest.fixture
@@ -119,7 +117,7 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
     assert {gate["gate"] for gate in honest.record(filtered)["gates"]} == {
         "row count", "index complete", "settings", "topology", "server version", "artifact digest",
         "exact-search oracle", "rows findable", "nothing else measured", "platform",
-        "answered", "k results", "distances", "warm-up", "filter applied",
+        "answered", "k results", "distances", "warm-up", "filter applied", "filter selectivity", "load",
     }  # fmt: skip
     assert 0.2 < honest.record(filtered)["selectivity"] < 0.4
 
@@ -152,6 +150,8 @@ def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, gate, word):
         ("fewer", "k results", "do not hold 5 different known rows"),
         ("duplicate", "k results", "do not hold 5 different known rows"),
         ("wrong-metric", "distances", "largest relative error"),
+        ("no-distances", "distances", "largest relative error inf"),
+        ("narrow-filter", "filter selectivity", "rows that pass the filter"),
         ("lost-tail", "rows findable", "of the last inserted"),
         ("other-settings", "settings", "M is 99, asked 16"),
         ("is-a-cluster", "topology", "nodes 3, declared 1"),
@@ -168,7 +168,7 @@ def test_a_system_that_answers_wrongly_when_queried_is_invalid(bench, monkeypatc
         flat, "start", lambda a, d, system, t, first_port=None: start(a, d, {"settings": {"lie": lie}}, t, first_port)
     )
     honest.query(first, filtered)
-    record = honest.record(filtered if lie == "ignore-filter" else first)
+    record = honest.record(filtered if "filter" in lie else first)
     assert not record["valid"]
     assert word in failed(record)[gate]
 
@@ -196,7 +196,7 @@ def test_samples_hold_the_measured_queries_and_warm_up_is_none_of_them(bench):
     first, _, ladder = honest.matrix.cells
     honest.load(first)
     honest.query(first, ladder)
-    samples = parquet.read_table(f"scratch/session/s/{first.query}/samples.parquet").to_pandas()
+    samples = parquet.read_table(f"scratch/measured/{first.query}/samples.parquet").to_pandas()
     assert sorted(samples["run"].unique()) == [0, 1]
     asked = [set(samples[samples.run == run]["query"]) for run in (0, 1)]
     assert asked[0] == asked[1]
@@ -210,7 +210,7 @@ def test_samples_hold_the_measured_queries_and_warm_up_is_none_of_them(bench):
     assert len(choice.warmup) == 10
     assert not (choice.warmup[:, None] == measured[None]).all(axis=2).any()
     assert samples["ids"].map(len).eq(5).all()
-    assert parquet.read_table(f"scratch/session/s/{ladder.query}/samples.parquet")["client"].unique().to_pylist() == [
+    assert parquet.read_table(f"scratch/measured/{ladder.query}/samples.parquet")["client"].unique().to_pylist() == [
         0,
         1,
     ]
@@ -267,7 +267,7 @@ def test_a_server_that_dies_during_one_workload_takes_no_other_workload_with_it(
     assert outcome[first.query] == outcome[filtered.query] == "ok"
     assert "segmentation fault in search" in outcome[deadly.query]
     assert failed(broken.record(first)) == failed(broken.record(filtered)) == {}
-    assert not Path(f"scratch/session/s/{deadly.query}/record.json").exists()
+    assert not Path(deadly.measured_path).exists()
 
 
 def test_the_stored_index_is_the_same_after_a_session(bench):

@@ -138,6 +138,26 @@ def test_a_clone_whose_results_were_not_pulled_is_refused(measured, tmp_path):
     assert "dvc pull" in done.stdout + done.stderr
 
 
+def test_a_prefix_beside_its_parent_shares_the_download_and_has_the_rest_of_its_own(toy):
+    toy.files["datasets"]["short"] = {"of": "blobs-l2", "prefix": 300}
+    toy.block["datasets"] = ["blobs-l2", "short"]
+    assert toy.jobs() == {"normalize": 1, "truth": 2, **ONE_SYSTEM}
+    toy.block["topologies"] = ["standalone"]
+    toy.snakemake()
+    assert toy.jobs() == {}
+
+
+def test_a_measured_cell_is_published_by_the_next_run_without_being_measured_again(toy):
+    victim = next((toy.folder / "results" / "query").rglob("k5@*.json"))
+    key = victim.stem.split("@")[1]
+    kept = toy.folder / "scratch" / "measured" / key
+    kept.mkdir(parents=True)
+    for path in sorted(victim.parent.glob(f"*{key}*")):
+        name = "record.json" if path.suffix == ".json" else path.name.split(".", 1)[1]
+        path.rename(kept / name)
+    assert toy.jobs() == {"query": 1, "all": 1}
+
+
 def test_another_matrix_leaves_the_files_of_cells_that_did_not_change_untouched(toy):
     def state() -> dict[str, tuple[int, bytes]]:
         return {

@@ -20,13 +20,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from anncestry import workflow
-from anncestry.cells.matrix import Cell, Matrix
-from anncestry.errors import DataError, ServerError, UserError
-from anncestry.provenance.code import ROOT
+from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
+from anncestry.errors import ConfigError, DataError, ServerError, UserError
 
 HERE = Path()
-PUBLISHED = ROOT / "config" / "published" / "paper.csv"
-"""What the paper printed, to stand beside what is measured."""
 
 
 def cache_dir() -> Path:
@@ -112,14 +109,11 @@ def load(run: _Run, options: argparse.Namespace) -> None:
     from anncestry.measure import load as stage
 
     cell = run.matrix.cell(options.key)
-    config = run.matrix.config
     stage.run(
         run.matrix.spec(options.key, "load"),
         options.key,
         run.place(cell),
         Path(cell.index_path).parent,
-        config.ef_search,
-        config.seed,
     )
 
 
@@ -155,17 +149,17 @@ def query(run: _Run, options: argparse.Namespace) -> None:
     from anncestry.provenance.promote import promote
 
     cell = run.matrix.cell(options.key)
-    if not options.session:
-        raise DataError(f"{cell.query_path} is there already: delete it to measure this cell again")
-    session_file = Path(options.session)
-    state = records.read_json(session_file)["cells"].get(options.key, "was not part of the session")
-    folder = session_file.parent / options.key
-    if state != "ok":
+    measured = Path(cell.measured_path)
+    if not measured.exists():
+        if not options.session:
+            raise DataError(f"{cell.query_path} is there already: delete it to measure this cell again")
+        session_file = Path(options.session)
         # The other cells still need this session; the next run must not find it complete, but try again.
         session_file.with_name("failed").touch()
+        state = records.read_json(session_file)["cells"].get(options.key, "was not part of the session")
         raise ServerError(f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}: {state}")
-    promote(folder / "record.json", Path(cell.query_path), stage="query", key=options.key)
-    shutil.rmtree(folder)
+    promote(measured, Path(cell.query_path), stage="query", key=options.key)
+    shutil.rmtree(measured.parent)
 
 
 def recall(run: _Run, options: argparse.Namespace) -> None:
@@ -231,6 +225,24 @@ def _current_page(matrix: Matrix) -> Path:
         shutil.copytree(source, target)
         stamp.write_text(matrix.report)
     return target / "index.html"
+
+
+def compare(run: _Run, options: argparse.Namespace) -> None:
+    """Two systems, experiments or platforms side by side: faster, slower, the same within noise, or not comparable."""
+    from anncestry.report import compare as comparing
+    from anncestry.report import compare_page
+
+    def current(name: str) -> str:
+        try:
+            return workflow.expand(workflow.Choice(run.choice.folder, name)).table
+        except ConfigError:
+            return ""  # measured once, and no longer in the config
+
+    sides = [comparing.find(name, Path("results"), run.choice.experiment, current) for name in (options.a, options.b)]
+    found = comparing.compare(*sides)
+    print(compare_page.summary(found, everything=options.all), end="")
+    if options.out:
+        print(f"page: {compare_page.write(found, options.out)}")
 
 
 def verify(run: _Run, options: argparse.Namespace) -> None:
@@ -311,6 +323,12 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("summary", help=(summary.__doc__ or ""))
     command.add_argument("--short", action="store_true", help="only where the page is")
     command.set_defaults(function=summary)
+    command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
+    command.add_argument("a", metavar="A", help="a system, experiment (or EXPERIMENT@KEY) or platform")
+    command.add_argument("b", metavar="B", help="what is judged against A")
+    command.add_argument("--all", action="store_true", help="all numbers, not the headline ones only")
+    command.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
+    command.set_defaults(function=compare)
     command = commands.add_parser("verify", help=(verify.__doc__ or ""))
     command.add_argument("--quick", action="store_true", help="re-hash only")
     command.set_defaults(function=verify)

@@ -12,6 +12,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pyarrow.parquet as parquet
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError, UserError
 from anncestry.measure import recall
-from anncestry.metrics import latency
+from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import records
 from anncestry.report import numbers, page
@@ -63,7 +64,9 @@ def verify(matrix: Matrix, published: Path | None, quick: bool = False) -> Findi
     loads = {cell.load_path: cell for cell in matrix.cells}
     with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
         for cell in loads.values():
-            _record(findings, matrix, cell.load_path, "load", cell.load)
+            loaded = _record(findings, matrix, cell.load_path, "load", cell.load)
+            if loaded is not None and not quick:
+                findings.check(cell.load_path, partial(_load, cell.load_path, loaded))
             progress.add(1)
         for cell in matrix.cells:
             _cell(findings, matrix, cell, quick)
@@ -94,7 +97,7 @@ def _record(findings: Findings, matrix: Matrix, path: str, stage: str, key: str)
         if not source.exists():
             findings.absent.add(source.parts[0])
             continue
-        findings.check(path, lambda source=source, entry=entry, label=label: _same(path, label, source, entry))  # type: ignore[misc]
+        findings.check(path, partial(_same, path, label, source, entry))
     return found
 
 
@@ -113,6 +116,7 @@ def _cell(findings: Findings, matrix: Matrix, cell: Cell, quick: bool) -> None:
     if quick or measured is None:
         return
     findings.check(cell.query_path, lambda: _summary(cell, measured))
+    findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, {"query": measured["windows_s"]}))
     truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
     if scored is not None and truth.exists() and vectors.exists():
         findings.check(cell.recall_path, lambda: _recall(cell, measured, scored, truth, vectors))
@@ -130,6 +134,24 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
+
+
+def _load(path: str, loaded: Mapping[str, Any]) -> None:
+    """The load's times, made again from the ends of its phases, and what was used in each of them."""
+    phases = {name: (start_s, end_s) for name, start_s, end_s in loaded["phases"]}
+    whole = (min(start for start, _ in phases.values()), max(end for _, end in phases.values()))
+    for name, (start_s, end_s) in {**phases, "load": whole}.items():
+        if not math.isclose(loaded["times"][f"{name}_s"], end_s - start_s, rel_tol=1e-3, abs_tol=1e-3):
+            raise DataError(f"{path}: {name}_s is {loaded['times'][f'{name}_s']}, its phases say {end_s - start_s}")
+    _resources(path, loaded, {"load": [whole], **{name: [ends] for name, ends in phases.items()}})
+
+
+def _resources(path: str, record: Mapping[str, Any], phases: Mapping[str, Any]) -> None:
+    """CPU, memory and IO, made again from the samples of the processes."""
+    samples = Path(path).parent / record["outputs"]["resources"]["path"]
+    again = resources.by_group(parquet.ParquetFile(samples).read(), phases)
+    if not _equal(record["resources"], again):
+        raise DataError(f"{path}: its resources are not what {samples.name} says")
 
 
 def _recall(cell: Cell, measured: Mapping[str, Any], scored: Mapping[str, Any], truth: Path, vectors: Path) -> None:
@@ -178,8 +200,19 @@ def _compare(again: Path, stored: Path, why: str) -> None:
         other = stored / path.name
         if not other.exists():
             raise DataError(f"{other}: missing")
-        if other.read_bytes() != path.read_bytes():
+        # The bytes of Parquet depend on the version of the library that wrote it; its rows must not.
+        content = _rows if path.suffix == ".parquet" else Path.read_bytes
+        if content(other) != content(path):
             raise DataError(f"{other}: {why}")
+
+
+def _rows(path: Path) -> Any:
+    try:
+        return numbers.rows_of(numbers.read(path.parent))
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path}: not a table of numbers ({error})") from None
 
 
 def hanging_on(findings: Findings, matrix: Matrix) -> Iterator[tuple[Problem, list[str]]]:

@@ -157,6 +157,10 @@ def probe(server: FlatServer) -> Probe:
     )
 
 
+def count(server: FlatServer, filter: Mapping | None) -> int:
+    return int(json.loads(server.call("Count", {"filter": filter})))
+
+
 def encode(server: FlatServer, queries: np.ndarray, k: int, ef_search: int, filter: Mapping | None) -> list[bytes]:
     return [pack({"k": k, "filter": filter}, row.tobytes()) for row in np.ascontiguousarray(queries)]
 

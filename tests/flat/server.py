@@ -74,6 +74,15 @@ class Store:
             }
         ).encode()
 
+    def passes(self, wanted: dict) -> np.ndarray:
+        if wanted["field"] == "category":
+            return np.isin(self.category, wanted["in"][:1] if self.lie == "narrow-filter" else wanted["in"])
+        return (self.price >= np.float32(wanted.get("from", 0))) & (self.price < np.float32(wanted["below"]))
+
+    def count(self, request: bytes) -> bytes:
+        head, _ = split(request)
+        return json.dumps(int(self.passes(head["filter"]).sum())).encode()
+
     def search(self, request: bytes) -> bytes:
         head, body = split(request)
         with self.lock:
@@ -87,10 +96,7 @@ class Store:
         keep = np.ones(len(far), bool)
         wanted = head.get("filter")
         if wanted and self.lie != "ignore-filter":
-            if wanted["field"] == "category":
-                keep = np.isin(self.category, wanted["in"])
-            else:
-                keep = (self.price >= wanted.get("from", 0)) & (self.price < wanted["below"])
+            keep = self.passes(wanted)
         elif self.lie == "lost-tail":
             keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found
         rows = np.flatnonzero(keep)
@@ -98,7 +104,8 @@ class Store:
         best = rows[np.argsort(far[rows], kind="stable")[:k]]
         if self.lie == "duplicate" and len(best) > 1:
             best[-1] = best[0]
-        return np.concatenate([best.astype(np.float64), far[best].astype(np.float64)]).tobytes()
+        said = np.full(len(best), np.nan) if self.lie == "no-distances" else far[best].astype(np.float64)
+        return np.concatenate([best.astype(np.float64), said]).tobytes()
 
 
 def split(request: bytes) -> tuple[dict, bytes]:
@@ -119,7 +126,13 @@ def main() -> None:
         futures.ThreadPoolExecutor(4),
         options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)],
     )
-    calls = {"Insert": store.insert, "Commit": store.commit, "Probe": store.probe, "Search": store.search}
+    calls = {
+        "Insert": store.insert,
+        "Commit": store.commit,
+        "Probe": store.probe,
+        "Search": store.search,
+        "Count": store.count,
+    }
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler("flat.Flat", {name: handler(call) for name, call in calls.items()})]
     )

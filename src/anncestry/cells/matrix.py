@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,10 @@ from anncestry.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
-REPORT_SOURCES = python_files([PACKAGE / "report"])
+PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
+REPORT_SOURCES = (*(file for file in python_files([PACKAGE / "report"]) if "compare" not in file.name), PUBLISHED)
+DRAWN_WITH = ("altair", "vl-convert-python")
+"""Packages whose code ends up in the page."""
 
 
 Spec = Mapping[str, Any]
@@ -39,6 +43,7 @@ class Cell:
     system: str
     topology: str
     workload: str
+    origin: str
     download: str
     vectors: str
     truth: str
@@ -67,8 +72,8 @@ class Cell:
 
     @property
     def download_path(self) -> str:
-        """Record of the download."""
-        return f"data/download/{self.dataset}@{self.download}/record.json"
+        """Record of the download, which prefixes share with the dataset that they are of (`origin`)."""
+        return f"data/download/{self.origin}@{self.download}/record.json"
 
     @property
     def vectors_path(self) -> str:
@@ -94,6 +99,11 @@ class Cell:
     def load_path(self) -> str:
         """The tracked record of the load."""
         return f"results/load/{self.where}@{self.load}.json"
+
+    @property
+    def measured_path(self) -> str:
+        """Record of a finished measurement that is not published yet; untracked."""
+        return f"scratch/measured/{self.query}/record.json"
 
     @property
     def query_path(self) -> str:
@@ -167,9 +177,9 @@ def _dataset(config: Config, name: str) -> dict[str, Any]:
     """A dataset's entry, a prefix resolved to its parent's entry with `prefix` and the number of rows it keeps."""
     entry = config.datasets[name]
     if "of" not in entry:
-        return {**entry, "name": name, "prefix": None}
+        return {**entry, "name": name, "origin": name, "prefix": None}
     parent = config.datasets[entry["of"]]
-    return {**parent, "name": entry["of"], "prefix": entry["prefix"]}
+    return {**parent, "name": entry["of"], "origin": entry["of"], "prefix": entry["prefix"]}
 
 
 def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
@@ -216,6 +226,7 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
             "title": config.title,
             "table": matrix.table,
             "sources": source_digest(REPORT_SOURCES),
+            "packages": {name: version(name) for name in DRAWN_WITH},
         }
     )
     return matrix
@@ -333,7 +344,18 @@ class _Expander:
         )
         recall = self._stage("recall", query=query, truth=self._truths[shared])
         return Cell(
-            dataset, system, topology, workload, download, vectors, self._truths[shared], artifact, load, query, recall
+            dataset,
+            system,
+            topology,
+            workload,
+            entry["origin"],
+            download,
+            vectors,
+            self._truths[shared],
+            artifact,
+            load,
+            query,
+            recall,
         )
 
 

@@ -52,10 +52,11 @@ class Plan:
 
 
 def make(matrix: Matrix) -> Plan:
-    """Look at the disk (one stat a cell) and group the cells without a measurement into sessions."""
+    """Look at the disk (a stat or two a cell) and group the cells without a measurement into sessions."""
     missing: dict[str, list[Cell]] = {}
     for cell in matrix.cells:
-        if not (os.path.exists(cell.query_path) and os.path.exists(cell.samples_path)):  # noqa: PTH110
+        published = os.path.exists(cell.query_path) and os.path.exists(cell.samples_path)  # noqa: PTH110
+        if not published and not os.path.exists(cell.measured_path):  # noqa: PTH110
             missing.setdefault(cell.load, []).append(cell)
     sessions: dict[str, Session] = {}
     session_of: dict[str, Session] = {}

@@ -40,7 +40,7 @@ def matches(
     """Which rows pass, bool (n,). `category` uint8 (n,) and `price` float32 (n,) are the columns of the same rows.
 
     Filters: None (every row passes); `{field: category, in: [1, 4]}`; `{field: price, below: x}` and
-    `{field: price, from: a, below: b}`, that is a ≤ price < b, compared as float64.
+    `{field: price, from: a, below: b}`, that is a ≤ price < b, the bounds rounded to float32.
     Raises ConfigError for an unknown field or operator, and for an operand that the operator can't take.
     """
     check_filter(filter)
@@ -48,9 +48,10 @@ def matches(
         return np.ones(len(category), dtype=np.bool_)
     if filter["field"] == "category":
         return np.isin(category, np.array(filter["in"], dtype=np.uint8))
-    passes = price.astype(np.float64) < float(filter["below"])
+    # Prices are float32, and so is what a database compares them with: 347.12 is the nearest float32 to it.
+    passes = price < np.float32(filter["below"])
     if "from" in filter:
-        passes &= price.astype(np.float64) >= float(filter["from"])
+        passes &= price >= np.float32(filter["from"])
     return passes
 
 

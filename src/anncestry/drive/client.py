@@ -106,6 +106,10 @@ class Client:
                 self.call(wanted[index])
             except CallError:
                 self.prime_errors += 1
+        # Before the barrier: no client shall start late because it tidies up.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
 
     def run(self, zero_ns: int) -> dict[str, Any]:
         """Send requests from `zero_ns` (CLOCK_MONOTONIC) on, each as soon as the one before is answered."""
@@ -113,9 +117,6 @@ class Client:
         samples: list[tuple[int, int, int, int, bytes]] = []
         errors: dict[str, int] = {}
         plan, deadline_ns = self.plan, None if self.duration_ns is None else zero_ns + self.duration_ns
-        gc.collect()
-        gc.freeze()
-        gc.disable()
         time.sleep(max(0, zero_ns - now() - _SPIN_NS) / 1e9)
         while now() < zero_ns:
             pass
@@ -138,11 +139,13 @@ class Client:
             if deadline_ns is None:
                 over = True
         cpu_ns = time.process_time_ns() - cpu_ns
+        ended_ns = now()
         gc.enable()
         gc.unfreeze()
         self._write(samples)
         return {
             "samples": len(samples),
+            "end_ns": ended_ns,
             "cpu_s": cpu_ns / 1e9,
             "rss_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "prime_errors": self.prime_errors,

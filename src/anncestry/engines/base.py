@@ -213,6 +213,9 @@ class Engine(Protocol):
     def transport(self, server: Server) -> dict[str, str]:
         """How to send them: kind, target (host:port), method."""
 
+    def count(self, server: Server, filter: Spec | None) -> int:
+        """Rows that pass the filter, as the server counts them by its own reading of it."""
+
     def decode(self, response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Ids (m,) and canonical distances (m,), nearest first; DecodeError where the reply is no answer.
 

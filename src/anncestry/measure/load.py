@@ -74,7 +74,7 @@ def artifact_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_search: int, seed: int) -> dict[str, Any]:
+def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[str, Any]:
     """Load the vectors of `spec` into its system and leave the stopped system's data in `out_dir/data`.
 
     Raises ServerError if the server does not come up or dies, ConfigError on another machine than declared.
@@ -101,7 +101,8 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
                 Progress(label, len(vectors.base), "row") as progress,
             ):
                 result = engine.load(server, vectors, spec["index"], spec["load"], progress)
-            engine.apply(server, ef_search)
+            with Driver() as driver:
+                checked = oracle.check(engine, server, driver, out_dir / "oracle", vectors)
             probe = engine.probe(server)
             judged = [
                 gates.inserts(
@@ -111,10 +112,9 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
                     len(vectors.base),
                     result.first_error,
                 ),
-                *probe_gates(engine, probe, spec, vectors, ef_search, "after the load"),
+                *probe_gates(engine, probe, spec, vectors, oracle.EF, "after the load"),
+                *checked,
             ]
-            with Driver() as driver:
-                judged += oracle.check(engine, server, driver, out_dir / "oracle", vectors, ef_search, seed)
             server.check_alive()
         finally:
             ending = server.stop()
@@ -133,6 +133,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path, ef_searc
         "rows": len(vectors.base),
         "dim": int(vectors.base.shape[1]),
         "times": _times(result),
+        "phases": [[phase.name, phase.start_s, phase.end_s] for phase in result.phases],
         "resources": resources_used,
         "storage": storage,
         "server": {

@@ -29,7 +29,7 @@ def returned_ids(samples: Any, k: int) -> NDArray[np.int64]:
 def run(
     spec: Mapping[str, Any], key: str, query_record: Path, truth_record: Path, vectors_record: Path, out: Path
 ) -> dict[str, Any]:
-    """Recall@k of every answered sample by both rules, averaged by run; writes the record to `out`."""
+    """Recall@k of every sample by both rules, averaged by run; writes the record to `out`."""
     measured = records.read_record(query_record, stage="query", key=spec["query"])
     samples = records.verify_outputs(query_record, measured)["samples"]
     records.verify_outputs(truth_record, records.read_record(truth_record, stage="truth", key=spec["truth"]))
@@ -50,10 +50,10 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     k = measured["spec"]["workload"]["k"]
     # Not `read_table`: that imports pandas, a third of the time of this whole stage.
     samples = parquet.ParquetFile(samples_path).read(columns=["run", "query", "status", "ids"])
-    good = samples.filter(np.asarray(samples["status"]) == OK)
-    query = good["query"].to_numpy().astype(np.int64)
-    runs = good["run"].to_numpy()
-    ids = returned_ids(good, k)
+    answered = samples["status"].to_numpy() == OK
+    query = samples["query"].to_numpy().astype(np.int64)
+    runs = samples["run"].to_numpy()
+    ids = returned_ids(samples, k)  # of a request that failed: none, so that it found nothing
     truth_ids, truth_distances = (
         np.load(truth_record.parent / truth["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
         for name in ("ids", "distances")
@@ -87,5 +87,6 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
         "queries": len(np.unique(query)),
         "samples": len(query),
+        "unanswered": int((~answered).sum()),
         "without_truth": int(np.isnan(by_id).sum()),
     }

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
-from anncestry.errors import DataError, ServerError
+from anncestry.errors import DataError, ServerError, UserError
 from anncestry.measure import answers as decoding
 from anncestry.measure import oracle
 from anncestry.measure.load import Place, artifact_facts, probe_facts, probe_gates
@@ -153,7 +152,9 @@ class _Session:
         self.open_s: list[float] = []
         self.start_s: list[float] = []
         self.up_from, self.up_s, self.waited_s = 0.0, 0.0, 0.0
-        self.gates: list[Gate] = []
+        self.gates: list[Gate] = [gates.loaded(self.loaded["valid"], self.loaded["created"])]
+        self.settings: dict[int, list[Gate]] = {}
+        self.counted: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
 
     # The server
@@ -190,12 +191,22 @@ class _Session:
             self.engine.apply(self.server, ef_search)
             self.ef_search = ef_search
 
-    def probe(self, when: str) -> list[Gate]:
-        """Gates from what the server says of itself."""
-        assert self.server is not None
-        probe = self.engine.probe(self.server)
+    def judge(self, server: Server, driver: Driver) -> None:
+        """Everything that must hold of a server before it is measured, for this and every later one of the session."""
+        self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.built["digest"]))
+        self.gates += oracle.check(self.engine, server, driver, self.out_dir / "oracle", self.vectors)
+        self.ef_search = oracle.EF
+        for ef_search in sorted({cell.workload["ef_search"] for cell in self.cells}):
+            self.apply(ef_search)
+            probe = self.engine.probe(server)
+            said = probe_gates(self.engine, probe, self.spec, self.vectors, ef_search, "before the queries")
+            self.settings.setdefault(ef_search, []).extend(gate for gate in said if gate.gate == "settings")
+        self.gates += [gate for gate in said if gate.gate != "settings"]
         self.facts = probe_facts(probe)
-        return probe_gates(self.engine, probe, self.spec, self.vectors, self.ef_search, when)
+        for cell in self.cells:
+            wanted = cell.workload.get("filter")
+            if wanted is not None and repr(wanted) not in self.counted:
+                self.counted[repr(wanted)] = self.engine.count(server, wanted)
 
     # Measuring
 
@@ -236,7 +247,7 @@ class _Session:
             for cell, number in plan:
                 if cell.failure is None:
                     try:
-                        server = self.server or self.start_again()
+                        server = self.server or self.start_again(driver)
                         self.measure(cell, number, driver, sampler, server)
                     except ServerError as error:
                         cell.failure = self._failure(error)
@@ -253,9 +264,10 @@ class _Session:
                 return str(dead)
         return str(error)
 
-    def start_again(self) -> Server:
-        """A fresh server for the cells that are left, its requests encoded anew."""
+    def start_again(self, driver: Driver) -> Server:
+        """A fresh server for the cells that are left, judged as the first was, its requests encoded anew."""
         server = self.start()
+        self.judge(server, driver)
         self.prepare(server)
         return server
 
@@ -274,7 +286,8 @@ class _Session:
         if work.get("filter") is not None:
             passes = matches(work["filter"], np.asarray(self.vectors.category), np.asarray(self.vectors.price))
             matching = int(passes.sum())
-            selectivity = matching / len(passes)
+            counted = self.counted[repr(work["filter"])]
+            selectivity = counted / len(passes)
         clients: list[dict[str, Any]] = []
         for number in sorted(cell.runs):
             outcome = protocol.read_outcome(cell.run_folder(number))
@@ -298,20 +311,23 @@ class _Session:
             runs.append(latency.Run(samples["due_ns"], samples["latency_ns"], answered.status, work.get("duration_s")))
             tables.append(_samples_table(number, rows, samples, answered))
         windows = [cell.runs[number] for number in sorted(cell.runs)]
-        used = by_group(table, {"query": windows})
+        nearby = _within(table, windows)
+        used = by_group(nearby, {"query": windows})
         judged = [
             *self.gates,
+            *self.settings[work["ef_search"]],
             gates.alone(self.waited_s, used["other"]["query"]["cpu_avg_pct"]),
             gates.answered(good, sent),
             gates.result_count(wrong, good, k, matching),
             gates.distances(worst, checked),
             gates.primed(primed),
         ]
-        if selectivity is not None:
+        if selectivity is not None and matching is not None:
+            judged.append(gates.selectivity(counted, matching, len(self.vectors.base)))
             judged.append(gates.filtered(violated, returned, selectivity))
         samples_path, resources_path = cell.folder / "samples.parquet", cell.folder / "resources.parquet"
         parquet.write_table(pa.concat_tables(tables), samples_path, compression="zstd")
-        parquet.write_table(_within(table, windows), resources_path, compression="zstd")
+        parquet.write_table(nearby, resources_path, compression="zstd")
         records.write_record(
             cell.folder / "record.json",
             stage="query",
@@ -324,6 +340,7 @@ class _Session:
                 "failures": dict(sorted(errors.items(), key=lambda item: -item[1])[:20]),
                 "selectivity": selectivity,
                 "resources": used,
+                "windows_s": windows,
                 "client": {
                     "driver": CLIENT,
                     "warmup_source": cell.choice.warmup_source,
@@ -357,6 +374,8 @@ class _Session:
         reported = answered.distances[chosen][known]
         if not len(exact):
             return 0.0, 0
+        if not np.isfinite(reported).all():
+            return float("inf"), len(exact)
         # Cosine distances cancel near 0: their error is absolute, of the order of the terms, which are about 1.
         scale = np.maximum(np.abs(exact), 1.0 if self.vectors.metric == "cosine" else 1e-9)
         return float((np.abs(reported - exact) / scale).max()), len(exact)
@@ -399,8 +418,9 @@ def run(
     index_record: Path,
     place: Place,
     out_dir: Path,
+    measured_dir: Path = Path("scratch/measured"),
 ) -> dict[str, str]:
-    """Measure the cells (query key → spec), all of one load, and leave a folder with record and samples for each.
+    """Measure the cells (query key → spec), all of one load; leaves record and samples in `measured_dir`/KEY for each.
 
     Writes `session.json` last: for each cell, "ok" or why it failed; returns that. A server that can't be started at
     all is a ServerError; one that dies while a cell is measured fails that cell.
@@ -418,20 +438,9 @@ def run(
         )
         try:
             server = session.start()
-            session.apply(session.cells[0].workload["ef_search"])
-            session.gates = session.probe("before the queries")
-            session.gates.append(gates.artifact(session.loaded["artifact"]["digest"], session.built["digest"]))
-            session.prepare(server)
             with Driver() as driver:
-                session.gates += oracle.check(
-                    session.engine,
-                    server,
-                    driver,
-                    out_dir / "oracle",
-                    session.vectors,
-                    session.cells[0].workload["ef_search"],
-                    session.seed,
-                )
+                session.judge(server, driver)
+                session.prepare(server)
                 load_before = os.getloadavg()[0]
                 sampler = session.measure_all(driver)
             if session.server is not None:
@@ -452,9 +461,16 @@ def run(
     outcome: dict[str, str] = {}
     for cell in session.cells:
         if cell.failure is None:
-            with suppress(FileNotFoundError):
-                (cell.folder / "record.json").unlink()
-            session.keep(cell, table, shared)
+            try:
+                session.keep(cell, table, shared)
+            except UserError as error:
+                cell.failure = str(error)
+            else:
+                # Kept apart from the session: a cell that is measured stays so, whatever becomes of the others.
+                kept = measured_dir / cell.key
+                shutil.rmtree(kept, ignore_errors=True)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(cell.folder, kept)
         outcome[cell.key] = cell.failure or "ok"
     shutil.rmtree(out_dir / "oracle", ignore_errors=True)
     records.write_json(out_dir / "session.json", {"session": key, "cells": outcome})

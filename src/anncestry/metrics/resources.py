@@ -84,16 +84,16 @@ class Sampler:
                 except psutil.Error:
                     continue
         if rescan:
-            parents = list(known.values())
+            # One pass over all processes, not one for each known one.
+            children: dict[int, list[psutil.Process]] = {}
+            for process in psutil.process_iter(["ppid"]):
+                children.setdefault(process.info["ppid"], []).append(process)
+            parents = list(known)
             while parents:
-                try:
-                    children = parents.pop().children()
-                except psutil.Error:
-                    continue
-                for child in children:
+                for child in children.get(parents.pop(), ()):
                     if child.pid not in known and child.pid not in others:
                         known[child.pid] = child
-                        parents.append(child)
+                        parents.append(child.pid)
 
     def _read(self, name: str) -> tuple[float, float, float, float]:
         rss = 0.0

@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = {
     "artifact": ["runtimes/artifacts.py"],
     "download": ["datasets/formats.py", "datasets/sources.py", "datasets/download.py"],
-    "normalize": ["datasets/normalize.py", "datasets/metadata.py"],
+    "normalize": ["datasets/normalize.py", "datasets/metadata.py", "datasets/distance.py"],
     "truth": ["datasets/truth.py", "datasets/distance.py", "datasets/idlists.py"],
     "load": [
         "measure/load.py",
@@ -33,10 +33,14 @@ _SOURCES = {
         "runtimes/native.py",
         "runtimes/_exec.py",
         "engines",
+        "datasets/distance.py",
+        "datasets/metadata.py",
+        "drive",
+        "measure/answers.py",
         "provenance/gates.py",
         "provenance/platform.py",
     ],
-    "query": ["measure/session.py", "measure/answers.py", "metrics/latency.py", "drive"],
+    "query": ["measure/session.py", "metrics/latency.py"],
     "recall": ["measure/recall.py", "metrics/recall.py", "datasets/distance.py", "datasets/idlists.py"],
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 ORACLE_RECALL_MIN = 0.999
 """Recall of searches that the system answers by a flat scan: only rounding among ties is forgiven."""
-FINDABLE_MIN = 0.9
+FINDABLE_MIN = 0.95
 """Share of sampled rows that an index search for the row's own vector finds."""
 FINDABLE_TAIL_DROP_MAX = 0.05
 """How much rarer the rows inserted last may be found: a lost tail of the index shows here, while counts are right."""
@@ -109,6 +109,20 @@ def result_count(wrong: int, samples: int, k: int, matches: int | None) -> Gate:
     """Every answer holds k different rows of the dataset (or all that match, if fewer)."""
     wanted = k if matches is None or matches >= k else matches
     return Gate("k results", wrong == 0, f"{wrong} of {samples} answers do not hold {wanted} different known rows")
+
+
+def selectivity(counted: int, matching: int, rows: int) -> Gate:
+    """The server's own count of the rows that pass the filter is ours: a narrower or wider filter is another one."""
+    return Gate(
+        "filter selectivity",
+        counted == matching,
+        f"the server counts {counted} rows that pass the filter, of {rows}; {matching} do by their metadata",
+    )
+
+
+def loaded(valid: bool, created: str) -> Gate:
+    """The index that is queried came from a valid load (it may have been loaded again since the published one)."""
+    return Gate("load", valid, f"the queried index was loaded at {created}, {'valid' if valid else 'but is invalid'}")
 
 
 def filtered(violations: int, returned: int, selectivity: float) -> Gate:

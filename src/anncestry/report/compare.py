@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import pandas as pd
 
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.platform import IDENTITY
-from anncestry.provenance.records import read_record, sha256_file
+from anncestry.provenance.records import identity, read_record, sha256_file
 from anncestry.report.numbers import ABSENT, MISSING, PHASES, read, rows_of
 from anncestry.report.tables import Row
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval
@@ -235,12 +236,12 @@ class _Here:
         )(name)
 
     def _system(self, name: str) -> tuple[Side | None, str]:
-        if not _tables(self.results, self.experiment):
-            return None, f"experiment {self.experiment} has no table yet"
+        tables = _tables(self.results, self.experiment)
+        try:
+            folder = _table_of(tables, self.results, self.experiment, self.current(self.experiment))
+        except DataError as error:  # no reason to refuse a name that means something else
+            return None, str(error)
         # Which systems there are is asked of the table alone: records are read only for a side that is meant.
-        folder = _table_of(
-            _tables(self.results, self.experiment), self.results, self.experiment, self.current(self.experiment)
-        )
         numbers = read(folder)
         chosen = numbers[numbers["system"] == name].reset_index(drop=True)
         known = f"known: {_listed(numbers['system'])}"
@@ -274,17 +275,23 @@ def _below(results: Path, path: str) -> Path:
 
 
 def _data_records(records: Iterable[_Body], root: Path) -> dict[str, _Body]:
-    """Records of vectors and truth that `records` were made from, where they are here and the very same files."""
+    """Records of vectors and truth that `records` were made from, where they are here and stand for the same files."""
     found: dict[str, _Body] = {}
     for record in records:
         for label in ("vectors", "truth"):
-            quoted = (record.get("inputs") or {}).get(label)
-            if not quoted or quoted["path"] in found:
+            quoted = _quoted(record, label)
+            file = root / quoted.get("path", "")
+            if not quoted or quoted["path"] in found or not file.exists():
                 continue
-            file = root / quoted["path"]
-            if file.exists() and sha256_file(file) == quoted["sha256"]:
-                found[quoted["path"]] = read_record(file)
+            made_from = read_record(file)
+            if identity(made_from) == quoted.get("identity") or sha256_file(file) == quoted["sha256"]:
+                found[quoted["path"]] = made_from
     return found
+
+
+def _quoted(record: _Body, label: str) -> dict[str, str]:
+    """What a record says of one of its inputs (path, sha256, identity); empty if it has no such input."""
+    return dict((record.get("inputs") or {}).get(label) or {})
 
 
 def _tables(results: Path, experiment: str) -> dict[str, Path]:
@@ -337,6 +344,8 @@ def _listed(names: Iterable[object]) -> str:
 def compare(a: Side, b: Side) -> Comparison:
     """Set every number of `b` against that of `a` with the same dataset, topology, workload, phase and metric.
 
+    Numbers that neither side is meant to have (a phase that both lack, a filter that neither was asked) are left out.
+
     Systems are paired by name; else, one system a side, whatever their names; else those of one engine, if each side
     has one left (an upgrade). DataError where a side's records lack one that its numbers name.
     """
@@ -348,14 +357,17 @@ def compare(a: Side, b: Side) -> Comparison:
         pair = _Pair(sides, systems, across_platforms)
         lines += pair.lines()
         differences.update(dict.fromkeys(pair.differences()))
-    lines.sort(key=lambda line: _place(line))
+    lines.sort(key=_place)
     return Comparison(a, b, tuple(lines), tuple(differences))
 
 
 def _place(line: Line) -> tuple[Any, ...]:
     rank = HEADLINE.index(line.metric) if line.metric in HEADLINE else len(HEADLINE)
-    where = (line.dataset, line.topology, line.system_a, line.system_b, line.workload)
-    return (*where, rank, line.phase, line.metric)
+    where = (line.dataset, line.topology, line.system_a, line.system_b)
+    # Every second part is a number: clients2 comes before clients16.
+    parts = re.split(r"([0-9]+)", line.workload)
+    workload = [int(part) if place % 2 else part for place, part in enumerate(parts)]
+    return (*where, workload, rank, line.phase, line.metric)
 
 
 def _paired(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -410,10 +422,12 @@ class _Pair:
         self._obstacles: dict[tuple[str, ...], str] = {}
 
     def lines(self) -> Iterator[Line]:
-        """A line for each number that either side has, those of one cell knowing of each other."""
+        """A line for each number that a side has or should have, those of one cell knowing of each other."""
         of_cell: dict[tuple[str, ...], list[Line]] = {}
         for key in self._keys():
-            of_cell.setdefault(key[:3], []).append(self._line(key))
+            line = self._line(key)
+            if not {line.problem_a, line.problem_b} <= ABSENT:  # such as the selectivity where no filter was asked
+                of_cell.setdefault(key[:3], []).append(line)
         for lines in of_cell.values():
             recall = next((line for line in lines if line.metric == "recall_by_id" and line.decided), None)
             for line in lines:
@@ -466,12 +480,12 @@ class _Pair:
             phase=phase,
             metric=metric,
             unit=next(row["unit"] for row in (a, b) if row is not None),
-            a=a and a["value"],
-            b=b and b["value"],
-            std_a=a and a["std"],
-            std_b=b and b["std"],
-            runs_a=a and a["runs"],
-            runs_b=b and b["runs"],
+            a=a["value"] if a else None,
+            b=b["value"] if b else None,
+            std_a=a["std"] if a else None,
+            std_b=b["std"] if b else None,
+            runs_a=a["runs"] if a else None,
+            runs_b=b["runs"] if b else None,
             ratio=None,
             low=None,
             high=None,
@@ -530,7 +544,7 @@ class _Pair:
             return None, f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed"
         if a["phase"] == "recall":
             cell = (a["dataset"], a["topology"], a["workload"])
-            asked = [self._record(rank, "recall", cell).get("queries") for rank in (0, 1)]
+            asked = [int(self._record(rank, "recall", cell).get("queries") or 0) for rank in (0, 1)]
             if not all(asked):
                 return None, "the number of queries is not recorded"
             return proportion_interval(b["value"], asked[1], a["value"], asked[0]), ""
@@ -567,20 +581,26 @@ class _Pair:
             yield from self._other_content("truth", "truth", ("ids",), *chain["recall"])
 
     def _other_content(self, label: str, what: str, files: Sequence[str], a: _Body, b: _Body) -> Iterator[str]:
-        """Whether an input is another: by its files' digests where both records are at hand, else by its key."""
+        """Whether an input is another: by its files' digests where its records are at hand, else by its key.
+
+        Where the content is not pinned by the config (a made dataset), one key may stand for two contents: then the
+        identities that the records quote differ.
+        """
+        quoted = [_quoted(record, label) for record in (a, b)]
         digests = []
-        for side, record in zip(self._sides, (a, b), strict=True):
-            quoted = (record.get("inputs") or {}).get(label) or {}
-            outputs = side.records.get(quoted.get("path", ""), {}).get("outputs") or {}
+        for side, entry in zip(self._sides, quoted, strict=True):
+            outputs = side.records.get(entry.get("path", ""), {}).get("outputs") or {}
             digests.append({name: outputs[name]["sha256"] for name in files if name in outputs})
+        keys = [record["spec"].get(label) for record in (a, b)]
+        identities = [entry.get("identity") for entry in quoted]
         if all(digests):
             changed = [name for name in files if digests[0].get(name) != digests[1].get(name)]
             if changed:
                 yield f"other {what}: the digest of {', '.join(changed)} differs"
-            return
-        keys = [record["spec"].get(label) for record in (a, b)]
-        if keys[0] != keys[1]:
+        elif keys[0] != keys[1]:
             yield f"other {what}: {label} {keys[0]} against {keys[1]}"
+        elif all(identities) and identities[0] != identities[1]:
+            yield f"other {what}: another content behind {label} {keys[0]}"
 
 
 def _stage_of(phase: str) -> str:
@@ -618,12 +638,12 @@ def _facts(load: _Body) -> dict[str, str]:
         **{f"setting {name}": value for name, value in (spec["system"].get("settings") or {}).items()},
         **{f"index {name}": value for name, value in (spec.get("index") or {}).items()},
         **{f"load {name}": value for name, value in (spec.get("load") or {}).items()},
-        "artifact": (load.get("artifact") or {}).get("digest"),
+        "artifact": (load.get("artifact") or {}).get("digest", "")[:12] or None,
         **{f"client {name}": value for name, value in (load.get("clients") or {}).items()},
         "platform": spec.get("platform"),
         **{name: machine.get(name) for name in (*IDENTITY, "kernel", "os")},
         "code": code.get("commit"),
-        "code uncommitted": code.get("diff_sha256"),
+        "uncommitted code": code.get("diff_sha256"),
     }
     return {name: _said(value) for name, value in facts.items() if value is not None}
 
@@ -672,7 +692,6 @@ def proportion_interval(
 def _score_interval(p: float, count: int, confidence: float) -> tuple[float, float]:
     """Wilson's score interval of a proportion (1927): it does not collapse where p is 0 or 1."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    p = min(max(p, 0.0), 1.0)  # a mean of ones may be rounded past one
     middle = p + z**2 / (2 * count)
     half = z * math.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
     whole = 1 + z**2 / count

@@ -81,9 +81,11 @@ def summary(comparison: Comparison, *, everything: bool = False) -> str:
         if several:
             place += f": {' → '.join(name or NO_CELL for name in systems)}"
         out.append(_cut(_printable(place)))
+        above: Sequence[str] = head[1:]
         for workload, members in groupby(of_place, lambda row: row[0].workload):
-            out.append(_cut(_aligned((f" {_printable(workload) or 'load'}", *head[1:]), widths)))
+            out.append(_aligned((f" {_printable(workload) or 'load'}", *above), widths))
             out += [_aligned((f"  {columns[0]}", *columns[1:]), widths) for _, columns in members]
+            above = ("",) * len(above)  # said once for each place
         out.append("")
     for number, words in notes:
         out += textwrap.wrap(f"[{number}] {words}", _WIDTH, subsequent_indent="    ")
@@ -146,7 +148,7 @@ def _counted(comparison: Comparison) -> str:
     judged = sum(line.low is not None for line in comparison.lines)
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
     chance = (1 - _CONFIDENCE) * judged
-    return f"{counts}. Of {judged} differences with a known noise, {chance:.0f} would stand out by chance alone."
+    return f"{counts}. Of {judged} differences with a known noise, about {chance:.0f} would stand out by chance alone."
 
 
 # What both kinds of tables show
@@ -215,7 +217,7 @@ def _document(comparison: Comparison) -> str:
     rest = _tables([line for line in comparison.lines if line.metric not in HEADLINE], numbers, ids, "more-")
     sections = [
         ("numbers", "Side by side", main),
-        ("reasons", "Not comparable, and why", _reasons(comparison.lines)),
+        ("reasons", "Without a verdict, and why", _reasons(comparison.lines)),
         ("differs", "What else differs", _differences(comparison)),
         ("more", "All other numbers", f"<details><summary>Show them</summary>\n{rest}</details>\n" if rest else ""),
         ("reading", "How to read this", _reading()),
@@ -314,15 +316,17 @@ def _row(line: Line, ids: _Ids) -> TableRow:
     a, b = ids.of("a", line.number_a, line.record_a), ids.of("b", line.number_b, line.record_b)
     both = (a, b) if line.ratio is not None else ()
     said = f"{line.verdict}, {line.note}" if line.note else line.verdict
+    # The spread of recall over repeats is not the noise that its verdict is about.
+    std_a, std_b = (None, None) if line.phase == "recall" else (line.std_a, line.std_b)
     cells = (
         Cell(
-            _value(line.a, line.std_a, line.unit, line.problem_a),
+            _value(line.a, std_a, line.unit, line.problem_a),
             number_id=a,
             problem=line.problem_a,
             best=line.better == "a",
         ),
         Cell(
-            _value(line.b, line.std_b, line.unit, line.problem_b),
+            _value(line.b, std_b, line.unit, line.problem_b),
             number_id=b,
             problem=line.problem_b,
             best=line.better == "b",

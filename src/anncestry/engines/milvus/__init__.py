@@ -19,7 +19,7 @@ from anncestry.errors import ConfigError
 if TYPE_CHECKING:
     from anncestry.engines.milvus.ingest import load
     from anncestry.engines.milvus.serve import apply, open, probe, start
-    from anncestry.engines.milvus.wire import decode, encode, transport
+    from anncestry.engines.milvus.wire import count, decode, encode, transport
 else:
     __getattr__ = lazy(
         __name__,
@@ -32,6 +32,7 @@ else:
             "encode": "wire",
             "transport": "wire",
             "decode": "wire",
+            "count": "wire",
         },
     )
 
@@ -39,6 +40,7 @@ __all__ = [
     "apply",
     "asked_settings",
     "check",
+    "count",
     "data_components",
     "decode",
     "encode",

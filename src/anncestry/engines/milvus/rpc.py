@@ -107,11 +107,12 @@ class Rpc:
         """Milvus' name of the metric that the index was built with."""
         return next(str(pair.value) for pair in self.index().params if pair.key == "metric_type")
 
-    def count(self) -> int:
-        """Rows, counted by the query node; strongly consistent, so that every acknowledged row is in."""
+    def count(self, expr: str = "") -> int:
+        """Rows (that pass `expr`), counted by the query node; strongly consistent: every acknowledged row is in."""
         request = milvus_pb2.QueryRequest(
             collection_name=COLLECTION,
             output_fields=["count(*)"],
+            expr=expr,
             consistency_level=common_pb2.ConsistencyLevel.Strong,
         )
         reply = self.call("Query", request, milvus_pb2.QueryResults)

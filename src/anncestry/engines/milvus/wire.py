@@ -27,6 +27,11 @@ def expression(filter: Spec | None) -> str:
     return " && ".join(terms)
 
 
+def count(server: Server, filter: Spec | None) -> int:
+    """Rows that pass the filter, as the server counts them."""
+    return as_milvus(server).rpc.count(expression(filter))
+
+
 def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
     """The SearchRequest of each of the (n, d) queries; ef travels in the request."""
     metric_type = as_milvus(server).rpc.metric_type()

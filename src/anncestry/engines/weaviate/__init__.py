@@ -21,7 +21,7 @@ from anncestry.errors import ConfigError
 if TYPE_CHECKING:
     from anncestry.engines.weaviate.ingest import load
     from anncestry.engines.weaviate.serve import apply, open, probe, start
-    from anncestry.engines.weaviate.wire import decode, encode, transport
+    from anncestry.engines.weaviate.wire import count, decode, encode, transport
 else:
     __getattr__ = lazy(
         __name__,
@@ -34,6 +34,7 @@ else:
             "encode": "wire",
             "transport": "wire",
             "decode": "wire",
+            "count": "wire",
         },
     )
 
@@ -41,6 +42,7 @@ __all__ = [
     "apply",
     "asked_settings",
     "check",
+    "count",
     "data_components",
     "decode",
     "encode",

@@ -53,9 +53,10 @@ class Rest:
         """The nodes with the collection's shards."""
         return list(self.call("GET", f"/v1/nodes/{COLLECTION}?output=verbose")["nodes"])
 
-    def count(self) -> int:
-        """Objects, counted by an aggregation (the objectCount of /v1/nodes lags behind)."""
-        query = {"query": f"{{Aggregate{{{COLLECTION}{{meta{{count}}}}}}}}"}
+    def count(self, where: str = "") -> int:
+        """Objects (that pass a GraphQL `where`), counted by an aggregation (objectCount of /v1/nodes lags behind)."""
+        arguments = f"(where:{where})" if where else ""
+        query = {"query": f"{{Aggregate{{{COLLECTION}{arguments}{{meta{{count}}}}}}}}"}
         reply = self.call("POST", "/v1/graphql", query)
         if reply.get("errors"):
             raise ServerError(f"weaviate: count: {reply['errors'][0].get('message')}")

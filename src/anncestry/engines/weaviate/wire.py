@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
 from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
+from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.engines.weaviate.settings import COLLECTION
 
 METHOD = "/weaviate.v1.Weaviate/Search"
@@ -38,6 +39,26 @@ def filters(filter: Spec) -> base_pb2.Filters:
         if bound is not None
     ]
     return terms[0] if len(terms) == 1 else base_pb2.Filters(operator=_Operator.OPERATOR_AND, filters=terms)
+
+
+def where(filter: Spec) -> str:
+    """A workload's filter in GraphQL, for counts. Bounds are rounded to the float32 of the stored prices."""
+    bounds = filter_bounds(filter)
+    path = f'path:["{bounds.field}"]'
+    if bounds.values is not None:
+        return f"{{operator:ContainsAny,{path},valueInt:[{','.join(map(str, bounds.values))}]}}"
+    limits = ((bounds.low, "GreaterThanEqual"), (bounds.high, "LessThan"))
+    terms = [
+        f"{{operator:{operator},{path},valueNumber:{float(np.float32(bound))!r}}}"
+        for bound, operator in limits
+        if bound is not None
+    ]
+    return terms[0] if len(terms) == 1 else f"{{operator:And,operands:[{','.join(terms)}]}}"
+
+
+def count(server: Server, filter: Spec | None) -> int:
+    """Rows that pass the filter, as the server counts them."""
+    return as_weaviate(server).rest.count("" if filter is None else where(filter))
 
 
 def search_request(query: NDArray[np.float32], k: int, where: base_pb2.Filters | None) -> Any:

@@ -1,0 +1,391 @@
+"""How long jobs will take, going by what earlier ones took: an estimate that says what it is based on.
+
+A load goes by its own earlier record (of any key), else by the most similar one of the same engine; a session by the
+latency, the duration and the server's start of its cells. Other jobs go by what Snakemake noted of earlier ones here.
+From one dataset to another the work of a load grows with rows × dim at most, that of a search with dim (a graph visits
+about log(rows) vectors), and a part of both not at all: the estimate is the geometric mean between not scaled and
+scaled, and its range holds both.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from anncestry.cells.explain import RULES, Earlier, Job, names_of
+from anncestry.cells.matrix import Cell, Matrix
+
+NOTHING = "no earlier record to go by"
+
+_DEFAULT_S = {
+    "artifact": 60.0,
+    "download": 60.0,
+    "normalize": 10.0,
+    "truth": 20.0,
+    "load": 60.0,
+    "record": 2.0,
+    "query": 2.0,
+    "recall": 3.0,
+    "table": 5.0,
+    "report": 10.0,
+}
+_ARTIFACT_S = {"none": 1.0, "go-module": 300.0}
+_SERVER_UP_S = 10.0
+_RUN_OVERHEAD_S = 1.0
+_QUERY_MS = 5.0
+
+_SPREAD = {"same": (0.7, 1.5), "similar": (0.5, 2.0), "median": (0.5, 2.0), "default": (0.2, 5.0)}
+"""Low and high end of a range, as factors of the estimate: conventions, not statistics (most cells ran once)."""
+
+_READ_MAX = 20
+_NOTED_MAX = 50
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Seconds that a job, or a part of it, will take, from `low_s` to `high_s`, and what says so."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    basis: str
+
+    @classmethod
+    def of(cls, seconds: float, spread: str, basis: str) -> Guess:
+        """A guess with a range of this spread."""
+        low, high = _SPREAD[spread]
+        return cls(seconds, low * seconds, high * seconds, basis)
+
+    @classmethod
+    def between(cls, seconds: float, factor: float, basis: str) -> Guess:
+        """A guess between `seconds` and `factor` times that, and a similar job's spread on both sides."""
+        low, high = _SPREAD["similar"]
+        smaller, larger = sorted((seconds, factor * seconds))
+        return cls(math.sqrt(smaller * larger), low * smaller, high * larger, basis)
+
+    def plus(self, seconds: float) -> Guess:
+        """The same, `seconds` longer."""
+        return Guess(self.seconds + seconds, self.low_s + seconds, self.high_s + seconds, self.basis)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of all jobs of a rule, or of all rules: seconds one after another, and how many jobs go by what."""
+
+    rule: str
+    jobs: int
+    seconds: float
+    low_s: float
+    high_s: float
+    bases: Mapping[str, int]
+
+
+def estimate(matrix: Matrix, running: Sequence[Job], earlier: Earlier) -> list[Estimate]:
+    """Seconds of the jobs by rule, in the order of the rules."""
+    guesser = _Guesser(matrix, earlier)
+    by_rule: dict[str, list[Guess]] = {}
+    for job in running:
+        by_rule.setdefault(job.rule, []).append(guesser.of(job))
+    return [_sum(rule, by_rule[rule]) for rule in RULES if rule in by_rule]
+
+
+def _sum(rule: str, guesses: Sequence[Guess]) -> Estimate:
+    return Estimate(rule, len(guesses), *_totals(guesses), Counter(guess.basis for guess in guesses))
+
+
+def _totals(parts: Sequence[Guess | Estimate]) -> tuple[float, float, float]:
+    """Sums of the seconds and of both ends of their ranges."""
+    return sum(part.seconds for part in parts), sum(part.low_s for part in parts), sum(part.high_s for part in parts)
+
+
+_AXES = ("dataset", "system", "topology", "workload")
+_Masked = tuple[str | None, ...]
+
+
+def _masks() -> Iterator[tuple[bool, ...]]:
+    """Which axes are the same, most similar first; in the order of `_AXES`."""
+    for dataset, workload, topology, system in product((True, False), repeat=4):
+        yield dataset, system, topology, workload
+
+
+def _masked(engine: str | None, names: tuple[str, ...], kept: tuple[bool, ...]) -> _Masked:
+    """What cells have in common that are the same in the kept axes; their engine they always have."""
+    return engine, *(name if keep else None for name, keep in zip(names, kept, strict=False))
+
+
+@dataclass(frozen=True)
+class _Near:
+    """The nearest earlier record of a cell's stage: how near it is, and how much more work the cell is."""
+
+    body: Mapping[str, Any]
+    spread: str
+    basis: str
+    rows: float = 1.0
+    dim: float = 1.0
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it is of a dataset of another size."""
+        return self.rows * self.dim != 1.0
+
+
+class _Guesser:
+    def __init__(self, matrix: Matrix, earlier: Earlier) -> None:
+        self._matrix, self._earlier = matrix, earlier
+        self._nearest: dict[tuple[str, str], _Near | None] = {}
+        self._overheads: dict[str, tuple[float, float]] = {}
+
+    def of(self, job: Job) -> Guess:
+        """The guess for one job."""
+        if job.rule == "load":
+            return self._load(job.cells[0])
+        if job.rule == "session":
+            return self._session(job.cells)
+        if noted := self._noted.get(job.rule):
+            return Guess.of(statistics.median(noted), "median", f"median of {_many(len(noted), 'earlier job')} here")
+        default_s = _DEFAULT_S[job.rule]
+        if job.rule == "artifact":
+            default_s = _ARTIFACT_S.get(self._matrix.spec(job.key, "artifact")["artifact"]["kind"], default_s)
+        return Guess.of(default_s, "default", f"{NOTHING}: {_time(default_s)} each")
+
+    def _load(self, cell: Cell) -> Guess:
+        near = self._near("load", cell)
+        if near is None:
+            return Guess.of(_DEFAULT_S["load"], "default", f"{NOTHING}: {_time(_DEFAULT_S['load'])} each")
+        load_s = _float(near.body, "times", "load_s") or _DEFAULT_S["load"]
+        server = near.body.get("server", {})
+        around_s = (_float(server, "start_s") or 0.0) + (_float(server, "stop_s") or 0.0)
+        up_s = _float(server, "up_s")
+        if up_s is not None:
+            around_s = max(0.0, up_s - load_s)
+        if near.scaled:
+            return Guess.between(load_s, near.rows * near.dim, f"{near.basis}, scaled by rows × dim").plus(around_s)
+        return Guess.of(load_s, near.spread, near.basis).plus(around_s)
+
+    def _session(self, cells: Sequence[Cell]) -> Guess:
+        """One server; every run of every cell, and what comes with each run."""
+        up_s, run_s, server = self._overhead(cells[0])
+        parts = [self._cell(cell) for cell in cells]
+        runs = sum(self._workload(cell)["runs"] for cell in cells)
+        said = [basis for basis, _ in Counter(part.basis for part in parts).most_common()]
+        if not any(basis.startswith(server) for basis in said):
+            said.append(server)
+        whole = f"{'; '.join(said[:2])}; …" if len(said) > 2 else "; ".join(said)
+        cells_s, low_s, high_s = _totals(parts)
+        return Guess(cells_s, low_s, high_s, whole).plus(up_s + runs * run_s)
+
+    def _cell(self, cell: Cell) -> Guess:
+        """The runs of one cell: by time as long as asked, by count as long as its queries took."""
+        work = self._workload(cell)
+        duration_s = work.get("duration_s")
+        if duration_s is not None:
+            return Guess.of(work["runs"] * duration_s, "same", "the duration that is asked")
+        sent = work["runs"] * math.ceil(work["queries"] / work["clients"])
+        near = self._near("query", cell)
+        mean_ms = None if near is None else _float(near.body, "summary", "mean_ms", "value")
+        if near is None or mean_ms is None:
+            return Guess.of(sent * _QUERY_MS / 1e3, "default", f"{NOTHING}: {_QUERY_MS:g} ms a query")
+        seconds = sent * mean_ms / 1e3
+        if near.scaled:
+            return Guess.between(seconds, near.dim, f"{near.basis}, scaled by dim")
+        return Guess.of(seconds, near.spread, near.basis)
+
+    def _overhead(self, cell: Cell) -> tuple[float, float, str]:
+        """Seconds that a session's server takes to come up, seconds around each run, and what says so.
+
+        What is around a run (driver processes, warm-up, checks) is what remains of the time a server was up.
+        """
+        near = self._near("query", cell)
+        if near is None:
+            return _SERVER_UP_S, _RUN_OVERHEAD_S, f"{NOTHING}: {_time(_SERVER_UP_S)} for a server"
+        server = near.body.get("server", {})
+        up_s = sum(_floats(server.get("start_s"))) + sum(_floats(server.get("open_s")))
+        key = str(near.body.get("session", {}).get("key"))
+        if key not in self._overheads:
+            self._overheads[key] = (up_s or _SERVER_UP_S, self._around_run(near.body, up_s))
+        return (*self._overheads[key], near.basis)
+
+    def _around_run(self, body: Mapping[str, Any], up_s: float) -> float:
+        whole_s = _float(body, "server", "up_s")
+        session = body.get("session", {})
+        members = [other for other in self._beside(body) if other.get("session", {}).get("key") == session.get("key")]
+        if whole_s is None or len(members) != session.get("cells"):
+            return _RUN_OVERHEAD_S
+        busy_s = sum(_float(other, "resources", "server", "query", "wall_s") or 0.0 for other in members)
+        runs = sum(int(other["spec"]["workload"]["runs"]) for other in members)
+        return max(0.0, whole_s - up_s - busy_s) / runs
+
+    def _beside(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """All query records of the dataset, system and topology of one."""
+        spec = body["spec"]
+        prefix = "/".join(spec[axis]["name"] for axis in _AXES[:3]) + "/"
+        for key, path in self._earlier.paths["query"].items():
+            if names_of(path).startswith(prefix) and (other := self._earlier.record("query", key)) is not None:
+                yield other
+
+    def _workload(self, cell: Cell) -> Mapping[str, Any]:
+        return self._matrix.spec(cell.query, "query")["workload"]  # type: ignore[no-any-return]
+
+    # The nearest record
+
+    def _near(self, stage: str, cell: Cell) -> _Near | None:
+        names = names_of(cell.load_path if stage == "load" else cell.query_path)
+        if (stage, names) not in self._nearest:
+            asked = self._workload(cell) if stage == "query" else {}
+            self._nearest[stage, names] = self._search(stage, tuple(names.split("/")), asked)
+        return self._nearest[stage, names]
+
+    def _search(self, stage: str, names: tuple[str, ...], asked: Mapping[str, Any]) -> _Near | None:
+        """The most similar record of the same engine: dataset before workload before topology before system.
+
+        Of several, the one of the workload that is most like the asked one, then the newest.
+        """
+
+        def likeness(body: Mapping[str, Any]) -> tuple[int, str]:
+            other = body["spec"].get("workload", {})
+            return sum(other.get(part) == value for part, value in asked.items()), str(body.get("created"))
+
+        engine = self._engines.get(names[1])
+        for kept in _masks():
+            keys = self._similar[stage].get(_masked(engine, names, kept), ())
+            bodies = [self._earlier.record(stage, key) for key in keys[:_READ_MAX]]
+            usable = [body for body in bodies if body is not None]
+            if usable:
+                return self._describe(max(usable, key=likeness), names)
+        return None
+
+    def _describe(self, body: Mapping[str, Any], names: tuple[str, ...]) -> _Near:
+        spec = body["spec"]
+        others = [spec[axis]["name"] for axis, name in zip(_AXES, names, strict=False) if spec[axis]["name"] != name]
+        if not others:
+            return _Near(body, "same", "its earlier record")
+        basis = f"the record of {', '.join(others)}"
+        was, now = self._sizes.get(spec["dataset"]["name"]), self._sizes.get(names[0])
+        if spec["dataset"]["name"] == names[0] or was is None or now is None:
+            return _Near(body, "similar", basis)
+        return _Near(body, "similar", basis, rows=now[0] / was[0], dim=now[1] / was[1])
+
+    @cached_property
+    def _similar(self) -> dict[str, dict[_Masked, list[str]]]:
+        """Stage → what records have in common with a cell → their keys."""
+        found: dict[str, dict[_Masked, list[str]]] = {"load": {}, "query": {}}
+        for stage, by_mask in found.items():
+            for key, path in self._earlier.paths[stage].items():
+                names = tuple(names_of(path).split("/"))
+                for kept in _masks():
+                    by_mask.setdefault(_masked(self._engines.get(names[1]), names, kept), []).append(key)
+        return found
+
+    @cached_property
+    def _loads(self) -> list[Mapping[str, Any]]:
+        """A spec for each dataset × system that was loaded: engines and sizes of what is no longer in the config."""
+        keys = {tuple(names_of(path).split("/")[:2]): key for key, path in self._earlier.paths["load"].items()}
+        return [spec for key in keys.values() if (spec := self._earlier.spec("load", key)) is not None]
+
+    @cached_property
+    def _engines(self) -> dict[str, str]:
+        known = {spec["system"]["name"]: str(spec["system"]["engine"]) for spec in self._loads}
+        return known | {name: str(entry["engine"]) for name, entry in self._matrix.config.systems.items()}
+
+    @cached_property
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        described = [*self._loads, *(spec for spec in self._matrix.specs.values() if spec["stage"] == "load")]
+        return {spec["dataset"]["name"]: (spec["dataset"]["rows"], spec["dataset"]["dim"]) for spec in described}
+
+    # What Snakemake noted
+
+    @cached_property
+    def _noted(self) -> dict[str, list[float]]:
+        """Seconds of earlier jobs by rule, from Snakemake's notes on their outputs, at most `_NOTED_MAX` of each."""
+        found: dict[str, list[float]] = {}
+        for path in Path(".snakemake/metadata").rglob("*"):
+            rule = _rule_of(path.name)
+            if rule is None or len(found.get(rule, ())) >= _NOTED_MAX:
+                continue
+            try:
+                note = json.loads(path.read_text())
+                found.setdefault(rule, []).append(max(0.0, note["endtime"] - note["starttime"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # a note in another form than this one, of another version of Snakemake
+        return found
+
+
+_OUTPUTS = {
+    "artifact": re.compile(r"^scratch/artifact/"),
+    "download": re.compile(r"^data/download/"),
+    "normalize": re.compile(r"^data/vectors/"),
+    "truth": re.compile(r"^data/truth/"),
+    "record": re.compile(r"^results/load/.*\.json$"),
+    "query": re.compile(r"^results/query/.*[0-9a-f]\.json$"),
+    "recall": re.compile(r"^results/recall/"),
+    "table": re.compile(r"^results/table/.*\.csv$"),
+    "report": re.compile(r"^results/report/"),
+}
+
+
+def _rule_of(note: str) -> str | None:
+    """The rule that made the output on which Snakemake made a note: its name is the path, or the end of it, encoded."""
+    try:
+        output = base64.urlsafe_b64decode(note).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return next((rule for rule, pattern in _OUTPUTS.items() if pattern.match(output)), None)
+
+
+def _float(body: Any, *steps: str) -> float | None:
+    for step in steps:
+        body = body.get(step) if isinstance(body, Mapping) else None
+    return float(body) if isinstance(body, int | float) and not isinstance(body, bool) else None
+
+
+def _floats(value: Any) -> list[float]:
+    return [float(item) for item in value] if isinstance(value, list) else []
+
+
+# For people
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    """Seconds with about two digits, in the unit that people would use."""
+    for unit_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 1.5 * unit_s:
+            number = seconds / unit_s
+            return f"{number:.0f} {unit}" if number >= 9.5 else f"{number:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.0f} s" if seconds >= 9.5 else f"{seconds:.1g} s"
+
+
+def headline(estimates: Sequence[Estimate]) -> str:
+    """How many jobs, and how long they take one after another."""
+    total = sum(each.jobs for each in estimates)
+    seconds, low_s, high_s = _totals(estimates)
+    said = (
+        f"{_many(total, 'job')} would run: about {_time(seconds)} one after another ({_time(low_s)} to {_time(high_s)})"
+    )
+    blind = sum(count for each in estimates for basis, count in each.bases.items() if NOTHING in basis)
+    return said + (f"; {blind} of them with {NOTHING}" if blind else "")
+
+
+def lines(estimates: Sequence[Estimate]) -> list[str]:
+    """A table of the rules, for people."""
+    shown = [f"{'rule':<10}{'jobs':>6}  {'about':>8}  going by"]
+    for each in estimates:
+        bases = sorted(each.bases.items(), key=lambda item: -item[1])
+        first = "; ".join(basis if len(bases) == 1 else f"{count}: {basis}" for basis, count in bases[:3])
+        more = f"; {sum(count for _, count in bases[3:])}: others" if len(bases) > 3 else ""
+        shown.append(f"{each.rule:<10}{each.jobs:>6}  {_time(each.seconds):>8}  {first}{more}")
+    return shown
