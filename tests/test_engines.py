@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from anncestry import engines
+from anncestry.datasets.metadata import matches
 from anncestry.engines.base import DecodeError, Engine, LoadResult, Server, filter_bounds
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.progress import Progress
@@ -340,6 +341,23 @@ def exact(vectors: SmallVectors, queries: NDArray[np.float32]) -> NDArray[np.flo
     if vectors.metric == "cosine":
         return np.asarray(1.0 - asked @ base.T)
     return np.asarray(((asked[:, None, :] - base[None, :, :]) ** 2).sum(axis=2))
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "filter",
+    [
+        None,
+        {"field": "category", "in": [1, 4, 7]},
+        {"field": "price", "below": 347.12},
+        {"field": "price", "from": 100.5, "below": 347.12},
+    ],
+)
+def test_the_server_counts_what_passes_a_filter_as_we_do(
+    system: tuple[str, Path], loaded: tuple[Server, LoadResult, SmallVectors, Path], filter: dict[str, Any] | None
+) -> None:
+    server, _, vectors, _ = loaded
+    assert engine_of(system).count(server, filter) == matches(filter, vectors.category, vectors.price).sum()
 
 
 @pytest.mark.servers

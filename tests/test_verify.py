@@ -51,7 +51,7 @@ def flip(path: Path, at: float = 0.5) -> None:
 def test_an_untouched_tree_is_what_it_says(audit):
     status, said = audit()
     assert status == 0, said
-    assert "every number is what its raw samples say" in said
+    assert "what can be made again from raw samples is what is published" in said
 
 
 def test_a_clone_without_data_verifies_what_is_there_and_says_what_is_not(audit):

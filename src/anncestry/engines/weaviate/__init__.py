@@ -20,8 +20,8 @@ from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
     from anncestry.engines.weaviate.ingest import load
-    from anncestry.engines.weaviate.serve import apply, open, probe, start
-    from anncestry.engines.weaviate.wire import count, decode, encode, transport
+    from anncestry.engines.weaviate.serve import apply, count, open, probe, start
+    from anncestry.engines.weaviate.wire import decode, encode, transport
 else:
     __getattr__ = lazy(
         __name__,
@@ -34,7 +34,7 @@ else:
             "encode": "wire",
             "transport": "wire",
             "decode": "wire",
-            "count": "wire",
+            "count": "serve",
         },
     )
 

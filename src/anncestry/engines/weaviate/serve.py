@@ -13,7 +13,7 @@ from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, METRICS
-from anncestry.engines.weaviate.wire import METHOD, search_request
+from anncestry.engines.weaviate.wire import METHOD, search_request, where
 from anncestry.errors import ServerError
 from anncestry.runtimes.native import Ending, NativeProcess, clean_environment
 
@@ -186,3 +186,8 @@ def probe(server: Server) -> Probe:
         shards=definition["shardingConfig"]["actualCount"],
         replicas=definition["replicationConfig"]["factor"],
     )
+
+
+def count(server: Server, filter: Spec | None) -> int:
+    """Rows that pass the filter, as the server counts them."""
+    return as_weaviate(server).rest.count("" if filter is None else where(filter))

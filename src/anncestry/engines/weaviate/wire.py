@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
 from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
-from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.engines.weaviate.settings import COLLECTION
 
 METHOD = "/weaviate.v1.Weaviate/Search"
@@ -54,11 +53,6 @@ def where(filter: Spec) -> str:
         if bound is not None
     ]
     return terms[0] if len(terms) == 1 else f"{{operator:And,operands:[{','.join(terms)}]}}"
-
-
-def count(server: Server, filter: Spec | None) -> int:
-    """Rows that pass the filter, as the server counts them."""
-    return as_weaviate(server).rest.count("" if filter is None else where(filter))
 
 
 def search_request(query: NDArray[np.float32], k: int, where: base_pb2.Filters | None) -> Any:
