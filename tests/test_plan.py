@@ -42,7 +42,7 @@ def query_body(cell: Cell) -> dict[str, Any]:
         "load_key": cell.load,
         "summary": {"mean_ms": {"value": 50.0}},
         "resources": {"server": {"query": {"wall_s": 4.0}}},
-        "server": {"start_s": [5.0], "open_s": [1.0], "up_s": 18.0},
+        "server": {"start_s": [5.0], "open_s": [1.0], "up_s": 22.0},
         "session": {"key": cell.load, "cells": 2},
     }
 
@@ -411,8 +411,8 @@ def test_a_load_takes_as_long_as_its_earlier_record_says_with_the_server_around_
 def test_a_session_takes_its_queries_and_its_server(finished):
     version(finished)
     session = estimated(finished)["session"]
-    # A cell: 2 runs of 40 queries at 50 ms. A session: 2 cells; 6 s to come up; 18 - 6 - 2 × 4 s around its 4 runs.
-    assert session.seconds == pytest.approx(4 * (2 * 2 * 40 * 0.05 + 6 + 4))
+    # A cell: 2 runs of 40 queries at 50 ms. A session: 2 cells; 6 s to come up; 22 - 6 - 2 × 4 s around its 4 runs.
+    assert session.seconds == pytest.approx(4 * (2 * 2 * 40 * 0.05 + 6 + 8))
     assert session.bases == {"its earlier record": 4}
 
 
@@ -420,7 +420,7 @@ def test_a_timed_workload_takes_the_time_that_is_asked(finished):
     finished.files["workloads"]["k7"] |= {"duration_s": 30, "runs": 3}
     more_workloads(finished)
     session = estimated(finished)["session"]
-    assert session.seconds == pytest.approx(8 * (90 + 6 + 3 * 1))
+    assert session.seconds == pytest.approx(8 * (90 + 6 + 3 * 2))
 
 
 def test_another_dataset_of_the_same_system_is_scaled_and_said(finished):
@@ -452,7 +452,7 @@ def test_a_new_workload_goes_by_the_one_that_is_most_like_it(finished):
     more_workloads(finished)
     session = estimated(finished)["session"]
     assert session.bases == {"the record of k5-category": 8}
-    assert session.seconds == pytest.approx(8 * (2 * 40 * 0.5 + 6 + 2 * 1))
+    assert session.seconds == pytest.approx(8 * (2 * 40 * 0.5 + 6 + 2 * 2))
 
 
 def test_jobs_that_are_not_measured_go_by_what_snakemake_noted_of_earlier_ones(finished):

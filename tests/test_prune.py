@@ -154,6 +154,16 @@ def test_tables_and_pages_of_every_experiment_and_key_go_if_they_show_the_cell(t
     assert not list(Path("reports").iterdir())
 
 
+def test_a_table_with_nothing_but_the_load_goes_with_the_load_only(toy):
+    folder = Path("results/table/other@0123456789ab")
+    touch(str(folder / "numbers.csv"))
+    (folder / "numbers.csv").write_text(f"key\n{cell_of(toy).load}\n")
+    swept(toy, PATTERN)
+    assert folder.exists()
+    swept(toy, PATTERN, load=True)
+    assert not folder.exists()
+
+
 def test_a_page_whose_cells_are_unknown_is_left_alone_and_named(toy):
     touch("results/report/old@0123456789ab/index.html", "results/table/mine/numbers.csv")
     sweep = prune.drop(matrix_of(toy), [PATTERN])
@@ -232,6 +242,15 @@ def test_a_file_that_is_a_link_goes_and_what_it_leads_to_stays(toy, tmp_path):
     Path(cell.samples_path).symlink_to(cached)
     assert cell.samples_path in swept(toy, PATTERN)
     assert cached.exists()
+
+
+def test_a_folder_that_is_a_link_goes_and_what_it_leads_to_stays(toy, tmp_path):
+    index = Path(cell_of(toy).index_path).parent
+    index.rename(tmp_path / "elsewhere")
+    index.symlink_to(tmp_path / "elsewhere")
+    swept(toy, PATTERN, load=True)
+    assert not os.path.lexists(index)
+    assert (tmp_path / "elsewhere" / "record.json").exists()
 
 
 def test_a_link_inside_of_a_folder_that_goes_is_not_followed(toy, tmp_path):

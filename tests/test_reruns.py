@@ -177,7 +177,7 @@ def test_another_matrix_leaves_the_files_of_cells_that_did_not_change_untouched(
 def with_code(toy: Toy, folder, edit) -> dict[str, int]:
     """Jobs that a copy of this program with `edit` made to it would run."""
     code = folder / "code"
-    for part in ("src", "workflow", "profiles", "tests"):
+    for part in ("src", "workflow", "profiles", "tests", "config"):
         shutil.copytree(ROOT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", code)
     edit(code)

@@ -371,7 +371,7 @@ def _measured(sweep: Sweep, folder: Path, needed: set[str], stage: str, keep: bo
                 sweep.strange.append((path, f"has no record of {stage} {named['key']}"))
             elif path == record:
                 for part in _files_of(record):
-                    sweep.add(part, f"{stage} of {folder.relative_to('results', stage)}/{named['stem']}", keep)
+                    sweep.add(part, f"{stage} of {'/'.join(folder.parts[2:])}", keep)
 
 
 # For people
