@@ -160,20 +160,17 @@ def test_keep_commits_the_pointers_alone_and_says_what_is_new(kept):
     assert kept.git("status", "--porcelain") == ""
 
 
-def test_keep_leaves_what_the_user_was_doing_as_it_was(mine):
+def test_keep_leaves_what_the_user_was_doing_as_it_was_and_commits_once(mine):
     (mine.folder / "results" / "remark.txt").write_text("a file more")
     (mine.folder / "notes.txt").write_text("untracked")
     (mine.folder / "staged.txt").write_text("staged")
     mine.git("add", "staged.txt")
     before = mine.git("status", "--porcelain")
-    mine.keep()
+    mine.keep("--quick")
     assert mine.git("status", "--porcelain") == before
     assert mine.git("show", "--name-only", "--format=").split() == ["results.dvc"]
-
-
-def test_keeping_twice_commits_once(mine):
     head = mine.git("rev-parse", "HEAD")
-    assert "kept already" in mine.keep().stdout
+    assert "kept already" in mine.keep("--quick").stdout
     assert mine.git("rev-parse", "HEAD") == head
 
 
@@ -194,7 +191,7 @@ def test_results_that_are_not_here_are_not_taken_from_the_team_by_accident(mine)
     done = mine.keep(check=False)
     assert done.returncode == 2
     assert "1 files that results.dvc lists are not here (results/platform/default.json, …)" in done.stderr
-    assert "results/: 0 files new, 0 changed, 1 gone" in mine.keep("--gone").stdout
+    assert "results/: 0 files new, 0 changed, 1 gone" in mine.keep("--quick", "--gone").stdout
 
 
 # Two clones
@@ -247,7 +244,7 @@ def test_a_clone_with_results_only_keeps_without_touching_the_data_of_others(kep
     for part, name in (("data", "made-again"), ("results", "new")):
         (b.folder / part).mkdir(exist_ok=True)
         (b.folder / part / name).touch()
-    done = b.keep()
+    done = b.keep("--quick")
     assert "data.dvc stays as it is" in done.stderr
     assert b.git("show", "--name-only", "--format=").split() == ["results.dvc"]
 
@@ -271,7 +268,38 @@ def test_results_of_two_branches_merge_cell_by_cell(mine):
     assert mine.toy.jobs() == {"table": 1, "report": 1, "all": 1}
 
 
+def test_two_branches_that_changed_the_same_file_are_merged_as_the_docs_say(mine):
+    results = mine.folder / "results"
+    mine.git("checkout", "--quiet", "-b", "other")
+    (results / "of-other").touch()
+    (results / "of-both").write_text("other")
+    mine.keep("--quick")
+    mine.git("checkout", "--quiet", "main")
+    mine.dvc("checkout", "--quiet")
+    (results / "of-main").touch()
+    (results / "of-both").write_text("main")
+    mine.keep("--quick")
+    assert mine.run("git", "merge", "other", check=False).returncode != 0
+    mine.git("checkout", "--ours", "results.dvc")
+    mine.dvc("checkout", "--quiet", "results.dvc")
+    mine.dvc("get", "--quiet", ".", "results", "--rev", "other", "--out", "scratch/theirs")
+    mine.run("cp", "-rn", "scratch/theirs/.", "results/")
+    mine.dvc("add", "--quiet", "results")
+    mine.git("add", "results.dvc")
+    mine.git("commit", "--quiet", "--message", "merged")
+    assert (results / "of-both").read_text() == "main"
+    assert (results / "of-other").exists()
+    assert (results / "of-main").exists()
+    assert mine.git("status", "--porcelain") == ""
+
+
 # Guards
+
+
+def test_dvc_deletes_no_result_that_was_not_kept_unless_it_is_forced(mine):
+    (mine.folder / "results" / "not-kept").touch()
+    assert mine.run("dvc", "checkout", check=False).returncode != 0
+    assert (mine.folder / "results" / "not-kept").exists()
 
 
 def test_a_clone_that_forgot_to_pull_is_refused(kept, tmp_path):
@@ -414,7 +442,7 @@ def test_a_remote_in_an_s3_bucket_as_the_docs_set_it_up(mine, tmp_path):
         mine.dvc("remote", "add", "--quiet", "--default", "team", "s3://bench/anncestry")
         mine.dvc("remote", "modify", "--quiet", "team", "endpointurl", address)
         mine.commit("a remote for the team")
-        mine.keep("--push")
+        mine.keep("--quick", "--push")
         b = mine.clone(tmp_path / "b")
         done = b.toy.snakemake("-n", check=False)
         assert "from remote team" in done.stdout + done.stderr, done.stdout + done.stderr
