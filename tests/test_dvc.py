@@ -190,7 +190,9 @@ def test_results_that_are_not_here_are_not_taken_from_the_team_by_accident(mine)
     mine.dvc("add", "--quiet", "results")  # by hand, which hides nothing
     done = mine.keep(check=False)
     assert done.returncode == 2
-    assert "1 files that results.dvc lists are not here (results/platform/default.json, …)" in done.stderr
+    assert (
+        "results.dvc lists what is not here: results/platform/default.json: `dvc checkout results.dvc`" in done.stderr
+    )
     assert "results/: 0 files new, 0 changed, 1 gone" in mine.keep("--quick", "--gone").stdout
 
 

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,9 +203,7 @@ def describe(experiment: str, changes: Mapping[str, Change]) -> str:
         lines.append(f"{system}: " + ", ".join(_numbers(count, state) for state, count in of.items() if count))
     for name, change in changes.items():
         if change:
-            lines.append(
-                f"{name}/: {len(change.new)} files new, {len(change.changed)} changed, {len(change.gone)} gone"
-            )
+            lines.append(f"{name}/: {_files(change.new)} new, {len(change.changed)} changed, {len(change.gone)} gone")
     return "\n".join(lines).strip() + "\n"
 
 
@@ -218,6 +216,10 @@ def _record_of(path: str) -> tuple[str, str] | None:
 def _count(paths: Iterable[str]) -> Counter[str]:
     """Records by noun; the files of one record count once."""
     return Counter(record[0] for record in {_record_of(path) for path in paths} if record)
+
+
+def _files(paths: Collection[str]) -> str:
+    return f"{len(paths)} file{'' if len(paths) == 1 else 's'}"
 
 
 def _numbers(count: Mapping[str, int], state: str) -> str:
@@ -239,7 +241,8 @@ def _listed(root: Path, cache: Path, pointer: Pointer | None) -> tuple[Mapping[s
     )
     if not lost:
         return listing, ""
-    return listing, f"{len(lost)} files that {pointer.name}.dvc lists are not here ({pointer.name}/{lost[0]}, …)"
+    more = f" and {len(lost) - 1} more" if lost[1:] else ""
+    return listing, f"{pointer.name}.dvc lists what is not here: {pointer.name}/{lost[0]}{more}"
 
 
 def _committed(root: Path, name: str) -> Pointer | None:
