@@ -7,11 +7,17 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 EXPERIMENT ?= default
 CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIMENT))
 
-.PHONY: all env test test-quick bench lint format lock clean help
+# make record PUSH=1 also sends the files to the remote
+PUSH ?=
+
+.PHONY: all record env test test-quick bench lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
 	@anncestry --experiment $(EXPERIMENT) summary --short
+
+record: all  ## the same, then verify it, and keep it: results under DVC, a git commit of what changed (PUSH=1: pushed)
+	@anncestry --experiment $(EXPERIMENT) keep $(if $(PUSH),--push)
 
 env: $(VENV)/.locked  ## the locked environment, in $(VENV)
 

@@ -132,7 +132,11 @@ def test_a_fresh_clone_with_an_added_workload_loads_again_but_publishes_no_new_l
 
 def test_a_clone_whose_results_were_not_pulled_is_refused(measured, tmp_path):
     toy = measured.copy(tmp_path / "clone")
-    (toy.folder / "results.dvc").write_text("outs:\n- path: results\n")
+    (toy.folder / ".dvc").mkdir()
+    (toy.folder / ".dvc" / "config").write_text(
+        "[core]\n    remote = team\n['remote \"team\"']\n    url = s3://bench\n"
+    )
+    (toy.folder / "results.dvc").write_text(f"outs:\n- md5: {'0' * 32}.dir\n  nfiles: 3\n  path: results\n")
     done = toy.snakemake("-n", check=False)
     assert done.returncode != 0
     assert "dvc pull" in done.stdout + done.stderr

@@ -267,6 +267,20 @@ def verify(run: _Run, options: argparse.Namespace) -> None:
     )
 
 
+def keep(run: _Run, options: argparse.Namespace) -> None:
+    """Verify, then put data/ and results/ under DVC and commit their pointers; --push sends the files to the remote."""
+    from anncestry.provenance import versioning
+    from anncestry.report import diffs, numbers
+
+    matrix = run.matrix
+    verify(run, options)
+    diffs.write(numbers.read(Path(matrix.table_path).parent), matrix.config.experiment, Path("results"))
+    kept = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
+    for remark in kept.remarks:
+        print(remark, file=sys.stderr)
+    print(f"✓ committed: {kept.message.rstrip()}" if kept.message else "✓ everything was kept already")
+
+
 def cells(run: _Run, options: argparse.Namespace) -> None:
     """The cells of an experiment, and which of their stages are there."""
     for cell in run.matrix.cells:
@@ -336,6 +350,11 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help=(verify.__doc__ or ""))
     command.add_argument("--quick", action="store_true", help="re-hash only")
     command.set_defaults(function=verify)
+    command = commands.add_parser("keep", help=(keep.__doc__ or ""))
+    command.add_argument("--quick", action="store_true", help="verify by re-hashing only")
+    command.add_argument("--gone", action="store_true", help="results that are listed but not here shall go")
+    command.add_argument("--push", action="store_true", help="send the files to the remote, too")
+    command.set_defaults(function=keep)
     commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
     command = commands.add_parser("epochs", help=(epochs.__doc__ or ""))
     command.add_argument("stages", nargs="*", help="stages to settle (default: all that changed)")

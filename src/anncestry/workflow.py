@@ -12,6 +12,7 @@ from anncestry import engines
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
 from anncestry.errors import ConfigError
+from anncestry.provenance import versioning
 from anncestry.provenance.code import ROOT
 
 
@@ -55,7 +56,7 @@ def choice_of_environment() -> Choice:
 
 def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:
     """The matrix of a choice, and what of it is missing in the working directory `here`."""
-    plan.refuse_half_clone(here)
+    versioning.refuse_half_clone(here)
     expanded = expand(choice)
     return expanded, plan.make(expanded)
 

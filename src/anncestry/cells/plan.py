@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from anncestry.cells.matrix import Cell, Matrix, session_key
-from anncestry.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,3 @@ def _next_attempt(load: str, cells: tuple[Cell, ...]) -> Session:
         if not os.path.exists(session.failed_path):  # noqa: PTH110
             return session
         attempt += 1
-
-
-def refuse_half_clone(root: Path) -> None:
-    """Refuse a checkout whose `results.dvc` lists files while `results/` is absent: `dvc pull` was forgotten.
-
-    Otherwise everything would be measured again, and the numbers of the team quietly replaced.
-    """
-    if (root / "results.dvc").exists() and not (root / "results").exists():
-        raise DataError(
-            "results.dvc lists results that are not here: run `dvc pull results.dvc` first, "
-            "or `git rm results.dvc` to measure everything anew"
-        )
