@@ -355,7 +355,7 @@ def test_a_pointer_in_conflict_is_refused_by_name(kept, tmp_path):
 
 def test_repro_verifies_and_then_has_nothing_to_do(mine):
     before = {path: path.stat().st_mtime_ns for path in (mine.folder / "results").rglob("*")}
-    assert "every number is what its raw samples say" in mine.dvc("repro")
+    assert "what can be made again from raw samples is what is published" in mine.dvc("repro")
     assert "up to date" in mine.dvc("repro")
     assert "up to date" in mine.dvc("status")
     assert {path: path.stat().st_mtime_ns for path in (mine.folder / "results").rglob("*")} == before
