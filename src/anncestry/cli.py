@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from anncestry import workflow
 from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
 from anncestry.errors import ConfigError, DataError, ServerError, UserError
+from anncestry.provenance.prune import Sweep
 
 HERE = Path()
 
@@ -291,6 +292,54 @@ def cells(run: _Run, options: argparse.Namespace) -> None:
         print(f"{cell.query}  {there}  {cell.where}/{cell.workload}")
 
 
+def plan(run: _Run, options: argparse.Namespace) -> None:
+    """What would run and why, and about how long it takes; nothing is started."""
+    from anncestry.cells import explain
+    from anncestry.provenance import estimate
+
+    matrix, missing = workflow.resolve(run.choice, HERE)
+    jobs = explain.jobs(matrix, missing)
+    if not jobs:
+        print("nothing would run: everything is there")
+        return
+    earlier = explain.Earlier()
+    estimates = estimate.estimate(matrix, jobs, earlier)
+    reasons = explain.explain(matrix, jobs, earlier)
+    print("\n".join([estimate.headline(estimates), *estimate.lines(estimates), "", "why", *explain.lines(reasons)]))
+
+
+def drop(run: _Run, options: argparse.Namespace) -> None:
+    """Remove cells, and the tables and pages that show them, so that the next run measures them anew."""
+    from anncestry.provenance import prune
+
+    _sweep(prune.drop(run.matrix, options.cells, options.load), options.yes)
+
+
+def gc(run: _Run, options: argparse.Namespace) -> None:
+    """Remove what no experiment of the config needs any more."""
+    from anncestry.cells.plan import make
+    from anncestry.provenance import prune
+
+    folder = run.choice.folder
+    matrices = [workflow.expand(workflow.Choice(folder, name)) for name in prune.experiments(folder)]
+    _sweep(prune.collect([(matrix, make(matrix)) for matrix in matrices], options.results), options.yes)
+
+
+def _sweep(sweep: Sweep, yes: bool) -> None:
+    """Say what would be removed; with `yes`, remove it."""
+    from anncestry.provenance import prune
+
+    for line in prune.lines(sweep):
+        print(line)
+    if not sweep.remove:
+        print("there is nothing to remove")
+    elif yes:
+        prune.remove(sweep)
+        print(f"removed: {prune.total(sweep)}")
+    else:
+        print(f"nothing was removed; with --yes these go: {prune.total(sweep)}")
+
+
 def epochs(run: _Run, options: argparse.Namespace) -> None:
     """Whether measuring code changed under the same epoch; --bump or --attest settles it."""
     from anncestry.provenance import epochs as guard
@@ -356,6 +405,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--push", action="store_true", help="send the files to the remote, too")
     command.set_defaults(function=keep)
     commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
+    commands.add_parser("plan", help=(plan.__doc__ or "")).set_defaults(function=plan)
+    command = commands.add_parser("drop", help=(drop.__doc__ or ""))
+    command.add_argument(
+        "cells", nargs="+", metavar="CELL", help="a query key, or DATASET/SYSTEM/TOPOLOGY/WORKLOAD with wildcards"
+    )
+    command.add_argument("--load", action="store_true", help="also their loads, with all that was measured on those")
+    command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
+    command.set_defaults(function=drop)
+    command = commands.add_parser("gc", help=(gc.__doc__ or ""))
+    choice = command.add_mutually_exclusive_group()
+    choice.add_argument("--results", action="store_true", help="also results/")
+    choice.add_argument("--keep-results", action="store_false", dest="results", help="all but results/ (the default)")
+    command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
+    command.set_defaults(function=gc)
     command = commands.add_parser("epochs", help=(epochs.__doc__ or ""))
     command.add_argument("stages", nargs="*", help="stages to settle (default: all that changed)")
     choice = command.add_mutually_exclusive_group()
