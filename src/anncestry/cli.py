@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -229,9 +230,10 @@ def _current_page(matrix: Matrix) -> Path:
 
 
 def compare(run: _Run, options: argparse.Namespace) -> None:
-    """Two systems, experiments or platforms side by side: faster, slower, the same within noise, or not comparable."""
+    """Two systems, experiments, platforms or git revisions: faster, slower, the same within noise, not comparable."""
+    from anncestry.provenance.revisions import Revisions
     from anncestry.report import compare as comparing
-    from anncestry.report import compare_page
+    from anncestry.report import compare_page, noise
 
     def current(name: str) -> str:
         try:
@@ -239,8 +241,11 @@ def compare(run: _Run, options: argparse.Namespace) -> None:
         except ConfigError:
             return ""  # measured once, and no longer in the config
 
-    sides = [comparing.find(name, Path("results"), run.choice.experiment, current) for name in (options.a, options.b)]
-    found = comparing.compare(*sides)
+    a, b = (
+        comparing.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
+        for name in (options.a, options.b)
+    )
+    found = comparing.compare(a, b, noise.asked(options.noise) if options.noise else None)
     print(compare_page.summary(found, everything=options.all), end="")
     if options.out:
         print(f"page: {compare_page.write(found, options.out)}")
@@ -374,6 +379,14 @@ RULES: dict[str, Callable[[_Run, argparse.Namespace], None]] = {
 }
 
 
+def _percent(text: str) -> float:
+    """A percentage that is not negative, for argparse."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--experiment", help="another matrix than the default one: config/experiments/NAME.yaml")
@@ -391,8 +404,18 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--short", action="store_true", help="only where the page is")
     command.set_defaults(function=summary)
     command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
-    command.add_argument("a", metavar="A", help="a system, experiment (or EXPERIMENT@KEY) or platform")
-    command.add_argument("b", metavar="B", help="what is judged against A")
+    command.add_argument(
+        "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"
+    )
+    command.add_argument(
+        "b", metavar="B", nargs="?", default=".", help="what is judged against A (default: this folder)"
+    )
+    command.add_argument(
+        "--noise",
+        type=_percent,
+        metavar="PCT",
+        help="a difference of up to so many percent is noise, whatever runs say",
+    )
     command.add_argument("--all", action="store_true", help="all numbers, not the headline ones only")
     command.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
     command.set_defaults(function=compare)

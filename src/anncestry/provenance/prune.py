@@ -22,6 +22,7 @@ from anncestry.cells.matrix import Cell, Matrix, session_key
 from anncestry.cells.plan import Plan, Session
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import read_json
+from anncestry.provenance.revisions import FOLDER as REVISIONS
 
 _KEY = re.compile(r"^[0-9a-f]{12}$")
 _KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})$")
@@ -251,6 +252,8 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         _scratch(sweep, folder, keys, "artifact")
     for folder in _entries(sweep, "scratch/session"):
         _scratch(sweep, folder, sessions, "left over from a session")
+    for folder in _entries(sweep, REVISIONS):
+        sweep.add(folder, "results of a revision, laid out to be compared")
     for place, stage in (("truth", "truth"), ("vectors", "normalize"), ("download", "download")):
         for folder in _entries(sweep, f"data/{place}"):
             _data(sweep, folder, keys, stage)
@@ -276,9 +279,9 @@ def _attempts(session: Session) -> Iterator[str]:
 
 
 _PLACES: Mapping[str, frozenset[str]] = {
-    "scratch": frozenset({"index", "artifact", "session"}),
+    "scratch": frozenset({"index", "artifact", "session", "revision"}),
     "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
-    "results": frozenset({"load", "query", "recall", "table", "report", "platform", ".gitignore"}),
+    "results": frozenset({"load", "query", "recall", "table", "report", "platform", "metrics", "plots", ".gitignore"}),
 }
 
 

@@ -52,7 +52,9 @@ _HOW_TO_READ = (
     (
         "What the interval does not hold",
         "The runs of a side ask one index, built once, in one session. Another build, or another hour of a shared"
-        " machine, may move all of them together. To know that noise, measure one system twice and compare the two.",
+        " machine, may move all of them together. Where both sides measured something under one key, what"
+        " those numbers differ by is taken for that noise, and so is a percentage that was given (--noise): a"
+        " difference that is not larger is the same within noise.",
     ),
 )
 
@@ -140,15 +142,34 @@ def _printable(words: str) -> str:
 
 
 def _name(side: Side) -> str:
-    return _printable(f"{side.label} ({side.kind})" if side.kind else side.label)
+    known = " ".join(filter(None, (side.kind, side.commit[:12])))
+    return _printable(f"{side.label} ({known})" if known else side.label)
 
 
 def _counted(comparison: Comparison) -> str:
-    """How often which verdict was given, of all lines, and how many of them chance alone would bring about."""
+    """How often which verdict was given, and of how many differences so many would be told by chance alone."""
     judged = sum(line.low is not None for line in comparison.lines)
+    differ = sum(line.decided for line in comparison.lines)
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
     chance = (1 - _CONFIDENCE) * judged
-    return f"{counts}. Of {judged} differences with a known noise, about {chance:.0f} would stand out by chance alone."
+    digits = 1 if chance < 1 else 0
+    return (
+        f"{counts}. Of {judged} numbers with a known noise {differ} differ; about {chance:.{digits}f} would by"
+        f" chance alone. Noise: {_noise(comparison)}."
+    )
+
+
+def _noise(comparison: Comparison) -> str:
+    """What was taken for noise, in words."""
+    noise = comparison.noise
+    by_source: dict[str, list[str]] = {}
+    for metric in HEADLINE:
+        if metric in noise.of_metric:
+            floor = noise.of_metric[metric]
+            by_source.setdefault(floor.source, []).append(f"{metric} {100 * floor.relative:.1f} %")
+    floors = [str(noise.common)] if noise.common else []
+    floors += [f"{source}: {', '.join(said)}" for source, said in by_source.items()]
+    return "; ".join(["the spread of runs (of recall: of queries)", *floors])
 
 
 # What both kinds of tables show
@@ -196,7 +217,9 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
         pd.DataFrame(rows, columns=[field.name for field in fields(Line)], dtype=object).to_csv(
             temporary, index=False, lineterminator="\n"
         )
-    sides = {letter: {"label": side.label, "kind": side.kind} for letter, side in _sides(comparison)}
+    sides = {
+        letter: {"label": side.label, "kind": side.kind, "commit": side.commit} for letter, side in _sides(comparison)
+    }
     differences = [{"what": what, "a": a, "b": b} for what, a, b in comparison.differences]
     write_json(out_dir / "comparison.json", {**sides, "differences": differences, "lines": rows})
     path = out_dir / "index.html"
