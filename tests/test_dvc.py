@@ -187,6 +187,31 @@ def test_what_does_not_verify_is_not_kept(mine):
     assert mine.git("status", "--porcelain") == ""
 
 
+def test_an_experiment_with_cells_missing_is_kept_only_if_that_is_meant(mine):
+    head = mine.git("rev-parse", "HEAD")
+    mine.toy.block["workloads"].append("k5-category")
+    mine.toy.save()
+    mine.commit("one more workload")
+    done = mine.keep(check=False)
+    assert done.returncode == 2
+    assert "keep: 2 of 4 cells of experiment default are not measured (blobs-l2/" in done.stderr
+    assert "`anncestry keep --partial` keeps what there is" in done.stderr
+    assert mine.git("rev-parse", "HEAD~1") == head
+    for path in (mine.folder / "results" / "recall").rglob("*red-1.0*/**/*.json"):
+        path.unlink()
+    (mine.folder / "results" / "load" / "note.txt").write_text("kept along")
+    assert "committed: Results of default" in mine.keep("--partial", "--gone").stdout
+    victim = next((mine.folder / "results" / "query").rglob("*.samples.parquet"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    assert victim.name in mine.keep("--partial", check=False).stdout, "what is there must still verify"
+
+
+def test_an_experiment_whose_table_is_not_made_yet_is_not_kept(mine):
+    for folder in (mine.folder / "results" / "table").iterdir():
+        shutil.rmtree(folder)
+    assert "experiment default has no table yet" in mine.keep(check=False).stderr
+
+
 def test_results_that_are_not_here_are_not_taken_from_the_team_by_accident(mine):
     (mine.folder / "results" / "platform" / "default.json").unlink()
     mine.dvc("add", "--quiet", "results")  # by hand, which hides nothing

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from anncestry import workflow
+from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
 from anncestry.errors import ConfigError, DataError, ServerError, UserError
 from anncestry.provenance.prune import Sweep
@@ -255,7 +256,7 @@ def verify(run: _Run, options: argparse.Namespace) -> None:
     """Whether every published number is still what its raw samples say, and every file what its record says."""
     from anncestry import verify as auditor
 
-    findings = auditor.verify(run.matrix, PUBLISHED, quick=options.quick)
+    findings = auditor.verify(run.matrix, PUBLISHED, options.quick, getattr(options, "partial", False))
     for problem, ids in auditor.hanging_on(findings, run.matrix):
         print(f"✗ {problem.sentence}")
         if ids:
@@ -279,12 +280,43 @@ def keep(run: _Run, options: argparse.Namespace) -> None:
     from anncestry.report import diffs, numbers
 
     matrix = run.matrix
+    incomplete = _incomplete(matrix)
+    if incomplete and not options.partial:
+        raise DataError(
+            f"{incomplete}: `{_command(matrix)}` completes it, `anncestry keep --partial` keeps what there is"
+        )
     verify(run, options)
-    diffs.write(numbers.read(Path(matrix.table_path).parent), matrix.config.experiment, Path("results"))
+    whole = Path(matrix.table_path).parent
+    frame = numbers.tidy([cell.paths for cell in matrix.cells]) if incomplete else numbers.read(whole)
+    diffs.write(frame, matrix.config.experiment, Path("results"))
     kept = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
     for remark in kept.remarks:
         print(remark, file=sys.stderr)
     print(f"✓ committed: {kept.message.rstrip()}" if kept.message else "✓ everything was kept already")
+
+
+def _command(matrix: Matrix) -> str:
+    """What a user types to run all of an experiment."""
+    name = matrix.config.experiment
+    return "snakemake --cores 8 all" + ("" if name == DEFAULT_EXPERIMENT else f" --config experiment={name}")
+
+
+def _incomplete(matrix: Matrix) -> str:
+    """What of an experiment is not there yet, as the start of a sentence; empty if all is."""
+    missing = [
+        f"{cell.where}/{cell.workload}"
+        for cell in matrix.cells
+        if not all(Path(path).exists() for path in (cell.load_path, cell.query_path, cell.recall_path))
+    ]
+    if missing:
+        more = ", …" if len(missing) > 3 else ""
+        return (
+            f"{len(missing)} of {len(matrix.cells)} cells of experiment {matrix.config.experiment} are not measured "
+            f"({', '.join(missing[:3])}{more})"
+        )
+    made = {"table": matrix.table_path, "page": matrix.report_path}
+    absent = [what for what, path in made.items() if not Path(path).exists()]
+    return f"experiment {matrix.config.experiment} has no {' and no '.join(absent)} yet" if absent else ""
 
 
 def cells(run: _Run, options: argparse.Namespace) -> None:
@@ -311,6 +343,7 @@ def plan(run: _Run, options: argparse.Namespace) -> None:
     estimates = estimate.estimate(matrix, jobs, earlier)
     reasons = explain.explain(matrix, jobs, earlier)
     print("\n".join([estimate.headline(estimates), *estimate.lines(estimates), "", "why", *explain.lines(reasons)]))
+    print(f"\nnothing is started; to run it: {_command(matrix)}")
 
 
 def drop(run: _Run, options: argparse.Namespace) -> None:
@@ -425,6 +458,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("keep", help=(keep.__doc__ or ""))
     command.add_argument("--quick", action="store_true", help="verify by re-hashing only")
     command.add_argument("--gone", action="store_true", help="results that are listed but not here shall go")
+    command.add_argument("--partial", action="store_true", help="keep an experiment of which cells are missing")
     command.add_argument("--push", action="store_true", help="send the files to the remote, too")
     command.set_defaults(function=keep)
     commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
