@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from anncestry.provenance.records import replacing, write_json
-from anncestry.report.assets import CSS, JS
 from anncestry.report.compare import (
     HEADLINE,
     NOT_COMPARABLE,
@@ -21,8 +20,9 @@ from anncestry.report.compare import (
     Line,
     Side,
 )
-from anncestry.report.markup import Numbers, inline_json, script, sheet, table, text
+from anncestry.report.markup import Numbers, sheet, table, text
 from anncestry.report.numbers import PHASES, brief, rows_of
+from anncestry.report.shell import ancestry, document, glossary
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
 
 _WIDTH = 100
@@ -234,7 +234,6 @@ def _sides(comparison: Comparison) -> tuple[tuple[str, Side], tuple[str, Side]]:
 
 def _document(comparison: Comparison) -> str:
     """The page. Like that of an experiment, it fetches nothing and runs its own script only."""
-    title = f"{comparison.b.label} against {comparison.a.label}"
     numbers, ids = Numbers(), _Ids(comparison)
     main = _tables([line for line in comparison.lines if line.metric in HEADLINE], numbers, ids, "")
     rest = _tables([line for line in comparison.lines if line.metric not in HEADLINE], numbers, ids, "more-")
@@ -243,38 +242,19 @@ def _document(comparison: Comparison) -> str:
         ("reasons", "Without a verdict, and why", _reasons(comparison.lines)),
         ("differs", "What else differs", _differences(comparison)),
         ("more", "All other numbers", f"<details><summary>Show them</summary>\n{rest}</details>\n" if rest else ""),
-        ("reading", "How to read this", _reading()),
+        ("reading", "How to read this", glossary(_HOW_TO_READ)),
     ]
-    shown = [section for section in sections if section[2]]
-    own, own_hash = script(JS)
-    policy = (
-        f"default-src 'none'; script-src {own_hash}; style-src 'unsafe-inline'; img-src data:;"
-        " base-uri 'none'; form-action 'none'"
-    )
-    contents = "".join(f'<li><a href="#{name}">{text(heading)}</a></li>' for name, heading, _ in shown)
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{text(heading)}</h2>\n{content}</section>\n'
-        for name, heading, content in shown
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the results</a>\n'
-        '<header>\n<p class="eyebrow">anncestry: two sides, and what can be said of their difference</p>\n'
-        f"<h1>{text(title)}</h1>\n"
-        f'<p class="lede">A is {text(_name(comparison.a))}, B is {text(_name(comparison.b))}.</p>\n'
-        f"<p>{text(_counted(comparison))}</p>\n"
-        '<p class="downloads">All lines: <a href="comparison.csv" download>CSV</a>, '
-        '<a href="comparison.json" download>JSON</a></p>\n'
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n<main id="main">\n{body}</main>\n'
-        "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
-        " It fetches nothing.</p></footer>\n"
-        '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
-        f"{inline_json('data-ancestry', ids.ancestry())}{inline_json('data-charts', [])}"
-        f"{inline_json('data-config', {})}{own}</body>\n</html>\n"
+    return document(
+        title=f"{comparison.b.label} against {comparison.a.label}",
+        eyebrow="anncestry: two sides, and what can be said of their difference",
+        opening=(
+            f'<p class="lede">A is {text(_name(comparison.a))}, B is {text(_name(comparison.b))}.</p>\n'
+            f"<p>{text(_counted(comparison))}</p>\n"
+        ),
+        downloads="All lines",
+        files={"CSV": "comparison.csv", "JSON": "comparison.json"},
+        sections=sections,
+        ancestry=ids.ancestry(),
     )
 
 
@@ -299,9 +279,6 @@ class _Ids:
 
     def ancestry(self) -> dict[str, Any]:
         """What the page's script shows of a number, those of both sides."""
-        # Here, so that the terminal does not wait for the drawing of charts to be imported.
-        from anncestry.report.page import _ancestry as ancestry
-
         rows: dict[str, Row] = {}
         records: dict[str, Mapping[str, Any]] = {}
         for letter, of_side in self._rows.items():
@@ -378,8 +355,3 @@ def _differences(comparison: Comparison) -> str:
         return ""
     note = '<p class="note">Facts of the loads that are not the same: possible causes of what differs above.</p>\n'
     return note + sheet(("Fact", "A", "B"), comparison.differences, name="Differences", kind="tight")
-
-
-def _reading() -> str:
-    items = "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>\n" for term, words in _HOW_TO_READ)
-    return f'<dl class="words">{items}</dl>\n'
