@@ -16,7 +16,7 @@ import pytest
 
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import identity, sha256_file
-from anncestry.report import diffs, noise, numbers
+from anncestry.report import compare_noise, diffs, numbers
 from anncestry.report.compare import (
     EQUAL,
     NOT_COMPARABLE,
@@ -189,7 +189,7 @@ def test_a_difference_that_is_no_larger_than_the_given_noise_is_none(
 ) -> None:
     before = _side(world, MILVUS, "before")
     _again(world, _scaled("p50_ms", 1.5), "query")
-    found = compare(before, _side(world, MILVUS, "after"), noise.asked(percent))
+    found = compare(before, _side(world, MILVUS, "after"), compare_noise.asked(percent))
     line = _line(found, "p50_ms")
     assert (line.verdict, line.noise) == (verdict, f"runs; {percent:.1f} % as asked")
     assert line.ratio == pytest.approx(1.5), "what was measured is shown all the same"
@@ -200,14 +200,17 @@ def test_a_difference_that_is_no_larger_than_the_given_noise_is_none(
 def test_a_given_noise_makes_no_winner_of_what_was_measured_once(world: World) -> None:
     before = _side(world, MILVUS, "before")
     _again(world, _scaled("qps", 10), "query")
-    found = compare(before, _side(world, MILVUS, "after"), noise.asked(1))
+    found = compare(before, _side(world, MILVUS, "after"), compare_noise.asked(1))
     assert _line(found, "qps", "k10-clients1").verdict == UNKNOWN
 
 
 def test_a_percentage_of_noise_is_not_meant_for_recall(world: World) -> None:
     before = _side(world, MILVUS, "before")
     _again(world, _recall(0.8), "recall")
-    assert _line(compare(before, _side(world, MILVUS, "after"), noise.asked(50)), "recall_by_id").verdict == "worse"
+    assert (
+        _line(compare(before, _side(world, MILVUS, "after"), compare_noise.asked(50)), "recall_by_id").verdict
+        == "worse"
+    )
 
 
 def _upgraded(world: World, factor: float) -> Comparison:

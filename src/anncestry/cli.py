@@ -187,6 +187,8 @@ def table(run: _Run, options: argparse.Namespace) -> None:
     run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
     numbers.write(frame, Path(run.matrix.table_path).parent)
+    # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
+    shutil.rmtree("scratch/session", ignore_errors=True)
 
 
 def report(run: _Run, options: argparse.Namespace) -> None:
@@ -234,7 +236,7 @@ def compare(run: _Run, options: argparse.Namespace) -> None:
     """Two systems, experiments, platforms or git revisions: faster, slower, the same within noise, not comparable."""
     from anncestry.provenance.revisions import Revisions
     from anncestry.report import compare as comparing
-    from anncestry.report import compare_page, noise
+    from anncestry.report import compare_noise, compare_page
 
     def current(name: str) -> str:
         try:
@@ -246,7 +248,7 @@ def compare(run: _Run, options: argparse.Namespace) -> None:
         comparing.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
         for name in (options.a, options.b)
     )
-    found = comparing.compare(a, b, noise.asked(options.noise) if options.noise else None)
+    found = comparing.compare(a, b, compare_noise.asked(options.noise) if options.noise else None)
     print(compare_page.summary(found, everything=options.all), end="")
     if options.out:
         print(f"page: {compare_page.write(found, options.out)}")

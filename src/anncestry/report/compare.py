@@ -21,7 +21,7 @@ from anncestry.errors import DataError, UserError
 from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import identity, read_record, sha256_file
 from anncestry.report import diffs
-from anncestry.report.noise import Noise, between_pairs
+from anncestry.report.compare_noise import Noise, between_pairs
 from anncestry.report.numbers import ABSENT, MISSING, PHASES, read, rows_of
 from anncestry.report.tables import Row
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval

@@ -112,12 +112,14 @@ def log_tail(path: Path, n: int = 15) -> str:
 class Ending:
     """How a process ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
 
-    `returncode` is negative for a process ended by that signal, as in `subprocess`.
+    `returncode` is negative for a process ended by that signal, as in `subprocess`. `clean` is false for one that was
+    asked to end (SIGTERM) and had to be killed: what it had not written by then is lost.
     """
 
     signal: str | None
     returncode: int
     seconds: float
+    clean: bool = True
 
 
 class NativeProcess:
@@ -181,16 +183,18 @@ class NativeProcess:
             return self._ending
         started = time.monotonic()
         sent: str | None = None
+        clean = True
         if self.alive() and term_wait_s > 0:
             sent = "SIGTERM"
             self._signal_group(signal.SIGTERM)
             while self.alive() and time.monotonic() - started < term_wait_s:
                 time.sleep(_POLL_S)
         if self.alive():
+            clean = sent is None
             sent = "SIGKILL"
         self._signal_group(signal.SIGKILL)
         returncode = self._popen.wait()
-        self._ending = Ending(sent, returncode, time.monotonic() - started)
+        self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
         return self._ending
 
     def _signal_group(self, number: signal.Signals) -> None:
