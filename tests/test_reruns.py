@@ -52,6 +52,11 @@ def test_a_second_run_has_nothing_to_do(toy):
     assert toy.jobs() == {}
 
 
+def test_sessions_leave_nothing_behind(measured):
+    assert sorted(path.name for path in (measured.folder / "scratch").iterdir()) == ["artifact", "index", "measured"]
+    assert not list((measured.folder / "scratch" / "measured").iterdir())
+
+
 def test_a_version_bump_runs_that_system_only(toy):
     toy.files["systems"]["blue-1.0"]["version"] = "1.1"
     assert toy.jobs() == {"artifact": 1, **ONE_SYSTEM}

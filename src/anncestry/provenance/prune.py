@@ -230,6 +230,9 @@ def _sessions_of(sweep: Sweep, queries: Collection[str]) -> None:
             pass  # a session that was interrupted has no list of its cells
         if not members.isdisjoint(queries):
             sweep.add(folder, "left over from a session with these cells")
+    for folder in _entries(sweep, "scratch/measured"):
+        if folder.name in queries:
+            sweep.add(folder, "measured, but not published")
 
 
 # Collecting garbage
@@ -252,6 +255,8 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         _scratch(sweep, folder, keys, "artifact")
     for folder in _entries(sweep, "scratch/session"):
         _scratch(sweep, folder, sessions, "left over from a session")
+    for folder in _entries(sweep, "scratch/measured"):
+        _scratch(sweep, folder, keys, "measured, but not published")
     for folder in _entries(sweep, REVISIONS):
         sweep.add(folder, "results of a revision, laid out to be compared")
     for place, stage in (("truth", "truth"), ("vectors", "normalize"), ("download", "download")):
@@ -279,7 +284,7 @@ def _attempts(session: Session) -> Iterator[str]:
 
 
 _PLACES: Mapping[str, frozenset[str]] = {
-    "scratch": frozenset({"index", "artifact", "session", "revision"}),
+    "scratch": frozenset({"index", "artifact", "session", "measured", "revision"}),
     "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
     "results": frozenset({"load", "query", "recall", "table", "report", "platform", "metrics", "plots", ".gitignore"}),
 }
