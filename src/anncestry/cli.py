@@ -416,9 +416,12 @@ RULES: dict[str, Callable[[_Run, argparse.Namespace], None]] = {
 
 def _percent(text: str) -> float:
     """A percentage that is not negative, for argparse."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 <= value < math.inf:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
     return value
 
 
