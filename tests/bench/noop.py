@@ -68,7 +68,8 @@ def main() -> None:
             goal_s = GOALS_S.get(size)
             met = "" if goal_s is None else f"{goal_s:.0f} s, {'met' if best < goal_s else 'missed'}"
             growth = "" if before is None else f"{(best / before[1]) / (cells / before[0]):.2f}"
-            print(f"{cells:6d} {best:7.2f} s  {f'{best:.2f}–{times[-1]:.2f}':<14} {met:<16} {growth}", flush=True)
+            spread = f"{best:.2f}–{times[-1]:.2f}"
+            print(f"{cells:6d} {best:7.2f} s  {spread:<14} {met:<16} {growth}".rstrip(), flush=True)
             before = (cells, best)
             shutil.rmtree(toy.folder)
 
