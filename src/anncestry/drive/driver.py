@@ -11,7 +11,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -60,6 +60,7 @@ class Driver:
         for the whole: every request has its own.
         """
         job = json.loads((folder / "job.json").read_text())
+        (folder / "next.bin").write_bytes(bytes(8))
         while len(self._clients) < job["clients"]:
             self._clients.append(self._start())
         clients = self._clients[: job["clients"]]
@@ -70,7 +71,20 @@ class Driver:
         for client in clients:
             self._tell(client, f"go {zero_ns}")
         parts = [json.loads(text) for text in self._answers(clients, "done", check)]
-        done = {"zero_ns": zero_ns, "end_ns": max(part["end_ns"] for part in parts), "clients": parts}
+        done = {
+            "zero_ns": zero_ns,
+            "end_ns": max(part["end_ns"] for part in parts),
+            "driver": {"kind": "python"},
+            **{
+                name: sum(part.pop(name) for part in parts)
+                for name in ("cpu_s", "rss_peak_mib", "unsent", "reconnects")
+            },
+            # The worst client's: no client shall hide behind the others.
+            **{name: max(part.pop(name) for part in parts) for name in ("lag_p99_ms", "lag_max_ms")},
+            "gc_pause_max_ms": 0.0,
+            "gap_max_ms": None,
+            "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
+        }
         (folder / "done.json").write_text(json.dumps(done))
         return done
 
@@ -126,3 +140,22 @@ class Driver:
             if client.stdout:
                 client.stdout.close()
         self._clients = []
+
+
+def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
+    """What a record says of the client: `runs` are the facts of each run's outcome, `sent` the requests of them all."""
+    worst = (
+        "rss_peak_mib",
+        "lag_p99_ms",
+        "lag_max_ms",
+        "queued_p99_ms",
+        "queued_max_ms",
+        "gc_pause_max_ms",
+        "gap_max_ms",
+    )
+    return {
+        "driver": runs[0]["driver"] if runs else None,
+        "cpu_us_per_query": 1e6 * sum(run["cpu_s"] for run in runs) / max(1, sent),
+        **{name: max((run[name] for run in runs if run[name] is not None), default=None) for name in worst},
+        **{name: sum(run[name] for run in runs) for name in ("unsent", "reconnects")},
+    }
