@@ -28,7 +28,7 @@ from anncestry import engines
 from anncestry.datasets.distance import pair_distances
 from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
-from anncestry.drive.driver import Driver
+from anncestry.drive.driver import Driver, client_facts
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
 from anncestry.measure import answers as decoding
@@ -42,7 +42,6 @@ from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
 
-CLIENT = "python-grpc"
 _PRIME_MIN = 5
 _CHECKED_QUERIES = 200
 
@@ -288,12 +287,12 @@ class _Session:
             matching = int(passes.sum())
             counted = self.counted[repr(work["filter"])]
             selectivity = counted / len(passes)
-        clients: list[dict[str, Any]] = []
+        drivers: list[dict[str, Any]] = []
         for number in sorted(cell.runs):
             outcome = protocol.read_outcome(cell.run_folder(number))
             samples = outcome.samples
             primed += sum(client["prime_errors"] for client in outcome.facts["clients"])
-            clients += outcome.facts["clients"]
+            drivers.append(outcome.facts)
             answered = decoding.decode(self.engine, outcome.responses, samples["status"], k, self.vectors.metric)
             for found in (answered.errors, *(client["errors"] for client in outcome.facts["clients"])):
                 for text, count in found.items():
@@ -342,10 +341,8 @@ class _Session:
                 "resources": used,
                 "windows_s": windows,
                 "client": {
-                    "driver": CLIENT,
                     "warmup_source": cell.choice.warmup_source,
-                    "cpu_us_per_query": 1e6 * sum(c["cpu_s"] for c in clients) / max(1, sent),
-                    "rss_peak_mib": max(c["rss_peak_mib"] for c in clients),
+                    **client_facts(drivers, sent),
                 },
                 **shared,
             },
