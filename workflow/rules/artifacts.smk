@@ -5,6 +5,7 @@ rule artifact:
         "logs/artifact/{system}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
+    priority: PREPARE
     message:
         "Fetching or building {wildcards.system}"
     shell:

@@ -5,6 +5,7 @@ rule download:
         "logs/download/{dataset}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
+    priority: PREPARE
     message:
         "Getting dataset {wildcards.dataset}, verified by content"
     shell:
@@ -22,6 +23,7 @@ rule normalize:
         "logs/normalize/{dataset}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
+    priority: PREPARE
     message:
         "Normalising dataset {wildcards.dataset}, with its metadata"
     shell:
@@ -43,6 +45,7 @@ rule truth:
     conda:
         "../../envs/anncestry.yaml"
     threads: 4
+    priority: PREPARE
     message:
         "Computing exact neighbours on {wildcards.dataset}"
     shell:

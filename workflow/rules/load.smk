@@ -14,6 +14,7 @@ rule load:
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
+    priority: LOADS
     params:
         what=lambda w: f"{cell(w).dataset} into {cell(w).system}, {cell(w).topology}",
     message:
@@ -32,6 +33,7 @@ rule record:
         "logs/record/{dataset}/{system}/{topology}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
+    priority: LOADS
     message:
         "Recording the load of {wildcards.dataset} into {wildcards.system}, {wildcards.topology}"
     shell:
