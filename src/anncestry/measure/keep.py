@@ -24,7 +24,6 @@ from anncestry.metrics.resources import by_group
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
-CLIENT = "python-grpc"
 _CHECKED_QUERIES = 200
 _NEARBY_S = 0.6
 
@@ -151,11 +150,9 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "failures": judged.errors,
             "selectivity": selectivity,
             "client": {
-                "driver": CLIENT,
                 "warmup_source": run.choice.warmup_source,
-                "cpu_s": sum(client["cpu_s"] for client in clients),
                 "requests": judged.sent,
-                "rss_peak_mib": max(client["rss_peak_mib"] for client in clients),
+                **{name: value for name, value in outcome.facts.items() if name != "clients"},
             },
             **context.facts,
         },

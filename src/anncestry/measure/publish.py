@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.metrics import latency, resources
 from anncestry.provenance import records
@@ -52,10 +53,8 @@ def run(
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
             "client": {
-                "driver": newest["client"]["driver"],
                 "warmup_source": newest["client"]["warmup_source"],
-                "cpu_us_per_query": 1e6 * sum(run["client"]["cpu_s"] for run in runs) / max(1, sent),
-                "rss_peak_mib": max(run["client"]["rss_peak_mib"] for run in runs),
+                **client_facts([run["client"] for run in runs], sent),
             },
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("artifact", "platform", "clients")},

