@@ -3,9 +3,9 @@ rule artifact:
         record="scratch/artifact/{system}@{key}/record.json",
     log:
         "logs/artifact/{system}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
-    priority: PREPARE
     message:
         "Fetching or building {wildcards.system}"
     shell:

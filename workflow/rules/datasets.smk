@@ -3,9 +3,9 @@ rule download:
         record="data/download/{dataset}@{key}/record.json",
     log:
         "logs/download/{dataset}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
-    priority: PREPARE
     message:
         "Getting dataset {wildcards.dataset}, verified by content"
     shell:
@@ -21,9 +21,9 @@ rule normalize:
         record="data/vectors/{dataset}@{key}/record.json",
     log:
         "logs/normalize/{dataset}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
-    priority: PREPARE
     message:
         "Normalising dataset {wildcards.dataset}, with its metadata"
     shell:
@@ -42,10 +42,10 @@ rule truth:
         record="data/truth/{dataset}@{key}/record.json",
     log:
         "logs/truth/{dataset}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     threads: 4
-    priority: PREPARE
     message:
         "Computing exact neighbours on {wildcards.dataset}"
     shell:

@@ -11,10 +11,10 @@ rule load:
         record="scratch/index/{key}/record.json",
     log:
         "logs/load/{key}.log",
+    priority: LOADS
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
-    priority: LOADS
     params:
         what=lambda w: f"{cell(w).dataset} into {cell(w).system}, {cell(w).topology}",
     message:
@@ -31,9 +31,9 @@ rule record:
         resources="results/load/{dataset}/{system}/{topology}@{key}.resources.parquet",
     log:
         "logs/record/{dataset}/{system}/{topology}@{key}.log",
+    priority: LOADS
     conda:
         "../../envs/anncestry.yaml"
-    priority: LOADS
     message:
         "Recording the load of {wildcards.dataset} into {wildcards.system}, {wildcards.topology}"
     shell:

@@ -17,10 +17,10 @@ rule session:
         session=temp("scratch/session/{key}/session.json"),
     log:
         "logs/session/{key}.log",
+    priority: lambda w: ROUNDS_FROM - PLAN.sessions[w.key].place
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
-    priority: lambda w: ROUNDS_FROM - PLAN.sessions[w.key].place
     params:
         what=lambda w: PLAN.sessions[w.key].name,
         round=lambda w: PLAN.sessions[w.key].round,
