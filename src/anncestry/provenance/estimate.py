@@ -163,7 +163,8 @@ class _Guesser:
         near = self._near("load", cell)
         if near is None:
             return Guess.of(_DEFAULT_S["load"], "default", f"{NOTHING}: {_time(_DEFAULT_S['load'])} each")
-        load_s = _float(near.body, "times", "load_s") or _DEFAULT_S["load"]
+        times = (_float(near.body, "times", name) for name in ("load_s", "upgrade_s"))
+        load_s = next((seconds for seconds in times if seconds), _DEFAULT_S["load"])
         server = near.body.get("server", {})
         around_s = (_float(server, "start_s") or 0.0) + (_float(server, "stop_s") or 0.0)
         up_s = _float(server, "up_s")
