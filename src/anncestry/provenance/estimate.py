@@ -244,18 +244,21 @@ class _Guesser:
         names = names_of(cell.load_path if stage == "load" else cell.query_path)
         if (stage, names) not in self._nearest:
             asked = self._workload(cell) if stage == "query" else {}
-            self._nearest[stage, names] = self._search(stage, tuple(names.split("/")), asked)
+            upgraded = cell.older is not None
+            self._nearest[stage, names] = self._search(stage, tuple(names.split("/")), asked, upgraded)
         return self._nearest[stage, names]
 
-    def _search(self, stage: str, names: tuple[str, ...], asked: Mapping[str, Any]) -> _Near | None:
+    def _search(self, stage: str, names: tuple[str, ...], asked: Mapping[str, Any], upgraded: bool) -> _Near | None:
         """The most similar record of the same engine: dataset before workload before topology before system.
 
-        Of several, the one of the workload that is most like the asked one, then the newest.
+        Of several, one that was loaded if this one is, and upgraded in place if this one is; then the one of the
+        workload that is most like the asked one, then the newest.
         """
 
-        def likeness(body: Mapping[str, Any]) -> tuple[int, str]:
+        def likeness(body: Mapping[str, Any]) -> tuple[bool, int, str]:
             other = body["spec"].get("workload", {})
-            return sum(other.get(part) == value for part, value in asked.items()), str(body.get("created"))
+            alike = stage == "query" or ("upgrade_of" in body["spec"]) == upgraded
+            return alike, sum(other.get(part) == value for part, value in asked.items()), str(body.get("created"))
 
         engine = self._engines.get(names[1])
         for kept in _masks():
