@@ -23,6 +23,11 @@ def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping 
         raise ConfigError("engine flat can't do this topology")
 
 
+def check_upgrade(system: Mapping, older: Mapping) -> None:
+    if system["version"] <= older["version"]:
+        raise ConfigError(f"flat {system['version']} can't read what {older['version']} wrote")
+
+
 def asked_settings(system: Mapping, index: Mapping, metric: str, ef_search: int | None) -> dict[str, Any]:
     return {"metric": metric, "M": index["M"]}
 

@@ -19,7 +19,9 @@ import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Probe, Server, Spec, wait_for
+from anncestry.engines.milvus.internal import component_setting, segment_indexes
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
+from anncestry.engines.milvus.versions import facts
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
@@ -60,11 +62,12 @@ def tidy_runtime_dirs(pid: int) -> None:
 
 
 class MilvusServer(NativeServer):
-    """A Milvus standalone: one process with its etcd and message queue inside. `settings` are the system's."""
+    """A Milvus standalone: one process with its etcd and message queue inside."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int], settings: Spec) -> None:
+    def __init__(self, process: NativeProcess, ports: Mapping[str, int], system: Spec) -> None:
         super().__init__(process, ports)
-        self.settings = settings
+        self.settings: Spec = system.get("settings") or {}
+        self.facts = facts(system)
         self.rpc = Rpc(self.endpoint)
 
     @property
@@ -142,6 +145,7 @@ def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settin
         "etcd_data_dir": storage / "etcd.data",
         "local_storage_dir": storage,
         "rocksmq_data_dir": storage / "rocksmq",
+        "rocketmq_data_dir": storage / "rocksmq",  # what the template of 2.2 calls it
     }
     config = render(template, {**ports, **paths})
     # Without a file of its own the embedded etcd takes ports 2379 and 2380, whatever milvus.yaml says.
@@ -181,7 +185,8 @@ def start(
 
     def launch(ports: Mapping[str, int]) -> MilvusServer:
         write_config(template, data_dir, ports, settings)
-        shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
+        if (package / "glog.conf").exists():  # 2.3 brings one
+            shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
         environment = {
             "LD_LIBRARY_PATH": str(package / "bin"),
@@ -197,7 +202,7 @@ def start(
             cwd=data_dir,
             log_path=data_dir / "logs" / "server.log",
         )
-        return MilvusServer(process, ports, settings)
+        return MilvusServer(process, ports, system)
 
     kept_first_port = min(read_json(kept).values()) if kept.exists() else None
     return start_native(launch, _answers, [*template_ports(template), *_OWN_PORTS], first_port, kept_first_port)
@@ -272,7 +277,10 @@ def apply(server: Server, ef_search: int) -> None:
 
 
 def effective_setting(server: MilvusServer, dotted: str) -> Any:
-    """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say (< 2.3.4)."""
+    """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say."""
+    if not server.facts.evaluates:
+        told = component_setting(server.ports, dotted)
+        return None if told is None else yaml.safe_load(told)
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
@@ -280,6 +288,11 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     except OSError:
         return None
     return yaml.safe_load(json.loads(answer)["output"])
+
+
+def count_rows(server: MilvusServer, expr: str = "") -> int:
+    """Rows (that pass `expr`), counted by the query node or, where it can't, of those that it returns."""
+    return server.rpc.count(expr) if server.facts.counts else server.rpc.count_returned(expr)
 
 
 def probe(server: Server) -> Probe:
@@ -293,9 +306,13 @@ def probe(server: Server) -> Probe:
     segments = rpc.segments()
     loaded = sum(segment.num_rows for segment in segments)
     sealed = all(segment.state == common_pb2.SegmentState.Sealed for segment in segments)
-    covered = all(segment.indexID == index.indexID for segment in segments)
+    if milvus.facts.names_segment_index:
+        indexes = {segment.segmentID: segment.indexID for segment in segments}
+    else:
+        indexes = segment_indexes(milvus.ports, segments[0].collectionID) if segments else {}
+    covered = all(indexes.get(segment.segmentID) == index.indexID for segment in segments)
     state = common_pb2.IndexState.Name(index.state)
-    rows = rpc.count()
+    rows = count_rows(milvus)
     replicas = rpc.replicas()
     nodes = {node for replica in replicas for node in replica.node_ids}
     return Probe(
