@@ -131,7 +131,7 @@ def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, dict[
         if "of" in parent:
             raise ConfigError(f"{path}: {name}.of: {entry['of']} is itself of another system")
         inherited = {key: value for key, value in parent.items() if key != "load"}
-        systems[name] = {**inherited, **{key: value for key, value in entry.items() if key != "of"}}
+        systems[name] = {**inherited, **entry}
     for name in systems:
         chain = [name]
         while (older := systems[chain[-1]].get("load", {}).get("upgrade_from")) is not None:

@@ -56,6 +56,8 @@ class Cell:
     load: str
     query: str
     recall: str
+    runs: str = ""
+    """The system whose artifact it runs, where that is another entry's."""
     older: Cell | None = None
     """Of an upgrade in place: who loaded the data. Only its stages up to the load count; they have no cell's names."""
 
@@ -100,7 +102,7 @@ class Cell:
     @property
     def artifact_path(self) -> str:
         """Record of what is run; untracked, made again where it is needed."""
-        return f"scratch/artifact/{self.system}@{self.artifact}/record.json"
+        return f"scratch/artifact/{self.runs or self.system}@{self.artifact}/record.json"
 
     @property
     def index_path(self) -> str:
@@ -312,7 +314,10 @@ class _Expander:
             with _named(f"system {system}"):
                 self.engine(system).check(described, placed, config.index, None)
             artifact = self._stage(
-                "artifact", system=system, version=described["version"], artifact=described["artifact"]
+                "artifact",
+                system=self.runs(system),
+                version=described["version"],
+                artifact=described["artifact"],
             )
             load = self._stage(
                 "load",
@@ -332,6 +337,14 @@ class _Expander:
             )
             self._loads[names] = (artifact, load)
         return self._loads[names]
+
+    def runs(self, system: str) -> str:
+        """The entry whose artifact a system runs: its own, or that of the one which it is `of`, made once for both."""
+        described = self.config.systems[system]
+        other = described.get("of", system)
+        # An entry may say another version or artifact than the one that it is of.
+        same = all(described[part] == self.config.systems[other][part] for part in ("version", "artifact"))
+        return str(other if same else system)
 
     def older(self, system: str) -> str | None:
         """The system whose data this one opens in place; None for one that is loaded."""
@@ -353,7 +366,7 @@ class _Expander:
             return None
         artifact, load = self.loaded(cell.dataset, older, cell.topology)
         bare = replace(cell, system=older, workload="", artifact=artifact, load=load, query="", recall="")
-        return replace(bare, older=self._older_cell(bare))
+        return replace(bare, runs=self.runs(older), older=self._older_cell(bare))
 
     def engine(self, system: str) -> Checker:
         """The engine of a system."""
@@ -413,7 +426,7 @@ class _Expander:
             query,
             recall,
         )
-        return replace(cell, older=self._older_cell(cell))
+        return replace(cell, runs=self.runs(system), older=self._older_cell(cell))
 
 
 def session_key(load: str, number: int, queries: Iterable[str], attempt: int) -> str:

@@ -26,6 +26,7 @@ _SOURCES = {
     "truth": ["datasets/truth.py", "datasets/distance.py", "datasets/idlists.py"],
     "load": [
         "measure/load.py",
+        "measure/upgrade.py",
         "measure/oracle.py",
         "measure/vectors.py",
         "metrics/resources.py",

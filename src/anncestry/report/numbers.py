@@ -225,6 +225,8 @@ def brief(reason: str) -> str:
     """Why there is no number, in two or three words; a failed gate's full reason stands in the list of them."""
     if reason in MISSING:
         return NOT_MEASURED
+    if reason == UPGRADED:
+        return "upgraded in place"
     return reason if reason in ABSENT else "invalid"
 
 

@@ -122,5 +122,10 @@ def fairness(system: Spec, index: Spec) -> dict[str, str]:
         "durability": "inserts are acknowledged from the message queue (RocksDB on disk), without an fsync each",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback addresses, log level",
+        "inner traffic": (
+            "over loopback"
+            if facts(system).settles_on_loopback
+            else "over the machine's first address (this version can't be told otherwise), without leaving the machine"
+        ),
         "left at defaults": "query node concurrency and grouping, caches, compaction, SIMD choice, quotas",
     }

@@ -23,7 +23,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 _TIMEOUT_S = 10.0
 
 _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
-    "ShowConfigurationsRequest": {"pattern": (2, "string")},
+    "ShowConfigurationsRequest": {},
     "ShowConfigurationsResponse": {
         "status": (1, "milvus.proto.common.Status"),
         "configurations": (2, "repeated milvus.proto.common.KeyValuePair"),
@@ -95,7 +95,7 @@ def _call(ports: Mapping[str, int], component: str, method: str, **fields: Any) 
 def component_setting(ports: Mapping[str, int], dotted: str) -> str | None:
     """A setting in effect, as text, as the component says to which it belongs; None if it knows none of that name."""
     name = dotted.lower()  # as Milvus keeps them
-    told = _call(ports, dotted.split(".")[0], "ShowConfigurations", pattern=name).configurations
+    told = _call(ports, dotted.split(".")[0], "ShowConfigurations").configurations
     return next((str(pair.value) for pair in told if pair.key.lower() == name), None)
 
 

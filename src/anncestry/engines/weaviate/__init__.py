@@ -133,5 +133,5 @@ def fairness(system: Spec, index: Spec) -> dict[str, str]:
         "durability": "inserts are acknowledged after the write-ahead log was written, without an fsync each",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback address, log level; index and vectors loaded before it is ready",
-        "left at defaults": "caches, compaction, GOMEMLIMIT, concurrency",
+        "left at defaults": "caches, compaction, GOMEMLIMIT, concurrency, timeouts of raft",
     }
