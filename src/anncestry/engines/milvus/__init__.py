@@ -21,7 +21,7 @@ from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
     from anncestry.engines.milvus.ingest import load
-    from anncestry.engines.milvus.serve import apply, open, probe, start
+    from anncestry.engines.milvus.serve import apply, exact_filters, open, probe, start
     from anncestry.engines.milvus.wire import count, decode, encode, transport
 else:
     __getattr__ = lazy(
@@ -31,6 +31,7 @@ else:
             "start": "serve",
             "open": "serve",
             "apply": "serve",
+            "exact_filters": "serve",
             "probe": "serve",
             "encode": "wire",
             "transport": "wire",
@@ -48,6 +49,7 @@ __all__ = [
     "data_components",
     "decode",
     "encode",
+    "exact_filters",
     "fairness",
     "load",
     "open",

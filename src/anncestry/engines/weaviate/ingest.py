@@ -16,6 +16,7 @@ from anncestry.engines.weaviate.wire import uuid_of
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
 
+_COLUMNS = ("category", "price", "region")
 _BATCH_TIMEOUT_S = 300.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
 
@@ -35,6 +36,7 @@ def class_definition(settings: Spec, index: Spec, metric: str) -> dict[str, Any]
         "properties": [
             {"name": "category", "dataType": ["int"], "indexFilterable": True},
             {"name": "price", "dataType": ["number"], "indexFilterable": True, "indexRangeFilters": True},
+            {"name": "region", "dataType": ["int"], "indexFilterable": True, "indexRangeFilters": True},
         ],
         "shardingConfig": {"desiredCount": 1},
         "replicationConfig": {"factor": 1},
@@ -42,14 +44,19 @@ def class_definition(settings: Spec, index: Spec, metric: str) -> dict[str, Any]
 
 
 def batch_request(
-    first: int, base: NDArray[np.float32], category: NDArray[np.uint8], price: NDArray[np.float32]
+    first: int,
+    base: NDArray[np.float32],
+    category: NDArray[np.uint8],
+    price: NDArray[np.float32],
+    region: NDArray[np.uint8],
 ) -> Any:
     """The insertion of rows `first`, `first` + 1, …: (m, d) vectors as bytes and (m,) metadata."""
     request = batch_pb2.BatchObjectsRequest()
-    rows = zip(base.astype("<f4", copy=False), category.tolist(), price.tolist(), strict=True)
-    for row, (vector, row_category, row_price) in enumerate(rows, start=first):
+    columns = zip(category.tolist(), price.tolist(), region.tolist(), strict=True)
+    rows = zip(base.astype("<f4", copy=False), columns, strict=True)
+    for row, (vector, values) in enumerate(rows, start=first):
         item = request.objects.add(collection=COLLECTION, uuid=uuid_of(row), vector_bytes=vector.tobytes())
-        item.properties.non_ref_properties.update({"category": row_category, "price": row_price})
+        item.properties.non_ref_properties.update(dict(zip(_COLUMNS, values, strict=True)))
     return request
 
 
@@ -71,7 +78,9 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
         with result.phase("insert"):
             for first in range(0, rows, load["batch_rows"]):
                 part = slice(first, min(first + load["batch_rows"], rows))
-                request = batch_request(first, vectors.base[part], vectors.category[part], vectors.price[part])
+                request = batch_request(
+                    first, vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part]
+                )
                 try:
                     reply = insert(request, timeout=_BATCH_TIMEOUT_S)
                 except grpc.RpcError as error:

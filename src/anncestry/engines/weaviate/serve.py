@@ -12,7 +12,7 @@ import numpy as np
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
 from anncestry.engines.weaviate.rest import Rest
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, METRICS
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, DEFAULT_CUTOFF, METRICS
 from anncestry.engines.weaviate.wire import METHOD, search_request, where
 from anncestry.errors import ServerError
 from anncestry.runtimes.native import Ending, NativeProcess, clean_environment
@@ -149,6 +149,15 @@ def apply(server: Server, ef_search: int) -> None:
     effective = rest.collection()["vectorIndexConfig"]["ef"]
     if effective != ef_search:
         raise ServerError(f"weaviate: ef is {effective} after it was set to {ef_search}")
+
+
+def exact_filters(server: Server, on: bool) -> None:
+    """Scan below any number of matches, or below the cut-off that the system sets (else Weaviate's default)."""
+    weaviate = as_weaviate(server)
+    definition = weaviate.rest.collection()
+    asked = weaviate.settings.get("flatSearchCutoff", DEFAULT_CUTOFF)
+    definition["vectorIndexConfig"]["flatSearchCutoff"] = max(asked, DEFAULT_CUTOFF) if on else asked
+    weaviate.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
 
 
 def index_state(server: WeaviateServer) -> tuple[bool, str]:
