@@ -55,8 +55,8 @@ def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.intege
 def wrong_counts(answers: Answers, rows: int, wanted: int | NDArray[np.int64], *, short_is_wrong: bool = True) -> int:
     """How many good answers do not hold exactly `wanted` (of all, or of each) different ids of known rows.
 
-    With `short_is_wrong` False, one is not counted that holds fewer different rows than wanted, for lack of rows or
-    because it repeats some; an id that no row has, or more results than asked for, is wrong all the same.
+    With `short_is_wrong` False, one is not counted that holds fewer different rows than wanted, or repeats some; an id
+    that no row has, more different rows than wanted, or more results than k, is wrong all the same.
     """
     good = answers.status == OK
     k = answers.ids.shape[1]
@@ -68,7 +68,7 @@ def wrong_counts(answers: Answers, rows: int, wanted: int | NDArray[np.int64], *
     different = (known & fresh).sum(axis=1)
     size = answers.size[good]
     off = (different != wanted) | (size != wanted)
-    short = (different < wanted) & (known.sum(axis=1) == np.minimum(size, k)) & (size <= k)
+    short = (different <= wanted) & (known.sum(axis=1) == np.minimum(size, k)) & (size <= k)
     return int((off if short_is_wrong else off & ~short).sum())
 
 
