@@ -230,6 +230,15 @@ class Engine(Protocol):
     def transport(self, server: Server) -> dict[str, str]:
         """How to send them: kind, target (host:port), method."""
 
+    def sdk_transport(self, server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+        """How to ask through the database's own Python library: kind sdk, target, `module` with `connect`, options.
+
+        A request is the number of one of `filters` (uint32) and the query (float32).
+        """
+
+    def sdk_decode(self, response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """As `decode`, for what that library found."""
+
     def count(self, server: Server, filter: Spec | None) -> int:
         """Rows that pass the filter, as the server counts them by its own reading of it."""
 
