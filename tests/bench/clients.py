@@ -48,18 +48,20 @@ class Figure:
     cpu_us: float
 
 
-def driven(driver: Driver, folder: Path, transport: Mapping[str, Any], same: bool, clients: int) -> Figure:
+def driven(
+    driver: Driver, folder: Path, transport: Mapping[str, Any], same: bool, clients: int, seconds: float = SECONDS
+) -> Figure:
     """One run of our own driver, on one request or on all of them."""
     order = np.zeros(1, int) if same else np.arange(QUERIES)
     rows = np.stack([np.roll(order, -client * QUERIES // clients) for client in range(clients)])
     protocol.write_job(
         folder, requests=folder.parent, transport=dict(transport), schedule=rows, prime=rows[:, :20], timeout_s=30.0,
-        duration_s=SECONDS,
+        duration_s=seconds,
     )  # fmt: skip
     driver.run(folder)
     outcome = protocol.read_outcome(folder)
     assert (outcome.samples["status"] == protocol.OK).all(), outcome.facts["clients"][0]["errors"]
-    return figure(outcome.samples["latency_ns"] / 1e6, SECONDS, outcome.facts["cpu_s"])
+    return figure(outcome.samples["latency_ns"] / 1e6, seconds, outcome.facts["cpu_s"])
 
 
 def figure(latency_ms: Any, seconds: float, cpu_s: float) -> Figure:
