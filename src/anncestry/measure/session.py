@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from anncestry import engines
-from anncestry.drive import protocol
+from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
@@ -251,6 +251,7 @@ def run(
     """
     shutil.rmtree(out_dir, ignore_errors=True)
     out_dir.mkdir(parents=True)
+    build.programs()  # made now, if they have to be: not beside a server
     with platform.alone() as waited_s:
         session = _Session(number, cells, load_record, index_record, place, out_dir, measured_dir)
         machine = platform.check(session.spec["platform"], place.platform)

@@ -82,7 +82,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
                 f"of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
             )
     if workload is not None:
-        check_search("milvus", workload, largest_k=16_384)
+        check_search("milvus", workload, largest_k=16_384, sdk=True)
 
 
 def check_upgrade(system: Spec, older: Spec) -> None:

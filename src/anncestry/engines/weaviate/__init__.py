@@ -80,7 +80,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     if strategy not in _FILTER_STRATEGIES:
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
-        check_search("weaviate", workload, largest_k=10_000)
+        check_search("weaviate", workload, largest_k=10_000, sdk=True)
 
 
 def check_upgrade(system: Spec, older: Spec) -> None:
