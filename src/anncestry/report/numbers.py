@@ -202,7 +202,7 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             rows += _rows(row, str(cell["query_path"]), query, query_reason, _QUERY)
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            rows += _rows(row, str(cell["recall_path"]), recall, reason, _RECALL)
+            rows += _rows({**row, "client_bound": None}, str(cell["recall_path"]), recall, reason, _RECALL)
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
     twice = frame["number_id"][frame["number_id"].duplicated()]
     if len(twice):
