@@ -37,6 +37,7 @@ class Config:
     index: dict[str, Any]
     ef_search: int
     load: dict[str, Any]
+    driver: str
     blocks: list[dict[str, list[str]]]
     datasets: dict[str, dict[str, Any]]
     systems: dict[str, dict[str, Any]]
@@ -189,6 +190,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         index=main["index"],
         ef_search=main["ef_search"],
         load=main["load"],
+        driver=main.get("driver", "native"),
         blocks=blocks,
         datasets=datasets,
         systems=systems,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.drive.protocol import ERROR, OK
-from anncestry.engines.base import DecodeError, Engine
+from anncestry.engines.base import DecodeError
+
+Decode = Callable[[bytes, str], tuple[NDArray[np.int64], NDArray[np.float64]]]
+"""A response and the metric → ids and canonical distances: an engine's `decode`."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,11 @@ class Answers:
     errors: dict[str, int]
 
 
-def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.integer], k: int, metric: str) -> Answers:
-    """Decode responses; one that the engine can't read, or that carries an error, becomes a failed sample."""
+def decode(read: Decode, responses: Sequence[bytes], status: NDArray[np.integer], k: int, metric: str) -> Answers:
+    """Decode responses by `read`, an engine's `decode`.
+
+    One that it can't read, or that carries an error, becomes a failed sample.
+    """
     n = len(responses)
     ids = np.full((n, k), -1, dtype=np.int64)
     distances = np.full((n, k), np.inf)
@@ -39,7 +45,7 @@ def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.intege
         if judged[i] != OK:
             continue
         try:
-            found, far = engine.decode(response, metric)
+            found, far = read(response, metric)
         except DecodeError as error:
             judged[i] = ERROR
             text = str(error)[:300]
