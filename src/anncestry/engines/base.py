@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anncestry.errors import ConfigError, ServerError
 from anncestry.progress import Progress
-from anncestry.runtimes.native import Ending
+from anncestry.runtimes.base import Ending
 
 Spec = Mapping[str, Any]
 T = TypeVar("T")
@@ -46,23 +46,36 @@ class Vectors(Protocol):
 
 
 class Server(Protocol):
-    """A running system."""
+    """A running system: one member or more (processes, containers), or somebody else's."""
 
     @property
     def endpoint(self) -> str:
         """host:port of the interface that queries use."""
 
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of every interface that queries may use, that of `endpoint` first."""
+
     start_s: float
     """Seconds from its start until it answered."""
 
     def pids(self) -> list[int]:
-        """Its main processes."""
+        """Main processes of all members."""
 
     def alive(self) -> bool:
-        """Whether all of them run."""
+        """Whether all members run."""
 
     def check_alive(self) -> None:
-        """ServerError with the end of the log if one is gone."""
+        """ServerError, which names it, with the end of its log if a member is gone. Cheap: asked while runs go on."""
+
+    def check_members(self) -> None:
+        """The same, and the system is asked, too: ServerError names a member that it misses."""
+
+    def members(self) -> dict[str, dict[str, Any]]:
+        """By name of the member: role, whether it is alive, limits and how they are enforced, use; for the record."""
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
 
     def stop(self) -> Ending:
         """Stop it, cleanly where it can be; nothing of it is left. Safe to call again."""
@@ -151,6 +164,17 @@ class Probe:
     nodes: int
     shards: int
     replicas: int
+    placement: tuple[Placed, ...] = ()
+    """What each node holds, where the system says it."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A shard (or segment) on a node: `rows` it counts there, None where it doesn't say."""
+
+    node: str
+    shard: str
+    rows: int | None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Servers as processes of this machine: free ports, a clean environment, start, watch, stop."""
+"""Members as processes of this machine: free ports, a clean environment, start, watch, stop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anncestry.errors import ServerError, UserError
+from anncestry.runtimes.base import Ending
 
 _EXEC = Path(__file__).with_name("_exec.py")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -108,18 +109,6 @@ def log_tail(path: Path, n: int = 15) -> str:
     return "\n".join(text.splitlines()[-n:])
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a process ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
-
-    `returncode` is negative for a process ended by that signal, as in `subprocess`.
-    """
-
-    signal: str | None
-    returncode: int
-    seconds: float
-
-
 class NativeProcess:
     """One process with everything it starts: an own session, killed by the kernel if this process dies.
 
@@ -156,6 +145,18 @@ class NativeProcess:
     def pid(self) -> int:
         """Process id, also the id of its group."""
         return self._popen.pid
+
+    def pids(self) -> list[int]:
+        """The one process."""
+        return [self.pid]
+
+    def limits(self) -> dict[str, Any]:
+        """How each limit that was asked is enforced."""
+        return {}
+
+    def usage(self) -> dict[str, Any]:
+        """What its control groups account."""
+        return {}
 
     def alive(self) -> bool:
         """Whether it runs. Looks without reaping, so that its group id stays its own until `stop`."""

@@ -19,11 +19,13 @@ import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Probe, Server, Spec, wait_for
+from anncestry.engines.group import GroupServer
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
+from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes.native import Ending, NativeProcess, clean_environment, http_get
+from anncestry.runtimes.base import Ending, Group, Member
+from anncestry.runtimes.native import NativeProcess, clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0
 _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
@@ -59,18 +61,22 @@ def tidy_runtime_dirs(pid: int) -> None:
             folder.rmdir()
 
 
-class MilvusServer(NativeServer):
-    """A Milvus standalone: one process with its etcd and message queue inside. `settings` are the system's."""
+class MilvusServer(GroupServer):
+    """A Milvus: one process with its etcd and message queue inside, or several. `settings` are the system's."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int], settings: Spec) -> None:
-        super().__init__(process, ports)
-        self.settings = settings
+    def __init__(self, group: Group, settings: Spec, topology: Spec) -> None:
+        super().__init__(group)
+        self.settings, self.topology = settings, topology
         self.rpc = Rpc(self.endpoint)
+
+    def address(self, interface: str) -> str:
+        """host:port of an interface that only one member has (or the first of those that have it)."""
+        return next(member.addresses[interface] for member in self.group if interface in member.addresses)
 
     @property
     def endpoint(self) -> str:
         """host:port of the proxy."""
-        return f"{HOST}:{self.ports['proxy_port']}"
+        return self.address("proxy")
 
     def connect(self) -> None:
         """Replace the channel: one that was refused waits longer and longer before it tries again, up to 10 s."""
@@ -85,17 +91,19 @@ class MilvusServer(NativeServer):
         """
         self.rpc.close()
         if self.alive():
-            _delete_sessions(self.ports["etcd_port"])
-        ending = self.process.stop(term_wait_s=0)
-        tidy_runtime_dirs(self.process.pid)
+            _delete_sessions(self.address("etcd"))
+        pids = self.pids()
+        ending = super().stop()
+        for pid in pids:
+            tidy_runtime_dirs(pid)
         return ending
 
 
-def _delete_sessions(etcd_port: int) -> None:
+def _delete_sessions(etcd: str) -> None:
     """Remove the components' registrations from the embedded etcd; where that fails, they expire by themselves."""
     # On the wire, etcd's DeleteRangeRequest is the same as this message: two strings, numbers 1 and 2.
     sessions = common_pb2.KeyValuePair(key=_SESSIONS, value=_SESSIONS[:-1] + chr(ord(_SESSIONS[-1]) + 1))
-    with grpc.insecure_channel(f"{HOST}:{etcd_port}", options=CHANNEL_OPTIONS) as channel:
+    with grpc.insecure_channel(etcd, options=CHANNEL_OPTIONS) as channel:
         try:
             channel.unary_unary("/etcdserverpb.KV/DeleteRange")(sessions.SerializeToString(), timeout=2.0)
         except grpc.RpcError:
@@ -179,7 +187,7 @@ def start(
     settings = system.get("settings") or {}
     kept = data_dir / "ports.json"
 
-    def launch(ports: Mapping[str, int]) -> MilvusServer:
+    def launch(group: Group, ports: Mapping[str, int]) -> MilvusServer:
         write_config(template, data_dir, ports, settings)
         shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
@@ -197,10 +205,20 @@ def start(
             cwd=data_dir,
             log_path=data_dir / "logs" / "server.log",
         )
-        return MilvusServer(process, ports, settings)
+        interfaces = {"proxy": "proxy_port", "metrics": "metrics", "etcd": "etcd_port"}
+        addresses = {interface: f"{HOST}:{ports[name]}" for interface, name in interfaces.items()}
+        group.add(Member("standalone", "standalone", process, addresses))
+        return MilvusServer(group, settings, topology)
 
     kept_first_port = min(read_json(kept).values()) if kept.exists() else None
-    return start_native(launch, _answers, [*template_ports(template), *_OWN_PORTS], first_port, kept_first_port)
+    return start_native(
+        f"milvus {system['version']}",
+        launch,
+        _answers,
+        [*template_ports(template), *_OWN_PORTS],
+        first_port,
+        kept_first_port,
+    )
 
 
 def _answers(server: MilvusServer) -> bool | None:
@@ -214,7 +232,7 @@ def _answers(server: MilvusServer) -> bool | None:
 
 def _healthy(server: MilvusServer) -> bool:
     try:
-        return http_get(f"http://{HOST}:{server.ports['metrics']}/healthz", timeout_s=1.0) == b"OK"
+        return http_get(f"http://{server.address('metrics')}/healthz", timeout_s=1.0) == b"OK"
     except OSError:
         return False
 
@@ -276,7 +294,7 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
-        answer = http_get(f"http://{HOST}:{server.ports['metrics']}/expr?{query}", timeout_s=5.0)
+        answer = http_get(f"http://{server.address('metrics')}/expr?{query}", timeout_s=5.0)
     except OSError:
         return None
     return yaml.safe_load(json.loads(answer)["output"])

@@ -10,12 +10,14 @@ import grpc
 import numpy as np
 
 from anncestry.engines.base import Probe, Server, Spec, wait_for
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
+from anncestry.engines.group import GroupServer
+from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, METRICS
 from anncestry.engines.weaviate.wire import METHOD, search_request, where
 from anncestry.errors import ServerError
-from anncestry.runtimes.native import Ending, NativeProcess, clean_environment
+from anncestry.runtimes.base import Group, Member
+from anncestry.runtimes.native import NativeProcess, clean_environment
 
 _OPEN_TIMEOUT_S = 600.0
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
@@ -23,22 +25,25 @@ _QUANTIZERS = ("pq", "bq", "sq", "rq")
 _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must follow gossip
 
 
-class WeaviateServer(NativeServer):
-    """One Weaviate process, with the settings that its collection gets."""
+class WeaviateServer(GroupServer):
+    """The nodes of a Weaviate, with the settings that its collection gets."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int], settings: Spec) -> None:
-        super().__init__(process, ports)
-        self.settings = settings
-        self.rest = Rest(HOST, ports["http"])
+    def __init__(self, group: Group, settings: Spec, topology: Spec) -> None:
+        super().__init__(group)
+        self.settings, self.topology = settings, topology
+        first = next(iter(group))
+        host, _, port = first.addresses["http"].rpartition(":")
+        self.rest = Rest(host, int(port))
 
     @property
     def endpoint(self) -> str:
-        """host:port of its gRPC interface."""
-        return f"{HOST}:{self.ports['grpc']}"
+        """host:port of the first node's gRPC interface."""
+        return self.endpoints[0]
 
-    def stop(self) -> Ending:
-        """SIGTERM, so that it writes out what it has; SIGKILL only if it doesn't end within a minute."""
-        return self.process.stop(_TERM_WAIT_S)
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of the gRPC interface of every node: each coordinates what it is asked."""
+        return [member.addresses["grpc"] for member in self.group]
 
 
 def environment(data_dir: Path, ports: Mapping[str, int]) -> dict[str, str]:
@@ -76,7 +81,7 @@ def start(
     binary, data_dir = artifact_dir.resolve() / "weaviate-server", data_dir.resolve()
     (data_dir / "data").mkdir(parents=True, exist_ok=True)
 
-    def launch(ports: Mapping[str, int]) -> WeaviateServer:
+    def launch(group: Group, ports: Mapping[str, int]) -> WeaviateServer:
         process = NativeProcess.start(
             f"weaviate {system['version']}",
             [binary, "--scheme", "http", "--host", HOST, "--port", str(ports["http"])],
@@ -84,9 +89,11 @@ def start(
             cwd=data_dir,
             log_path=data_dir / "logs" / "server.log",
         )
-        return WeaviateServer(process, ports, system.get("settings") or {})
+        addresses = {interface: f"{HOST}:{port}" for interface, port in ports.items()}
+        group.add(Member("node1", "node", process, addresses, _TERM_WAIT_S))
+        return WeaviateServer(group, system.get("settings") or {}, topology)
 
-    return start_native(launch, _ready, _PORTS, first_port)
+    return start_native(f"weaviate {system['version']}", launch, _ready, _PORTS, first_port)
 
 
 def _ready(server: WeaviateServer) -> bool | None:
