@@ -41,10 +41,10 @@ def data_components(data_dir: Path) -> list[Component]:
 
 
 class FlatServer(GroupServer):
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, topology: Mapping) -> None:
         import grpc
 
-        super().__init__(group)
+        super().__init__(group, topology)
         self.channel = grpc.insecure_channel(
             self.endpoint, options=[("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
         )
@@ -86,7 +86,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
     )
     group = Group()
     group.add(Member("flat", "node", process, {"grpc": f"127.0.0.1:{port}"}, term_wait_s=3))
-    server = FlatServer(group)
+    server = FlatServer(group, topology)
 
     def listens() -> bool | None:
         try:

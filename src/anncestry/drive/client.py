@@ -99,7 +99,10 @@ class Client:
         wanted = {index: bytes(data[offsets[index] : offsets[index + 1]]) for index in {*schedule, *prime}}
         self.plan = [(index, wanted[index]) for index in schedule]
         self.duration_ns = None if job["duration_s"] is None else int(job["duration_s"] * 1e9)
-        self.call = TRANSPORTS[job["transport"]["kind"]](job["transport"], job["timeout_s"])
+        transport = job["transport"]
+        if "targets" in transport:
+            transport = {**transport, "target": transport["targets"][client % len(transport["targets"])]}
+        self.call = TRANSPORTS[transport["kind"]](transport, job["timeout_s"])
         self.prime_errors = 0
         for index in prime:
             try:

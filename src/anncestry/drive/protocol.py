@@ -1,7 +1,8 @@
 """The job folder: what the driver is given, and what it leaves.
 
 Given
-  job.json        transport {kind, target, method}; clients; count or duration_s; timeout_s
+  job.json        transport {kind, target, method; targets if client i takes the (i mod n)-th of them}; clients;
+                  count or duration_s; timeout_s
   requests.bin    request bytes, one after the other; requests.idx their n+1 offsets (uint64)
   schedule.bin    uint32, clients × length: the requests that each client sends, in order (over again, if by time)
   prime.bin       uint32, clients × length: requests sent by each client before the clock starts, in no sample

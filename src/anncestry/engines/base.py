@@ -56,6 +56,10 @@ class Server(Protocol):
     def endpoints(self) -> list[str]:
         """host:port of every interface that queries may use, that of `endpoint` first."""
 
+    @property
+    def topology(self) -> Spec:
+        """What was declared."""
+
     start_s: float
     """Seconds from its start until it answered."""
 
@@ -234,8 +238,8 @@ class Engine(Protocol):
     ) -> list[bytes]:
         """The request bytes of each of the (n, d) queries. `filter` as in workloads.yaml: see `filter_bounds`."""
 
-    def transport(self, server: Server) -> dict[str, str]:
-        """How to send them: kind, target (host:port), method."""
+    def transport(self, server: Server) -> dict[str, Any]:
+        """How to send them: kind, target (host:port), method; `targets` where clients take several in turn."""
 
     def count(self, server: Server, filter: Spec | None) -> int:
         """Rows that pass the filter, as the server counts them by its own reading of it."""
@@ -323,14 +327,25 @@ def whole_number(where: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def check_single_native(engine: str, topology: Spec) -> None:
-    """ConfigError unless the topology is one native process with one shard and one replica."""
+def check_topology(
+    engine: str, topology: Spec, memory_min_mib: int, offered: Sequence[str] = (), runtimes: Sequence[str] = ("native",)
+) -> None:
+    """ConfigError for a runtime, an option, or a memory limit that an engine can't do.
+
+    `offered` are the keys of a topology that this engine knows beside those of every topology.
+    """
     runtime = topology.get("runtime")
-    if runtime != "native":
-        raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: native")
-    for key in ("nodes", "shards", "replicas"):
-        if topology.get(key, 1) != 1:
-            raise ConfigError(f"topology: engine {engine} supports {key}: 1 only so far, not {topology[key]!r}")
+    if runtime not in runtimes:
+        known = ", ".join(runtimes)
+        raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
+    for key in ("entry", "consistency", "external", "roles"):
+        if key in topology and key not in offered:
+            raise ConfigError(f"topology: engine {engine} has no {key} to choose")
+    memory_mib = (topology.get("limits") or {}).get("memory_mib")
+    if memory_mib is not None and memory_mib < memory_min_mib:
+        raise ConfigError(
+            f"topology: limits.memory_mib: {memory_mib} MiB; {engine} does not start with less than {memory_min_mib}"
+        )
 
 
 def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction: tuple[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from anncestry.runtimes.base import Ending, Group
@@ -10,8 +11,9 @@ from anncestry.runtimes.base import Ending, Group
 class GroupServer:
     """The part of `Server` that needs no knowledge of the system. The first member is the one that is asked."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, topology: Mapping[str, Any]) -> None:
         self.group = group
+        self.topology = topology
         self.start_s = 0.0
 
     def pids(self) -> list[int]:
@@ -51,3 +53,17 @@ class GroupServer:
     def stop(self) -> Ending:
         """Stop all members."""
         return self.group.stop()
+
+    def grpc_transport(self, method: str) -> dict[str, Any]:
+        """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
+        found: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
+        if self.topology.get("entry") == "all":
+            found["targets"] = self.endpoints
+        return found
+
+
+def as_group(server: object) -> GroupServer:
+    """The server as what it must be."""
+    if not isinstance(server, GroupServer):
+        raise TypeError(f"not a server of members: {server!r}")
+    return server

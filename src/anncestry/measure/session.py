@@ -29,11 +29,11 @@ from anncestry.datasets.distance import pair_distances
 from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, Server
+from anncestry.engines.base import Engine, Probe, Server
 from anncestry.errors import DataError, ServerError, UserError
 from anncestry.measure import answers as decoding
 from anncestry.measure import oracle
-from anncestry.measure.load import Place, artifact_facts, probe_facts, probe_gates
+from anncestry.measure.load import Place, artifact_facts, member_gates, probe_facts, probe_gates
 from anncestry.measure.vectors import Choice, Vectors, choose, open_vectors
 from anncestry.metrics import latency
 from anncestry.metrics.resources import Sampler, by_group
@@ -56,6 +56,8 @@ class Measured:
     folder: Path
     choice: Choice
     runs: dict[int, tuple[float, float]] = field(default_factory=dict)
+    counters: dict[int, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """By run, member and name: what the members counted meanwhile, the warm-up included."""
     failure: str | None = None
 
     @property
@@ -82,6 +84,24 @@ def copy_tree(source: Path, target: Path) -> None:
     )
     if done.returncode != 0:
         raise DataError(f"copying {source} to {target} failed: {done.stderr.strip()}")
+
+
+def placement_gates(spec: Mapping[str, Any], probe: Probe, vectors: Vectors) -> list[Gate]:
+    """On a stored index, where nothing is in flight: what nodes count adds up, if they do count."""
+    counts = [placed.rows for placed in probe.placement if placed.rows is not None]
+    if not counts:
+        return []
+    return [gates.copies(sum(counts), len(vectors.base), spec["topology"]["replicas"])]
+
+
+def counted_since(
+    before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Differences of running totals, by member and name."""
+    return {
+        member: {name: value - before.get(member, {}).get(name, 0.0) for name, value in totals.items()}
+        for member, totals in after.items()
+    }
 
 
 def plan_runs(cells: Sequence[Measured], seed: int) -> list[tuple[Measured, int]]:
@@ -156,6 +176,7 @@ class _Session:
         self.settings: dict[int, list[Gate]] = {}
         self.counted: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
+        self.members: dict[str, dict[str, Any]] = {}
 
     # The server
 
@@ -202,6 +223,7 @@ class _Session:
             said = probe_gates(self.engine, probe, self.spec, self.vectors, ef_search, "before the queries")
             self.settings.setdefault(ef_search, []).extend(gate for gate in said if gate.gate == "settings")
         self.gates += [gate for gate in said if gate.gate != "settings"]
+        self.gates += placement_gates(self.spec, probe, self.vectors)
         self.facts = probe_facts(probe)
         for cell in self.cells:
             wanted = cell.workload.get("filter")
@@ -233,10 +255,12 @@ class _Session:
             timeout_s=work["timeout_s"],
             duration_s=work.get("duration_s"),
         )
+        before = server.counters()
         done = driver.run(folder, check=server.check_alive)
         sampler.sample()
         cell.runs[number] = (done["zero_ns"] / 1e9, done["end_ns"] / 1e9)
-        server.check_alive()
+        server.check_members()
+        cell.counters[number] = counted_since(before, server.counters())
 
     def measure_all(self, driver: Driver) -> Sampler:
         """All runs, interleaved; a cell whose server died is given up, the others go on."""
@@ -341,6 +365,7 @@ class _Session:
                 "selectivity": selectivity,
                 "resources": used,
                 "windows_s": windows,
+                "members": [cell.counters.get(number, {}) for number in sorted(cell.runs)],
                 "client": {
                     "driver": CLIENT,
                     "warmup_source": cell.choice.warmup_source,
@@ -446,13 +471,22 @@ def run(
             if session.server is not None:
                 after = session.engine.probe(session.server)
                 session.gates.append(gates.row_count(after.rows, len(session.vectors.base), "after the queries"))
+                session.members, of_members = member_gates(session.server, "after the queries")
+                session.gates += of_members
         finally:
             session.stop()
         session.waited_s = waited_s
         session.gates.append(gates.on_platform(session.spec["platform"]))
     table = sampler.table()
     shared = {
-        "server": {**session.facts, "start_s": session.start_s, "open_s": session.open_s, "up_s": session.up_s},
+        "server": {
+            **session.facts,
+            "members": session.members,
+            "entry": session.spec["topology"].get("entry", "first"),
+            "start_s": session.start_s,
+            "open_s": session.open_s,
+            "up_s": session.up_s,
+        },
         "artifact": artifact_facts(session.built),
         "platform": {**machine, "load_average_before": round(load_before, 2)},
         "clients": package_versions("grpcio", "protobuf", "pymilvus", "weaviate-client", "numpy"),

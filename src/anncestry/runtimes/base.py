@@ -38,6 +38,9 @@ class Limits:
         return cls(asked.get("cpus"), asked.get("memory_mib"))
 
 
+NO_LIMITS = Limits()
+
+
 class Handle(Protocol):
     """What a runtime started: a process with its children, a container."""
 

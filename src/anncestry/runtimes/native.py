@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes.base import Ending
+from anncestry.runtimes.base import NO_LIMITS, Ending, Limits
 
 _EXEC = Path(__file__).with_name("_exec.py")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -109,6 +109,22 @@ def log_tail(path: Path, n: int = 15) -> str:
     return "\n".join(text.splitlines()[-n:])
 
 
+def await_listening(process: NativeProcess, port: int, timeout_s: float) -> None:
+    """Wait until somebody takes connections on a port of loopback; ServerError if the process ends before that."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except OSError:
+            pass
+        else:
+            return
+        process.check_alive()
+        if time.monotonic() > deadline:
+            raise ServerError(f"{process.name}: port {port} is not open within {timeout_s:.0f} s", process.log_tail())
+        time.sleep(_POLL_S)
+
+
 class NativeProcess:
     """One process with everything it starts: an own session, killed by the kernel if this process dies.
 
@@ -123,7 +139,13 @@ class NativeProcess:
 
     @classmethod
     def start(
-        cls, name: str, argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log_path: Path
+        cls,
+        name: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits = NO_LIMITS,
     ) -> NativeProcess:
         """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`."""
         log_path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from anncestry.engines.base import (
     Spec,
     check_hnsw,
     check_search,
-    check_single_native,
+    check_topology,
     components,
     lazy,
 )
@@ -57,7 +57,7 @@ _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
-    check_single_native("milvus", topology)
+    check_topology("milvus", topology, 512)
     check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
     for dotted, value in (system.get("settings") or {}).items():
         if "." not in dotted or isinstance(value, dict | list):

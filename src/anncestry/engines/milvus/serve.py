@@ -65,8 +65,8 @@ class MilvusServer(GroupServer):
     """A Milvus: one process with its etcd and message queue inside, or several. `settings` are the system's."""
 
     def __init__(self, group: Group, settings: Spec, topology: Spec) -> None:
-        super().__init__(group)
-        self.settings, self.topology = settings, topology
+        super().__init__(group, topology)
+        self.settings = settings
         self.rpc = Rpc(self.endpoint)
 
     def address(self, interface: str) -> str:

@@ -1,4 +1,4 @@
-"""Weaviate, one node, from 1.27 on."""
+"""Weaviate from 1.27 on: one node, or a cluster."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from anncestry.engines.base import (
     Spec,
     check_hnsw,
     check_search,
-    check_single_native,
+    check_topology,
     components,
     lazy,
     refuse_unknown,
 )
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS, MEMORY_MIN_MIB
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ _FILTER_STRATEGIES = ("sweeping", "acorn")
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
-    check_single_native("weaviate", topology)
+    check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
+    _check_cluster(topology)
     check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
     settings = system.get("settings") or {}
     refuse_unknown("settings of weaviate", settings, CLASS_SETTINGS)
@@ -68,6 +69,16 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
         check_search("weaviate", workload, largest_k=10_000)
+
+
+def _check_cluster(topology: Spec) -> None:
+    nodes, shards, replicas = topology["nodes"], topology["shards"], topology["replicas"]
+    if replicas > nodes:
+        raise ConfigError(f"topology: {replicas} replicas need as many nodes, there are {nodes}")
+    if nodes > 1 and shards * replicas < nodes:
+        raise ConfigError(f"topology: {shards} shards with {replicas} replicas leave some of {nodes} nodes empty")
+    if nodes == 2:
+        raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
 
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
@@ -88,11 +99,15 @@ def data_components(data_dir: Path) -> list[Component]:
     return components(
         data_dir,
         [
-            ("objects", True, [f"{shard}/lsm/objects"]),
-            ("inverted_index", True, [f"{shard}/lsm/property_*"]),
-            ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d"]),
-            ("raft", False, ["data/raft"]),
-            ("logs", False, ["logs"]),
+            (name, net, [*patterns, *(f"node*/{pattern}" for pattern in patterns)])
+            for name, net, patterns in (
+                ("objects", True, [f"{shard}/lsm/objects"]),
+                ("inverted_index", True, [f"{shard}/lsm/property_*"]),
+                ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d"]),
+                ("raft", False, ["data/raft"]),
+                ("logs", False, ["logs"]),
+                ("config", False, ["ports.json"]),
+            )
         ],
     )
 
