@@ -203,6 +203,26 @@ def report(run: _Run, options: argparse.Namespace) -> None:
 # For people
 
 
+def leftovers(run: _Run, options: argparse.Namespace) -> None:
+    """What killed runs left on this machine: processes, control groups, copies of data."""
+    from anncestry.provenance import platform
+    from anncestry.runtimes import leftovers as left
+
+    if platform.measuring():
+        raise ServerError("something is being measured on this machine: what is left over shows when that is done")
+    found = left.find(HERE)
+    for leftover in found:
+        print(f"{leftover.kind}: {leftover.name}")
+    if not found:
+        print("nothing is left over")
+    elif not options.clean:
+        print("`anncestry leftovers --clean` ends and removes these")
+    else:
+        problems = left.clean(found)
+        if problems:
+            raise ServerError("; ".join(problems))
+
+
 def summary(run: _Run, options: argparse.Namespace) -> None:
     """The main numbers of an experiment, and where its page is."""
     from anncestry.report import numbers
@@ -390,6 +410,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("summary", help=(summary.__doc__ or ""))
     command.add_argument("--short", action="store_true", help="only where the page is")
     command.set_defaults(function=summary)
+    command = commands.add_parser("leftovers", help=(leftovers.__doc__ or ""))
+    command.add_argument("--clean", action="store_true", help="ask the processes to end, remove the rest")
+    command.set_defaults(function=leftovers)
     command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
     command.add_argument("a", metavar="A", help="a system, experiment (or EXPERIMENT@KEY) or platform")
     command.add_argument("b", metavar="B", help="what is judged against A")

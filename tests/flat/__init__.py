@@ -25,6 +25,10 @@ def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping 
         raise ConfigError("engine flat can't do this topology")
 
 
+def limited(topology: Mapping) -> int:
+    return topology["nodes"]
+
+
 def asked_settings(system: Mapping, index: Mapping, metric: str, ef_search: int | None) -> dict[str, Any]:
     return {"metric": metric, "M": index["M"]}
 

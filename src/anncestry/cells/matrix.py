@@ -34,6 +34,9 @@ class Checker(Protocol):
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """Cheap: called for every load, and for every cell, while the workflow is parsed."""
 
+    def limited(self, topology: Spec) -> int:
+        """How many members of a system in this topology have its `limits`, each."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -205,6 +208,8 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
             singular = {"topologies": "topology"}.get(kind, kind[:-1])
             for name in block[kind]:
                 look_up(table, name, singular, f"{source}: matrix.{number}.{kind}")
+        if config.equal_totals:
+            expander.check_totals(block["systems"], block["topologies"], f"{source}: matrix.{number}.topologies")
         for names in product(block["datasets"], block["systems"], block["topologies"], block["workloads"]):
             if names not in seen:
                 seen.add(names)
@@ -277,8 +282,9 @@ class _Expander:
             settings = dict(described.get("settings", {}))
             placed = config.topologies[topology]
             self.engine(system).check(described, placed, config.index, None)
+            parts = self.parts(topology, placed)
             artifact = self._stage(
-                "artifact", system=system, version=described["version"], artifact=described["artifact"]
+                "artifact", system=system, version=described["version"], artifact=described["artifact"], **parts
             )
             load = self._stage(
                 "load",
@@ -298,6 +304,37 @@ class _Expander:
             )
             self._loads[names] = (artifact, load)
         return self._loads[names]
+
+    def parts(self, topology: str, placed: Spec) -> dict[str, Any]:
+        """What stands beside the system in a topology, with what that needs itself; nothing where nothing does."""
+        folder, table = self.config.folder, self.config.parts
+        found: dict[str, Any] = {}
+        wanted = [
+            (f"{folder / 'topologies.yaml'}: {topology}.external", name)
+            for name in (placed.get("external") or {}).values()
+        ]
+        while wanted:
+            where, name = wanted.pop(0)
+            part = look_up(table, name, "part", where)
+            found[name] = {"version": part["version"], "artifact": part["artifact"]}
+            wanted += [(f"{folder / 'parts.yaml'}: {name}.with", other) for other in part.get("with", ())]
+        return {"parts": dict(sorted(found.items()))} if found else {}
+
+    def check_totals(self, systems: Iterable[str], topologies: Iterable[str], where: str) -> None:
+        """ConfigError unless a system may use the same CPU and memory in total in each of the topologies."""
+        for system in systems:
+            first: tuple[str, float, int] | None = None
+            for name in topologies:
+                topology = self.config.topologies[name]
+                limits = topology.get("limits") or {}
+                if not {"cpus", "memory_mib"} <= limits.keys():
+                    raise ConfigError(f"{where}: equal_totals: {name} does not limit both cpus and memory_mib")
+                members = self.engine(system).limited(topology)
+                total = (name, round(limits["cpus"] * members, 6), limits["memory_mib"] * members)
+                first = first or total
+                if total[1:] != first[1:]:
+                    said = " and ".join(f"{cpus:g} CPUs, {mib} MiB in {of}" for of, cpus, mib in (first, total))
+                    raise ConfigError(f"{where}: equal_totals: {system} may use {said}")
 
     def engine(self, system: str) -> Checker:
         """The engine of a system."""

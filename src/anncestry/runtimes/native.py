@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,10 @@ from typing import Any
 
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes.base import NO_LIMITS, Ending, Limits
+from anncestry.runtimes.limits import Enclosure, enclose
 
+MARK = "ANNCESTRY_SERVER_OF"
+"""In the environment of every process started here: the `owner` that started it."""
 _EXEC = Path(__file__).with_name("_exec.py")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 _PASSED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
@@ -109,6 +113,21 @@ def log_tail(path: Path, n: int = 15) -> str:
     return "\n".join(text.splitlines()[-n:])
 
 
+def owner(pid: int) -> str:
+    """A process, also told from a later one of the same pid: "PID:START", its start in ticks since the machine's."""
+    with open(f"/proc/{pid}/stat") as file:
+        return f"{pid}:{file.read().rpartition(')')[2].split()[19]}"
+
+
+def owner_alive(mark: str) -> bool:
+    """Whether the process that an `owner` names still runs."""
+    pid = mark.partition(":")[0]
+    try:
+        return pid.isdigit() and owner(int(pid)) == mark
+    except OSError:
+        return False
+
+
 def await_listening(process: NativeProcess, port: int, timeout_s: float) -> None:
     """Wait until somebody takes connections on a port of loopback; ServerError if the process ends before that."""
     deadline = time.monotonic() + timeout_s
@@ -131,9 +150,12 @@ class NativeProcess:
     The kernel ties it to the *thread* that called `start`: start servers from a thread that lives on.
     """
 
-    def __init__(self, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
+    def __init__(
+        self, name: str, popen: subprocess.Popen[bytes], log_path: Path, enclosure: Enclosure | None = None
+    ) -> None:
         self.name = name
         self.log_path = log_path
+        self._enclosure = enclosure or Enclosure(NO_LIMITS)
         self._popen = popen
         self._ending: Ending | None = None
 
@@ -147,21 +169,30 @@ class NativeProcess:
         log_path: Path,
         limits: Limits = NO_LIMITS,
     ) -> NativeProcess:
-        """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`."""
+        """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`.
+
+        Held by `limits` from its first instruction on. Its environment says whose it is (see `leftovers`).
+        """
+        env = {**env, MARK: owner(os.getpid())}
+        enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
-        wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *loader, "--"]
-        with open(log_path, "ab") as log:
-            popen = subprocess.Popen(
-                [*wrapper, *map(str, argv)],
-                env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return cls(name, popen, log_path)
+        wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *enclosure.arguments(), *loader, "--"]
+        try:
+            with open(log_path, "ab") as log:
+                popen = subprocess.Popen(
+                    [*wrapper, *map(str, argv)],
+                    env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except BaseException:
+            enclosure.remove()
+            raise
+        return cls(name, popen, log_path, enclosure)
 
     @property
     def pid(self) -> int:
@@ -174,11 +205,11 @@ class NativeProcess:
 
     def limits(self) -> dict[str, Any]:
         """How each limit that was asked is enforced."""
-        return {}
+        return self._enclosure.limits()
 
     def usage(self) -> dict[str, Any]:
         """What its control groups account."""
-        return {}
+        return self._enclosure.usage()
 
     def alive(self) -> bool:
         """Whether it runs. Looks without reaping, so that its group id stays its own until `stop`."""
@@ -189,7 +220,9 @@ class NativeProcess:
     def check_alive(self) -> None:
         """ServerError with the end of its log if it is gone."""
         if not self.alive():
-            raise ServerError(f"{self.name} (pid {self.pid}) is not running any more", self.log_tail())
+            killed = self._enclosure.usage().get("oom_kills")
+            why = f": killed by its memory limit of {self._enclosure.asked.memory_mib} MiB" if killed else ""
+            raise ServerError(f"{self.name} (pid {self.pid}) is not running any more{why}", self.log_tail())
 
     def log_tail(self, n: int = 15) -> str:
         """The last `n` lines that it wrote."""
@@ -213,6 +246,7 @@ class NativeProcess:
             sent = "SIGKILL"
         self._signal_group(signal.SIGKILL)
         returncode = self._popen.wait()
+        self._enclosure.remove()
         self._ending = Ending(sent, returncode, time.monotonic() - started)
         return self._ending
 

@@ -1,4 +1,4 @@
-"""Milvus, standalone, from 2.2.16 on."""
+"""Milvus from 2.2.16 on: in one process, with its parts beside it, or distributed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from anncestry.engines.base import (
     components,
     lazy,
 )
+from anncestry.engines.milvus.roles import check_roles, members_of
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
+    from anncestry.engines.milvus.cluster import start
     from anncestry.engines.milvus.ingest import load
-    from anncestry.engines.milvus.serve import apply, open, probe, start
+    from anncestry.engines.milvus.serve import apply, open, probe
     from anncestry.engines.milvus.wire import count, decode, encode, transport
 else:
     __getattr__ = lazy(
         __name__,
         {
             "load": "ingest",
-            "start": "serve",
+            "start": "cluster",
             "open": "serve",
             "apply": "serve",
             "probe": "serve",
@@ -45,6 +47,7 @@ __all__ = [
     "decode",
     "encode",
     "fairness",
+    "limited",
     "load",
     "open",
     "probe",
@@ -52,12 +55,15 @@ __all__ = [
     "transport",
 ]
 
+MEMORY_MIN_MIB = 512
+"""Of a member: below, its components die while they start."""
 _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "mq", "kafka", "pulsar", "natsmq")
 
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
-    check_topology("milvus", topology, 512)
+    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
+    check_roles(topology)
     check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
     for dotted, value in (system.get("settings") or {}).items():
         if "." not in dotted or isinstance(value, dict | list):
@@ -66,6 +72,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             raise ConfigError(f"settings: {dotted} is set by anncestry and can't be changed")
     if workload is not None:
         check_search("milvus", workload, largest_k=16_384)
+
+
+def limited(topology: Spec) -> int:
+    """Every member of Milvus itself has the limits; what stands beside it has none."""
+    return len(members_of(topology))
 
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
@@ -82,10 +93,20 @@ def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None
 
 def data_components(data_dir: Path) -> list[Component]:
     """The parts of a data folder. Bookkeeping (etcd, the message queue that keeps every insert) outweighs the data."""
-    parts = [(name, True, [f"data/{name}"]) for name in ("insert_log", "index_files", "stats_log", "delta_log")]
-    bookkeeping = {"etcd": "etcd.data", "rocksmq": "rocksmq", "rocksmq_meta_kv": "rocksmq_meta_kv"}
-    parts += [(name, False, [f"data/{folder}"]) for name, folder in bookkeeping.items()]
-    parts += [("logs", False, ["logs"]), ("config", False, ["configs", "ports.json"])]
+    stored = ("insert_log", "index_files", "stats_log", "delta_log")
+    parts: list[tuple[str, bool, list[str]]] = [
+        (name, True, [f"data/{name}", f"minio/*/files/{name}"]) for name in stored
+    ]
+    parts += [
+        ("etcd", False, ["data/etcd.data", "etcd"]),
+        ("rocksmq", False, ["data/rocksmq"]),
+        ("rocksmq_meta_kv", False, ["data/rocksmq_meta_kv"]),
+        ("kafka", False, ["kafka"]),
+        ("object_store", False, ["minio/.minio.sys"]),
+        ("local_caches", False, ["local"]),
+        ("logs", False, ["logs"]),
+        ("config", False, ["configs", "ports.json"]),
+    ]
     return components(data_dir, parts)
 
 

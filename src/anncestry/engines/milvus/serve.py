@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
-from anncestry.engines.base import Probe, Server, Spec, wait_for
+from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
@@ -28,6 +28,7 @@ from anncestry.runtimes.base import Ending, Group, Member
 from anncestry.runtimes.native import NativeProcess, clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0
+_NODES_TIMEOUT_S = 60.0
 _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
 _OWN_PORTS = ("metrics", "etcd_peer")
@@ -51,12 +52,15 @@ def check_runtime_dirs() -> None:
     )
 
 
-def tidy_runtime_dirs(pid: int) -> None:
+def tidy_runtime_dirs(pid: int, alias: str | None = None) -> None:
     """Remove what the ended Milvus of this pid left in them, and the folders if nothing else is in them."""
     for folder in _RUNTIME_DIRS:
         for name in ("standalone.pid", f"server_id_{pid}"):
             with suppress(OSError):
                 (folder / name).unlink()
+        if alias:
+            for path in folder.glob(f"*-{alias}.pid"):
+                path.unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()
 
@@ -78,6 +82,10 @@ class MilvusServer(GroupServer):
         """host:port of the proxy."""
         return self.address("proxy")
 
+    def node_ids(self) -> dict[int, str]:
+        """Milvus' numbers of its query nodes → names of members, where that is asked for."""
+        return {}
+
     def connect(self) -> None:
         """Replace the channel: one that was refused waits longer and longer before it tries again, up to 10 s."""
         self.rpc.close()
@@ -92,11 +100,19 @@ class MilvusServer(GroupServer):
         self.rpc.close()
         if self.alive():
             _delete_sessions(self.address("etcd"))
-        pids = self.pids()
+        pids = self.group.pids_by_member()
         ending = super().stop()
-        for pid in pids:
-            tidy_runtime_dirs(pid)
+        for name, numbers in pids.items():
+            for pid in numbers:
+                tidy_runtime_dirs(pid, alias(self.group[name]))
         return ending
+
+
+def alias(member: Member) -> str | None:
+    """What tells a member's files in the runtime folders from those of other runs; None if Milvus is one process."""
+    if member.role == "standalone" or "metrics" not in member.addresses:
+        return None
+    return f"{member.name}-{member.addresses['metrics'].rpartition(':')[2]}"
 
 
 def _delete_sessions(etcd: str) -> None:
@@ -223,16 +239,17 @@ def start(
 
 def _answers(server: MilvusServer) -> bool | None:
     """Whether /healthz says OK and a gRPC call succeeds (the first alone says OK seconds too early on 2.2)."""
-    if not _healthy(server):
+    if not healthy(server.address("metrics")):
         return None
     server.connect()
     server.rpc.collections()
     return True
 
 
-def _healthy(server: MilvusServer) -> bool:
+def healthy(metrics: str) -> bool:
+    """Whether the member with this metrics interface says that it is well."""
     try:
-        return http_get(f"http://{server.address('metrics')}/healthz", timeout_s=1.0) == b"OK"
+        return http_get(f"http://{metrics}/healthz", timeout_s=1.0) == b"OK"
     except OSError:
         return False
 
@@ -256,11 +273,14 @@ def open_collection(server: MilvusServer) -> None:
 
     Not searched before loading says 100 %: the proxy keeps an early search waiting for 2.7 s longer than it need.
     """
-    server.rpc.call(
-        "LoadCollection",
-        milvus_pb2.LoadCollectionRequest(collection_name=COLLECTION, replica_number=1),
-        common_pb2.Status,
-        _LOAD_TIMEOUT_S,
+    replicas = server.topology["replicas"]
+    request = milvus_pb2.LoadCollectionRequest(collection_name=COLLECTION, replica_number=replicas)
+    wait_for(
+        f"milvus: loading of {replicas} replicas",  # it refuses until it knows of enough query nodes
+        lambda: server.rpc.call("LoadCollection", request, common_pb2.Status, _LOAD_TIMEOUT_S),
+        server,
+        _NODES_TIMEOUT_S,
+        patient=True,
     )
     progress = milvus_pb2.GetLoadingProgressRequest(collection_name=COLLECTION)
     wait_for(
@@ -274,6 +294,10 @@ def open_collection(server: MilvusServer) -> None:
         poll_s=0.02,
         patient=True,
     )
+    if server.topology["nodes"] > 1:
+        wait_for(
+            "milvus: data on every query node", lambda: placed_as_declared(server) or None, server, _LOAD_TIMEOUT_S
+        )
     search = search_request(np.zeros(server.rpc.dimensions(), np.float32), 1, 1, server.rpc.metric_type(), "")
     wait_for(
         "milvus: a first search",
@@ -283,6 +307,26 @@ def open_collection(server: MilvusServer) -> None:
         poll_s=0.02,
         patient=True,
     )
+
+
+def placed_as_declared(server: MilvusServer) -> bool:
+    """Whether every replica has its nodes, and every node its segments. (Loading says 100 % before that.)"""
+    declared = server.topology
+    replicas = server.rpc.replicas()
+    nodes = {node for replica in replicas for node in replica.node_ids}
+    segments = server.rpc.segments()
+    placed = {(segment.segmentID, node) for segment in segments for node in holders(segment)}
+    each = {segment.segmentID for segment in segments}
+    return bool(
+        len(replicas) == declared["replicas"]
+        and len(nodes) == declared["nodes"]
+        and len(placed) == len(each) * declared["replicas"] > 0
+    )
+
+
+def holders(segment: milvus_pb2.QuerySegmentInfo) -> list[int]:
+    """Numbers of the query nodes that hold a segment."""
+    return list(segment.nodeIds) or [segment.nodeID]
 
 
 def apply(server: Server, ef_search: int) -> None:
@@ -308,7 +352,16 @@ def probe(server: Server) -> Probe:
     index = rpc.index()
     params = {pair.key: pair.value for pair in index.params}
     built = json.loads(params["params"]) if "params" in params else params
-    segments = rpc.segments()
+    infos = rpc.segments()
+    segments = list({segment.segmentID: segment for segment in infos}.values())  # of several nodes: once each
+    names = milvus.node_ids()
+    placed = sorted(
+        {
+            (names.get(node, f"node {node}"), segment.segmentID, segment.num_rows)
+            for segment in infos
+            for node in holders(segment)
+        }
+    )
     loaded = sum(segment.num_rows for segment in segments)
     sealed = all(segment.state == common_pb2.SegmentState.Sealed for segment in segments)
     covered = all(segment.indexID == index.indexID for segment in segments)
@@ -343,4 +396,5 @@ def probe(server: Server) -> Probe:
         nodes=len(nodes),
         shards=sum(len(replica.shard_replicas) for replica in replicas[:1]),
         replicas=len(replicas),
+        placement=tuple(Placed(node, str(segment), rows) for node, segment, rows in placed),
     )

@@ -47,6 +47,7 @@ __all__ = [
     "decode",
     "encode",
     "fairness",
+    "limited",
     "load",
     "open",
     "probe",
@@ -79,6 +80,11 @@ def _check_cluster(topology: Spec) -> None:
         raise ConfigError(f"topology: {shards} shards with {replicas} replicas leave some of {nodes} nodes empty")
     if nodes == 2:
         raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
+
+
+def limited(topology: Spec) -> int:
+    """Every node has the limits."""
+    return int(topology["nodes"])
 
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
