@@ -177,7 +177,7 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
     for h1 in (module["Sum"], module_h1(Path(module["Dir"]), name)):
         if h1 != f"h1:{artifact['h1']}":
             raise DataError(f"{system}: {name} is {h1}, not the pinned h1:{artifact['h1']}")
-    binary = files / Path(artifact["main"]).name
+    binary = files / artifact.get("binary", Path(artifact["main"]).name)
     _go_build(system, go, environment, Path(module["Dir"]), artifact, binary)
     return {"go": found}
 
