@@ -26,7 +26,7 @@ from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool, LogConfig
 
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes import cgroups
+from anncestry.runtimes import accounting
 from anncestry.runtimes.base import Ending, Limits
 from anncestry.runtimes.images import ImageFacts
 from anncestry.runtimes.native import claim_ports, free_ports
@@ -199,7 +199,7 @@ class Pod:
             raise ServerError(f"network {name}: the engine can't make it: {_explanation(error)}") from None
 
     def seat(self, name: str, ports: Sequence[int], first_port: int | None = None) -> Seat:
-        """The place of the next member. Where ports are published, they are free ones, or those from `first_port` on."""
+        """The place of the next member."""
         address = str(self.subnet[_FIRST_HOST + self._seats])
         self._seats += 1
         if not self.publish:
@@ -337,7 +337,7 @@ class Container:
         try:
             if pid and str(self._container.id) in Path(f"/proc/{pid}/cgroup").read_text():
                 self._process = psutil.Process(pid)
-                self._cgroups = cgroups.of_process(pid)
+                self._cgroups = accounting.of_process(pid)
         except (OSError, psutil.Error):
             pass
 
@@ -417,7 +417,7 @@ class Container:
 
     def usage(self) -> dict[str, Any]:
         """What its control groups account for it, where they are this machine's."""
-        return {} if self._cgroups is None else dict(cgroups.usage(self._cgroups))
+        return {} if self._cgroups is None else dict(accounting.usage(self._cgroups))
 
     def facts(self) -> dict[str, Any]:
         """Image and network path, for a record."""

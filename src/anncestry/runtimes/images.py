@@ -118,7 +118,9 @@ def _host_libraries(files: Iterator[Path] | Any) -> list[str]:
     environment = {"LD_LIBRARY_PATH": ":".join(sorted(map(str, own))), "PATH": os.environ.get("PATH", "/usr/bin")}
     wanted: set[str] = set()
     for path in elves:
-        done = subprocess.run(["ldd", str(path.resolve())], capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(
+            ["ldd", str(path.resolve())], capture_output=True, text=True, env=environment, check=False
+        )
         if done.returncode != 0:
             continue  # "not a dynamic executable": it needs nothing
         missing = _MISSING.search(done.stdout)
