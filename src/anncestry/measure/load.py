@@ -50,9 +50,7 @@ def probe_gates(
         gates.row_count(probe.rows, len(vectors.base), when),
         gates.index_complete(probe.index_complete, probe.index_detail),
         gates.settings(asked, probe.settings),
-        gates.topology(
-            spec["topology"], probe.nodes, probe.shards, probe.replicas, holders
-        ),
+        gates.topology(spec["topology"], probe.nodes, probe.shards, probe.replicas, holders),
         gates.version(spec["system"]["version"], probe.version),
     ]
 

@@ -10,11 +10,12 @@ import ipaddress
 import os
 import platform
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ from docker.types import IPAMConfig, IPAMPool, LogConfig
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import accounting
 from anncestry.runtimes.base import Ending, Limits
-from anncestry.runtimes.images import ImageFacts
-from anncestry.runtimes.native import claim_ports, free_ports
+from anncestry.runtimes.images import ROOT, ImageFacts, local_image
 
 LABEL = "anncestry.session"
 OWNER = "anncestry.owner"
@@ -145,15 +145,22 @@ def remove(client: docker.DockerClient, remnant: Remnant) -> None:
 # One server's containers
 
 
-@dataclass(frozen=True)
-class Seat:
-    """Where a member will be: its address within the network, and for each of its ports the host:port by which clients
-    here reach it."""
+def pod_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Pod:
+    """A pod for members from these artifact folders, with an image of each.
 
-    name: str
-    address: str
-    reached: Mapping[int, str]
-    published: Mapping[int, int] = field(default_factory=dict)
+    Names what killed runs left behind, on standard error: it holds memory, and perhaps ports.
+    """
+    client = connect()
+    behind = [remnant.name for remnant in remnants(client) if remnant.used is False]
+    if behind:
+        print(
+            f"left behind by killed runs: {', '.join(behind)} (`anncestry containers --remove` removes them)",
+            file=sys.stderr,
+            flush=True,
+        )
+    folders = [folder.resolve() for folder in artifacts]
+    images = {folder: local_image(client, "artifact", folder) for folder in folders}
+    return Pod(client, images, publish=bool(topology.get("publish", False)))
 
 
 class Pod:
@@ -163,13 +170,22 @@ class Pod:
     that the engine publishes on loopback, by a proxy that costs about 0.5 ms a request: a record says which.
     """
 
-    def __init__(self, client: docker.DockerClient, publish: bool = False, session: str | None = None) -> None:
+    listen = "0.0.0.0"
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        images: Mapping[Path, ImageFacts],
+        publish: bool = False,
+        session: str | None = None,
+    ) -> None:
         self.client = client
+        self._images = dict(images)
         self.session = session or secrets.token_hex(4)
         self._labels = {LABEL: self.session, OWNER: owner()}
         self._lock = threading.Lock()
         self._running: list[Container] = []
-        self._seats = 0
+        self._addresses: dict[str, str] = {}
         self.network = self._make_network()
         bridge = Path("/sys/class/net") / f"br-{str(self.network.id)[:12]}"
         self.publish = publish or not bridge.exists()
@@ -198,64 +214,62 @@ class Pod:
         except APIError as error:
             raise ServerError(f"network {name}: the engine can't make it: {_explanation(error)}") from None
 
-    def seat(self, name: str, ports: Sequence[int], first_port: int | None = None) -> Seat:
-        """The place of the next member."""
-        address = str(self.subnet[_FIRST_HOST + self._seats])
-        self._seats += 1
-        if not self.publish:
-            return Seat(name, address, {port: f"{address}:{port}" for port in ports})
-        numbers = free_ports(len(ports)) if first_port is None else claim_ports(first_port, len(ports))
-        published = dict(zip(ports, numbers, strict=True))
-        return Seat(name, address, {port: f"127.0.0.1:{number}" for port, number in published.items()}, published)
+    def host(self, member: str) -> str:
+        """The member's address within the network."""
+        return self._addresses.setdefault(member, str(self.subnet[_FIRST_HOST + len(self._addresses)]))
+
+    def reached(self, member: str, port: int) -> str:
+        """The member's address, or a published port of the same number."""
+        return f"127.0.0.1:{port}" if self.publish else f"{self.host(member)}:{port}"
 
     def start(
         self,
+        member: str,
         title: str,
-        seat: Seat,
-        image: ImageFacts,
         argv: Sequence[str | Path],
         env: Mapping[str, str],
-        folder: Path,
+        cwd: Path,
         log_path: Path,
         limits: Limits,
-        others: Sequence[Path] = (),
+        ports: Sequence[int],
     ) -> Container:
-        """Start `argv` in a container of `image`, called `title` in messages, as this user.
+        """Start it in a container, as this user, from the image of the artifact that its program belongs to.
 
-        `folder` is its working directory, bound to the same path inside as outside, as are `others`: the data lies
-        where it lies for a native process, and what configuration files say of paths holds in both.
+        `cwd` is bound to the same path inside as outside: the data lies where it lies for a native process, and what
+        configuration files say of paths holds in both.
         """
-        name = f"anncestry-{self.session}-{seat.name}"
-        binds = {str(path): {"bind": str(path), "mode": "rw"} for path in (folder, *others)}
+        folder = next(folder for folder in self._images if Path(argv[0]).is_relative_to(folder))
+        image = self._images[folder]
+
+        def inside(text: str | Path) -> str:
+            return str(text).replace(str(folder), ROOT)
+
+        name = f"anncestry-{self.session}-{member}"
         bounds: dict[str, Any] = {}
         if limits.cpus is not None:
             bounds["nano_cpus"] = round(limits.cpus * 1e9)
         if limits.memory_mib is not None:
             bounds.update(mem_limit=limits.memory_mib * _MIB, memswap_limit=limits.memory_mib * _MIB)
-        networking = {
-            str(self.network.name): self.client.api.create_endpoint_config(
-                ipv4_address=seat.address, aliases=[seat.name]
-            )
-        }
+        endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
         try:
             container = self.client.containers.create(
                 image.id,
-                entrypoint=[str(argv[0])],
-                command=[str(argument) for argument in argv[1:]],
+                entrypoint=[inside(argv[0])],
+                command=[inside(argument) for argument in argv[1:]],
                 name=name,
-                hostname=seat.name,
-                environment=dict(env),
-                working_dir=str(folder),
+                hostname=member,
+                # What says who and where this user is on the host means nothing in there.
+                environment={name: inside(value) for name, value in env.items() if os.environ.get(name) != value},
+                working_dir=str(cwd),
                 user=f"{os.getuid()}:{os.getgid()}",
-                volumes=binds,
+                volumes={str(cwd): {"bind": str(cwd), "mode": "rw"}},
                 labels=self._labels,
                 network=str(self.network.name),
-                networking_config=networking,
-                ports={f"{port}/tcp": ("127.0.0.1", number) for port, number in seat.published.items()},
+                networking_config={str(self.network.name): endpoint},
+                ports={f"{port}/tcp": ("127.0.0.1", port) for port in ports} if self.publish else {},
                 # No health check of the engine's: it would run a program inside of what is measured, again and again.
                 healthcheck={"test": ["NONE"]},
                 log_config=LogConfig(type="json-file", config={"max-size": "64m"}),
-                init=False,
                 **bounds,
             )
         except APIError as error:
@@ -264,23 +278,23 @@ class Pod:
                     f"container name {name} is taken: `anncestry containers` lists what a killed run left behind"
                 ) from None
             raise ServerError(f"{title}: the engine can't make its container: {_explanation(error)}") from None
-        member = Container(self, title, container, seat, log_path, limits, image)
+        made = Container(self, member, title, container, log_path, limits, image)
         with self._lock:
-            self._running.append(member)
+            self._running.append(made)
         try:
             container.start()
             container.reload()
         except APIError as error:
-            member.stop(0)
             said = _explanation(error)
+            made.stop(0)
             if "port is already allocated" in said or "address already in use" in said:
                 raise UserError(f"{title}: a port is in use: {said}") from None
             raise ServerError(f"{title}: the engine can't start its container: {said}") from None
         except BaseException:
-            member.stop(0)
+            made.stop(0)
             raise
-        member.started()
-        return member
+        made.started()
+        return made
 
     def _gone(self, container: Container) -> None:
         with self._lock:
@@ -291,21 +305,13 @@ class Pod:
             self.close()
 
     def close(self) -> None:
-        """Stop what still runs, and remove the network. Safe to call again."""
-        for container in list(self._running):
+        """Stop what still runs, and remove the network."""
+        with self._lock:
+            running, self._running = self._running, []
+        for container in running:
             container.stop(0)
         with suppress(NotFound):
             self.network.remove()
-
-
-@contextmanager
-def closing_on_failure(pod: Pod) -> Iterator[Pod]:
-    """Close the pod if the block fails."""
-    try:
-        yield pod
-    except BaseException:
-        pod.close()
-        raise
 
 
 class Container:
@@ -314,30 +320,30 @@ class Container:
     def __init__(
         self,
         pod: Pod,
+        member: str,
         title: str,
         container: EngineContainer,
-        seat: Seat,
         log_path: Path,
         limits: Limits,
         image: ImageFacts,
     ) -> None:
         self.name = title
-        self.seat = seat
+        self.member = member
         self.image = image
         self._pod, self._container, self._log_path, self._asked = pod, container, log_path, limits
         self._process: psutil.Process | None = None
-        self._cgroups: Any = None
+        self._groups: accounting.ControlGroups | None = None
         self._ending: Ending | None = None
         self._last_words = ""
 
     def started(self) -> None:
         """Learn its main process, where this machine is the engine's: looking at it costs the engine nothing."""
         pid = int(self._container.attrs["State"]["Pid"])
-        self._process, self._cgroups = None, None
+        self._process, self._groups = None, None
         try:
             if pid and str(self._container.id) in Path(f"/proc/{pid}/cgroup").read_text():
                 self._process = psutil.Process(pid)
-                self._cgroups = accounting.of_process(pid)
+                self._groups = accounting.of_process(pid)
         except (OSError, psutil.Error):
             pass
 
@@ -417,7 +423,7 @@ class Container:
 
     def usage(self) -> dict[str, Any]:
         """What its control groups account for it, where they are this machine's."""
-        return {} if self._cgroups is None else dict(accounting.usage(self._cgroups))
+        return {} if self._groups is None else dict(accounting.usage(self._groups))
 
     def facts(self) -> dict[str, Any]:
         """Image and network path, for a record."""
@@ -494,4 +500,4 @@ class Container:
 
     def reconnect(self) -> None:
         """Put it back, at the address that it had."""
-        self._pod.network.connect(self._container, ipv4_address=self.seat.address, aliases=[self.seat.name])
+        self._pod.network.connect(self._container, ipv4_address=self._pod.host(self.member), aliases=[self.member])
