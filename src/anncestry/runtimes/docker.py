@@ -302,14 +302,15 @@ class Pod:
                 self._running.remove(container)
             last = not self._running
         if last:
-            self.close()
+            self._remove_network()
 
     def close(self) -> None:
         """Stop what still runs, and remove the network."""
-        with self._lock:
-            running, self._running = self._running, []
-        for container in running:
+        for container in list(self._running):
             container.stop(0)
+        self._remove_network()
+
+    def _remove_network(self) -> None:
         with suppress(NotFound):
             self.network.remove()
 
