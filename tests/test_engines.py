@@ -66,7 +66,7 @@ def test_checking_imports_no_client() -> None:
         ({"index": {**INDEX, "nlist": 8}}, "nlist"),
         ({"index": {"type": "hnsw"}}, r"index\.M"),
         ({"topology": {**STANDALONE, "nodes": 3}}, "nodes"),
-        ({"topology": {**STANDALONE, "runtime": "docker"}}, "docker"),
+        ({"topology": {**STANDALONE, "runtime": "podman"}}, "podman"),
         ({"workload": {"k": 100, "ef_search": 64}}, "ef_search: 64 is less than k: 100"),
         ({"workload": {"k": 0}}, "k for"),
         ({"workload": {"k": 10, "filter": {"field": "colour", "in": [1]}}}, "colour"),

@@ -91,8 +91,7 @@ def test_half_a_cpu_takes_twice_as_long_as_the_cpu_time_it_used(tmp_path: Path) 
         pytest.skip("no control group can be made by this user here")
     process = start(tmp_path, "while true; do :; done", Limits(cpus=0.5))
     try:
-        wait_until(lambda: process.usage()["throttled_periods"] >= 5)
-        assert process.usage()["throttled_s"] > 0
+        wait_until(lambda: process.usage()["throttled_s"] > 0.1)
     finally:
         process.stop(0)
 
@@ -116,7 +115,7 @@ def test_both_versions_of_control_groups_are_written_in_their_own_way(tmp_path: 
     (tmp_path / "two").mkdir()
     root = fake_v2(tmp_path / "two", "cpu memory pids")
     two = limits.enclose("a", Limits(1.5, 100), root)
-    folder = two.folders["all"]
+    folder = two.folders[""]
     assert (folder.parent, (folder / "memory.max").read_text()) == (root, str(100 << 20))
     assert (folder / "cpu.max").read_text() == "150000 100000"
     assert two.limits()["cpus"] == {"asked": 1.5, "by": "cgroup v2 cpu.max in periods of 100 ms"}
@@ -125,7 +124,7 @@ def test_both_versions_of_control_groups_are_written_in_their_own_way(tmp_path: 
 
 def test_the_accounts_of_a_v2_group_are_read(tmp_path: Path) -> None:
     enclosure = limits.enclose("a", Limits(1, 100), fake_v2(tmp_path, "cpu memory"))
-    folder = enclosure.folders["all"]
+    folder = enclosure.folders[""]
     (folder / "memory.current").write_text(f"{50 << 20}\n")
     (folder / "memory.stat").write_text(f"anon {20 << 20}\nfile {30 << 20}\n")
     (folder / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\n")

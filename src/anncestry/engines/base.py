@@ -18,6 +18,7 @@ from anncestry.progress import Progress
 from anncestry.runtimes.base import Ending
 
 Spec = Mapping[str, Any]
+RUNTIMES = ("native", "docker")
 T = TypeVar("T")
 
 
@@ -331,7 +332,7 @@ def whole_number(where: str, value: object, low: int, high: int) -> int:
 
 
 def check_topology(
-    engine: str, topology: Spec, memory_min_mib: int, offered: Sequence[str] = (), runtimes: Sequence[str] = ("native",)
+    engine: str, topology: Spec, memory_min_mib: int, offered: Sequence[str] = (), runtimes: Sequence[str] = RUNTIMES
 ) -> None:
     """ConfigError for a runtime, an option, or a memory limit that an engine can't do.
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 from anncestry.engines.base import wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes.base import Group
-from anncestry.runtimes.native import claim_ports, free_ports
+from anncestry.runtimes.base import Group, Runner
+from anncestry.runtimes.native import NativeRunner, claim_ports, free_ports
 
 HOST = "127.0.0.1"
 CHANNEL_OPTIONS = (
@@ -29,11 +29,12 @@ S = TypeVar("S", bound=GroupServer)
 
 def start_native(
     name: str,
-    launch: Callable[[Group, Mapping[str, int]], S],
+    launch: Callable[[Group, Mapping[str, int], Runner], S],
     answers: Callable[[S], bool | None],
     port_names: Sequence[str],
     first_port: int | None,
     kept_first_port: int | None = None,
+    runner_of: Callable[[], Runner] = NativeRunner,
 ) -> S:
     """`launch` a server, its members into the given group, on ports of these names, and wait until it `answers`.
 
@@ -45,18 +46,21 @@ def start_native(
     for attempt in range(1, _ATTEMPTS + 1):
         numbers = _ports(len(port_names), first_port, kept_first_port if attempt == 1 else None)
         started = time.monotonic()
+        runner = runner_of()
         group = Group()
         try:
-            server = launch(group, dict(zip(port_names, numbers, strict=True)))
+            server = launch(group, dict(zip(port_names, numbers, strict=True)), runner)
             wait_for(f"{name}: a first answer", partial(answers, server), server, _START_TIMEOUT_S, patient=True)
         except ServerError as error:
             group.stop()
+            runner.close()
             snatched = "address already in use" in group.log_tail(200)
             if snatched and first_port is None and attempt < _ATTEMPTS:
                 continue
             raise ServerError(f"start failed: {error.args[0]}", error.log_tail or group.log_tail()) from None
         except BaseException:
             group.stop()
+            runner.close()
             raise
         server.start_s = time.monotonic() - started
         return server

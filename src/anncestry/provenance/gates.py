@@ -93,7 +93,10 @@ def members(members: Mapping[str, Mapping[str, Any]], problem: str | None, when:
 
 
 def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
-    """No member was killed by its own memory limit. How each limit is enforced is said; None where none was asked."""
+    """No member was killed by its own memory limit, and where it can be read back, the limit is the one asked.
+
+    How each limit is enforced is said; None where none was asked.
+    """
     asked = {name: facts["limits"] for name, facts in members.items() if facts.get("limits")}
     if not asked:
         return None
@@ -103,8 +106,14 @@ def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
         for limit, how in sorted(limits.items())
     ]
     killed = [name for name, facts in members.items() if facts.get("usage", {}).get("oom_kills")]
-    detail = "; ".join(said) + (f"; killed for memory: {', '.join(killed)}" if killed else "")
-    return Gate("limits", not killed, detail)
+    other = [
+        f"{limit} of {name} is {how['effective']}"
+        for name, limits in sorted(asked.items())
+        for limit, how in sorted(limits.items())
+        if how.get("effective", how["asked"]) != how["asked"]
+    ]
+    problems = other + ([f"killed for memory: {', '.join(killed)}"] if killed else [])
+    return Gate("limits", not problems, "; ".join([*said, *problems]))
 
 
 def version(expected: str, found: str) -> Gate:

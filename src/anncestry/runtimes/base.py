@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 from anncestry.errors import ServerError
@@ -67,8 +68,64 @@ class Handle(Protocol):
         """What the runtime accounts for it, read now: memory charged, anonymous and cached apart (MiB), kills by the
         memory limit, CPU seconds, seconds throttled. Empty where nobody accounts."""
 
+    def facts(self) -> dict[str, Any]:
+        """What else of it belongs into a record: image, network path. Empty for a process."""
+
     def stop(self, term_wait_s: float) -> Ending:
         """Ask it to end, wait so long, end it; nothing of it is left on return. Safe to call again."""
+
+    # Faults: what a system has to live with. UserError where a runtime can't do one.
+
+    def pause(self) -> None:
+        """Freeze it; its connections stay open and hang."""
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+
+    def kill(self) -> None:
+        """End it without a chance to tidy up."""
+
+    def restart(self) -> None:
+        """Start it again after `kill`, at its address and on its data."""
+
+    def cut_off(self) -> None:
+        """Partition it: what it sends or is sent is lost, no connection is refused."""
+
+    def reconnect(self) -> None:
+        """Mend the partition."""
+
+
+class Runner(Protocol):
+    """A runtime that is about to start the members of one server."""
+
+    @property
+    def listen(self) -> str:
+        """The address that members listen on."""
+
+    def host(self, member: str) -> str:
+        """The address by which the members reach this one; known before it starts."""
+
+    def reached(self, member: str, port: int) -> str:
+        """host:port by which the clients here reach a port of it."""
+
+    def start(
+        self,
+        member: str,
+        title: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits,
+        ports: Sequence[int],
+    ) -> Handle:
+        """Start `argv` (its program first, by its path in an artifact of this machine) with exactly `env` in `cwd`.
+
+        `title` is its name in messages, `ports` are those that clients may use; its output goes to `log_path`.
+        """
+
+    def close(self) -> None:
+        """Give back what was taken for members that never started. Safe to call again."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +149,7 @@ class Member:
             "alive": self.handle.alive(),
             "limits": self.handle.limits(),
             "usage": self.handle.usage(),
+            **self.handle.facts(),
         }
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError
+from anncestry.runtimes import accounting
+from anncestry.runtimes.accounting import ControlGroups
 from anncestry.runtimes.base import Limits
 
 ROOT = Path("/sys/fs/cgroup")
@@ -35,7 +37,6 @@ class Enclosure:
     asked: Limits
     by: dict[str, str | None] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
-    version: int | None = None
     affinity: tuple[int, ...] = ()
     data_bytes: int | None = None
 
@@ -55,9 +56,7 @@ class Enclosure:
 
     def usage(self) -> dict[str, Any]:
         """What the groups account, read now. Charged memory is not RSS: file pages count for who read them first."""
-        with suppress(OSError, ValueError):
-            return _usage_v2(self.folders) if self.version == 2 else _usage_v1(self.folders)
-        return {}
+        return dict(accounting.usage(ControlGroups(self.folders))) if self.folders else {}
 
     def remove(self) -> None:
         """Remove the groups, which must be empty by now; ServerError names one that stays."""
@@ -119,7 +118,6 @@ def _enclose_v1(enclosure: Enclosure, root: Path, group: str) -> None:
     with suppress(OSError):
         if (root / "cpuacct").is_dir() and not (root / "cpuacct").is_symlink():
             _make(enclosure, root / "cpuacct" / group, "cpuacct")
-    enclosure.version = 1 if enclosure.folders else None
 
 
 def _enclose_v2(enclosure: Enclosure, root: Path, group: str) -> None:
@@ -131,10 +129,9 @@ def _enclose_v2(enclosure: Enclosure, root: Path, group: str) -> None:
                 (parent / "cgroup.subtree_control").write_text("+cpu +memory")
                 if not _passes_on(parent):
                     continue
-            folder = _make(enclosure, parent / group, "all")
+            folder = _make(enclosure, parent / group, "")
         except OSError:
             continue
-        enclosure.version = 2
         with suppress(OSError):
             if limits.memory_mib is not None:
                 (folder / "memory.max").write_text(str(limits.memory_mib * _MIB))
@@ -166,52 +163,6 @@ def _make(enclosure: Enclosure, folder: Path, controller: str) -> Path:
     folder.mkdir()
     enclosure.folders[controller] = folder
     return folder
-
-
-def _usage_v1(folders: dict[str, Path]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    memory = folders.get("memory")
-    if memory is not None:
-        stat = _pairs(memory / "memory.stat")
-        found = {
-            "memory_mib": _number(memory / "memory.usage_in_bytes") / _MIB,
-            "memory_peak_mib": _number(memory / "memory.max_usage_in_bytes") / _MIB,
-            "memory_anon_mib": stat["total_rss"] / _MIB,
-            "memory_cache_mib": stat["total_cache"] / _MIB,
-            "oom_kills": _pairs(memory / "memory.oom_control").get("oom_kill", 0),
-        }
-    if "cpuacct" in folders:
-        found["cpu_s"] = _number(folders["cpuacct"] / "cpuacct.usage") / 1e9
-    if "cpu" in folders:
-        stat = _pairs(folders["cpu"] / "cpu.stat")
-        found["throttled_s"] = stat.get("throttled_time", 0) / 1e9
-        found["throttled_periods"] = stat.get("nr_throttled", 0)
-    return found
-
-
-def _usage_v2(folders: dict[str, Path]) -> dict[str, Any]:
-    folder = folders["all"]
-    memory, cpu = _pairs(folder / "memory.stat"), _pairs(folder / "cpu.stat")
-    found = {
-        "memory_mib": _number(folder / "memory.current") / _MIB,
-        "memory_anon_mib": memory["anon"] / _MIB,
-        "memory_cache_mib": memory["file"] / _MIB,
-        "oom_kills": _pairs(folder / "memory.events").get("oom_kill", 0),
-        "cpu_s": cpu["usage_usec"] / 1e6,
-        "throttled_s": cpu.get("throttled_usec", 0) / 1e6,
-        "throttled_periods": cpu.get("nr_throttled", 0),
-    }
-    if (folder / "memory.peak").exists():  # since Linux 5.19
-        found["memory_peak_mib"] = _number(folder / "memory.peak") / _MIB
-    return found
-
-
-def _pairs(path: Path) -> dict[str, int]:
-    return {name: int(value) for name, value in (line.split() for line in path.read_text().splitlines())}
-
-
-def _number(path: Path) -> int:
-    return int(path.read_text())
 
 
 def groups(root: Path = ROOT) -> list[Path]:

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes.base import NO_LIMITS, Ending, Limits
+from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits
 from anncestry.runtimes.limits import Enclosure, enclose
 
 MARK = "ANNCESTRY_SERVER_OF"
@@ -128,12 +128,13 @@ def owner_alive(mark: str) -> bool:
         return False
 
 
-def await_listening(process: NativeProcess, port: int, timeout_s: float) -> None:
-    """Wait until somebody takes connections on a port of loopback; ServerError if the process ends before that."""
+def await_listening(process: Handle, address: str, timeout_s: float) -> None:
+    """Wait until somebody takes connections at host:port; ServerError if the process ends before that."""
+    host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            socket.create_connection((host, int(port)), timeout=1.0).close()
         except OSError:
             pass
         else:
@@ -151,12 +152,17 @@ class NativeProcess:
     """
 
     def __init__(
-        self, name: str, popen: subprocess.Popen[bytes], log_path: Path, enclosure: Enclosure | None = None
+        self,
+        name: str,
+        popen: subprocess.Popen[bytes],
+        log_path: Path,
+        spawn: Callable[[], subprocess.Popen[bytes]],
+        enclosure: Enclosure,
     ) -> None:
         self.name = name
         self.log_path = log_path
-        self._enclosure = enclosure or Enclosure(NO_LIMITS)
-        self._popen = popen
+        self._enclosure = enclosure
+        self._popen, self._spawn = popen, spawn
         self._ending: Ending | None = None
 
     @classmethod
@@ -178,9 +184,10 @@ class NativeProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
         wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *enclosure.arguments(), *loader, "--"]
-        try:
+
+        def spawn() -> subprocess.Popen[bytes]:
             with open(log_path, "ab") as log:
-                popen = subprocess.Popen(
+                return subprocess.Popen(
                     [*wrapper, *map(str, argv)],
                     env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
                     cwd=cwd,
@@ -189,10 +196,12 @@ class NativeProcess:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+
+        try:
+            return cls(name, spawn(), log_path, spawn, enclosure)
         except BaseException:
             enclosure.remove()
             raise
-        return cls(name, popen, log_path, enclosure)
 
     @property
     def pid(self) -> int:
@@ -240,6 +249,7 @@ class NativeProcess:
         if self.alive() and term_wait_s > 0:
             sent = "SIGTERM"
             self._signal_group(signal.SIGTERM)
+            self._signal_group(signal.SIGCONT)  # one that is paused would not hear it
             while self.alive() and time.monotonic() - started < term_wait_s:
                 time.sleep(_POLL_S)
         if self.alive():
@@ -250,8 +260,72 @@ class NativeProcess:
         self._ending = Ending(sent, returncode, time.monotonic() - started)
         return self._ending
 
+    def facts(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    # Faults
+
+    def pause(self) -> None:
+        """SIGSTOP to all of its group."""
+        self._signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal_group(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL to all of its group."""
+        self._signal_group(signal.SIGKILL)
+        while self.alive():
+            time.sleep(_POLL_S)
+
+    def restart(self) -> None:
+        """The same program with the same environment once more."""
+        self._popen.wait()
+        self._popen = self._spawn()
+
+    def cut_off(self) -> None:
+        """Not possible: all members share this machine's loopback."""
+        raise UserError(f"{self.name}: a process can't be cut off the network; runtime docker can")
+
+    def reconnect(self) -> None:
+        """Not possible."""
+        raise UserError(f"{self.name}: a process can't be cut off the network; runtime docker can")
+
     def _signal_group(self, number: signal.Signals) -> None:
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             pass
+
+
+class NativeRunner:
+    """Members as processes, on loopback; see `runtimes.base.Runner`."""
+
+    listen = "127.0.0.1"
+
+    def host(self, member: str) -> str:
+        """Loopback."""
+        return self.listen
+
+    def reached(self, member: str, port: int) -> str:
+        """A port of loopback."""
+        return f"{self.listen}:{port}"
+
+    def start(
+        self,
+        member: str,
+        title: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits,
+        ports: Sequence[int],
+    ) -> NativeProcess:
+        """A process of its own session."""
+        return NativeProcess.start(title, argv, env, cwd, log_path, limits)
+
+    def close(self) -> None:
+        """Nothing was taken."""

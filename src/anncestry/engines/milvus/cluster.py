@@ -15,11 +15,12 @@ from anncestry.engines.milvus import serve
 from anncestry.engines.milvus.parts import ACCESS_KEY, BUCKET, PORTS, SECRET_KEY, start_parts
 from anncestry.engines.milvus.roles import members_of
 from anncestry.engines.milvus.serve import MilvusServer, healthy, merge, placed_as_declared, render, template_ports
-from anncestry.engines.native import HOST, start_native
+from anncestry.engines.native import start_native
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes.base import Group, Limits, Member
-from anncestry.runtimes.native import NativeProcess, clean_environment, http_get
+from anncestry.runtimes.base import Group, Limits, Member, Runner
+from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.native import clean_environment, http_get
 
 _SEARCHES = re.compile(r"^milvus_querynode_sq_req_count\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 _NODE_ID = re.compile(r'node_id="(\d+)"')
@@ -31,7 +32,8 @@ def start(
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
     if "external" not in topology:
         return serve.start(artifact_dir, data_dir, system, topology, first_port)
-    serve.check_runtime_dirs()
+    if topology["runtime"] == "native":
+        serve.check_runtime_dirs()
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
     settings = system.get("settings") or {}
@@ -41,18 +43,22 @@ def start(
         names += [f"{member}.{port}" for port in _ports_of(members[member], template)]
     kept = data_dir / "ports.json"
 
-    def launch(group: Group, ports: Mapping[str, int]) -> DistributedServer:
+    def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> DistributedServer:
         data_dir.mkdir(parents=True, exist_ok=True)
         write_json(kept, {"first_port": min(ports.values())})
-        start_parts(group, artifact_dir.resolve() / "parts", topology["external"], ports, data_dir)
+        start_parts(runner, group, artifact_dir.resolve() / "parts", topology["external"], ports, data_dir)
         for member, role in members.items():
             own = {name: ports[f"{member}.{name}"] for name in _ports_of(role, template)}
-            config = configuration(template, data_dir, member, own, ports, topology, settings)
-            _start_member(group, package, data_dir, system, member, role, own, config, Limits.of(topology))
+            config = configuration(template, data_dir, member, own, ports, topology, settings, runner)
+            _start_member(runner, group, package, data_dir, system, member, role, own, config, Limits.of(topology))
         return DistributedServer(group, settings, topology)
 
     kept_first_port = read_json(kept)["first_port"] if kept.exists() else None
-    return start_native(f"milvus {system['version']}", launch, _answers, names, first_port, kept_first_port)
+
+    def runner_of() -> Runner:
+        return runner_for(topology, [artifact_dir])
+
+    return start_native(f"milvus {system['version']}", launch, _answers, names, first_port, kept_first_port, runner_of)
 
 
 class DistributedServer(MilvusServer):
@@ -111,6 +117,7 @@ def configuration(
     ports: Mapping[str, int],
     topology: Spec,
     settings: Mapping[str, Any],
+    runner: Runner,
 ) -> dict[str, Any]:
     """The milvus.yaml of one member: its own ports, and where what stands beside it is."""
     external = topology["external"]
@@ -125,14 +132,14 @@ def configuration(
     }
     config: dict[str, Any] = render(template, {**{name: 1 for name in template_ports(template)}, **own, **paths})
     config["etcd"]["use"]["embed"] = False
-    config["etcd"]["endpoints"] = f"{HOST}:{ports['etcd']}"
+    config["etcd"]["endpoints"] = f"{runner.host('etcd')}:{ports['etcd']}"
     for section in config.values():
         if isinstance(section, dict) and "ip" in section and "port" in section:
-            section["ip"] = HOST
+            section["ip"] = runner.host(member)
     if "object_store" in external:
         config["common"]["storageType"] = "minio"
         config["minio"].update(
-            address=HOST,
+            address=runner.host("object_store"),
             port=ports["object_store"],
             accessKeyID=ACCESS_KEY,
             secretAccessKey=SECRET_KEY,
@@ -142,7 +149,7 @@ def configuration(
         for other in ("pulsar", "rocksmq", "natsmq"):
             config.pop(other, None)
         config["mq"] = {"type": "kafka"}
-        config["kafka"] = {"brokerList": f"{HOST}:{ports['log']}", "securityProtocol": "PLAINTEXT"}
+        config["kafka"] = {"brokerList": f"{runner.host('log')}:{ports['log']}", "securityProtocol": "PLAINTEXT"}
     config["log"]["level"] = "warn"
     merge(config, settings)
     local.mkdir(parents=True, exist_ok=True)
@@ -150,6 +157,7 @@ def configuration(
 
 
 def _start_member(
+    runner: Runner,
     group: Group,
     package: Path,
     data_dir: Path,
@@ -173,18 +181,19 @@ def _start_member(
     }
     # One process uses names that do not tell runs apart: as it does without an alias.
     names = [] if role == "standalone" else ["-alias", f"{member}-{own['metrics']}"]
-    process = NativeProcess.start(
+    interfaces = {"metrics": "metrics", "proxy": "proxy_port"}
+    handle = runner.start(
+        member,
         f"milvus {system['version']} {member}",
         [package / "bin" / "milvus", "run", role, *names],
         clean_environment(environment),
-        cwd=data_dir,
-        log_path=data_dir / "logs" / f"{member}.log",
-        limits=limits,
+        data_dir,
+        data_dir / "logs" / f"{member}.log",
+        limits,
+        [own[port] for port in interfaces.values() if port in own],
     )
-    addresses = {"metrics": f"{HOST}:{own['metrics']}"}
-    if "proxy_port" in own:
-        addresses["proxy"] = f"{HOST}:{own['proxy_port']}"
-    group.add(Member(member, role, process, addresses))
+    addresses = {name: runner.reached(member, own[port]) for name, port in interfaces.items() if port in own}
+    group.add(Member(member, role, handle, addresses))
 
 
 def _answers(server: MilvusServer) -> bool | None:

@@ -24,8 +24,9 @@ from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_reques
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes.base import Ending, Group, Member
-from anncestry.runtimes.native import NativeProcess, clean_environment, http_get
+from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
+from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.native import clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0
 _NODES_TIMEOUT_S = 60.0
@@ -102,9 +103,10 @@ class MilvusServer(GroupServer):
             _delete_sessions(self.address("etcd"))
         pids = self.group.pids_by_member()
         ending = super().stop()
-        for name, numbers in pids.items():
-            for pid in numbers:
-                tidy_runtime_dirs(pid, alias(self.group[name]))
+        if self.topology["runtime"] == "native":
+            for name, numbers in pids.items():
+                for pid in numbers:
+                    tidy_runtime_dirs(pid, alias(self.group[name]))
         return ending
 
 
@@ -155,7 +157,9 @@ def merge(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
         section[last] = value
 
 
-def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settings: Mapping[str, Any]) -> None:
+def write_config(
+    template: str, data_dir: Path, ports: Mapping[str, int], settings: Mapping[str, Any], host: str = HOST
+) -> None:
     """Write milvus.yaml and etcd.yaml into `data_dir`/configs."""
     storage, logs, configs = data_dir / "data", data_dir / "logs", data_dir / "configs"
     for folder in (storage, logs, configs):
@@ -170,14 +174,14 @@ def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settin
     config = render(template, {**ports, **paths})
     # Without a file of its own the embedded etcd takes ports 2379 and 2380, whatever milvus.yaml says.
     config["etcd"]["config"] = {"path": str(configs / "etcd.yaml")}
-    config["etcd"]["endpoints"] = f"{HOST}:{ports['etcd_port']}"
+    config["etcd"]["endpoints"] = f"{host}:{ports['etcd_port']}"
     # Components register under this address; otherwise under the first of the machine's, which may change.
     for section in config.values():
         if isinstance(section, dict) and "ip" in section and "port" in section:
-            section["ip"] = HOST
+            section["ip"] = host
     config["log"]["level"] = "warn"
     merge(config, settings)
-    client, peer = f"http://{HOST}:{ports['etcd_port']}", f"http://{HOST}:{ports['etcd_peer']}"
+    client, peer = f"http://{host}:{ports['etcd_port']}", f"http://{host}:{ports['etcd_peer']}"
     etcd = {
         "name": "default",
         "data-dir": str(storage / "etcd.data"),
@@ -197,14 +201,15 @@ def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
-    check_runtime_dirs()
+    if topology["runtime"] == "native":
+        check_runtime_dirs()
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
     settings = system.get("settings") or {}
     kept = data_dir / "ports.json"
 
-    def launch(group: Group, ports: Mapping[str, int]) -> MilvusServer:
-        write_config(template, data_dir, ports, settings)
+    def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> MilvusServer:
+        write_config(template, data_dir, ports, settings, runner.host("standalone"))
         shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
         environment = {
@@ -214,15 +219,18 @@ def start(
             "MILVUSCONF": str(data_dir / "configs"),
             "HOME": str(data_dir),
         }
-        process = NativeProcess.start(
+        interfaces = {"proxy": "proxy_port", "metrics": "metrics", "etcd": "etcd_port"}
+        process = runner.start(
+            "standalone",
             f"milvus {system['version']}",
             [package / "bin" / "milvus", "run", "standalone"],
             clean_environment(environment),
-            cwd=data_dir,
-            log_path=data_dir / "logs" / "server.log",
+            data_dir,
+            data_dir / "logs" / "server.log",
+            Limits.of(topology),
+            [ports[name] for name in interfaces.values()],
         )
-        interfaces = {"proxy": "proxy_port", "metrics": "metrics", "etcd": "etcd_port"}
-        addresses = {interface: f"{HOST}:{ports[name]}" for interface, name in interfaces.items()}
+        addresses = {interface: runner.reached("standalone", ports[name]) for interface, name in interfaces.items()}
         group.add(Member("standalone", "standalone", process, addresses))
         return MilvusServer(group, settings, topology)
 
@@ -234,6 +242,7 @@ def start(
         [*template_ports(template), *_OWN_PORTS],
         first_port,
         kept_first_port,
+        lambda: runner_for(topology, [artifact_dir]),
     )
 
 

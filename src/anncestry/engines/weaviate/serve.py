@@ -18,8 +18,9 @@ from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, METR
 from anncestry.engines.weaviate.wire import METHOD, search_request, uuid_of, where
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes.base import Group, Limits, Member
-from anncestry.runtimes.native import NativeProcess, await_listening, clean_environment
+from anncestry.runtimes.base import Group, Limits, Member, Runner
+from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.native import await_listening, clean_environment
 
 _OPEN_TIMEOUT_S = 600.0
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
@@ -76,8 +77,10 @@ def node_dir(data_dir: Path, node: str, nodes: int) -> Path:
     return data_dir if nodes == 1 else data_dir / node
 
 
-def environment(node: str, ports: Mapping[str, Mapping[str, int]], folder: Path, limits: Limits) -> dict[str, str]:
-    """The variables that configure `node`, one of those in `ports` (node → interface → port), on loopback.
+def environment(
+    node: str, ports: Mapping[str, Mapping[str, int]], hosts: Mapping[str, str], folder: Path, limits: Limits
+) -> dict[str, str]:
+    """The variables that configure `node`, one of those in `ports` (node → interface → port) and `hosts`.
 
     The first node bootstraps, the others join it. The runtime of Go hears of the limits: it would otherwise collect
     garbage and start threads for the whole machine.
@@ -92,8 +95,8 @@ def environment(node: str, ports: Mapping[str, Mapping[str, int]], folder: Path,
         "LOG_LEVEL": "warning",
         # The same name on every start: raft and shards belong to a name, addresses may change.
         "CLUSTER_HOSTNAME": node,
-        "CLUSTER_ADVERTISE_ADDR": HOST,
-        "CLUSTER_IN_LOCALHOST": "true",
+        "CLUSTER_ADVERTISE_ADDR": hosts[node],
+        "CLUSTER_IN_LOCALHOST": str(len({*hosts.values(), HOST}) == 1).lower(),
         "CLUSTER_GOSSIP_BIND_PORT": str(own["gossip"]),
         "CLUSTER_DATA_BIND_PORT": str(own["data"]),
         "RAFT_PORT": str(own["raft"]),
@@ -109,7 +112,7 @@ def environment(node: str, ports: Mapping[str, Mapping[str, int]], folder: Path,
         variables["CLUSTER_ADVERTISE_PORT"] = str(own["gossip"])
         variables["RAFT_TIMEOUTS_MULTIPLIER"] = "1"  # its timeouts are those of a wide area network
     if node != first:
-        variables["CLUSTER_JOIN"] = f"{HOST}:{ports[first]['gossip']}"
+        variables["CLUSTER_JOIN"] = f"{hosts[first]}:{ports[first]['gossip']}"
     if limits.memory_mib is not None:
         variables["GOMEMLIMIT"] = f"{int(limits.memory_mib * _GO_MEMORY_SHARE)}MiB"
     if limits.cpus is not None:
@@ -129,31 +132,37 @@ def start(
     limits = Limits.of(topology)
     kept = data_dir / "ports.json"
 
-    def launch(group: Group, numbers: Mapping[str, int]) -> WeaviateServer:
+    def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> WeaviateServer:
         data_dir.mkdir(parents=True, exist_ok=True)
         ports = {node: {name: numbers[f"{node}.{name}"] for name in _PORTS} for node in nodes}
+        hosts = {node: runner.host(node) for node in nodes}
         write_json(kept, {"first_port": min(numbers.values())})
         for node in nodes:
             folder = node_dir(data_dir, node, len(nodes))
             (folder / "data").mkdir(parents=True, exist_ok=True)
-            process = NativeProcess.start(
+            process = runner.start(
+                node,
                 f"weaviate {system['version']}" + (f" {node}" if len(nodes) > 1 else ""),
-                [binary, "--scheme", "http", "--host", HOST, "--port", str(ports[node]["http"])],
-                environment(node, ports, folder, limits),
-                cwd=folder,
-                log_path=folder / "logs" / "server.log",
-                limits=limits,
+                [binary, "--scheme", "http", "--host", runner.listen, "--port", str(ports[node]["http"])],
+                environment(node, ports, hosts, folder, limits),
+                folder,
+                folder / "logs" / "server.log",
+                limits,
+                list(ports[node].values()),
             )
-            addresses = {interface: f"{HOST}:{port}" for interface, port in ports[node].items()}
+            addresses = {interface: runner.reached(node, port) for interface, port in ports[node].items()}
             group.add(Member(node, "node", process, addresses, _TERM_WAIT_S))
             if node == nodes[0] and len(nodes) > 1:
                 # A join of nobody is fatal. (Its REST interface answers only when all nodes are there.)
-                await_listening(process, ports[node]["gossip"], _JOIN_TIMEOUT_S)
+                await_listening(process, addresses["gossip"], _JOIN_TIMEOUT_S)
         return WeaviateServer(group, system.get("settings") or {}, topology)
+
+    def runner_of() -> Runner:
+        return runner_for(topology, [artifact_dir])
 
     names = [f"{node}.{name}" for node in nodes for name in _PORTS]
     kept_first_port = read_json(kept)["first_port"] if kept.exists() else None
-    return start_native(f"weaviate {system['version']}", launch, _ready, names, first_port, kept_first_port)
+    return start_native(f"weaviate {system['version']}", launch, _ready, names, first_port, kept_first_port, runner_of)
 
 
 def _ready(server: WeaviateServer) -> bool | None:
