@@ -46,7 +46,7 @@ def test_a_server_that_dies_during_the_load_costs_its_own_cells_only(toy):
     fails(toy, "anncestry load: flat", "out of memory while inserting, the end", arguments=("--keep-going",))
     assert len(present(toy, "recall", "red-1.0")) == 2
     assert present(toy, "load", "blue-1.0") == present(toy, "query", "blue-1.0") == []
-    assert toy.jobs() == {"load": 1, "record": 1, "session": 1, "query": 2, "recall": 2, **FINISH}
+    assert toy.jobs() == {"load": 1, "record": 1, "session": 2, "query": 2, "recall": 2, **FINISH}
 
 
 def test_a_server_that_dies_during_a_query_run_costs_that_workload_only(toy):
@@ -158,7 +158,7 @@ def test_a_run_that_is_killed_leaves_no_server_and_the_next_one_completes_it(toy
         start_new_session=True,
     ) as run:  # fmt: skip
         deadline = time.monotonic() + 120
-        while not list((toy.folder / "scratch").rglob("run0/job.json")):
+        while not list((toy.folder / "scratch").rglob("job/job.json")):
             assert time.monotonic() < deadline and run.poll() is None
             time.sleep(0.1)
         os.killpg(run.pid, signal.SIGKILL)

@@ -14,7 +14,8 @@ import pytest
 from anncestry import workflow
 from anncestry.datasets import download, normalize
 from anncestry.errors import ConfigError, ServerError, UserError
-from anncestry.measure import load, session
+from anncestry.measure import load, publish, schedule, session
+from anncestry.measure.vectors import choose
 from anncestry.provenance import platform, records
 from anncestry.runtimes import artifacts
 from anncestry.runtimes.native import free_ports
@@ -60,18 +61,33 @@ class Bench:
             Path(cell.index_path).parent,
         )
 
-    def query(self, *cells, **more) -> dict[str, str]:
-        return session.run(
-            "session",
-            {cell.query: self.matrix.spec(cell.query, "query") for cell in cells},
-            Path(cells[0].index_path),
-            Path(cells[0].index_path),
-            self.place(cells[0], **more),
-            Path("scratch/session/s"),
-        )
+    def query(self, *cells, runs: int = 1, **more) -> dict[str, str]:
+        """Measure the first `runs` runs of the cells; the outcome of the last."""
+        outcome: dict[str, str] = {}
+        for number in range(runs):
+            outcome = session.run(
+                f"session {number}",
+                number,
+                {cell.query: self.matrix.spec(cell.query, "query") for cell in cells},
+                Path(cells[0].index_path),
+                Path(cells[0].index_path),
+                self.place(cells[0], **more),
+                Path("scratch/session/s"),
+            )
+        return outcome
 
-    def record(self, cell) -> dict:
-        return records.read_record(Path(cell.measured_path))
+    def record(self, cell, run: int = 0) -> dict:
+        return records.read_record(Path(cell.run_path(run)))
+
+    def publish(self, cell) -> dict:
+        return publish.run(
+            self.matrix.spec(cell.query, "query"),
+            cell.query,
+            Path(cell.measured_path),
+            Path(cell.index_path),
+            Path(cell.vectors_path),
+            Path(cell.query_path),
+        )
 
 
 @pytest.fixture
@@ -195,8 +211,9 @@ def test_samples_hold_the_measured_queries_and_warm_up_is_none_of_them(bench):
     honest = bench()
     first, _, ladder = honest.matrix.cells
     honest.load(first)
-    honest.query(first, ladder)
-    samples = parquet.read_table(f"scratch/measured/{first.query}/samples.parquet").to_pandas()
+    honest.query(first, ladder, runs=2)
+    assert honest.publish(first)["valid"]
+    samples = parquet.read_table(first.samples_path).to_pandas()
     assert sorted(samples["run"].unique()) == [0, 1]
     asked = [set(samples[samples.run == run]["query"]) for run in (0, 1)]
     assert asked[0] == asked[1]
@@ -204,41 +221,67 @@ def test_samples_hold_the_measured_queries_and_warm_up_is_none_of_them(bench):
     orders = [samples[samples.run == run]["query"].tolist() for run in (0, 1)]
     assert orders[0] != orders[1]
     vectors = load.open_vectors(Path(first.vectors_path), first.vectors)
-    choice = session.choose(vectors, 40, 10, 7)
+    choice = choose(vectors, 40, 10, 7)
     assert asked[0] == set(choice.measured.tolist())
     measured = np.asarray(vectors.queries[choice.measured])
     assert len(choice.warmup) == 10
     assert not (choice.warmup[:, None] == measured[None]).all(axis=2).any()
     assert samples["ids"].map(len).eq(5).all()
-    assert parquet.read_table(f"scratch/measured/{ladder.query}/samples.parquet")["client"].unique().to_pylist() == [
-        0,
-        1,
-    ]
+    clients = parquet.read_table(Path(ladder.run_path(0)).with_name("samples.parquet"))["client"]
+    assert clients.unique().to_pylist() == [0, 1]
 
 
 def test_warm_up_falls_back_to_base_rows_where_queries_are_too_few(bench):
     honest = bench()
     cell = honest.matrix.cells[0]
     vectors = load.open_vectors(Path(cell.vectors_path), cell.vectors)
-    choice = session.choose(vectors, 60, 10, 7)
+    choice = choose(vectors, 60, 10, 7)
     assert len(choice.measured) == 60
     assert len(choice.warmup) == 10
     assert choice.warmup_source.startswith("base rows")
 
 
-def test_runs_are_interleaved_across_workloads():
-    def cell(name, runs):
-        return session.Measured(name, {"workload": {"name": name, "runs": runs}}, Path(), None)
+def test_each_round_starts_the_server_anew_and_takes_the_cells_in_an_order_of_its_own(bench):
+    def change(files):
+        files["workloads"].update({f"k{k}": {**files["workloads"]["k5"], "k": k, "runs": 4} for k in (1, 2, 3, 4)})
+        files["config"]["matrix"][0]["workloads"] = ["k1", "k2", "k3", "k4"]
 
-    cells = [cell("a", 3), cell("b", 3), cell("c", 1)]
-    plan = [(cell.key, run) for cell, run in session.plan_runs(cells, seed=1)]
-    assert sorted(plan) == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
-    assert [run for _, run in plan] == [0, 0, 0, 1, 1, 2, 2]
-    assert plan == [(cell.key, run) for cell, run in session.plan_runs(cells, seed=1)]
+    honest = bench(change=change)
+    honest.load(honest.matrix.cells[0])
+    honest.query(*honest.matrix.cells, runs=4)
+    published = [honest.publish(cell) for cell in honest.matrix.cells]
+    orders = {tuple(sorted(range(4), key=lambda cell: published[cell]["windows_s"][number][0])) for number in range(4)}
+    assert len(orders) > 1
+    for record in published:
+        assert [run["run"] for run in record["rounds"]] == [0, 1, 2, 3]
+        assert len({tuple(run["start_s"]) for run in record["rounds"]}) == 4
+        assert record["windows_s"] == sorted(record["windows_s"])
+
+
+def test_a_gate_that_fails_in_one_round_makes_the_cell_invalid_and_names_the_run(bench, monkeypatch):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell)
+    import tests.flat as flat
+
+    start = flat.start
+    monkeypatch.setattr(
+        flat,
+        "start",
+        lambda a, d, system, t, first_port=None: start(a, d, {"settings": {"lie": "fewer"}}, t, first_port),
+    )
+    honest.query(cell, runs=2)
+    monkeypatch.setattr(flat, "start", start)
+    honest.query(cell)
+    record = honest.publish(cell)
+    assert not record["valid"]
+    assert "k results" in failed(record)
+    assert failed(record)["k results"].startswith("run 2: 40 of 40 answers do not hold 5 different known rows")
 
 
 def test_clients_start_at_offsets_of_their_own():
-    rows, prime = session.schedule({"clients": 4, "duration_s": 1.0}, 100, 20, seed=3, run=0)
+    rows, prime = schedule.schedule({"clients": 4, "duration_s": 1.0}, 100, 20, seed=3, run=0)
     assert rows.shape == (4, 100)
     assert len({tuple(row) for row in rows}) == 4
     assert all(sorted(row) == list(range(100)) for row in rows)
@@ -267,7 +310,7 @@ def test_a_server_that_dies_during_one_workload_takes_no_other_workload_with_it(
     assert outcome[first.query] == outcome[filtered.query] == "ok"
     assert "segmentation fault in search" in outcome[deadly.query]
     assert failed(broken.record(first)) == failed(broken.record(filtered)) == {}
-    assert not Path(deadly.measured_path).exists()
+    assert not Path(deadly.run_path(0)).exists()
 
 
 def test_the_stored_index_is_the_same_after_a_session(bench):

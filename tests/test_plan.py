@@ -41,9 +41,16 @@ def query_body(cell: Cell) -> dict[str, Any]:
     return {
         "load_key": cell.load,
         "summary": {"mean_ms": {"value": 50.0}},
-        "resources": {"server": {"query": {"wall_s": 4.0}}},
-        "server": {"start_s": [5.0], "open_s": [1.0], "up_s": 22.0},
-        "session": {"key": cell.load, "cells": 2},
+        "windows_s": [[100.0, 102.0], [200.0, 202.0]],
+        "rounds": [
+            {
+                "session": {"key": f"{cell.load} {number}", "cells": 2},
+                "start_s": [5.0],
+                "open_s": [1.0],
+                "up_s": 14.0,
+            }
+            for number in range(2)
+        ],
     }
 
 
@@ -224,15 +231,27 @@ def deleted_table(toy: Toy) -> None:
 def a_session_that_failed(toy: Toy) -> None:
     deleted_cell(toy)
     _, plan = workflow.resolve(workflow.Choice(toy.folder / "config", "default"), Path())
-    (session,) = plan.sessions.values()
-    touch(session.failed_path, session.path)
+    for session in plan.sessions.values():
+        touch(session.failed_path, session.path)
 
 
 def a_session_that_is_not_published_yet(toy: Toy) -> None:
     deleted_cell(toy)
     _, plan = workflow.resolve(workflow.Choice(toy.folder / "config", "default"), Path())
-    (session,) = plan.sessions.values()
-    touch(session.path)
+    for session in plan.sessions.values():
+        touch(session.path)
+
+
+def a_run_that_is_not_published_yet(toy: Toy) -> None:
+    matrix = matrix_of(toy)
+    cell = matrix.cells[0]
+    remove(cell.query_path, cell.samples_path)
+    touch(cell.run_path(1))
+
+
+def all_runs_that_are_not_published_yet(toy: Toy) -> None:
+    a_run_that_is_not_published_yet(toy)
+    touch(matrix_of(toy).cells[0].run_path(0))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +261,8 @@ def a_session_that_is_not_published_yet(toy: Toy) -> None:
         results_only, results_only_then_version, no_scratch_then_more_workloads, deleted_cell, deleted_samples,
         deleted_samples_beside_a_deleted_cell, deleted_samples_and_recall, deleted_resources, deleted_load_record,
         deleted_recall_without_data, deleted_samples_and_a_recall_of_another_cell_without_vectors, deleted_table,
-        a_session_that_failed, a_session_that_is_not_published_yet,
+        a_session_that_failed, a_session_that_is_not_published_yet, a_run_that_is_not_published_yet,
+        all_runs_that_are_not_published_yet,
     ],
 )  # fmt: skip
 def test_it_counts_the_jobs_that_snakemake_would_run(finished, happened):
@@ -263,7 +283,7 @@ def test_a_version_bump_is_one_reason_named_by_the_part_and_both_values(finished
     version(finished)
     found = reasons(finished)
     assert found.pop("system.version 1.0 -> 1.1") == {
-        "artifact": 1, "load": 4, "record": 4, "session": 4, "query": 8, "recall": 8,
+        "artifact": 1, "load": 4, "record": 4, "session": 8, "query": 8, "recall": 8,
     }  # fmt: skip
     assert found == {"other records than in the last table: 20 added, 20 gone": {"table": 1, "report": 1}}
 
@@ -292,8 +312,8 @@ def test_two_changes_are_both_named(finished):
     version(finished)
     query_epoch(finished)
     found = reasons(finished)
-    assert found["epoch of query 1 -> 2; system.version 1.0 -> 1.1"] == {"session": 4, "query": 8, "recall": 8}
-    assert found["epoch of query 1 -> 2"] == {"session": 4, "query": 8, "recall": 8}
+    assert found["epoch of query 1 -> 2; system.version 1.0 -> 1.1"] == {"session": 8, "query": 8, "recall": 8}
+    assert found["epoch of query 1 -> 2"] == {"session": 8, "query": 8, "recall": 8}
 
 
 def test_an_added_workload_is_new_and_nothing_else_is(finished):
@@ -309,7 +329,7 @@ def test_an_added_filter_is_not_taken_for_a_change_of_another_truth(finished):
 
 def test_what_was_deleted_is_not_called_new_or_changed(finished):
     deleted_cell(finished)
-    assert reasons(finished) == {explain.GONE: {"session": 1, "query": 1}}
+    assert reasons(finished) == {explain.GONE: {"session": 2, "query": 1}}
 
 
 def test_what_a_clone_lacks_is_told_from_what_changed(finished):
@@ -317,13 +337,13 @@ def test_what_a_clone_lacks_is_told_from_what_changed(finished):
     found = reasons(finished)
     assert found[explain.GONE] == {"download": 2, "normalize": 2, "truth": 4}
     assert found["system.version 1.0 -> 1.1"] == {
-        "artifact": 1, "load": 4, "record": 4, "session": 4, "query": 8, "recall": 8,
+        "artifact": 1, "load": 4, "record": 4, "session": 8, "query": 8, "recall": 8,
     }  # fmt: skip
 
 
 def test_a_failed_session_is_named_as_the_reason(finished):
     a_session_that_failed(finished)
-    assert reasons(finished) == {explain.TRIED: {"session": 1, "query": 1}}
+    assert reasons(finished) == {explain.TRIED: {"session": 2, "query": 1}}
 
 
 def test_of_several_earlier_records_the_one_with_the_fewest_differences_is_compared(finished):
@@ -381,7 +401,7 @@ def test_a_thousand_cells_with_one_reason_are_one_line(finished):
     _, _, groups = planned(finished)
     shown = explain.lines(groups)
     assert len(shown) == 2
-    assert shown[0].strip().startswith("40 jobs  epoch of query 1 -> 2  (session 8, query 16, recall 16; ")
+    assert shown[0].strip().startswith("48 jobs  epoch of query 1 -> 2  (session 16, query 16, recall 16; ")
 
 
 def test_the_record_of_a_download_is_compared_by_what_its_key_depends_on(finished):
@@ -411,16 +431,16 @@ def test_a_load_takes_as_long_as_its_earlier_record_says_with_the_server_around_
 def test_a_session_takes_its_queries_and_its_server(finished):
     version(finished)
     session = estimated(finished)["session"]
-    # A cell: 2 runs of 40 queries at 50 ms. A session: 2 cells; 6 s to come up; 22 - 6 - 2 × 4 s around its 4 runs.
-    assert session.seconds == pytest.approx(4 * (2 * 2 * 40 * 0.05 + 6 + 8))
-    assert session.bases == {"its earlier record": 4}
+    # 2 sessions a load, each a run of 2 cells: 40 queries at 50 ms a run, 6 s to come up, 14 - 6 - 2 × 2 s around them.
+    assert session.seconds == pytest.approx(4 * 2 * (2 * 40 * 0.05 + 6 + 4))
+    assert session.bases == {"its earlier record": 8}
 
 
 def test_a_timed_workload_takes_the_time_that_is_asked(finished):
     finished.files["workloads"]["k7"] |= {"duration_s": 30, "runs": 3}
     more_workloads(finished)
     session = estimated(finished)["session"]
-    assert session.seconds == pytest.approx(8 * (90 + 6 + 3 * 2))
+    assert session.seconds == pytest.approx(8 * 3 * (30 + 6 + 2))
 
 
 def test_another_dataset_of_the_same_system_is_scaled_and_said(finished):
@@ -451,8 +471,8 @@ def test_a_new_workload_goes_by_the_one_that_is_most_like_it(finished):
     finished.files["workloads"]["k7"] = {**finished.files["workloads"]["k5-category"], "k": 7}
     more_workloads(finished)
     session = estimated(finished)["session"]
-    assert session.bases == {"the record of k5-category": 8}
-    assert session.seconds == pytest.approx(8 * (2 * 40 * 0.5 + 6 + 2 * 2))
+    assert session.bases == {"the record of k5-category": 16}
+    assert session.seconds == pytest.approx(8 * 2 * (40 * 0.5 + 6 + 2))
 
 
 def test_jobs_that_are_not_measured_go_by_what_snakemake_noted_of_earlier_ones(finished):
@@ -539,8 +559,8 @@ def test_the_command_says_how_many_jobs_how_long_and_why(command, capsys):
     command.save()
     status, text = said(capsys, "plan")
     assert status == 0
-    assert text.startswith("31 jobs would run: about ")
-    assert "29 jobs  system.version 1.0 -> 1.1  (artifact 1, load 4, record 4, session 4, query 8, recall 8; " in text
+    assert text.startswith("35 jobs would run: about ")
+    assert "33 jobs  system.version 1.0 -> 1.1  (artifact 1, load 4, record 4, session 8, query 8, recall 8; " in text
 
 
 def test_the_command_says_that_nothing_would_run_and_changes_no_file(command, capsys):

@@ -81,7 +81,7 @@ def test_a_dropped_cell_is_gone_with_its_samples_and_all_that_shows_it_and_nothi
 
 def test_a_dropped_cell_is_measured_anew_by_the_next_run_and_snakemake_agrees(toy):
     swept(toy, PATTERN)
-    assert jobs(toy) == toy.jobs() == {"session": 1, "query": 1, "recall": 1, "table": 1, "report": 1, "all": 1}
+    assert jobs(toy) == toy.jobs() == {"session": 2, "query": 1, "recall": 1, "table": 1, "report": 1, "all": 1}
 
 
 def test_a_key_names_a_cell_as_well_as_its_names_do(toy):
@@ -116,7 +116,7 @@ def test_the_key_of_another_stage_is_no_cell(toy):
 def test_a_load_is_dropped_with_every_cell_that_was_measured_on_it(toy):
     swept(toy, PATTERN, load=True)
     assert jobs(toy) == toy.jobs() == {
-        "load": 1, "record": 1, "session": 1, "query": 2, "recall": 2, "table": 1, "report": 1, "all": 1,
+        "load": 1, "record": 1, "session": 2, "query": 2, "recall": 2, "table": 1, "report": 1, "all": 1,
     }  # fmt: skip
 
 
@@ -177,8 +177,15 @@ def test_what_a_session_measured_but_did_not_publish_is_not_published_after_a_dr
     touch(f"scratch/session/0123456789ab/{cell.query}/record.json", "scratch/session/111111111111/session.json")
     Path("scratch/session/111111111111/session.json").write_text(json.dumps({"cells": {cell.query: "ok"}}))
     touch("scratch/session/222222222222/333333333333/record.json")
+    touch(cell.run_path(0), "scratch/measured/333333333333/run-0/record.json")
     swept(toy, PATTERN)
     assert [path.name for path in Path("scratch/session").iterdir()] == ["222222222222"]
+    assert [path.name for path in Path("scratch/measured").iterdir()] == ["333333333333"]
+
+
+def test_finished_runs_of_an_old_key_are_garbage_and_those_of_a_present_one_are_not(toy):
+    touch(cell_of(toy).run_path(0), "scratch/measured/0123456789ab/run-0/record.json")
+    assert paths(collected(toy)) == {"scratch/measured/0123456789ab"}
 
 
 def test_a_cell_with_a_corrupt_record_can_be_dropped(toy):
@@ -323,9 +330,10 @@ def test_what_another_experiment_needs_is_no_garbage(toy):
 
 def test_sessions_that_are_still_to_be_published_stay_with_the_marks_of_failed_attempts(toy):
     Path(cell_of(toy).query_path).unlink()
-    (session,) = plan.make(matrix_of(toy)).sessions.values()
-    touch(session.failed_path)
-    (second,) = plan.make(matrix_of(toy)).sessions.values()
+    first, _ = plan.make(matrix_of(toy)).sessions.values()
+    touch(first.failed_path)
+    second, _ = plan.make(matrix_of(toy)).sessions.values()
+    assert second.key != first.key
     touch(second.path, "scratch/session/0123456789ab/session.json")
     assert paths(collected(toy)) == {"scratch/session/0123456789ab"}
 

@@ -5,6 +5,7 @@ The toy matrix is measured once for real, on servers that scan flat; every test 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ import time
 
 import pytest
 
+from anncestry import workflow
+from anncestry.cells.matrix import Cell
 from tests.toy import ROOT, Toy, parse_jobs
 
 EVERYTHING = {
@@ -22,7 +25,7 @@ EVERYTHING = {
     "truth": 4,
     "load": 8,
     "record": 8,
-    "session": 8,
+    "session": 16,
     "query": 16,
     "recall": 16,
     "table": 1,
@@ -30,7 +33,7 @@ EVERYTHING = {
     "all": 1,
 }
 PUBLISH = {"table": 1, "report": 1, "all": 1}
-ONE_SYSTEM = {"load": 4, "record": 4, "session": 4, "query": 8, "recall": 8, **PUBLISH}
+ONE_SYSTEM = {"load": 4, "record": 4, "session": 8, "query": 8, "recall": 8, **PUBLISH}
 ALL_PARTS = ("data", "results", "scratch")
 
 
@@ -78,7 +81,7 @@ def test_a_removed_workload_only_publishes_anew(toy):
 
 def test_a_bumped_query_epoch_measures_every_cell_again_and_loads_nothing(toy):
     toy.files["epochs"]["query"]["epoch"] = 2
-    assert toy.jobs() == {"session": 8, "query": 16, "recall": 16, **PUBLISH}
+    assert toy.jobs() == {"session": 16, "query": 16, "recall": 16, **PUBLISH}
 
 
 def test_a_bumped_recall_epoch_recomputes_recall_only(toy):
@@ -104,7 +107,7 @@ def test_a_deleted_cell_is_measured_again_alone(toy):
     key = victim.stem.split("@")[1]
     for path in victim.parent.glob(f"*{key}*"):
         path.unlink()
-    assert toy.jobs() == {"session": 1, "query": 1, "all": 1}
+    assert toy.jobs() == {"session": 2, "query": 1, "all": 1}
 
 
 @pytest.mark.parametrize("parts", [("data", "results"), ("results",)])
@@ -151,15 +154,72 @@ def test_a_prefix_beside_its_parent_shares_the_download_and_has_the_rest_of_its_
     assert toy.jobs() == {}
 
 
+def unpublish(toy: Toy, workload: str = "k5") -> Cell:
+    """Take one cell's measurement out of the results, and measure its runs again without publishing them."""
+    matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+    cell = next(cell for cell in matrix.cells if cell.workload == workload)
+    for path in (toy.folder / cell.query_path).parent.glob(f"*{cell.query}*"):
+        path.unlink()
+    measure(toy, cell, 0, 1)
+    return cell
+
+
+def measure(toy: Toy, cell: Cell, *runs: int) -> None:
+    for run in runs:
+        subprocess.run(
+            [sys.executable, "-m", "anncestry", "session", f"{run:012d}", str(run), cell.query],
+            cwd=toy.folder, check=True, capture_output=True,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(toy.folder / "config")},
+        )  # fmt: skip
+
+
 def test_a_measured_cell_is_published_by_the_next_run_without_being_measured_again(toy):
-    victim = next((toy.folder / "results" / "query").rglob("k5@*.json"))
-    key = victim.stem.split("@")[1]
-    kept = toy.folder / "scratch" / "measured" / key
-    kept.mkdir(parents=True)
-    for path in sorted(victim.parent.glob(f"*{key}*")):
-        name = "record.json" if path.suffix == ".json" else path.name.split(".", 1)[1]
-        path.rename(kept / name)
+    cell = unpublish(toy)
     assert toy.jobs() == {"query": 1, "all": 1}
+    assert all((toy.folder / cell.run_path(number)).exists() for number in (0, 1))
+    toy.snakemake()
+    assert toy.jobs() == {}
+    assert not (toy.folder / cell.measured_path).exists()
+
+
+def test_of_a_cell_that_was_interrupted_only_the_missing_round_is_measured(toy):
+    cell = unpublish(toy)
+    kept = (toy.folder / cell.run_path(0)).read_bytes()
+    shutil.rmtree((toy.folder / cell.run_path(1)).parent)
+    assert toy.jobs() == {"session": 1, "query": 1, "all": 1}
+    toy.snakemake()
+    (published,) = (toy.folder / cell.query_path).parent.glob(f"*@{cell.query}.json")
+    assert json.loads(published.read_text())["rounds"][0]["created"] == json.loads(kept)["created"]
+
+
+def test_runs_on_two_builds_of_an_index_are_not_put_together(toy):
+    cell = unpublish(toy)
+    shutil.rmtree((toy.folder / cell.run_path(1)).parent)
+    shutil.rmtree((toy.folder / cell.index_path).parent)
+    done = toy.snakemake(check=False)
+    assert done.returncode != 0
+    assert "run 1 was measured before the index was built again" in done.stdout + done.stderr
+    assert toy.jobs() == {"session": 1, "query": 1, "all": 1}
+    toy.snakemake()
+    assert toy.jobs() == {}
+
+
+def test_rounds_interleave_the_runs_of_all_systems(toy):
+    """Loads first, then run 1 of everything, then run 2 of everything, whatever the order of the systems."""
+    toy.files["epochs"]["load"]["epoch"] = 2
+    toy.block["datasets"] = ["blobs-l2"]
+    toy.snakemake()
+    rounds: dict[int, list[str]] = {}
+    loads: list[str] = []
+    matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+    for cell in matrix.cells:
+        loads.append(json.loads((toy.folder / cell.load_path).read_text())["created"])
+        record = json.loads((toy.folder / cell.query_path).read_text())
+        for run in record["rounds"]:
+            rounds.setdefault(run["run"], []).append(run["created"])
+        assert len({run["session"]["key"] for run in record["rounds"]}) == 2, "each run has a server of its own"
+    assert max(loads) <= min(rounds[0])
+    assert max(rounds[0]) <= min(rounds[1])
 
 
 def test_another_matrix_leaves_the_files_of_cells_that_did_not_change_untouched(toy):

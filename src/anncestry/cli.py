@@ -129,12 +129,13 @@ def record(run: _Run, options: argparse.Namespace) -> None:
 
 
 def session(run: _Run, options: argparse.Namespace) -> None:
-    """Measure cells of one load on one server, their runs interleaved."""
+    """Measure one run of some cells of one load, on one server."""
     from anncestry.measure import session as stage
 
     cell = run.matrix.cell(options.queries[0])
     outcome = stage.run(
         options.key,
+        options.round,
         {query: run.matrix.spec(query, "query") for query in options.queries},
         Path(cell.load_path),
         Path(cell.index_path),
@@ -147,22 +148,34 @@ def session(run: _Run, options: argparse.Namespace) -> None:
 
 
 def query(run: _Run, options: argparse.Namespace) -> None:
-    """Publish the measurement of a cell, or say why its session has none."""
+    """Publish the runs of a cell as one measurement, or say why its sessions have not measured them."""
+    from anncestry.measure import publish
     from anncestry.provenance import records
-    from anncestry.provenance.promote import promote
 
     cell = run.matrix.cell(options.key)
-    measured = Path(cell.measured_path)
-    if not measured.exists():
-        if not options.session:
+    missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
+    if missing:
+        if not options.sessions:
             raise DataError(f"{cell.query_path} is there already: delete it to measure this cell again")
-        session_file = Path(options.session)
-        # The other cells still need this session; the next run must not find it complete, but try again.
-        session_file.with_name("failed").touch()
-        state = records.read_json(session_file)["cells"].get(options.key, "was not part of the session")
-        raise ServerError(f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}: {state}")
-    promote(measured, Path(cell.query_path), stage="query", key=options.key)
-    shutil.rmtree(measured.parent)
+        said: dict[str, str] = {}
+        for session_file in map(Path, options.sessions):
+            tried = records.read_json(session_file)
+            state = tried["cells"].get(options.key, "was not part of the session")
+            if state != "ok":
+                # The other cells still need this session; the next call must not find it complete, but try again.
+                session_file.with_name("failed").touch()
+                said.setdefault(state, f"run {tried['round'] + 1}: {state}")
+        where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
+        raise ServerError(f"{where}: {'; '.join(said.values())}")
+    publish.run(
+        run.matrix.spec(options.key, "query"),
+        options.key,
+        Path(cell.measured_path),
+        Path(cell.load_path),
+        Path(cell.vectors_path),
+        Path(cell.query_path),
+    )
+    shutil.rmtree(cell.measured_path)
 
 
 def recall(run: _Run, options: argparse.Namespace) -> None:
@@ -437,9 +450,10 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=(function.__doc__ or "").split("\n")[0])
         command.add_argument("key")
         if name == "session":
+            command.add_argument("round", type=int)
             command.add_argument("queries", nargs="+")
         if name == "query":
-            command.add_argument("session", nargs="?", default="")
+            command.add_argument("sessions", nargs="*")
         command.set_defaults(function=function)
     command = commands.add_parser("summary", help=(summary.__doc__ or ""))
     command.add_argument("--short", action="store_true", help="only where the page is")

@@ -21,8 +21,8 @@ import pyarrow.parquet as parquet
 
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError, UserError
-from anncestry.measure import recall
-from anncestry.metrics import latency, resources
+from anncestry.measure import publish, recall
+from anncestry.metrics import resources
 from anncestry.progress import Progress
 from anncestry.provenance import records
 from anncestry.report import numbers, page
@@ -116,7 +116,7 @@ def _cell(findings: Findings, matrix: Matrix, cell: Cell, quick: bool) -> None:
     if quick or measured is None:
         return
     findings.check(cell.query_path, lambda: _summary(cell, measured))
-    findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, {"query": measured["windows_s"]}))
+    findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, _over_runs(measured)))
     truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
     if scored is not None and truth.exists() and vectors.exists():
         findings.check(cell.recall_path, lambda: _recall(cell, measured, scored, truth, vectors))
@@ -125,12 +125,7 @@ def _cell(findings: Findings, matrix: Matrix, cell: Cell, quick: bool) -> None:
 def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     """The record's summary, made again from the raw samples."""
     samples = parquet.ParquetFile(cell.samples_path).read(columns=["run", "due_ns", "latency_ns", "status"])
-    due_ns, latency_ns, status, run = (samples[name].to_numpy() for name in ("due_ns", "latency_ns", "status", "run"))
-    work = measured["spec"]["workload"]
-    parts = [run == number for number in range(work["runs"])]
-    again = latency.summarise(
-        [latency.Run(due_ns[part], latency_ns[part], status[part], work.get("duration_s")) for part in parts]
-    )
+    again = publish.summary(measured["spec"]["workload"], samples)
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
@@ -143,13 +138,18 @@ def _load(path: str, loaded: Mapping[str, Any]) -> None:
     for name, (start_s, end_s) in {**phases, "load": whole}.items():
         if not math.isclose(loaded["times"][f"{name}_s"], end_s - start_s, rel_tol=1e-3, abs_tol=1e-3):
             raise DataError(f"{path}: {name}_s is {loaded['times'][f'{name}_s']}, its phases say {end_s - start_s}")
-    _resources(path, loaded, {"load": [whole], **{name: [ends] for name, ends in phases.items()}})
+    windows = {"load": [whole], **{name: [ends] for name, ends in phases.items()}}
+    _resources(path, loaded, lambda table: resources.by_group(table, windows))
 
 
-def _resources(path: str, record: Mapping[str, Any], phases: Mapping[str, Any]) -> None:
+def _over_runs(measured: Mapping[str, Any]) -> Callable[[Any], Any]:
+    return lambda table: resources.over_runs(table, "query", measured["windows_s"])
+
+
+def _resources(path: str, record: Mapping[str, Any], attribute: Callable[[Any], Any]) -> None:
     """CPU, memory and IO, made again from the samples of the processes."""
     samples = Path(path).parent / record["outputs"]["resources"]["path"]
-    again = resources.by_group(parquet.ParquetFile(samples).read(), phases)
+    again = attribute(parquet.ParquetFile(samples).read())
     if not _equal(record["resources"], again):
         raise DataError(f"{path}: its resources are not what {samples.name} says")
 

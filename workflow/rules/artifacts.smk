@@ -3,6 +3,7 @@ rule artifact:
         record="scratch/artifact/{system}@{key}/record.json",
     log:
         "logs/artifact/{system}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     message:

@@ -24,6 +24,11 @@ DEPLOYS_CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deploymen
 CHOICE.export("python" if DEPLOYS_CONDA else sys.executable)
 
 
+# What runs first where several jobs could: data and artifacts, then loads, then sessions, round by round; the rest, which
+# disturbs no measurement, when nothing of these can run.
+PREPARE, LOADS, ROUNDS_FROM = 3_000_000, 2_000_000, 1_000_000
+
+
 wildcard_constraints:
     key="[0-9a-f]{12}",
     dataset="[^/@]+",

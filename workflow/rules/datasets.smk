@@ -3,6 +3,7 @@ rule download:
         record="data/download/{dataset}@{key}/record.json",
     log:
         "logs/download/{dataset}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     message:
@@ -20,6 +21,7 @@ rule normalize:
         record="data/vectors/{dataset}@{key}/record.json",
     log:
         "logs/normalize/{dataset}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     message:
@@ -40,6 +42,7 @@ rule truth:
         record="data/truth/{dataset}@{key}/record.json",
     log:
         "logs/truth/{dataset}@{key}.log",
+    priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     threads: 4

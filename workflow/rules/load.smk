@@ -11,6 +11,7 @@ rule load:
         record="scratch/index/{key}/record.json",
     log:
         "logs/load/{key}.log",
+    priority: LOADS
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
@@ -30,6 +31,7 @@ rule record:
         resources="results/load/{dataset}/{system}/{topology}@{key}.resources.parquet",
     log:
         "logs/record/{dataset}/{system}/{topology}@{key}.log",
+    priority: LOADS
     conda:
         "../../envs/anncestry.yaml"
     message:

@@ -1,3 +1,5 @@
+# A session is a round: one server, which measures run r of all cells of a load that lack it. Priorities put round r of
+# all loads before round r + 1 of any, and loads before rounds: runs of all systems are interleaved.
 rule session:
     input:
         unpack(
@@ -15,16 +17,18 @@ rule session:
         session=temp("scratch/session/{key}/session.json"),
     log:
         "logs/session/{key}.log",
+    priority: lambda w: ROUNDS_FROM - PLAN.sessions[w.key].place
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
     params:
         what=lambda w: PLAN.sessions[w.key].name,
+        round=lambda w: PLAN.sessions[w.key].round,
         cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
     message:
-        "Measuring {params.what}: one server, runs interleaved"
+        "Measuring {params.what}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.cells}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.round} {params.cells}'
 
 
 rule query:
@@ -32,11 +36,10 @@ rule query:
         unpack(
             lambda w: once(
                 [cell(w).query_path, cell(w).samples_path],
-                (
-                    {"session": PLAN.session_of[w.key].path}
-                    if w.key in PLAN.session_of
-                    else {}
-                ),
+                {
+                    f"run_{session.round}": session.path
+                    for session in PLAN.sessions_of.get(w.key, ())
+                },
             )
         ),
     output:
@@ -48,8 +51,8 @@ rule query:
     conda:
         "../../envs/anncestry.yaml"
     params:
-        session=lambda w, input: input.get("session", ""),
+        sessions=lambda w: [s.path for s in PLAN.sessions_of.get(w.key, ())],
     message:
         "Keeping {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} query {wildcards.key} {params.session:q}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} query {wildcards.key} {params.sessions:q}'

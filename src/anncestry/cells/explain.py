@@ -47,13 +47,15 @@ _EPOCHS_MAX = 20
 class Job:
     """A job of Snakemake: a rule, and the record (or page, or table) that it makes.
 
-    `cells` are those a session measures; of any other rule the cell whose stage it is, and none for table and report.
+    `cells` are those of which a session measures run number `round`; of any other rule the cell whose stage it is, and
+    none for table and report.
     """
 
     rule: str
     key: str
     output: str
     cells: tuple[Cell, ...] = ()
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,8 @@ class _Dag:
         elif job.rule == "table":
             yield from self._published()
         elif job.rule == "query":
-            session = self._plan.session_of.get(job.key)
-            if session is not None:
-                yield Job("session", session.key, session.path, session.cells), session.path
+            for session in self._plan.sessions_of.get(job.key, ()):
+                yield Job("session", session.key, session.path, session.cells, session.round), session.path
         else:
             cell = job.cells[0]
             for rule in _SESSION_NEEDS if job.rule == "session" else _STAGES[job.rule].needs:
@@ -376,7 +377,8 @@ class _Reasons:
         self._tried = {
             cell.query
             for job in running
-            if job.rule == "session" and job.key != session_key(job.cells[0].load, (c.query for c in job.cells), 0)
+            if job.rule == "session"
+            and job.key != session_key(job.cells[0].load, job.round, (c.query for c in job.cells), 0)
             for cell in job.cells
         }
 

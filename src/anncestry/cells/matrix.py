@@ -105,8 +105,12 @@ class Cell:
 
     @property
     def measured_path(self) -> str:
-        """Record of a finished measurement that is not published yet; untracked."""
-        return f"scratch/measured/{self.query}/record.json"
+        """Folder of the finished runs that are not published yet; untracked."""
+        return f"scratch/measured/{self.query}"
+
+    def run_path(self, run: int) -> str:
+        """Record of a finished run that is not published yet."""
+        return f"{self.measured_path}/run-{run}/record.json"
 
     @property
     def query_path(self) -> str:
@@ -147,6 +151,10 @@ class Matrix:
         if key not in self.cell_of:
             raise ConfigError(f"{key} is not in the current matrix (experiment {self.config.experiment})")
         return self.cell_of[key]
+
+    def runs(self, cell: Cell) -> int:
+        """How many runs of a cell are measured."""
+        return int(self.specs[cell.query]["workload"]["runs"])
 
     def add(self, spec: dict[str, Any]) -> str:
         """Register a spec under its key, and return the key."""
@@ -396,6 +404,6 @@ class _Expander:
         )
 
 
-def session_key(load: str, queries: Iterable[str], attempt: int) -> str:
-    """Key of a query session: one server on one loaded index, measuring these cells, interleaved."""
-    return key_of({"stage": "session", "load": load, "queries": sorted(queries), "attempt": attempt})
+def session_key(load: str, number: int, queries: Iterable[str], attempt: int) -> str:
+    """Key of a session: one server on one loaded index, measuring run `number` of these cells."""
+    return key_of({"stage": "session", "load": load, "round": number, "queries": sorted(queries), "attempt": attempt})

@@ -1,4 +1,4 @@
-"""What is there already and what is not: present outputs have no inputs, missing cells form sessions."""
+"""What is there already and what is not: present outputs have no inputs, missing runs form sessions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ from anncestry.cells.matrix import Cell, Matrix, session_key
 
 @dataclass(frozen=True)
 class Session:
-    """The missing cells of one load, measured together on one server, so that their runs can be interleaved."""
+    """A round of one load: run number `round` of each of its cells that lacks it, measured on one server.
+
+    Round r of every load comes before round r + 1 of any, so that the runs of a cell are interleaved with those of
+    the other systems, and a slow hour of the machine falls on all of them.
+    """
 
     key: str
+    round: int
     cells: tuple[Cell, ...]
 
     @property
     def name(self) -> str:
         """For people."""
         first = self.cells[0]
-        return f"{len(self.cells)} cells of {first.system} on {first.dataset}, {first.topology}"
+        return f"run {self.round + 1} of {len(self.cells)} cells of {first.system} on {first.dataset}, {first.topology}"
+
+    @property
+    def place(self) -> float:
+        """Where it comes among all sessions: by round, within a round in an order drawn anew each round (the key's)."""
+        return self.round + int(self.key, 16) / float(16 ** len(self.key))
 
     @property
     def path(self) -> str:
@@ -29,16 +39,19 @@ class Session:
 
     @property
     def failed_path(self) -> str:
-        """Written by a cell that the session could not measure: the next run makes another attempt."""
+        """Written by a cell that the session could not measure: the next run of the workflow makes another attempt."""
         return f"scratch/session/{self.key}/failed"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of each stage that has still to run, by the stage's output."""
+    """The inputs of each stage that has still to run, by the stage's output.
+
+    `sessions` by their key; `sessions_of` the sessions that measure a cell's missing runs, by the cell's query key.
+    """
 
     sessions: Mapping[str, Session]
-    session_of: Mapping[str, Session]
+    sessions_of: Mapping[str, tuple[Session, ...]]
 
     def once(self, outputs: str | Sequence[str], inputs: Mapping[str, str]) -> Mapping[str, str]:
         """No inputs if all `outputs` are on disk, else `inputs`: what is complete depends on nothing any more.
@@ -50,26 +63,35 @@ class Plan:
 
 
 def make(matrix: Matrix) -> Plan:
-    """Look at the disk (a stat or two a cell) and group the cells without a measurement into sessions."""
-    missing: dict[str, list[Cell]] = {}
+    """Look at the disk (a stat or two a cell, one more a run of a missing one) and group missing runs into sessions."""
+    missing: dict[tuple[int, str], list[Cell]] = {}
     for cell in matrix.cells:
         published = os.path.exists(cell.query_path) and os.path.exists(cell.samples_path)  # noqa: PTH110
-        if not published and not os.path.exists(cell.measured_path):  # noqa: PTH110
-            missing.setdefault(cell.load, []).append(cell)
+        if published:
+            continue
+        for number in range(matrix.runs(cell)):
+            if not os.path.exists(cell.run_path(number)):  # noqa: PTH110
+                missing.setdefault((number, cell.load), []).append(cell)
     sessions: dict[str, Session] = {}
-    session_of: dict[str, Session] = {}
-    for load, cells in missing.items():
-        session = _next_attempt(load, tuple(cells))
+    sessions_of: dict[str, tuple[Session, ...]] = {}
+    for number, load in sorted(missing, key=lambda at: at[0]):
+        session = _next_attempt(load, number, tuple(missing[number, load]))
         sessions[session.key] = session
-        session_of.update({cell.query: session for cell in cells})
-    return Plan(sessions, session_of)
+        for cell in session.cells:
+            sessions_of[cell.query] = (*sessions_of.get(cell.query, ()), session)
+    return Plan(sessions, sessions_of)
 
 
-def _next_attempt(load: str, cells: tuple[Cell, ...]) -> Session:
-    """The first session of these cells that has not failed yet."""
+def attempt_key(session: Session, attempt: int) -> str:
+    """Key of another attempt of a session."""
+    return session_key(session.cells[0].load, session.round, (cell.query for cell in session.cells), attempt)
+
+
+def _next_attempt(load: str, number: int, cells: tuple[Cell, ...]) -> Session:
+    """The first session of these runs that has not failed yet."""
     attempt = 0
     while True:
-        session = Session(session_key(load, (cell.query for cell in cells), attempt), cells)
+        session = Session(session_key(load, number, (cell.query for cell in cells), attempt), number, cells)
         if not os.path.exists(session.failed_path):  # noqa: PTH110
             return session
         attempt += 1

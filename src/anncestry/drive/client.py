@@ -7,6 +7,7 @@ output, and ends with its input. Imports nothing but the standard library and th
 from __future__ import annotations
 
 import array
+import fcntl
 import gc
 import json
 import os
@@ -14,54 +15,17 @@ import resource
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
+from anncestry.drive.transports import TRANSPORTS, CallError, Transport
+
+VERSION = 2
+"""Of the protocol."""
 OK, ERROR, TIMEOUT = 0, 1, 2
 _SAMPLE = struct.Struct("<IHHqqqQQ")
+_TICKET = struct.Struct("<Q")
 _SPIN_NS = 200_000
-_CONNECT_S = 10.0
-
-Call = Callable[[bytes], bytes]
-
-
-class CallError(Exception):
-    """A request that failed: `timeout` tells a passed deadline from any other failure."""
-
-    def __init__(self, text: str, timeout: bool) -> None:
-        super().__init__(text)
-        self.timeout = timeout
-
-
-def _grpc(transport: dict[str, Any], timeout_s: float) -> Call:
-    """A unary call of raw bytes. One channel a client; the deadline is the only option that a request carries."""
-    import grpc
-
-    channel = grpc.insecure_channel(
-        transport["target"],
-        options=[
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_http_proxy", 0),
-        ],
-    )
-    try:
-        grpc.channel_ready_future(channel).result(timeout=min(timeout_s, _CONNECT_S))
-    except grpc.FutureTimeoutError:
-        raise CallError(f"no connection to {transport['target']}", timeout=True) from None
-    method = channel.unary_unary(transport["method"])
-
-    def call(request: bytes) -> bytes:
-        try:
-            return method(request, timeout=timeout_s)  # type: ignore[no-any-return]
-        except grpc.RpcError as error:
-            code = error.code()
-            raise CallError(f"{code.name}: {error.details()}", code == grpc.StatusCode.DEADLINE_EXCEEDED) from None
-
-    return call
-
-
-TRANSPORTS: dict[str, Callable[[dict[str, Any], float], Call]] = {"grpc": _grpc}
 
 
 def _indices(path: str, clients: int, client: int) -> array.array[int]:
@@ -85,28 +49,61 @@ def _requests(folder: str) -> tuple[memoryview, array.array[int]]:
         return memoryview(file.read()), offsets
 
 
+def _sleep_until(at_ns: int) -> int:
+    """Sleep, and spin for the last moment; returns the time then."""
+    wait_ns = at_ns - time.monotonic_ns()
+    if wait_ns > _SPIN_NS:
+        time.sleep((wait_ns - _SPIN_NS) / 1e9)
+    while (now_ns := time.monotonic_ns()) < at_ns:
+        pass
+    return now_ns
+
+
+def _lags(lags_ns: array.array[int]) -> dict[str, float]:
+    """Nearest-rank p99 and maximum."""
+    ordered = sorted(lags_ns) or [0]
+    return {"lag_p99_ms": ordered[-(-99 * len(ordered) // 100) - 1] / 1e6, "lag_max_ms": ordered[-1] / 1e6}
+
+
 class Client:
     """Runs jobs one after the other, each on a connection of its own."""
+
+    transport: Transport | None = None
 
     def prepare(self, folder: str, client: int) -> None:
         """Connect, prime, and lay everything out in memory: after this only the clock is missing."""
         with open(os.path.join(folder, "job.json")) as file:  # noqa: PTH118
             job = json.load(file)
+        if job["version"] != VERSION:
+            raise ValueError(f"job.json: version {job['version']}, this client reads {VERSION}")
+        if self.transport is not None:
+            self.transport.close()
         self.folder, self.client = folder, client
         data, offsets = _requests(job["requests"])
-        schedule = _indices(os.path.join(folder, "schedule.bin"), job["clients"], client)  # noqa: PTH118
+        self.open = job["loop"] == "open"
+        rows, row = (1, 0) if self.open else (job["clients"], client)
+        schedule = _indices(os.path.join(folder, "schedule.bin"), rows, row)  # noqa: PTH118
         prime = _indices(os.path.join(folder, "prime.bin"), job["clients"], client)  # noqa: PTH118
         wanted = {index: bytes(data[offsets[index] : offsets[index + 1]]) for index in {*schedule, *prime}}
         self.plan = [(index, wanted[index]) for index in schedule]
+        self.due_ns: array.array[int] = array.array("q")
+        if self.open:
+            with open(os.path.join(folder, "due.bin"), "rb") as file:  # noqa: PTH118
+                self.due_ns.frombytes(file.read())
+            if sys.byteorder == "big":
+                self.due_ns.byteswap()
+        self.timeout_s = job["timeout_s"]
         self.duration_ns = None if job["duration_s"] is None else int(job["duration_s"] * 1e9)
         transport = job["transport"]
+        if transport["kind"] not in TRANSPORTS:
+            raise ValueError(f"the Python driver has no transport {transport['kind']}")
         if "targets" in transport:
             transport = {**transport, "target": transport["targets"][client % len(transport["targets"])]}
-        self.call = TRANSPORTS[transport["kind"]](transport, job["timeout_s"])
+        self.transport = TRANSPORTS[transport["kind"]](transport, self.timeout_s)
         self.prime_errors = 0
         for index in prime:
             try:
-                self.call(wanted[index])
+                self.transport.call(wanted[index], self.timeout_s)
             except CallError:
                 self.prime_errors += 1
         # Before the barrier: no client shall start late because it tidies up.
@@ -114,33 +111,65 @@ class Client:
         gc.freeze()
         gc.disable()
 
+    def _closed(self, zero_ns: int) -> Iterator[tuple[int, bytes, int]]:
+        """The requests to be sent and, as each is sent when it is asked for, when they are due."""
+        now = time.monotonic_ns
+        if self.duration_ns is None:
+            for index, request in self.plan:
+                yield index, request, now()
+            return
+        deadline_ns = zero_ns + self.duration_ns
+        while True:
+            for index, request in self.plan:
+                if (due_ns := now()) >= deadline_ns:
+                    return
+                yield index, request, due_ns
+
+    def _arrivals(self, zero_ns: int) -> Iterator[tuple[int, bytes, int]]:
+        """The arrivals that this client takes, each when it is due. A file holds the number of the next one."""
+        ticket = os.open(os.path.join(self.folder, "next.bin"), os.O_RDWR)  # noqa: PTH118
+        try:
+            while True:
+                fcntl.flock(ticket, fcntl.LOCK_EX)
+                (number,) = _TICKET.unpack(os.pread(ticket, _TICKET.size, 0))
+                os.pwrite(ticket, _TICKET.pack(number + 1), 0)
+                fcntl.flock(ticket, fcntl.LOCK_UN)
+                if number >= len(self.due_ns):
+                    return
+                due_ns = zero_ns + self.due_ns[number]
+                _sleep_until(due_ns)
+                yield *self.plan[number % len(self.plan)], due_ns
+        finally:
+            os.close(ticket)
+
     def run(self, zero_ns: int) -> dict[str, Any]:
-        """Send requests from `zero_ns` (CLOCK_MONOTONIC) on, each as soon as the one before is answered."""
-        now, call = time.monotonic_ns, self.call
-        samples: list[tuple[int, int, int, int, bytes]] = []
+        """Send requests from `zero_ns` (CLOCK_MONOTONIC) on, each as soon as it may be sent."""
+        assert self.transport is not None
+        now, call = time.monotonic_ns, self.transport.call
+        samples: list[tuple[int, int, int, int, int, Any]] = []
+        lags_ns = array.array("q")
         errors: dict[str, int] = {}
-        plan, deadline_ns = self.plan, None if self.duration_ns is None else zero_ns + self.duration_ns
-        time.sleep(max(0, zero_ns - now() - _SPIN_NS) / 1e9)
-        while now() < zero_ns:
-            pass
+        timeout_ns, unsent = int(self.timeout_s * 1e9), 0
+        free_ns = _sleep_until(zero_ns)
         cpu_ns = time.process_time_ns()
-        over = False
-        while not over:
-            for index, request in plan:
-                start_ns = now()
-                if deadline_ns is not None and start_ns >= deadline_ns:
-                    over = True
-                    break
+        for index, request, due_ns in self._arrivals(zero_ns) if self.open else self._closed(zero_ns):
+            start_ns = now()
+            lags_ns.append(start_ns - max(due_ns, free_ns) if self.open else start_ns - free_ns)
+            left_ns = due_ns + timeout_ns - start_ns
+            response: Any = None
+            if left_ns <= 0:
+                end_ns, status, text = start_ns, TIMEOUT, "never sent: no client was free until its time was over"
+                unsent += 1
+            else:
                 try:
-                    response = call(request)
-                    end_ns, status = now(), OK
+                    response = call(request, left_ns / 1e9)
+                    end_ns, status, text = now(), OK, ""
                 except CallError as error:
-                    end_ns, status, response = now(), TIMEOUT if error.timeout else ERROR, b""
-                    text = str(error)[:300]
-                    errors[text] = errors.get(text, 0) + 1
-                samples.append((index, status, start_ns - zero_ns, end_ns - start_ns, response))
-            if deadline_ns is None:
-                over = True
+                    end_ns, status, text = now(), TIMEOUT if error.timeout else ERROR, str(error)[:300]
+            if text:
+                errors[text] = errors.get(text, 0) + 1
+            samples.append((index, status, due_ns - zero_ns, start_ns - zero_ns, end_ns - due_ns, response))
+            free_ns = end_ns
         cpu_ns = time.process_time_ns() - cpu_ns
         ended_ns = now()
         gc.enable()
@@ -153,21 +182,24 @@ class Client:
             "rss_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "prime_errors": self.prime_errors,
             "errors": dict(sorted(errors.items())[:20]),
+            "unsent": unsent,
+            "reconnects": self.transport.reconnects,
+            **_lags(lags_ns),
         }
 
-    def _write(self, samples: list[tuple[int, int, int, int, bytes]]) -> None:
+    def _write(self, samples: list[tuple[int, int, int, int, int, Any]]) -> None:
+        assert self.transport is not None
         offset = 0
         base = os.path.join(self.folder, "{}")  # noqa: PTH118
         with (
             open(base.format(f"samples.{self.client}.bin"), "wb") as table,
             open(base.format(f"responses.{self.client}.bin"), "wb") as bodies,
         ):
-            for index, status, start_ns, latency_ns, response in samples:
-                table.write(
-                    _SAMPLE.pack(index, self.client, status, start_ns, start_ns, latency_ns, offset, len(response))
-                )
-                bodies.write(response)
-                offset += len(response)
+            for index, status, due_ns, start_ns, latency_ns, response in samples:
+                body = b"" if response is None else self.transport.pack(response)
+                table.write(_SAMPLE.pack(index, self.client, status, due_ns, start_ns, latency_ns, offset, len(body)))
+                bodies.write(body)
+                offset += len(body)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The driver: keeps client processes, and runs a job on as many of them as it asks for.
+"""The driver: keeps its processes, native or Python, and runs one job after the other on them.
 
 Connect and prime every client, then a barrier (all are told the same future instant), then the clock.
 """
@@ -7,27 +7,35 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from anncestry.drive import build
 from anncestry.errors import ServerError
 
+KINDS = ("native", "python")
 _CHECK_S = 0.5
 _LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: long enough for the word to reach every client before it."""
 
 
 class Driver:
-    """A pool of client processes, started when first needed and kept, so that no run pays for starting them."""
+    """Runs jobs, by the native driver or by the Python one; its processes start when first needed, and are kept.
 
-    def __init__(self) -> None:
-        self._clients: list[subprocess.Popen[str]] = []
+    `kind` is native or python. What only a Python program can send (transport kind sdk) goes by the Python one anyway.
+    """
+
+    def __init__(self, kind: str = "native") -> None:
+        assert kind in KINDS, kind
+        self.kind = kind
+        self._pools: dict[str, _Pool] = {"native": _Native(), "python": _Python()}
 
     def __enter__(self) -> Driver:
         return self
@@ -37,20 +45,9 @@ class Driver:
     ) -> None:
         self.close()
 
-    def _start(self) -> subprocess.Popen[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        return subprocess.Popen(
-            [sys.executable, "-c", "from anncestry.drive.client import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-
     def pids(self) -> list[int]:
         """Process ids of all clients."""
-        return [client.pid for client in self._clients]
+        return [pid for pool in self._pools.values() for pid in pool.pids()]
 
     def run(self, folder: Path, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Run the job in `folder` and write its done.json; returns its content.
@@ -60,41 +57,65 @@ class Driver:
         for the whole: every request has its own.
         """
         job = json.loads((folder / "job.json").read_text())
-        while len(self._clients) < job["clients"]:
-            self._clients.append(self._start())
-        clients = self._clients[: job["clients"]]
-        for number, client in enumerate(clients):
-            self._tell(client, f"job {number} {folder.resolve()}")
-        self._answers(clients, "ready", check)
-        zero_ns = time.monotonic_ns() + _LEAD_NS
-        for client in clients:
-            self._tell(client, f"go {zero_ns}")
-        parts = [json.loads(text) for text in self._answers(clients, "done", check)]
-        done = {"zero_ns": zero_ns, "end_ns": max(part["end_ns"] for part in parts), "clients": parts}
+        kind = "python" if job["transport"]["kind"] == "sdk" else self.kind
+        done = self._pools[kind].run(folder.resolve(), job, check)
         (folder / "done.json").write_text(json.dumps(done))
         return done
 
-    @staticmethod
-    def _tell(client: subprocess.Popen[str], line: str) -> None:
-        assert client.stdin is not None
-        try:
-            client.stdin.write(line + "\n")
-            client.stdin.flush()
-        except BrokenPipeError:
-            raise ServerError(f"a client of the driver died (exit {client.poll()})") from None
+    def close(self) -> None:
+        """End all clients."""
+        for pool in self._pools.values():
+            pool.close()
 
-    def _answers(self, clients: list[subprocess.Popen[str]], word: str, check: Callable[[], None]) -> list[str]:
-        """One line from every client, in their order; each must start with `word`."""
+
+class _Pool:
+    """Processes that are told things by line, and answer by line."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def _start(self, command: list[str]) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        self._processes.append(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        )
+
+    @staticmethod
+    def _tell(process: subprocess.Popen[str], line: str) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise ServerError(f"a client of the driver died (exit {process.poll()})") from None
+
+    def _answers(self, processes: list[subprocess.Popen[str]], word: str, check: Callable[[], None]) -> list[str]:
+        """One line from every process, in their order; each must start with `word`."""
         answers: dict[int, str] = {}
         with selectors.DefaultSelector() as selector:
-            for number, client in enumerate(clients):
-                assert client.stdout is not None
-                selector.register(client.stdout, selectors.EVENT_READ, number)
-            while len(answers) < len(clients):
+            for number, process in enumerate(processes):
+                assert process.stdout is not None
+                selector.register(process.stdout, selectors.EVENT_READ, number)
+            checked = time.monotonic()
+            while len(answers) < len(processes):
                 events = selector.select(timeout=_CHECK_S)
                 try:
-                    if not events:
+                    if time.monotonic() - checked >= _CHECK_S:
                         check()
+                        checked = time.monotonic()
                 except ServerError:
                     self.close()
                     raise
@@ -105,24 +126,92 @@ class Driver:
                     if first != word:
                         self.close()
                         reason = json.loads(rest) if first == "failed" else "it died"
-                        raise ServerError(f"client {event.data} of the driver failed: {reason}")
+                        raise ServerError(self._complaint(event.data, reason))
                     answers[event.data] = rest
-        return [answers[number] for number in range(len(clients))]
+        return [answers[number] for number in range(len(processes))]
+
+    def _complaint(self, number: int, reason: str) -> str:
+        return f"client {number} of the driver failed: {reason}"
 
     def close(self) -> None:
-        """End all clients: their input ends, and whoever does not heed that is killed by pid."""
-        for client in self._clients:
-            if client.stdin:
+        """End all processes: their input ends, and whoever does not heed that is killed by pid."""
+        for process in self._processes:
+            if process.stdin:
                 try:
-                    client.stdin.close()
+                    process.stdin.close()
                 except BrokenPipeError:
                     pass
-        for client in self._clients:
+        for process in self._processes:
             try:
-                client.wait(timeout=1)
+                process.wait(timeout=1)
             except subprocess.TimeoutExpired:
-                client.kill()
-                client.wait()
-            if client.stdout:
-                client.stdout.close()
-        self._clients = []
+                process.kill()
+                process.wait()
+            if process.stdout:
+                process.stdout.close()
+        self._processes = []
+
+
+class _Native(_Pool):
+    """One process for all clients, from `build`."""
+
+    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+        if not self._processes:
+            self._start([str(build.programs().driver)])
+        (process,) = self._processes
+        self._tell(process, f"job {folder}")
+        self._answers([process], "ready", check)
+        self._tell(process, f"go {time.monotonic_ns() + _LEAD_NS}")
+        (text,) = self._answers([process], "done", check)
+        return json.loads(text)  # type: ignore[no-any-return]
+
+    def _complaint(self, number: int, reason: str) -> str:
+        return reason if " of the driver " in reason else f"the native driver failed: {reason}"
+
+
+class _Python(_Pool):
+    """A process for each client, of this interpreter."""
+
+    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+        while len(self._processes) < job["clients"]:
+            self._start([sys.executable, "-c", "from anncestry.drive.client import main; main()"])
+        (folder / "next.bin").write_bytes(bytes(8))
+        clients = self._processes[: job["clients"]]
+        for number, client in enumerate(clients):
+            self._tell(client, f"job {number} {folder}")
+        self._answers(clients, "ready", check)
+        zero_ns = time.monotonic_ns() + _LEAD_NS
+        for client in clients:
+            self._tell(client, f"go {zero_ns}")
+        parts = [json.loads(text) for text in self._answers(clients, "done", check)]
+        sums = ("cpu_s", "rss_peak_mib", "unsent", "reconnects")
+        return {
+            "zero_ns": zero_ns,
+            "end_ns": max(part["end_ns"] for part in parts),
+            "driver": {"kind": "python", "python": platform.python_version()},
+            **{name: sum(part[name] for part in parts) for name in sums},
+            # The worst client's: no client shall hide behind the others.
+            **{name: max(part[name] for part in parts) for name in ("lag_p99_ms", "lag_max_ms")},
+            "gc_pause_max_ms": 0.0,
+            "gap_max_ms": None,
+            "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
+        }
+
+
+def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
+    """What a record says of the client: `runs` are the facts of each run's outcome, `sent` the requests of them all."""
+    worst = (
+        "rss_peak_mib",
+        "lag_p99_ms",
+        "lag_max_ms",
+        "queued_p99_ms",
+        "queued_max_ms",
+        "gc_pause_max_ms",
+        "gap_max_ms",
+    )
+    return {
+        "driver": runs[0]["driver"] if runs else None,
+        "cpu_us_per_query": 1e6 * sum(run["cpu_s"] for run in runs) / max(1, sent),
+        **{name: max((run[name] for run in runs if run[name] is not None), default=None) for name in worst},
+        **{name: sum(run[name] for run in runs) for name in ("unsent", "reconnects")},
+    }

@@ -1,14 +1,38 @@
 """The job folder: what the driver is given, and what it leaves.
 
 Given
-  job.json        transport {kind, target, method; targets if client i takes the (i mod n)-th of them}; clients;
-                  count or duration_s; timeout_s
+  job.json        version; transport (below); clients; loop: closed or open; duration_s (null: by count); timeout_s
   requests.bin    request bytes, one after the other; requests.idx their n+1 offsets (uint64)
-  schedule.bin    uint32, clients × length: the requests that each client sends, in order (over again, if by time)
+  schedule.bin    uint32. Closed loop: clients × length, the requests that each client sends, in order (over again, if
+                  by time). Open loop: one row for all, arrival i is request i modulo its length
+  due.bin         open loop only: int64, the arrivals' due times in nanoseconds from the clock's zero, ascending
   prime.bin       uint32, clients × length: requests sent by each client before the clock starts, in no sample
 Left
   samples.C.bin   one SAMPLE for each request of client C; responses.C.bin the response bytes they point into
-  done.json       the clock's zero (CLOCK_MONOTONIC), CPU and memory of each client, error texts
+  done.json       the clock's zero (CLOCK_MONOTONIC) and the driver's facts (below)
+
+Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several
+  grpc            `method`: unary; request and response are the messages' bytes
+  http            `method`, `path`, `headers`: HTTP/1.1, kept alive; request and response are bodies; status ≥ 400 fails
+  mysql           `user`, `password_env`, `database`, `init` (statements): a request is a COM_QUERY's text, or a whole
+                  packet with its header if `raw`; a response the packets that answer it, with their headers
+  sdk             `module`, `options`: a Python client library; see `client`
+
+Closed loop: a client sends its next request when the last is answered; `due_ns` is when it does. Open loop: clients
+are connections that take the arrivals in order, each when it is free, and send it when it is due: what an arrival
+waits for a connection is part of its latency. A request's time is over `timeout_s` after it was due; one that no
+connection was free for until then is a TIMEOUT that was never sent (`unsent` counts them): late is never left out.
+No request is sent twice; after a lost connection the next request connects anew.
+
+Facts in done.json
+  zero_ns, end_ns                 CLOCK_MONOTONIC
+  driver                          kind, and what it was built from
+  cpu_s, rss_peak_mib             of all clients, while the clock ran
+  lag_p99_ms, lag_max_ms          how long after it could have, being due and a connection free, a request was sent
+  queued_p99_ms, queued_max_ms    open loop: how long after it was due, for whatever reason
+  unsent, reconnects
+  gc_pause_max_ms, gap_max_ms     the driver's own longest pause for garbage; longest time it was not scheduled
+  clients                         each: samples, prime_errors, errors (text → count)
 
 All numbers are little-endian. The layout needs nothing but a standard library, so that a driver in another language
 can take the place of this one.
@@ -24,10 +48,10 @@ from typing import Any
 
 import numpy as np
 
-from anncestry.drive.client import ERROR, OK, TIMEOUT
+from anncestry.drive.client import ERROR, OK, TIMEOUT, VERSION
 from anncestry.errors import DataError
 
-__all__ = ["ERROR", "OK", "SAMPLE", "TIMEOUT", "Outcome", "read_outcome", "write_job", "write_requests"]
+__all__ = ["ERROR", "OK", "SAMPLE", "TIMEOUT", "VERSION", "Outcome", "read_outcome", "write_job", "write_requests"]
 
 SAMPLE = np.dtype(
     [
@@ -74,18 +98,30 @@ def write_job(
     prime: np.ndarray,
     timeout_s: float,
     duration_s: float | None = None,
+    due_ns: np.ndarray | None = None,
 ) -> None:
     """Write a job for `driver`: `schedule` and `prime` are uint32 (clients, length) indices into the requests.
 
-    Without `duration_s` every client sends its row once; with it, each goes round its row until the time is over.
+    Closed loop: without `duration_s` every client sends its row once; with it, each goes round its row until the time
+    is over. Open loop: `due_ns` (int64, ascending) are the arrivals that all clients share, and `schedule` is one row,
+    (length,) or (1, length), gone round by them; the number of clients is that of the rows of `prime`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if due_ns is not None:
+        assert duration_s is None, "the arrivals say how long an open loop is"
+        assert schedule.ndim == 1 or len(schedule) == 1, "one schedule for all clients"
+        assert (np.diff(due_ns) >= 0).all(), "arrivals in ascending order"
+        due_ns.astype("<i8").tofile(folder / "due.bin")
+    else:
+        assert len(schedule) == len(prime)
     schedule.astype("<u4").tofile(folder / "schedule.bin")
     prime.astype("<u4").tofile(folder / "prime.bin")
     job = {
+        "version": VERSION,
         "transport": transport,
         "requests": str(requests.resolve()),
-        "clients": int(schedule.shape[0]),
+        "clients": len(prime),
+        "loop": "closed" if due_ns is None else "open",
         "duration_s": duration_s,
         "timeout_s": timeout_s,
     }
@@ -107,7 +143,11 @@ def read_outcome(folder: Path) -> Outcome:
         data = (folder / f"responses.{client}.bin").read_bytes()
         samples.append(part)
         responses += _slices(data, part["offset"].tolist(), part["size"].tolist())
-    return Outcome(np.concatenate(samples) if samples else np.empty(0, SAMPLE), responses, facts)
+    table = np.concatenate(samples) if samples else np.empty(0, SAMPLE)
+    queued_ms = np.sort(table["start_ns"] - table["due_ns"]) / 1e6
+    facts["queued_p99_ms"] = float(np.quantile(queued_ms, 0.99, method="inverted_cdf")) if len(queued_ms) else 0.0
+    facts["queued_max_ms"] = float(queued_ms[-1]) if len(queued_ms) else 0.0
+    return Outcome(table, responses, facts)
 
 
 def _slices(data: bytes, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:

@@ -81,6 +81,22 @@ def member_gates(server: Server, when: str) -> tuple[dict[str, dict[str, Any]], 
     return facts, [gates.members(facts, problem, when), *([limited] if limited else [])]
 
 
+def copies_gates(spec: Mapping[str, Any], probe: Probe, vectors: Vectors) -> list[Gate]:
+    """On a stored index, where nothing is in flight: what the nodes count adds up, if they do count."""
+    counts = [placed.rows for placed in probe.placement if placed.rows is not None]
+    return [gates.copies(sum(counts), len(vectors.base), spec["topology"]["replicas"])] if counts else []
+
+
+def counted_since(
+    before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Differences of running totals, by member and name."""
+    return {
+        member: {name: value - before.get(member, {}).get(name, 0.0) for name, value in totals.items()}
+        for member, totals in after.items()
+    }
+
+
 def artifact_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """What was run, as later records quote it."""
     return {

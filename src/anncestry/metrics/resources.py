@@ -182,3 +182,39 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
         "io_read_mib": used["io_read_mib"],
         "io_write_mib": used["io_write_mib"],
     }
+
+
+_SUMS = ("wall_s", "cpu_s", "io_read_mib", "io_write_mib")
+_PEAKS = ("cpu_peak_pct", "rss_peak_mib")
+
+
+def over_runs(table: pa.Table, phase: str, windows: Sequence[tuple[float, float]]) -> dict[str, dict[str, Any]]:
+    """What each group used in all runs together: group → `phase` → as `attribute` says.
+
+    `table` has a column `run` beside COLUMNS; run number r lasted `windows[r]`. Each run is attributed by itself: its
+    server, and its machine's clock, may be others than those of the run before. Seconds and IO are sums, peaks the
+    highest, averages weighted by the length of the runs.
+    """
+    runs = [
+        by_group(table.filter(pa.compute.equal(table["run"], number)), {phase: [window]})
+        for number, window in enumerate(windows)
+    ]
+    found: dict[str, dict[str, dict[str, Any]]] = {group: {} for run in runs for group in run}
+    for group, phases in found.items():
+        parts = [run[group][phase] for run in runs if phase in run[group]]
+        if parts:
+            phases[phase] = _merge(parts)
+    return found
+
+
+def _merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    weights = np.array([part["wall_s"] for part in parts])
+    weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(parts), 1 / len(parts))
+    merged: dict[str, Any] = {}
+    for name in parts[0]:
+        values = np.array([part[name] for part in parts])
+        if name in _SUMS:
+            merged[name] = float(values.sum())
+        else:
+            merged[name] = float(values.max() if name in _PEAKS else values @ weights)
+    return merged

@@ -40,7 +40,13 @@ _SOURCES = {
         "provenance/gates.py",
         "provenance/platform.py",
     ],
-    "query": ["measure/session.py", "metrics/latency.py"],
+    "query": [
+        "measure/session.py",
+        "measure/schedule.py",
+        "measure/keep.py",
+        "measure/publish.py",
+        "metrics/latency.py",
+    ],
     "recall": ["measure/recall.py", "metrics/recall.py", "datasets/distance.py", "datasets/idlists.py"],
 }
 

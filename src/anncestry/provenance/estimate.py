@@ -174,24 +174,23 @@ class _Guesser:
         return Guess.of(load_s, near.spread, near.basis).plus(around_s)
 
     def _session(self, cells: Sequence[Cell]) -> Guess:
-        """One server; every run of every cell, and what comes with each run."""
+        """One server; one run of every cell, and what comes with each run."""
         up_s, run_s, server = self._overhead(cells[0])
         parts = [self._cell(cell) for cell in cells]
-        runs = sum(self._workload(cell)["runs"] for cell in cells)
         said = [basis for basis, _ in Counter(part.basis for part in parts).most_common()]
         if not any(basis.startswith(server) for basis in said):
             said.append(server)
         whole = f"{'; '.join(said[:2])}; …" if len(said) > 2 else "; ".join(said)
         cells_s, low_s, high_s = _totals(parts)
-        return Guess(cells_s, low_s, high_s, whole).plus(up_s + runs * run_s)
+        return Guess(cells_s, low_s, high_s, whole).plus(up_s + len(cells) * run_s)
 
     def _cell(self, cell: Cell) -> Guess:
-        """The runs of one cell: by time as long as asked, by count as long as its queries took."""
+        """A run of one cell: by time as long as asked, by count as long as its queries took."""
         work = self._workload(cell)
         duration_s = work.get("duration_s")
         if duration_s is not None:
-            return Guess.of(work["runs"] * duration_s, "same", "the duration that is asked")
-        sent = work["runs"] * math.ceil(work["queries"] / work["clients"])
+            return Guess.of(duration_s, "same", "the duration that is asked")
+        sent = math.ceil(work["queries"] / work["clients"])
         near = self._near("query", cell)
         mean_ms = None if near is None else _float(near.body, "summary", "mean_ms", "value")
         if near is None or mean_ms is None:
@@ -209,22 +208,27 @@ class _Guesser:
         near = self._near("query", cell)
         if near is None:
             return _SERVER_UP_S, _RUN_OVERHEAD_S, f"{NOTHING}: {_time(_SERVER_UP_S)} for a server"
-        server = near.body.get("server", {})
-        up_s = sum(_floats(server.get("start_s"))) + sum(_floats(server.get("open_s")))
-        key = str(near.body.get("session", {}).get("key"))
+        rounds = near.body.get("rounds", [])
+        up_s = statistics.fmean(map(_coming_up_s, rounds)) if rounds else 0.0
+        key = str(near.body.get("key"))
         if key not in self._overheads:
-            self._overheads[key] = (up_s or _SERVER_UP_S, self._around_run(near.body, up_s))
+            self._overheads[key] = (up_s or _SERVER_UP_S, self._around_run(near.body))
         return (*self._overheads[key], near.basis)
 
-    def _around_run(self, body: Mapping[str, Any], up_s: float) -> float:
-        whole_s = _float(body, "server", "up_s")
-        session = body.get("session", {})
-        members = [other for other in self._beside(body) if other.get("session", {}).get("key") == session.get("key")]
-        if whole_s is None or len(members) != session.get("cells"):
-            return _RUN_OVERHEAD_S
-        busy_s = sum(_float(other, "resources", "server", "query", "wall_s") or 0.0 for other in members)
-        runs = sum(int(other["spec"]["workload"]["runs"]) for other in members)
-        return max(0.0, whole_s - up_s - busy_s) / runs
+    def _around_run(self, body: Mapping[str, Any]) -> float:
+        """Seconds around a run: what its session's server was up beyond coming up and measuring, shared by its runs."""
+        around: list[float] = []
+        for number, own in enumerate(body.get("rounds", [])):
+            whole_s, session = _float(own, "up_s"), own.get("session", {})
+            lengths = [
+                end_s - start_s
+                for other in self._beside(body)
+                for start_s, end_s in other.get("windows_s", [])[number : number + 1]
+                if _session_of(other, number) == session.get("key")
+            ]
+            if whole_s is not None and lengths and len(lengths) == session.get("cells"):
+                around.append(max(0.0, whole_s - _coming_up_s(own) - sum(lengths)) / len(lengths))
+        return statistics.fmean(around) if around else _RUN_OVERHEAD_S
 
     def _beside(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """All query records of the dataset, system and topology of one."""
@@ -347,6 +351,17 @@ def _float(body: Any, *steps: str) -> float | None:
     for step in steps:
         body = body.get(step) if isinstance(body, Mapping) else None
     return float(body) if isinstance(body, int | float) and not isinstance(body, bool) else None
+
+
+def _coming_up_s(round_: Mapping[str, Any]) -> float:
+    """Seconds that the server of a run took until it was searchable."""
+    return sum(_floats(round_.get("start_s"))) + sum(_floats(round_.get("open_s")))
+
+
+def _session_of(body: Mapping[str, Any], number: int) -> str | None:
+    """Key of the session that measured a run."""
+    rounds = body.get("rounds", [])
+    return rounds[number]["session"]["key"] if number < len(rounds) else None
 
 
 def _floats(value: Any) -> list[float]:

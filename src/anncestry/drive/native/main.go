@@ -1,0 +1,265 @@
+// The native driver: anncestry's job folders (see protocol.py), sent by a few threads that each drive many connections.
+//
+// Commands on standard input: "job FOLDER" connects, primes and answers "ready"; "go T0" starts the clock at T0
+// (CLOCK_MONOTONIC, nanoseconds) and answers "done FACTS". Either may answer "failed REASON". It ends with its input.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// version is stamped by the build: the digest of these sources.
+var version = "unknown"
+
+const heapBytes = 768 << 20
+
+func newWire(t *transport, timeoutS float64) (wire, error) {
+	switch t.Kind {
+	case "grpc":
+		return newGRPC(t, timeoutS), nil
+	case "http":
+		return newHTTP(t)
+	case "mysql":
+		return newMySQL(t)
+	}
+	return nil, fmt.Errorf("the native driver has no transport %q", t.Kind)
+}
+
+// clientFacts and facts are what done.json says; protocol.py describes it.
+type clientFacts struct {
+	Samples     int            `json:"samples"`
+	PrimeErrors int            `json:"prime_errors"`
+	Errors      map[string]int `json:"errors"`
+}
+
+type facts struct {
+	ZeroNs    int64             `json:"zero_ns"`
+	EndNs     int64             `json:"end_ns"`
+	Driver    map[string]string `json:"driver"`
+	Threads   int               `json:"threads"`
+	CPUS      float64           `json:"cpu_s"`
+	BusyPct   float64           `json:"busy_pct"`
+	RSSPeak   float64           `json:"rss_peak_mib"`
+	LagP99    float64           `json:"lag_p99_ms"`
+	LagMax    float64           `json:"lag_max_ms"`
+	Unsent    int               `json:"unsent"`
+	Reconnect int               `json:"reconnects"`
+	GCPause   float64           `json:"gc_pause_max_ms"`
+	GapMax    float64           `json:"gap_max_ms"`
+	Spilled   float64           `json:"spilled_mib"`
+	Clients   []clientFacts     `json:"clients"`
+}
+
+// run is one job, prepared.
+type run struct {
+	job   *job
+	spool *spool
+	loops []*loop
+	next  atomic.Int64
+}
+
+func prepare(folder string) (*run, error) {
+	j, err := readJob(folder)
+	if err != nil {
+		return nil, err
+	}
+	to := make([]address, max(1, len(j.Transport.Targets)))
+	for number := range to {
+		if to[number], err = resolve(j.Transport.target(number)); err != nil {
+			return nil, err
+		}
+	}
+	if j.Threads <= 0 {
+		j.Threads = max(1, runtime.NumCPU()/2)
+	}
+	j.Threads = min(j.Threads, j.Clients)
+	r := &run{job: j, spool: newSpool()}
+	for range j.Threads {
+		l, err := newLoop(j, to, &r.next)
+		if err != nil {
+			return nil, err
+		}
+		r.loops = append(r.loops, l)
+	}
+	for number := range j.Clients {
+		if err := r.loops[number%j.Threads].add(number, r.spool); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range r.loops {
+		go l.work()
+	}
+	var failure error
+	for _, l := range r.loops {
+		if err := <-l.ready; err != nil && failure == nil {
+			failure = err
+		}
+	}
+	if failure != nil {
+		r.close()
+		return nil, failure
+	}
+	runtime.GC() // before the barrier, and then only if memory runs short
+	return r, nil
+}
+
+func (r *run) measure(zero int64) (*facts, error) {
+	var before, after debug.GCStats
+	debug.ReadGCStats(&before)
+	stop, gap := watch()
+	for _, l := range r.loops {
+		l.start <- zero
+	}
+	sleepUntil(zero)
+	cpu := cpuSeconds(unix.RUSAGE_SELF)
+	for _, l := range r.loops {
+		<-l.done
+	}
+	f := &facts{ZeroNs: zero, Driver: map[string]string{"kind": "native", "sources": version, "go": runtime.Version()[2:]},
+		Threads: len(r.loops)}
+	f.CPUS = cpuSeconds(unix.RUSAGE_SELF) - cpu
+	close(stop)
+	f.GapMax = float64(<-gap) / 1e6
+	debug.ReadGCStats(&after)
+	f.GCPause = longest(&before, &after)
+	f.RSSPeak = peakRSS()
+	clients := make([]clientFacts, r.job.Clients)
+	var lag histogram
+	for _, l := range r.loops {
+		if l.err != nil {
+			return nil, l.err
+		}
+		f.EndNs = max(f.EndNs, l.ended)
+		f.Unsent += l.unsent
+		if lasted := float64(l.ended-zero) / 1e9; lasted > 0 {
+			f.BusyPct = max(f.BusyPct, 100*l.cpu/lasted)
+		}
+		lag.merge(&l.lag)
+		for _, c := range l.clients {
+			f.Reconnect += c.reconnects
+			clients[c.number] = clientFacts{c.count, c.primeErrors, c.errors}
+		}
+	}
+	f.Clients = clients
+	f.LagP99, f.LagMax = float64(lag.quantile(0.99))/1e6, float64(lag.max)/1e6
+	r.spool.drain(0)
+	if r.spool.err != nil {
+		return nil, r.spool.err
+	}
+	f.Spilled = float64(r.spool.spilled) / (1 << 20)
+	for _, l := range r.loops {
+		for _, c := range l.clients {
+			for _, s := range []*stream{c.samples, c.responses} {
+				if err := s.close(); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return f, nil
+}
+
+func (r *run) close() {
+	for _, l := range r.loops {
+		close(l.start)
+		<-l.done
+		l.close()
+		for _, c := range l.clients {
+			c.samples.file.Close()
+			c.responses.file.Close()
+		}
+	}
+	close(r.spool.wake)
+}
+
+func longest(before, after *debug.GCStats) float64 {
+	var pause time.Duration
+	for i := range min(int(after.NumGC-before.NumGC), len(after.Pause)) {
+		pause = max(pause, after.Pause[i])
+	}
+	return float64(pause) / 1e6
+}
+
+// watch sleeps in a thread of its own, over and over, and tells by how much it was woken too late at worst: what the
+// machine did not let this process do.
+func watch() (chan struct{}, chan int64) {
+	const pause = 5_000_000
+	stop, told := make(chan struct{}), make(chan int64, 1)
+	go func() {
+		runtime.LockOSThread()
+		exactTimers()
+		var worst int64
+		for {
+			select {
+			case <-stop:
+				told <- worst
+				return
+			default:
+			}
+			at := clock() + pause
+			sleepUntil(at)
+			worst = max(worst, clock()-at)
+		}
+	}()
+	return stop, told
+}
+
+func main() {
+	debug.SetMemoryLimit(heapBytes)
+	debug.SetGCPercent(-1) // garbage is collected between runs, and within one only at the limit
+	runtime.GOMAXPROCS(runtime.NumCPU() + 4)
+	lines := make(chan string)
+	go func() {
+		input := bufio.NewScanner(os.Stdin)
+		for input.Scan() {
+			lines <- input.Text()
+		}
+		os.Exit(0)
+	}()
+	var current *run
+	for line := range lines {
+		word, rest, _ := strings.Cut(line, " ")
+		answer := ""
+		var err error
+		switch word {
+		case "job":
+			if current != nil {
+				current.close()
+			}
+			if current, err = prepare(rest); err == nil {
+				answer = "ready"
+			}
+		case "go":
+			var zero int64
+			if zero, err = strconv.ParseInt(rest, 10, 64); err == nil && current != nil {
+				var f *facts
+				if f, err = current.measure(zero); err == nil {
+					var text []byte
+					if text, err = json.Marshal(f); err == nil {
+						answer = "done " + string(text)
+						err = os.WriteFile(filepath.Join(current.job.folder, "done.json"), text, 0o666)
+					}
+				}
+			}
+		default:
+			err = fmt.Errorf("unknown command %q", word)
+		}
+		if err != nil {
+			text, _ := json.Marshal(err.Error())
+			answer = "failed " + string(text)
+		}
+		fmt.Println(answer)
+	}
+}

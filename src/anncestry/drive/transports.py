@@ -1,0 +1,175 @@
+"""The transports of the Python client: each connects, and gives a function from request bytes to response bytes.
+
+Imports nothing but the standard library and, when asked for, the transport's own library.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+_CONNECT_S = 10.0
+
+Call = Callable[[bytes, float], Any]
+"""Request and seconds that are left for it → response."""
+
+
+class CallError(Exception):
+    """A request that failed: `timeout` tells a passed deadline from any other failure."""
+
+    def __init__(self, text: str, timeout: bool) -> None:
+        super().__init__(text)
+        self.timeout = timeout
+
+
+class Transport:
+    """A connection. `pack` turns what `call` returned into response bytes, after the clock."""
+
+    reconnects = 0
+
+    def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
+        """Connect, within `timeout_s`; CallError if that fails."""
+
+    def call(self, request: bytes, timeout_s: float) -> Any:
+        """Send one request and wait for its answer; CallError if it fails."""
+        raise NotImplementedError
+
+    def pack(self, response: Any) -> bytes:
+        """The response as bytes."""
+        return response  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class Grpc(Transport):
+    """Unary calls of raw bytes. One channel a client; the deadline is the only option that a request carries."""
+
+    def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
+        import grpc
+
+        self._grpc = grpc
+        self._channel = grpc.insecure_channel(
+            transport["target"],
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.enable_http_proxy", 0),
+            ],
+        )
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=min(timeout_s, _CONNECT_S))
+        except grpc.FutureTimeoutError:
+            self._channel.close()
+            raise CallError(f"no connection to {transport['target']}", timeout=True) from None
+        self._method = self._channel.unary_unary(transport["method"])
+        self._lost = False
+        self._channel.subscribe(self._on_state)
+
+    def _on_state(self, state: Any) -> None:
+        if state is not self._grpc.ChannelConnectivity.READY:
+            self._lost = True
+        elif self._lost:
+            self._lost = False
+            self.reconnects += 1
+
+    def call(self, request: bytes, timeout_s: float) -> bytes:
+        """Send the message, receive the message."""
+        try:
+            return self._method(request, timeout=timeout_s)  # type: ignore[no-any-return]
+        except self._grpc.RpcError as error:
+            code = error.code()
+            late = code == self._grpc.StatusCode.DEADLINE_EXCEEDED
+            raise CallError(f"{code.name}: {error.details()}", late) from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+class Http(Transport):
+    """HTTP/1.1, one connection kept alive; request and response are bodies."""
+
+    def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
+        host, _, port = transport["target"].rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._method, self._path = transport["method"], transport["path"]
+        self._headers = dict(transport.get("headers") or {})
+        self._connection: http.client.HTTPConnection | None = None
+        self._connect(min(timeout_s, _CONNECT_S))
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise CallError(
+                f"no connection to {self._host}:{self._port}: {error}", isinstance(error, TimeoutError)
+            ) from None
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        return connection
+
+    def call(self, request: bytes, timeout_s: float) -> bytes:
+        """Send the body, receive the body."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connect(timeout_s)
+            self.reconnects += 1
+        connection.sock.settimeout(timeout_s)
+        try:
+            connection.request(self._method, self._path, request, self._headers)
+            response = connection.getresponse()
+            body = response.read()
+        except TimeoutError:
+            self.close()
+            raise CallError("timeout", timeout=True) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise CallError(f"{type(error).__name__}: {error}", timeout=False) from None
+        if response.will_close:
+            self.close()
+        if response.status >= 400:
+            raise CallError(f"HTTP {response.status}: {body[:200].decode(errors='replace')}", timeout=False)
+        return body
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Sdk(Transport):
+    """A database's own client library, for what a Python program sees.
+
+    `module` has `connect(target, options, timeout_s)`, which returns a function from query bytes (float32) to the
+    library's result with ids and distances taken out of it, as two sequences. A response is, little-endian, their
+    number n (uint32), n ids (int64), n distances (float64).
+    """
+
+    def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
+        module = importlib.import_module(transport["module"])
+        self._search = module.connect(transport["target"], transport["options"], timeout_s)
+
+    def call(self, request: bytes, timeout_s: float) -> Any:
+        """What the library finds."""
+        started = time.monotonic()
+        try:
+            return self._search(request)
+        except Exception as error:
+            late = time.monotonic() - started >= timeout_s
+            raise CallError(f"{type(error).__name__}: {error}", late) from None
+
+    def pack(self, response: Any) -> bytes:
+        """Number, ids, distances."""
+        ids, distances = response
+        return struct.pack(f"<I{len(ids)}q{len(ids)}d", len(ids), *ids, *distances)
+
+
+TRANSPORTS: dict[str, type[Transport]] = {"grpc": Grpc, "http": Http, "sdk": Sdk}

@@ -1,0 +1,220 @@
+"""A run after its clock has stopped: its answers decoded and judged, its samples and its record written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from anncestry.datasets.distance import pair_distances
+from anncestry.datasets.metadata import matches
+from anncestry.drive import protocol
+from anncestry.engines.base import Engine
+from anncestry.measure import answers as decoding
+from anncestry.measure.vectors import Choice, Vectors
+from anncestry.metrics.resources import by_group
+from anncestry.provenance import gates, records
+from anncestry.provenance.gates import Gate
+
+_CHECKED_QUERIES = 200
+_NEARBY_S = 0.6
+
+
+@dataclass
+class Run:
+    """One run of one cell while it is measured: `window_s` its start and end on the clock of `time.monotonic`."""
+
+    key: str
+    spec: Mapping[str, Any]
+    number: int
+    folder: Path
+    choice: Choice
+    window_s: tuple[float, float] | None = None
+    counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
+    failure: str | None = None
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """The workload part of the spec."""
+        return self.spec["workload"]  # type: ignore[no-any-return]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return str(self.workload["name"])
+
+    @property
+    def job(self) -> Path:
+        """The driver's folder."""
+        return self.folder / "job"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the runs of a session have in common once it is over.
+
+    `gates` judge the server, `settings` its settings at each search effort, `counted` holds the server's own counts of
+    what passes a filter (by the filter's repr), `facts` goes into every record, `inputs` names its sources.
+    """
+
+    engine: Engine
+    vectors: Vectors
+    gates: Sequence[Gate]
+    settings: Mapping[int, Sequence[Gate]]
+    counted: Mapping[str, int]
+    waited_s: float
+    resources: pa.Table
+    facts: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+
+
+@dataclass
+class _Judged:
+    """What was found wrong, and right, with the answers of a run."""
+
+    errors: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
+    good: int = 0
+    wrong: int = 0
+    violated: int = 0
+    returned: int = 0
+    worst: float = 0.0
+    checked: int = 0
+
+    def count_errors(self, found: Mapping[str, int]) -> None:
+        for text, count in found.items():
+            self.errors[text] = self.errors.get(text, 0) + count
+
+
+def keep(run: Run, context: Context, measured_dir: Path) -> None:
+    """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
+    assert run.window_s is not None
+    work, vectors = run.workload, context.vectors
+    k, wanted = work["k"], work.get("filter")
+    passes: NDArray[np.bool_] | None = None
+    matching: int | None = None
+    if wanted is not None:
+        passes = matches(wanted, np.asarray(vectors.category), np.asarray(vectors.price))
+        matching = int(passes.sum())
+    outcome = protocol.read_outcome(run.job)
+    clients = outcome.facts["clients"]
+    judged = _Judged()
+    for client in clients:
+        judged.count_errors(client["errors"])
+    samples = outcome.samples
+    answered = decoding.decode(context.engine, outcome.responses, samples["status"], k, vectors.metric)
+    judged.count_errors(answered.errors)
+    judged.sent, judged.good = len(samples), int((answered.status == protocol.OK).sum())
+    judged.wrong = decoding.wrong_counts(answered, len(vectors.base), k if matching is None else min(k, matching))
+    if passes is not None:
+        judged.violated, judged.returned = decoding.violations(answered, passes)
+    rows = run.choice.measured[samples["query"]]
+    judged.worst, judged.checked = _distance_error(vectors, rows, answered)
+
+    nearby = _near(context.resources, run.window_s, run.number)
+    others = by_group(nearby, {"query": [run.window_s]})["other"]["query"]
+    found = [
+        *context.gates,
+        *context.settings[work["ef_search"]],
+        gates.alone(context.waited_s, others["cpu_avg_pct"]),
+        gates.answered(judged.good, judged.sent),
+        gates.result_count(judged.wrong, judged.good, k, matching),
+        gates.distances(judged.worst, judged.checked),
+        gates.primed(sum(client["prime_errors"] for client in clients)),
+    ]
+    selectivity = None
+    if matching is not None:
+        counted = context.counted[repr(wanted)]
+        selectivity = counted / len(vectors.base)
+        found.append(gates.selectivity(counted, matching, len(vectors.base)))
+        found.append(gates.filtered(judged.violated, judged.returned, selectivity))
+    samples_path, resources_path = run.folder / "samples.parquet", run.folder / "resources.parquet"
+    parquet.write_table(_samples_table(run.number, rows, samples, answered), samples_path, compression="zstd")
+    parquet.write_table(nearby, resources_path, compression="zstd")
+    records.write_record(
+        run.folder / "record.json",
+        stage="run",
+        key=run.key,
+        spec=run.spec,
+        body={
+            "run": run.number,
+            "window_s": list(run.window_s),
+            **gates.verdict(found),
+            "failures": judged.errors,
+            "counters": run.counters,
+            "selectivity": selectivity,
+            "client": {
+                "warmup_source": run.choice.warmup_source,
+                "requests": judged.sent,
+                **{name: value for name, value in outcome.facts.items() if name != "clients"},
+            },
+            **context.facts,
+        },
+        inputs=context.inputs,
+        outputs={"samples": samples_path, "resources": resources_path},
+    )
+    shutil.rmtree(run.job)
+    for leftover in ("requests.bin", "requests.idx"):
+        (run.folder / leftover).unlink(missing_ok=True)
+    # Kept apart from the session: a run that is measured stays so, whatever becomes of the others.
+    kept = measured_dir / run.key / f"run-{run.number}"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(run.folder, kept)
+
+
+def _distance_error(vectors: Vectors, rows: NDArray[np.int64], answered: decoding.Answers) -> tuple[float, int]:
+    """Largest relative difference of reported from exact distances, on up to 200 queries; and of how many."""
+    chosen = np.flatnonzero(answered.status == protocol.OK)
+    _, first = np.unique(rows[chosen], return_index=True)
+    chosen = chosen[first][:_CHECKED_QUERIES]
+    ids = answered.ids[chosen]
+    known = (ids >= 0) & (ids < len(vectors.base))
+    query_rows = np.repeat(rows[chosen], ids.shape[1]).reshape(ids.shape)[known]
+    exact = pair_distances(vectors.base, vectors.queries, ids[known], query_rows, vectors.metric)
+    reported = answered.distances[chosen][known]
+    if not len(exact):
+        return 0.0, 0
+    if not np.isfinite(reported).all():
+        return float("inf"), len(exact)
+    # Cosine distances cancel near 0: their error is absolute, of the order of the terms, which are about 1.
+    scale = np.maximum(np.abs(exact), 1.0 if vectors.metric == "cosine" else 1e-9)
+    return float((np.abs(reported - exact) / scale).max()), len(exact)
+
+
+def _samples_table(run: int, rows: NDArray[np.int64], samples: NDArray[Any], answered: decoding.Answers) -> pa.Table:
+    """Raw per-query data of a run; `query` is a row of the dataset's queries, `status` 0 ok, 1 error, 2 timeout."""
+    kept = answered.ids != -1
+    offsets = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int32)
+    return pa.table(
+        {
+            "run": pa.array(np.full(len(rows), run, np.uint8)),
+            "client": pa.array(samples["client"].astype(np.uint16)),
+            "query": pa.array(rows.astype(np.uint32)),
+            "due_ns": pa.array(samples["due_ns"].astype(np.int64)),
+            "start_ns": pa.array(samples["start_ns"].astype(np.int64)),
+            "latency_ns": pa.array(samples["latency_ns"].astype(np.int64)),
+            "status": pa.array(answered.status),
+            "ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(answered.ids[kept])),
+            "distances": pa.ListArray.from_arrays(
+                pa.array(offsets), pa.array(answered.distances[kept].astype(np.float32))
+            ),
+        }
+    )
+
+
+def _near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:
+    """The resource samples in or next to the window, marked with the run."""
+    at = table["at_s"].to_numpy()
+    keep = (at >= window_s[0] - _NEARBY_S) & (at <= window_s[1] + _NEARBY_S)
+    chosen = table.filter(pa.array(keep))
+    return chosen.append_column("run", pa.array(np.full(len(chosen), run, np.uint8)))
