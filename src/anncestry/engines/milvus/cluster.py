@@ -77,10 +77,10 @@ class DistributedServer(MilvusServer):
         return {number: name for name, (number, _) in self._metrics().items()}
 
     def counters(self) -> dict[str, dict[str, float]]:
-        """Searches that each query node was sent."""
-        return {name: {"searches": searches} for name, (_, searches) in self._metrics().items()}
+        """Of each query node: "searches" that it led for its replica, "segment_searches" that it did for a leader."""
+        return {name: counted for name, (_, counted) in self._metrics().items()}
 
-    def _metrics(self) -> dict[str, tuple[int, float]]:
+    def _metrics(self) -> dict[str, tuple[int, dict[str, float]]]:
         found = {}
         for member in self.group:
             if member.role in ("querynode", "standalone") and member.handle.alive():
@@ -89,14 +89,14 @@ class DistributedServer(MilvusServer):
         return found
 
 
-def read_metrics(text: str) -> tuple[int, float]:
-    """A query node's number, and how many searches it was sent, from its metrics in Prometheus' text form."""
-    searches = 0.0
+def read_metrics(text: str) -> tuple[int, dict[str, float]]:
+    """A query node's number, and the searches that it was sent, from its metrics in Prometheus' text form."""
+    counted = {"searches": 0.0, "segment_searches": 0.0}
     for match in _SEARCHES.finditer(text):
         if 'query_type="search"' in match["labels"] and 'status="total"' in match["labels"]:
-            searches += float(match["value"])
+            counted["segment_searches" if "FromLeader" in match["labels"] else "searches"] += float(match["value"])
     numbers = [int(number) for number in _NODE_ID.findall(text)]
-    return (numbers[0] if numbers else -1), searches
+    return (numbers[0] if numbers else -1), counted
 
 
 def _ports_of(role: str, template: str) -> list[str]:
