@@ -102,7 +102,7 @@ def test_the_systems_of_the_config_are_possible(engine: str) -> None:
     _, system = system_of(engine)
     offered = engines.get(engine)
     offered.check(system, STANDALONE, INDEX, {"k": 100, "ef_search": 200, "filter": {"field": "price", "from": 1}})
-    assert offered.fairness(system, INDEX)
+    assert offered.fairness(system, INDEX, STANDALONE)
 
 
 def test_bounds_of_a_filter_are_read() -> None:

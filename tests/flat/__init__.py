@@ -33,7 +33,7 @@ def asked_settings(system: Mapping, index: Mapping, metric: str, ef_search: int 
     return {"metric": metric, "M": index["M"]}
 
 
-def fairness(system: Mapping, index: Mapping) -> dict[str, str]:
+def fairness(system: Mapping, index: Mapping, topology: Mapping) -> dict[str, str]:
     return {"protocol": "gRPC", "index": "none: a flat scan"}
 
 

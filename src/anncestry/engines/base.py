@@ -210,7 +210,7 @@ class Engine(Protocol):
     def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
         """What `Probe.settings` must say for a server that was loaded and applied with these."""
 
-    def fairness(self, system: Spec, index: Spec) -> dict[str, str]:
+    def fairness(self, system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         """Short statements on how this system is treated, for the reader of a report."""
 
     def data_components(self, data_dir: Path) -> list[Component]:

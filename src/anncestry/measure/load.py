@@ -181,7 +181,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         },
         "artifact": artifact_facts(built),
         "batches": result.batches,
-        "fairness": engine.fairness(spec["system"], spec["index"]),
+        "fairness": engine.fairness(spec["system"], spec["index"], spec["topology"]),
         "platform": machine,
         "clients": package_versions(*CLIENT_PACKAGES),
     }

@@ -110,9 +110,12 @@ def data_components(data_dir: Path) -> list[Component]:
     return components(data_dir, parts)
 
 
-def fairness(system: Spec, index: Spec) -> dict[str, str]:
+def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     """How Milvus is treated."""
     settings = system.get("settings") or {}
+    external = topology.get("external") or {}
+    log = "Kafka" if "log" in external else "the message queue (RocksDB on disk)"
+    beside = ", ".join(external.values())
     return {
         "query protocol": "gRPC, one vector a request, as float32 bytes; ids and scores are returned, no fields",
         "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
@@ -125,7 +128,9 @@ def fairness(system: Spec, index: Spec) -> dict[str, str]:
             "(milvus-io/milvus issues 31658, 33933, 37683)"
         ),
         "consistency": "Eventually: nothing is written while queries run, so no search waits for a timestamp",
-        "durability": "inserts are acknowledged from the message queue (RocksDB on disk), without an fsync each",
+        "durability": f"inserts are acknowledged from {log}, without an fsync each",
+        "clients ask": "one proxy, which spreads searches over the replicas",
+        "stands beside it": f"{beside}; without limits of their own" if beside else "nothing: one process",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback addresses, log level",
         "left at defaults": "query node concurrency and grouping, caches, compaction, SIMD choice, quotas",

@@ -118,23 +118,40 @@ def data_components(data_dir: Path) -> list[Component]:
     )
 
 
-def fairness(system: Spec, index: Spec) -> dict[str, str]:
+def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     """How Weaviate is treated."""
     settings = system.get("settings") or {}
+    shards, replicas = topology["shards"], topology["replicas"]
+    told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
+    asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
     return {
         "query protocol": "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties",
         "insert protocol": "gRPC BatchObjects, one connection, the next batch after the acknowledgement",
         "HNSW": f"maxConnections={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}",
-        "ef applies to": "the shard's one index; a setting of the collection, changed between runs",
-        "segments": "one shard with one graph, built while rows are inserted (synchronous indexing)",
+        "ef applies to": "the graph of each shard; a setting of the collection, changed between runs",
+        "segments": f"{_count(shards, 'shard')}, each one graph, built while rows are inserted (synchronous indexing)",
+        "clients ask": (
+            "each another node in turn" if topology.get("entry") == "all" else "the first node, which asks the others"
+        )
+        if topology["nodes"] > 1
+        else "the one node",
         "filters": (
             f"inverted index (category) and range index (price) first; below flatSearchCutoff="
             f"{settings.get('flatSearchCutoff', 'default 40000')} matches an exact scan, above it HNSW with "
             f"filterStrategy={settings.get('filterStrategy', 'default')}"
         ),
-        "consistency": "one replica: there is nothing to wait for",
+        "consistency": "one replica: there is nothing to wait for"
+        if replicas == 1
+        else f"{replicas} replicas, {asked}",
         "durability": "inserts are acknowledged after the write-ahead log was written, without an fsync each",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
-        "set by anncestry": "paths, ports, loopback address, log level; index and vectors loaded before it is ready",
-        "left at defaults": "caches, compaction, GOMEMLIMIT, concurrency",
+        "set by anncestry": (
+            f"paths, ports, addresses, {told}log level; index and vectors loaded before it is ready"
+            + ("; RAFT timeouts of a local network" if topology["nodes"] > 1 else "")
+        ),
+        "left at defaults": "caches, compaction, concurrency" + ("" if told else ", GOMEMLIMIT"),
     }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
