@@ -54,7 +54,7 @@ def start_native(
         except ServerError as error:
             group.stop()
             runner.close()
-            snatched = "address already in use" in group.log_tail(200)
+            snatched = "address already in use" in group.log_tail(200).lower()
             if snatched and first_port is None and attempt < _ATTEMPTS:
                 continue
             raise ServerError(f"start failed: {error.args[0]}", error.log_tail or group.log_tail()) from None

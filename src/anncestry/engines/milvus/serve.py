@@ -99,7 +99,7 @@ class MilvusServer(GroupServer):
         of the components behind. A next start then waits until they expire: 9 s, on other ports 24 s.
         """
         self.rpc.close()
-        if self.alive():
+        if any("etcd" in member.addresses and member.handle.alive() for member in self.group):
             _delete_sessions(self.address("etcd"))
         pids = self.group.pids_by_member()
         ending = super().stop()
