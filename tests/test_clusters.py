@@ -340,3 +340,34 @@ def test_milvus_with_its_parts_beside_it_finds_its_data_again(tmp_path: Path, no
                 assert searched(engine, server, driver, tmp_path / f"job{first}", vectors, clients=1) > 0.99
         finally:
             server.stop()
+
+
+def test_the_roles_of_milvus_are_those_of_its_version() -> None:
+    from anncestry.engines.milvus.roles import members_of
+
+    distributed = TOPOLOGIES["distributed-4"]
+    assert list(members_of("2.3.5", STANDALONE)) == ["standalone"]
+    assert list(members_of("2.3.5", TOPOLOGIES["standalone-external"])) == ["standalone"]
+    newer = members_of("2.3.5", distributed)
+    assert [role for role in newer.values()].count("querynode") == 4
+    assert "indexcoord" in members_of("2.2.16", distributed) and "indexcoord" not in newer
+    assert members_of("2.3.5", {**distributed, "roles": {"proxy": 2}}) | {"proxy2": "proxy"} == members_of(
+        "2.3.5", {**distributed, "roles": {"proxy": 2}}
+    )
+
+
+def test_searches_of_a_query_node_are_read_from_its_metrics() -> None:
+    from anncestry.engines.milvus.cluster import read_metrics
+
+    line = 'milvus_querynode_sq_req_count{{node_id="5",query_type="{kind}",scope="{scope}",status="{status}"}} {count}'
+    text = "\n".join(
+        line.format(kind=kind, scope=scope, status=status, count=count)
+        for kind, scope, status, count in (
+            ("search", "OnLeader", "total", 12),
+            ("search", "FromLeader", "total", 1.2e1),
+            ("search", "OnLeader", "success", 11),
+            ("query", "OnLeader", "total", 3),
+        )
+    )
+    assert read_metrics(text) == (5, {"searches": 12.0, "segment_searches": 12.0})
+    assert read_metrics("") == (-1, {"searches": 0.0, "segment_searches": 0.0})

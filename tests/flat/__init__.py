@@ -25,7 +25,7 @@ def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping 
         raise ConfigError("engine flat can't do this topology")
 
 
-def limited(topology: Mapping) -> int:
+def limited(system: Mapping, topology: Mapping) -> int:
     return topology["nodes"]
 
 

@@ -34,7 +34,7 @@ class Checker(Protocol):
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """Cheap: called for every load, and for every cell, while the workflow is parsed."""
 
-    def limited(self, topology: Spec) -> int:
+    def limited(self, system: Spec, topology: Spec) -> int:
         """How many members of a system in this topology have its `limits`, each."""
 
 
@@ -337,7 +337,7 @@ class _Expander:
                 limits = topology.get("limits") or {}
                 if not {"cpus", "memory_mib"} <= limits.keys():
                     raise ConfigError(f"{where}: equal_totals: {name} does not limit both cpus and memory_mib")
-                members = self.engine(system).limited(topology)
+                members = self.engine(system).limited(self.config.systems[system], topology)
                 total = (name, round(limits["cpus"] * members, 6), limits["memory_mib"] * members)
                 first = first or total
                 if total[1:] != first[1:]:

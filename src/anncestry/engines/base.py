@@ -204,7 +204,7 @@ class Engine(Protocol):
         `workload` needs `k`; its `filter` and `ef_search` are checked where present.
         """
 
-    def limited(self, topology: Spec) -> int:
+    def limited(self, system: Spec, topology: Spec) -> int:
         """How many members have the topology's `limits`, each. Cheap, too."""
 
     def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:

@@ -74,9 +74,9 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         check_search("milvus", workload, largest_k=16_384)
 
 
-def limited(topology: Spec) -> int:
+def limited(system: Spec, topology: Spec) -> int:
     """Every member of Milvus itself has the limits; what stands beside it has none."""
-    return len(members_of(topology))
+    return len(members_of(system["version"], topology))
 
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:

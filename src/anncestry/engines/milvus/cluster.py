@@ -37,7 +37,7 @@ def start(
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
     settings = system.get("settings") or {}
-    members = members_of(topology)
+    members = members_of(system["version"], topology)
     names = [name for place in PORTS if place in topology["external"] for name in PORTS[place]]
     for member in members:
         names += [f"{member}.{port}" for port in _ports_of(members[member], template)]

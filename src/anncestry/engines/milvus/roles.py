@@ -10,12 +10,13 @@ COUNTED = ("proxy", "datanode", "indexnode")
 """Roles of which a topology may ask for more than one (`roles`); query nodes are its `nodes`."""
 
 
-def members_of(topology: Spec) -> dict[str, str]:
-    """Name → role of Milvus' own processes, in the order in which they start."""
+def members_of(version: str, topology: Spec) -> dict[str, str]:
+    """Name → role of Milvus' own processes, in the order in which they start. (2.3 has no index coordinator.)"""
     if "log" not in (topology.get("external") or {}):
         return {"standalone": "standalone"}
     asked = topology.get("roles") or {}
-    members = {name: name for name in COORDINATORS}
+    coordinators = (*COORDINATORS, "indexcoord") if version.startswith("2.2.") else COORDINATORS
+    members = {name: name for name in coordinators}
     for role in COUNTED:
         members |= _numbered(role, asked.get(role, 1))
     return members | {f"querynode{number + 1}": "querynode" for number in range(topology["nodes"])}

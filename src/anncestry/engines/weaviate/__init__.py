@@ -82,7 +82,7 @@ def _check_cluster(topology: Spec) -> None:
         raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
 
 
-def limited(topology: Spec) -> int:
+def limited(system: Spec, topology: Spec) -> int:
     """Every node has the limits."""
     return int(topology["nodes"])
 
