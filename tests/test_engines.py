@@ -25,11 +25,14 @@ from anncestry.runtimes.native import free_ports
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 
 ENGINES = ("milvus", "weaviate")
+VERSIONS = {"milvus": {"version": "2.3.5"}, "weaviate": {"version": "1.27.0"}}
+LOADED = [name for name, entry in SYSTEMS.items() if "load" not in entry]
+"""Systems that are loaded; the others open what one of these has loaded."""
 K = 10
 
 
 def system_of(engine: str) -> tuple[str, dict[str, Any]]:
-    return next((name, entry) for name, entry in SYSTEMS.items() if entry["engine"] == engine)
+    return next((name, entry) for name, entry in SYSTEMS.items() if entry.get("engine") == engine)
 
 
 # Refusals, while a workflow is parsed.
@@ -50,7 +53,7 @@ def test_checking_imports_no_client() -> None:
     program = (
         "import sys; from anncestry import engines\n"
         "for name in engines.known(): engines.get(name).check("
-        f"{{}}, {STANDALONE}, {INDEX}, {{'k': 10, 'ef_search': 100}})\n"
+        f"{VERSIONS}[name], {STANDALONE}, {INDEX}, {{'k': 10, 'ef_search': 100}})\n"
         "assert not {'grpc', 'pymilvus', 'weaviate'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
@@ -79,8 +82,56 @@ def test_checking_imports_no_client() -> None:
 )
 def test_what_an_engine_can_not_do_is_refused_by_name(engine: str, changes: dict[str, Any], complaint: str) -> None:
     asked: dict[str, Any] = {"system": {}, "topology": STANDALONE, "index": INDEX, "workload": None, **changes}
+    asked["system"] = {**VERSIONS[engine], **asked["system"]}
     with pytest.raises(ConfigError, match=complaint):
         engines.get(engine).check(**asked)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "complaint"),
+    [
+        ("milvus", "2.2.4", r"milvus 2\.2\.4 is older than 2\.2\.16; supported: from 2\.2\.16 on, below 2\.4\.0"),
+        ("milvus", "2.4.0", r"milvus 2\.4\.0 is not less than 2\.4\.0"),
+        ("weaviate", "1.26.14", r"weaviate 1\.26\.14 is older than 1\.27\.0; supported: from 1\.27\.0 on, below 1\.36"),
+        ("weaviate", "1.36.0", r"weaviate 1\.36\.0 is not less than 1\.36\.0"),
+        ("weaviate", "1.35", r"version: '1\.35' is not three numbers"),
+        ("milvus", "v2.3.5", r"version: 'v2\.3\.5' is not three numbers"),
+    ],
+)
+def test_a_version_that_was_not_tried_is_refused_with_those_that_were(
+    engine: str, version: str, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        engines.get(engine).check({"engine": engine, "version": version}, STANDALONE, INDEX, None)
+
+
+def test_a_setting_that_an_early_milvus_can_not_say_is_refused() -> None:
+    milvus, settings = engines.get("milvus"), {"common.gracefulTime": 1}
+    milvus.check({"version": "2.3.5", "settings": settings}, STANDALONE, INDEX, None)
+    with pytest.raises(ConfigError, match=r"milvus 2\.2\.16 can't say what common\.gracefulTime is in effect"):
+        milvus.check({"version": "2.2.16", "settings": settings}, STANDALONE, INDEX, None)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "complaint"),
+    [
+        ("weaviate-1.27.0", "weaviate-1.29.0", r"1\.27\.0 is no upgrade of 1\.29\.0"),
+        ("milvus-2.2.16", "milvus-2.3.5", r"2\.2\.16 is no upgrade of 2\.3\.5"),
+        ("milvus-2.3.5", "milvus-2.3.5", r"2\.3\.5 is no upgrade of 2\.3\.5"),
+        ("weaviate-1.35.2", "milvus-2.3.5", "weaviate can't open the data of milvus"),
+    ],
+)
+def test_data_that_a_version_can_not_open_is_refused(new: str, old: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        engines.get(SYSTEMS[new]["engine"]).check_upgrade(SYSTEMS[new], SYSTEMS[old])
+
+
+def test_weaviate_keeps_the_settings_of_a_collection_and_so_others_are_refused() -> None:
+    older, newer = SYSTEMS["weaviate-1.27.0"], SYSTEMS["weaviate-1.35.2"]
+    engines.get("weaviate").check_upgrade(newer, older)
+    changed = {**newer, "settings": {**newer["settings"], "filterStrategy": "acorn"}}
+    with pytest.raises(ConfigError, match=r"settings\.filterStrategy: 'acorn', but 'sweeping' of the older system"):
+        engines.get("weaviate").check_upgrade(changed, older)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +145,13 @@ def test_what_an_engine_can_not_do_is_refused_by_name(engine: str, changes: dict
 )
 def test_settings_that_can_not_be_are_refused(engine: str, settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        engines.get(engine).check({"settings": settings}, STANDALONE, INDEX, None)
+        engines.get(engine).check({**VERSIONS[engine], "settings": settings}, STANDALONE, INDEX, None)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_systems_of_the_config_are_possible(engine: str) -> None:
-    _, system = system_of(engine)
-    offered = engines.get(engine)
+@pytest.mark.parametrize("name", LOADED)
+def test_the_systems_of_the_config_are_possible(name: str) -> None:
+    system = SYSTEMS[name]
+    offered = engines.get(system["engine"])
     offered.check(system, STANDALONE, INDEX, {"k": 100, "ef_search": 200, "filter": {"field": "price", "from": 1}})
     assert offered.fairness(system, INDEX, STANDALONE)
 
@@ -294,10 +345,10 @@ def test_milvus_leaves_nothing_outside_of_its_folder(tmp_path: Path, monkeypatch
 # Real servers.
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=LOADED)
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A system and the folder with its artifact."""
-    name, _ = system_of(request.param)
+    name: str = request.param
     return name, artifact(name, tmp_path_factory.mktemp("artifact"))
 
 

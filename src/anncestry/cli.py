@@ -108,10 +108,21 @@ def truth(run: _Run, options: argparse.Namespace) -> None:
 
 
 def load(run: _Run, options: argparse.Namespace) -> None:
-    """Load a dataset into a system, measured."""
+    """Load a dataset into a system, or open an older system's data with it, measured."""
     from anncestry.measure import load as stage
+    from anncestry.measure import upgrade
 
     cell = run.matrix.cell(options.key)
+    if cell.older is not None:
+        upgrade.run(
+            run.matrix.spec(options.key, "load"),
+            options.key,
+            run.place(cell),
+            Path(cell.older.index_path),
+            Path(cell.older.load_path),
+            Path(cell.index_path).parent,
+        )
+        return
     stage.run(
         run.matrix.spec(options.key, "load"),
         options.key,

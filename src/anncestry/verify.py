@@ -61,7 +61,7 @@ class Findings:
 def verify(matrix: Matrix, published: Path | None, quick: bool = False) -> Findings:
     """Verify everything that the matrix publishes in the working directory; with `quick`, re-hash only."""
     findings = Findings()
-    loads = {cell.load_path: cell for cell in matrix.cells}
+    loads = {each.load_path: each for cell in matrix.cells for each in (cell, *cell.chain)}
     with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
         for cell in loads.values():
             loaded = _record(findings, matrix, cell.load_path, "load", cell.load)
@@ -135,10 +135,12 @@ def _load(path: str, loaded: Mapping[str, Any]) -> None:
     """The load's times, made again from the ends of its phases, and what was used in each of them."""
     phases = {name: (start_s, end_s) for name, start_s, end_s in loaded["phases"]}
     whole = (min(start for start, _ in phases.values()), max(end for _, end in phases.values()))
-    for name, (start_s, end_s) in {**phases, "load": whole}.items():
+    if "upgrade_of" not in loaded["spec"]:  # an upgrade in place has the one phase, and no load time
+        phases["load"] = whole
+    for name, (start_s, end_s) in phases.items():
         if not math.isclose(loaded["times"][f"{name}_s"], end_s - start_s, rel_tol=1e-3, abs_tol=1e-3):
             raise DataError(f"{path}: {name}_s is {loaded['times'][f'{name}_s']}, its phases say {end_s - start_s}")
-    windows = {"load": [whole], **{name: [ends] for name, ends in phases.items()}}
+    windows = {name: [ends] for name, ends in phases.items()}
     _resources(path, loaded, lambda table: resources.by_group(table, windows))
 
 

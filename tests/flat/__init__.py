@@ -29,6 +29,11 @@ def limited(system: Mapping, topology: Mapping) -> int:
     return topology["nodes"]
 
 
+def check_upgrade(system: Mapping, older: Mapping) -> None:
+    if system["version"] <= older["version"]:
+        raise ConfigError(f"flat {system['version']} can't read what {older['version']} wrote")
+
+
 def asked_settings(system: Mapping, index: Mapping, metric: str, ef_search: int | None) -> dict[str, Any]:
     return {"metric": metric, "M": index["M"]}
 
@@ -83,6 +88,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
             str(port),
             str(topology["nodes"]),
             system.get("settings", {}).get("lie", ""),
+            system["version"],
         ],
         clean_environment(),
         data_dir,

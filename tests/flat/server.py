@@ -18,8 +18,8 @@ import numpy as np
 
 
 class Store:
-    def __init__(self, folder: Path, nodes: int, lie: str) -> None:
-        self.folder, self.nodes, self.lie = folder, nodes, lie
+    def __init__(self, folder: Path, nodes: int, lie: str, version: str) -> None:
+        self.folder, self.nodes, self.lie, self.version = folder, nodes, lie, version
         self.searches = 0
         self.lock = threading.Lock()
         self.vectors = np.empty((0, 0), np.float32)
@@ -66,7 +66,7 @@ class Store:
             settings["M"] = 99
         return json.dumps(
             {
-                "version": "0.0.1" if self.lie == "other-version" else "1.0",
+                "version": "0.0.1" if self.lie == "other-version" else self.version,
                 "rows": rows,
                 "complete": self.lie != "index-incomplete",
                 "settings": settings,
@@ -117,7 +117,7 @@ def main() -> None:
     folder, port, nodes, lie = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     if lie == "no-start":
         sys.exit("flat: the data folder was written by a newer version")
-    store = Store(folder, nodes, lie)
+    store = Store(folder, nodes, lie, sys.argv[5])
 
     def handler(call):
         return grpc.unary_unary_rpc_method_handler(lambda request, context: call(request))

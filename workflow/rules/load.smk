@@ -4,7 +4,18 @@ rule load:
         unpack(
             lambda w: once(
                 cell(w).index_path,
-                {"vectors": cell(w).vectors_path, "artifact": cell(w).artifact_path},
+                {
+                    "vectors": cell(w).vectors_path,
+                    "artifact": cell(w).artifact_path,
+                    **(
+                        {
+                            "older": cell(w).older.index_path,
+                            "older_record": cell(w).older.load_path,
+                        }
+                        if cell(w).older
+                        else {}
+                    ),
+                },
             )
         ),
     output:
@@ -16,9 +27,15 @@ rule load:
         "../../envs/anncestry.yaml"
     threads: 4096
     params:
-        what=lambda w: f"{cell(w).dataset} into {cell(w).system}, {cell(w).topology}",
+        what=lambda w: (
+            f"Opening {cell(w).dataset} of {cell(w).older.system} in place: "
+            f"{cell(w).system}, {cell(w).topology}"
+            if cell(w).older
+            else f"Loading {cell(w).dataset} into {cell(w).system}, {cell(w).topology}: "
+            "insert, flush, index, ready"
+        ),
     message:
-        "Loading {params.what}: insert, flush, index, ready"
+        "{params.what}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} load {wildcards.key}'
 

@@ -127,6 +127,25 @@ def look_up(table: Mapping[str, Any], name: str, kind: str, where: str) -> Any:
     return table[name]
 
 
+def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, dict[str, Any]]:
+    """Systems, each with all that the one it is `of` says and itself doesn't; ConfigError for a ring of upgrades."""
+    systems: dict[str, dict[str, Any]] = {}
+    for name, entry in given.items():
+        parent: dict[str, Any] = look_up(given, entry["of"], "system", f"{path}: {name}.of") if "of" in entry else {}
+        if "of" in parent:
+            raise ConfigError(f"{path}: {name}.of: {entry['of']} is itself of another system")
+        inherited = {key: value for key, value in parent.items() if key != "load"}
+        systems[name] = {**inherited, **{key: value for key, value in entry.items() if key != "of"}}
+    for name in systems:
+        chain = [name]
+        while (older := systems[chain[-1]].get("load", {}).get("upgrade_from")) is not None:
+            look_up(systems, older, "system", f"{path}: {chain[-1]}.load.upgrade_from")
+            if older in chain:
+                raise ConfigError(f"{path}: {name}.load.upgrade_from: {' ← '.join([*chain, older])} has no beginning")
+            chain.append(older)
+    return systems
+
+
 def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     """Read and validate all files of a config folder, with the experiment's keys in place of the default ones."""
 
@@ -156,6 +175,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
                 raise ConfigError(
                     f"{folder / 'datasets.yaml'}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}"
                 )
+    systems = _systems(part("systems"), folder / "systems.yaml")
     platforms = part("platforms")
     look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
     return Config(
@@ -170,7 +190,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         equal_totals=main.get("equal_totals", False),
         blocks=main["matrix"],
         datasets=datasets,
-        systems=part("systems"),
+        systems=systems,
         topologies=part("topologies"),
         parts=part("parts") if (folder / "parts.yaml").exists() else {},
         workloads=part("workloads"),

@@ -151,6 +151,9 @@ class _Dag:
                 yield self._job(rule, cell), _STAGES[rule].output(cell)
             if job.rule == "recall":
                 yield self._job("query", cell), cell.samples_path
+            if job.rule == "load" and cell.older is not None:
+                for rule in ("load", "record"):
+                    yield self._job(rule, cell.older), _STAGES[rule].output(cell.older)
 
     def _incomplete(self, job: Job) -> bool:
         if job.rule == "query" and self.missing(job.cells[0].samples_path):
@@ -352,6 +355,7 @@ _UPSTREAM = {
     "truth": "truth",
     "artifact": "artifact",
     "load": "load",
+    "upgrade_of": "load",
     "query": "query",
 }
 """Parts of specs that hold the key of an earlier stage (some stages use the same name for something else)."""

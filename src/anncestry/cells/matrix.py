@@ -2,12 +2,14 @@
 
 A stage's spec holds everything that could change what it makes, with the keys of the stages it is made from:
 artifact; download → normalize → truth; artifact, normalize → load → query; query, truth → recall; all → table → report.
+A load that is an upgrade in place is made from the load whose data it opens, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -37,6 +39,9 @@ class Checker(Protocol):
     def limited(self, system: Spec, topology: Spec) -> int:
         """How many members of a system in this topology have its `limits`, each."""
 
+    def check_upgrade(self, system: Spec, older: Spec) -> None:
+        """Whether `system` can open the data that `older` has loaded."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -54,6 +59,13 @@ class Cell:
     load: str
     query: str
     recall: str
+    older: Cell | None = None
+    """Of an upgrade in place: who loaded the data. Only its stages up to the load count; they have no cell's names."""
+
+    @property
+    def chain(self) -> tuple[Cell, ...]:
+        """The loads that this one came from by upgrades, the latest first."""
+        return () if self.older is None else (self.older, *self.older.chain)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -173,6 +185,15 @@ class Matrix:
         return f"results/report/{self.config.experiment}@{self.report}/index.html"
 
 
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Puts the file and the entry in front of what an engine says against it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def truth_depth(k: int) -> int:
     """How many exact neighbours are kept for workloads of this k: the next of 100, 1000, 10000, …
 
@@ -225,6 +246,10 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
     for cell in matrix.cells:
         for key in (cell.download, cell.vectors, cell.truth, cell.artifact, cell.load, cell.query, cell.recall):
             matrix.cell_of.setdefault(key, cell)
+    for cell in matrix.cells:
+        for older in cell.chain:
+            for key in (older.artifact, older.load):
+                matrix.cell_of.setdefault(key, older)
     matrix.table = matrix.add(
         {
             "stage": "table",
@@ -289,7 +314,8 @@ class _Expander:
             described = config.systems[system]
             settings = dict(described.get("settings", {}))
             placed = config.topologies[topology]
-            self.engine(system).check(described, placed, config.index, None)
+            with _named(f"system {system}"):
+                self.engine(system).check(described, placed, config.index, None)
             parts = self.parts(topology, placed)
             artifact = self._stage(
                 "artifact", system=system, version=described["version"], artifact=described["artifact"], **parts
@@ -307,7 +333,7 @@ class _Expander:
                 },
                 topology={"name": topology, **placed},
                 index=config.index,
-                load={"batch_rows": config.load["batch_rows"]},
+                **self._how(dataset, system, topology),
                 platform=config.platform,
             )
             self._loads[names] = (artifact, load)
@@ -343,6 +369,28 @@ class _Expander:
                 if total[1:] != first[1:]:
                     said = " and ".join(f"{cpus:g} CPUs, {mib} MiB in {of}" for of, cpus, mib in (first, total))
                     raise ConfigError(f"{where}: equal_totals: {system} may use {said}")
+
+    def older(self, system: str) -> str | None:
+        """The system whose data this one opens in place; None for one that is loaded."""
+        name: str | None = self.config.systems[system].get("load", {}).get("upgrade_from")
+        return name
+
+    def _how(self, dataset: str, system: str, topology: str) -> dict[str, Any]:
+        """The part of a load's spec that says how the data gets there."""
+        older = self.older(system)
+        if older is None:
+            return {"load": {"batch_rows": self.config.load["batch_rows"]}}
+        with _named(f"{self.config.folder / 'systems.yaml'}: {system}"):
+            self.engine(system).check_upgrade(self.config.systems[system], self.config.systems[older])
+        return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology)[1]}
+
+    def _older_cell(self, cell: Cell) -> Cell | None:
+        older = self.older(cell.system)
+        if older is None:
+            return None
+        artifact, load = self.loaded(cell.dataset, older, cell.topology)
+        bare = replace(cell, system=older, workload="", artifact=artifact, load=load, query="", recall="")
+        return replace(bare, older=self._older_cell(bare))
 
     def engine(self, system: str) -> Checker:
         """The engine of a system."""
@@ -388,7 +436,7 @@ class _Expander:
             platform=config.platform,
         )
         recall = self._stage("recall", query=query, truth=self._truths[shared])
-        return Cell(
+        cell = Cell(
             dataset,
             system,
             topology,
@@ -402,6 +450,7 @@ class _Expander:
             query,
             recall,
         )
+        return replace(cell, older=self._older_cell(cell))
 
 
 def session_key(load: str, number: int, queries: Iterable[str], attempt: int) -> str:

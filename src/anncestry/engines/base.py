@@ -207,6 +207,12 @@ class Engine(Protocol):
     def limited(self, system: Spec, topology: Spec) -> int:
         """How many members have the topology's `limits`, each. Cheap, too."""
 
+    def check_upgrade(self, system: Spec, older: Spec) -> None:
+        """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled.
+
+        Both are checked each for itself elsewhere. Cheap: runs while the workflow is parsed.
+        """
+
     def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
         """What `Probe.settings` must say for a server that was loaded and applied with these."""
 
@@ -315,6 +321,39 @@ def components(data_dir: Path, parts: Sequence[tuple[str, bool, Sequence[str]]])
 
 
 # What every engine checks alike.
+
+Version = tuple[int, ...]
+
+
+def version_of(system: Spec) -> Version:
+    """A system's version as numbers: "2.2.16" is (2, 2, 16); ConfigError for any other form."""
+    text = str(system.get("version"))
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f"version: {text!r} is not three numbers with dots between them, as in 1.27.0")
+    return tuple(map(int, parts))
+
+
+def check_version(engine: str, system: Spec, oldest: Version, below: Version) -> None:
+    """ConfigError unless the system's version is from `oldest` on and less than `below`."""
+    version = version_of(system)
+    if not oldest <= version < below:
+        first, end, found = (".".join(map(str, numbers)) for numbers in (oldest, below, version))
+        problem = f"is older than {first}" if version < oldest else f"is not less than {end}"
+        raise ConfigError(
+            f"version: {engine} {found} {problem}; supported: from {first} on, below {end} (docs/upgrading.md says why)"
+        )
+
+
+def check_newer(engine: str, system: Spec, older: Spec) -> None:
+    """ConfigError unless both systems are of this engine, and the first of a later version."""
+    if older["engine"] != system["engine"]:
+        raise ConfigError(f"load.upgrade_from: {engine} can't open the data of {older['engine']}")
+    if version_of(system) <= version_of(older):
+        raise ConfigError(
+            f"load.upgrade_from: {engine} {system['version']} is no upgrade of {older['version']}: "
+            "only a later version opens the data of an earlier one"
+        )
 
 
 def refuse_unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

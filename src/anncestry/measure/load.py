@@ -158,7 +158,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         resources_used = _resources(sampler.table(), result)
         others_pct = resources_used["other"]["load"]["cpu_avg_pct"]
         judged += [gates.alone(waited_s, others_pct), gates.on_platform(spec["platform"])]
-        storage = _storage(engine, data_dir, vectors)
+        storage = storage_facts(engine, data_dir, vectors)
 
     resources = out_dir / "resources.parquet"
     table = sampler.table()
@@ -214,8 +214,8 @@ def _resources(table: Any, result: LoadResult) -> dict[str, dict[str, dict[str, 
     return by_group(table, {"load": whole, **{phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}})
 
 
-def _storage(engine: Engine, data_dir: Path, vectors: Vectors) -> dict[str, Any]:
-    """What lies on disk once the server has stopped, by component; the folder was empty before this load."""
+def storage_facts(engine: Engine, data_dir: Path, vectors: Vectors) -> dict[str, Any]:
+    """What lies on disk once the server has stopped, by component; the folder holds this load and nothing else."""
     components = engine.data_components(data_dir)
     sizes = {part.name: allocated_mib(part.paths) for part in components}
     return {

@@ -163,7 +163,8 @@ class _Guesser:
         near = self._near("load", cell)
         if near is None:
             return Guess.of(_DEFAULT_S["load"], "default", f"{NOTHING}: {_time(_DEFAULT_S['load'])} each")
-        load_s = _float(near.body, "times", "load_s") or _DEFAULT_S["load"]
+        times = (_float(near.body, "times", name) for name in ("load_s", "upgrade_s"))
+        load_s = next((seconds for seconds in times if seconds), _DEFAULT_S["load"])
         server = near.body.get("server", {})
         around_s = (_float(server, "start_s") or 0.0) + (_float(server, "stop_s") or 0.0)
         up_s = _float(server, "up_s")
@@ -247,18 +248,21 @@ class _Guesser:
         names = names_of(cell.load_path if stage == "load" else cell.query_path)
         if (stage, names) not in self._nearest:
             asked = self._workload(cell) if stage == "query" else {}
-            self._nearest[stage, names] = self._search(stage, tuple(names.split("/")), asked)
+            upgraded = cell.older is not None
+            self._nearest[stage, names] = self._search(stage, tuple(names.split("/")), asked, upgraded)
         return self._nearest[stage, names]
 
-    def _search(self, stage: str, names: tuple[str, ...], asked: Mapping[str, Any]) -> _Near | None:
+    def _search(self, stage: str, names: tuple[str, ...], asked: Mapping[str, Any], upgraded: bool) -> _Near | None:
         """The most similar record of the same engine: dataset before workload before topology before system.
 
-        Of several, the one of the workload that is most like the asked one, then the newest.
+        Of several, one that was loaded if this one is, and upgraded in place if this one is; then the one of the
+        workload that is most like the asked one, then the newest.
         """
 
-        def likeness(body: Mapping[str, Any]) -> tuple[int, str]:
+        def likeness(body: Mapping[str, Any]) -> tuple[bool, int, str]:
             other = body["spec"].get("workload", {})
-            return sum(other.get(part) == value for part, value in asked.items()), str(body.get("created"))
+            alike = stage == "query" or ("upgrade_of" in body["spec"]) == upgraded
+            return alike, sum(other.get(part) == value for part, value in asked.items()), str(body.get("created"))
 
         engine = self._engines.get(names[1])
         for kept in _masks():

@@ -172,6 +172,15 @@ def loaded(valid: bool, created: str) -> Gate:
     return Gate("load", valid, f"the queried index was loaded at {created}, {'valid' if valid else 'but is invalid'}")
 
 
+def older_load(valid: bool, system: str, created: str) -> Gate:
+    """What was upgraded in place was a valid load."""
+    return Gate(
+        "older load",
+        valid,
+        f"opened on a copy of what {system} loaded at {created}, {'valid' if valid else 'but that load is invalid'}",
+    )
+
+
 def filtered(violations: int, returned: int, selectivity: float) -> Gate:
     """Every returned row satisfies the filter: checked on the metadata, not taken from the request."""
     return Gate(

@@ -142,6 +142,8 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
     """
     chosen = choose(matrix, wanted)
     loads = {cell.load: cell for cell in chosen} if with_load else {}
+    # What was upgraded in place from one of these is of data that would be loaded anew.
+    loads |= {cell.load: cell for cell in matrix.cells if any(older.load in loads for older in cell.chain)}
     cells = [*chosen, *(cell for cell in matrix.cells if cell.load in loads)]
     queries = {cell.query: Path(cell.query_path) for cell in cells}
     recalls = {cell.recall: Path(cell.recall_path) for cell in cells}

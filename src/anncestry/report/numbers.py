@@ -29,7 +29,8 @@ MISSING = frozenset({NOT_MEASURED, LOAD_MISSING, QUERIES_MISSING})
 NOT_RECORDED = "not recorded"
 NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER})
+UPGRADED = "not measured: upgraded in place"
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 LOAD_INVALID = "its load is invalid: "
@@ -99,6 +100,14 @@ _LOAD = (
     *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
     *(_Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
 )
+_UPGRADE = (
+    _Metric("upgrade", "upgrade_s", "s", ("times", "upgrade_s")),
+    *(
+        _Metric("upgrade", name, _RESOURCES[name], ("resources", "server", "upgrade", name))
+        for name in ("cpu_s", "rss_peak_mib", "io_read_mib", "io_write_mib")
+    ),
+)
+"""Of a load that is an upgrade in place, beside what it has in common with others."""
 _QUERY = (
     *(_Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "mean")),
     _Metric("query", "qps", "1/s", ("summary", "qps")),
@@ -165,6 +174,8 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             row = facts.of(cell, workload="")
             rows += _rows(row, load_path, load, load_reason, _LOAD)
             rows += _rows(row, load_path, load, load_reason, _components(load))
+            if load is not None and _upgraded(load.body):
+                rows += _rows(row, load_path, load, load_reason, _UPGRADE)
         query_reason = _query_reason(query, load, load_reason)
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):
@@ -314,11 +325,18 @@ def _at(body: Mapping[str, Any], steps: Iterable[str]) -> Any:
 
 def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
     """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
+    if _upgraded(body) and (metric.phase in (*PHASES, "load")):
+        return UPGRADED
     if metric.phase in PHASES and _at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
     if metric.name == "selectivity" and not _at(body, ("spec", "workload", "filter")):
         return NO_FILTER
     return NOT_RECORDED
+
+
+def _upgraded(body: Mapping[str, Any]) -> bool:
+    """Whether this is the record of a load into which nothing was inserted: another one's data, opened in place."""
+    return "upgrade_of" in body.get("spec", {})
 
 
 def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Milvus from 2.2.16 on: in one process, with its parts beside it, or distributed."""
+"""Milvus, 2.2.16 to 2.3: in one process, with its parts beside it, or distributed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from anncestry.engines.base import (
     Component,
     Spec,
     check_hnsw,
+    check_newer,
     check_search,
     check_topology,
+    check_version,
     components,
     lazy,
 )
 from anncestry.engines.milvus.roles import check_roles, members_of
+from anncestry.engines.milvus.versions import BELOW, COMPONENTS, OLDEST, facts
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ __all__ = [
     "apply",
     "asked_settings",
     "check",
+    "check_upgrade",
     "count",
     "data_components",
     "decode",
@@ -62,6 +66,7 @@ _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
+    check_version("milvus", system, OLDEST, BELOW)
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
     check_roles(topology)
     check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
@@ -70,6 +75,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             raise ConfigError(f"settings: {dotted}: {value!r} is not a dotted name of milvus.yaml with one value")
         if dotted.endswith((".port", ".ip", "Port")) or dotted.startswith(_RESERVED):
             raise ConfigError(f"settings: {dotted} is set by anncestry and can't be changed")
+        if not facts(system).says_setting(dotted):
+            raise ConfigError(
+                f"settings: milvus {system['version']} can't say what {dotted} is in effect (from 2.3.4 on it can); "
+                f"of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
+            )
     if workload is not None:
         check_search("milvus", workload, largest_k=16_384)
 
@@ -77,6 +87,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
 def limited(system: Spec, topology: Spec) -> int:
     """Every member of Milvus itself has the limits; what stands beside it has none."""
     return len(members_of(system["version"], topology))
+
+
+def check_upgrade(system: Spec, older: Spec) -> None:
+    """ConfigError unless this is a later version. (2.3 opens what 2.2.16 stored without the tool that 2.1 needed.)"""
+    check_newer("milvus", system, older)
 
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:

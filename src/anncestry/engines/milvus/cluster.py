@@ -51,7 +51,7 @@ def start(
             own = {name: ports[f"{member}.{name}"] for name in _ports_of(role, template)}
             config = configuration(template, data_dir, member, own, ports, topology, settings, runner)
             _start_member(runner, group, package, data_dir, system, member, role, own, config, Limits.of(topology))
-        return DistributedServer(group, settings, topology)
+        return DistributedServer(group, system, topology)
 
     kept_first_port = read_json(kept)["first_port"] if kept.exists() else None
 
@@ -171,7 +171,8 @@ def _start_member(
     folder = data_dir / "configs" / member
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "milvus.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
-    shutil.copy(package / "glog.conf", folder / "glog.conf")
+    if (package / "glog.conf").exists():  # 2.3 brings one
+        shutil.copy(package / "glog.conf", folder / "glog.conf")
     environment = {
         "LD_LIBRARY_PATH": str(package / "bin"),
         "DEPLOY_MODE": "STANDALONE" if role == "standalone" else "DISTRIBUTED",
@@ -181,7 +182,6 @@ def _start_member(
     }
     # One process uses names that do not tell runs apart: as it does without an alias.
     names = [] if role == "standalone" else ["-alias", f"{member}-{own['metrics']}"]
-    interfaces = {"metrics": "metrics", "proxy": "proxy_port"}
     handle = runner.start(
         member,
         f"milvus {system['version']} {member}",
@@ -190,9 +190,11 @@ def _start_member(
         data_dir,
         data_dir / "logs" / f"{member}.log",
         limits,
-        [own[port] for port in interfaces.values() if port in own],
+        list(own.values()),
     )
-    addresses = {name: runner.reached(member, own[port]) for name, port in interfaces.items() if port in own}
+    addresses = {name: runner.reached(member, port) for name, port in own.items()}
+    if "proxy_port" in addresses:
+        addresses["proxy"] = addresses["proxy_port"]
     group.add(Member(member, role, handle, addresses))
 
 

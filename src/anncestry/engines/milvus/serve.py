@@ -20,7 +20,9 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
+from anncestry.engines.milvus.internal import component_setting, segment_indexes
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
+from anncestry.engines.milvus.versions import facts
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
@@ -67,11 +69,12 @@ def tidy_runtime_dirs(pid: int, alias: str | None = None) -> None:
 
 
 class MilvusServer(GroupServer):
-    """A Milvus: one process with its etcd and message queue inside, or several. `settings` are the system's."""
+    """A Milvus: one process with its etcd and message queue inside, or several."""
 
-    def __init__(self, group: Group, settings: Spec, topology: Spec) -> None:
+    def __init__(self, group: Group, system: Spec, topology: Spec) -> None:
         super().__init__(group, topology)
-        self.settings = settings
+        self.settings: Spec = system.get("settings") or {}
+        self.facts = facts(system)
         self.rpc = Rpc(self.endpoint)
 
     def address(self, interface: str) -> str:
@@ -82,6 +85,15 @@ class MilvusServer(GroupServer):
     def endpoint(self) -> str:
         """host:port of the proxy."""
         return self.address("proxy")
+
+    def segment_indexes(self, collection: int) -> dict[int, int]:
+        """Segment → index that query nodes have loaded for it; 0 if one of them has none, so that it scans."""
+        found: dict[int, int] = {}
+        for member in self.group:
+            if "query_node_port" in member.addresses:
+                for segment, index in segment_indexes(member.addresses["query_node_port"], collection).items():
+                    found[segment] = min(index, found.get(segment, index))
+        return found
 
     def node_ids(self) -> dict[int, str]:
         """Milvus' numbers of its query nodes → names of members, where that is asked for."""
@@ -170,6 +182,7 @@ def write_config(
         "etcd_data_dir": storage / "etcd.data",
         "local_storage_dir": storage,
         "rocksmq_data_dir": storage / "rocksmq",
+        "rocketmq_data_dir": storage / "rocksmq",  # what the template of 2.2 calls it
     }
     config = render(template, {**ports, **paths})
     # Without a file of its own the embedded etcd takes ports 2379 and 2380, whatever milvus.yaml says.
@@ -210,7 +223,8 @@ def start(
 
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> MilvusServer:
         write_config(template, data_dir, ports, settings, runner.host("standalone"))
-        shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
+        if (package / "glog.conf").exists():  # 2.3 brings one
+            shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
         environment = {
             "LD_LIBRARY_PATH": str(package / "bin"),
@@ -219,7 +233,7 @@ def start(
             "MILVUSCONF": str(data_dir / "configs"),
             "HOME": str(data_dir),
         }
-        interfaces = {"proxy": "proxy_port", "metrics": "metrics", "etcd": "etcd_port"}
+        interfaces = {**{name: name for name in ports}, "proxy": "proxy_port", "etcd": "etcd_port"}
         process = runner.start(
             "standalone",
             f"milvus {system['version']}",
@@ -228,11 +242,11 @@ def start(
             data_dir,
             data_dir / "logs" / "server.log",
             Limits.of(topology),
-            [ports[name] for name in interfaces.values()],
+            list(ports.values()),
         )
         addresses = {interface: runner.reached("standalone", ports[name]) for interface, name in interfaces.items()}
         group.add(Member("standalone", "standalone", process, addresses))
-        return MilvusServer(group, settings, topology)
+        return MilvusServer(group, system, topology)
 
     kept_first_port = min(read_json(kept).values()) if kept.exists() else None
     return start_native(
@@ -343,7 +357,10 @@ def apply(server: Server, ef_search: int) -> None:
 
 
 def effective_setting(server: MilvusServer, dotted: str) -> Any:
-    """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say (< 2.3.4)."""
+    """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say."""
+    if not server.facts.evaluates:
+        told = component_setting(server.address, dotted)
+        return None if told is None else yaml.safe_load(told)
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
@@ -351,6 +368,11 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     except OSError:
         return None
     return yaml.safe_load(json.loads(answer)["output"])
+
+
+def count_rows(server: MilvusServer, expr: str = "") -> int:
+    """Rows (that pass `expr`), counted by the query node or, where it can't, of those that it returns."""
+    return server.rpc.count(expr) if server.facts.counts else server.rpc.count_returned(expr)
 
 
 def probe(server: Server) -> Probe:
@@ -373,9 +395,13 @@ def probe(server: Server) -> Probe:
     )
     loaded = sum(segment.num_rows for segment in segments)
     sealed = all(segment.state == common_pb2.SegmentState.Sealed for segment in segments)
-    covered = all(segment.indexID == index.indexID for segment in segments)
+    if milvus.facts.names_segment_index:
+        indexes = {segment.segmentID: segment.indexID for segment in segments}
+    else:
+        indexes = milvus.segment_indexes(segments[0].collectionID) if segments else {}
+    covered = all(indexes.get(segment.segmentID) == index.indexID for segment in segments)
     state = common_pb2.IndexState.Name(index.state)
-    rows = rpc.count()
+    rows = count_rows(milvus)
     replicas = rpc.replicas()
     # Milvus counts a node that died until its registration expires: one that does not answer is none.
     nodes = {node for replica in replicas for node in replica.node_ids if not names or node in names}

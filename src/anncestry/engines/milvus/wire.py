@@ -11,7 +11,7 @@ from pymilvus.grpc_gen import milvus_pb2
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
 from anncestry.engines.milvus.rpc import SERVICE, search_request, status_error
-from anncestry.engines.milvus.serve import as_milvus
+from anncestry.engines.milvus.serve import as_milvus, count_rows
 
 
 def expression(filter: Spec | None) -> str:
@@ -31,7 +31,7 @@ def expression(filter: Spec | None) -> str:
 
 def count(server: Server, filter: Spec | None) -> int:
     """Rows that pass the filter, as the server counts them."""
-    return as_milvus(server).rpc.count(expression(filter))
+    return count_rows(as_milvus(server), expression(filter))
 
 
 def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Weaviate from 1.27 on: one node, or a cluster."""
+"""Weaviate, 1.27 to 1.35: one node, or a cluster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from anncestry.engines.base import (
     Component,
     Spec,
     check_hnsw,
+    check_newer,
     check_search,
     check_topology,
+    check_version,
     components,
     lazy,
     refuse_unknown,
@@ -42,6 +44,7 @@ __all__ = [
     "apply",
     "asked_settings",
     "check",
+    "check_upgrade",
     "count",
     "data_components",
     "decode",
@@ -55,11 +58,14 @@ __all__ = [
     "transport",
 ]
 
+_OLDEST, _BELOW = (1, 27, 0), (1, 36, 0)
+"""Before 1.27 there is no filterStrategy; later versions were not tried: try one, then move the bound."""
 _FILTER_STRATEGIES = ("sweeping", "acorn")
 
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
+    check_version("weaviate", system, _OLDEST, _BELOW)
     check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
     _check_cluster(topology)
     check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
@@ -85,6 +91,18 @@ def _check_cluster(topology: Spec) -> None:
 def limited(system: Spec, topology: Spec) -> int:
     """Every node has the limits."""
     return int(topology["nodes"])
+
+
+def check_upgrade(system: Spec, older: Spec) -> None:
+    """ConfigError unless this is a later version, asked for the settings that the older one's collection has."""
+    check_newer("weaviate", system, older)
+    asked, kept = (one.get("settings") or {} for one in (system, older))
+    for name in sorted({*asked, *kept}):
+        if asked.get(name) != kept.get(name):
+            raise ConfigError(
+                f"settings.{name}: {asked.get(name)!r}, but {kept.get(name)!r} of the older system: weaviate keeps a "
+                "collection's settings when it is upgraded in place"
+            )
 
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:

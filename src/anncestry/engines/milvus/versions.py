@@ -1,0 +1,44 @@
+"""What a version of Milvus can do and say; imports no client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anncestry.engines.base import Spec, Version, version_of
+
+OLDEST, BELOW = (2, 2, 16), (2, 4, 0)
+"""Earlier versions don't speak the client's protocol; of later ones no package registry has a server."""
+
+COMPONENTS = ("rootCoord", "dataCoord", "queryCoord", "indexCoord", "dataNode", "queryNode", "indexNode")
+"""Sections of milvus.yaml whose component says its own settings."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What differs from version to version."""
+
+    version: Version
+
+    @property
+    def counts(self) -> bool:
+        """Whether a query may ask for count(*). Earlier ones return the rows themselves, to be counted here."""
+        return self.version >= (2, 3, 0)
+
+    @property
+    def names_segment_index(self) -> bool:
+        """Whether the proxy says which index a loaded segment has. Earlier on only the query node does."""
+        return self.version >= (2, 3, 0)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether /expr tells any setting in effect. Earlier on each component tells those of its own section."""
+        return self.version >= (2, 3, 4)
+
+    def says_setting(self, dotted: str) -> bool:
+        """Whether the setting in effect can be read back."""
+        return self.evaluates or dotted.split(".")[0] in COMPONENTS
+
+
+def facts(system: Spec) -> Facts:
+    """The facts of a system's version."""
+    return Facts(version_of(system))
