@@ -56,7 +56,9 @@ K = 10
 )
 def test_a_topology_that_a_system_can_not_have_is_refused(engine: str, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        engines.get(engine).check({}, {**STANDALONE, **changes}, INDEX, None)
+        engines.get(engine).check(
+            SYSTEMS[{"weaviate": WEAVIATE, "milvus": MILVUS}[engine]], {**STANDALONE, **changes}, INDEX, None
+        )
 
 
 def configured(tmp_path: Path, experiment: dict[str, Any], topologies: dict[str, Any] | None = None) -> Path:

@@ -19,7 +19,7 @@ from anncestry.provenance import gates
 from anncestry.runtimes import leftovers, limits
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import MARK, NativeProcess, clean_environment, owner, owner_alive
-from tests.servers import INDEX, STANDALONE
+from tests.servers import INDEX, STANDALONE, SYSTEMS
 
 SHELL = Path("/bin/sh")
 V2 = (limits.ROOT / "cgroup.controllers").exists()
@@ -165,10 +165,11 @@ def test_no_limit_asked_makes_no_group(tmp_path: Path) -> None:
         process.stop(0)
 
 
-@pytest.mark.parametrize("engine", ["milvus", "weaviate"])
-def test_a_memory_limit_below_what_a_system_needs_is_refused(engine: str) -> None:
+@pytest.mark.parametrize("name", ["milvus-2.3.5", "weaviate-1.27.0"])
+def test_a_memory_limit_below_what_a_system_needs_is_refused(name: str) -> None:
+    system = SYSTEMS[name]
     with pytest.raises(ConfigError, match=r"limits\.memory_mib: 16 MiB"):
-        get(engine).check({}, {**STANDALONE, "limits": {"memory_mib": 16}}, INDEX, None)
+        get(system["engine"]).check(system, {**STANDALONE, "limits": {"memory_mib": 16}}, INDEX, None)
 
 
 # Groups of members
