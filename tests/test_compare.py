@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import identity, sha256_file
-from anncestry.report import numbers
+from anncestry.report import compare_noise, diffs, numbers
 from anncestry.report.compare import (
     EQUAL,
     NOT_COMPARABLE,
@@ -177,6 +178,77 @@ def test_a_single_difference_in_resources_is_no_verdict(world: World) -> None:
     found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
     of_resources = [line for line in found.lines if re.search("cpu|rss|io_", line.metric)]
     assert of_resources and not any(line.decided for line in of_resources)
+
+
+# Noise that runs don't show
+
+
+@pytest.mark.parametrize(("percent", "verdict"), [(20, "slower"), (60, SAME)])
+def test_a_difference_that_is_no_larger_than_the_given_noise_is_none(
+    world: World, percent: float, verdict: str
+) -> None:
+    before = _side(world, MILVUS, "before")
+    _again(world, _scaled("p50_ms", 1.5), "query")
+    found = compare(before, _side(world, MILVUS, "after"), compare_noise.asked(percent))
+    line = _line(found, "p50_ms")
+    assert (line.verdict, line.noise) == (verdict, f"runs; {percent:.1f} % as asked")
+    assert line.ratio == pytest.approx(1.5), "what was measured is shown all the same"
+    assert f"{percent:.1f} % as asked" in " ".join(summary(found).split())
+    assert (line.note == "") == line.decided
+
+
+def test_a_given_noise_makes_no_winner_of_what_was_measured_once(world: World) -> None:
+    before = _side(world, MILVUS, "before")
+    _again(world, _scaled("qps", 10), "query")
+    found = compare(before, _side(world, MILVUS, "after"), compare_noise.asked(1))
+    assert _line(found, "qps", "k10-clients1").verdict == UNKNOWN
+
+
+def test_a_percentage_of_noise_is_not_meant_for_recall(world: World) -> None:
+    before = _side(world, MILVUS, "before")
+    _again(world, _recall(0.8), "recall")
+    assert (
+        _line(compare(before, _side(world, MILVUS, "after"), compare_noise.asked(50)), "recall_by_id").verdict
+        == "worse"
+    )
+
+
+def _upgraded(world: World, factor: float) -> Comparison:
+    """Milvus measured again under its keys and `factor` slower; Weaviate under new ones, 1.5 times slower."""
+    before = _side(world, label="before")
+    _again(world)
+    for cell in world.cells:
+        world.edit(cell["query_path"], _scaled("p50_ms", 1.5 if cell["system"] == WEAVIATE else factor))
+    after = _side(world, label="after")
+    other = after.numbers["system"] == WEAVIATE
+    renumbered = after.numbers.assign(
+        number_id=after.numbers["number_id"].where(~other, "x" + after.numbers["number_id"])
+    )
+    return compare(before, replace(after, numbers=renumbered))
+
+
+def _of(comparison: Comparison, system: str) -> Line:
+    return next(
+        line for line in comparison.lines if (line.system_b, line.workload, line.metric) == (system, "k10", "p50_ms")
+    )
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.1, "slower"), (1.6, SAME)])
+def test_what_was_measured_twice_under_one_key_tells_how_large_the_noise_is(
+    world: World, factor: float, verdict: str
+) -> None:
+    found = _upgraded(world, factor)
+    changed, repeated = _of(found, WEAVIATE), _of(found, MILVUS)
+    assert changed.verdict == verdict
+    assert re.search(rf"runs; {100 * factor - 100:.1f} % between \d+ numbers measured twice", changed.noise)
+    assert repeated.measured_twice and repeated.noise == "runs", "the evidence is not judged by itself"
+
+
+def test_an_upgrade_of_the_machine_between_two_measurements_is_no_noise(world: World) -> None:
+    before = _side(world, label="before")
+    _again(world, lambda record: record["platform"].update(kernel="7.0"), "load")
+    _again(world, _scaled("p50_ms", 1.6), "query")
+    assert compare(before, _side(world, label="after")).noise.of_metric == {}
 
 
 # Recall: its noise is that of the queries
@@ -421,6 +493,22 @@ def _table(world: World, name: str = "default@aaaaaaaaaaaa") -> None:
     numbers.write(world.tidy(), RESULTS / "table" / name)
 
 
+class Git:
+    """Revisions of these names, all with the results that lie here."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def commit(self, name: str) -> str:
+        return "c0ffee" if name in self._names else ""
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    def results(self, name: str) -> Path:
+        return RESULTS
+
+
 def _find(name: str, **more: Any) -> Side:
     return find(name, RESULTS, "default", lambda experiment: "aaaaaaaaaaaa", **more)
 
@@ -431,8 +519,9 @@ def test_a_name_is_a_system_an_experiment_a_platform_or_a_revision(world: World)
     assert (_find(MILVUS).kind, set(_find(MILVUS).numbers["system"])) == ("system", {MILVUS})
     assert (_find("smoke").kind, _find("default").kind) == ("experiment", "experiment")
     assert _find("platform:default").kind == "platform"
-    there = _find("HEAD~1", revision={"HEAD~1": RESULTS}.get)
-    assert (there.kind, there.label) == ("revision", "HEAD~1")
+    there = _find("HEAD~1", revisions=Git("HEAD~1"))
+    assert (there.kind, there.label, there.commit) == ("revision", "HEAD~1", "c0ffee")
+    assert _find(".").label == "working tree"
 
 
 def test_a_name_of_nothing_is_refused_with_what_there_is(world: World) -> None:
@@ -441,8 +530,29 @@ def test_a_name_of_nothing_is_refused_with_what_there_is(world: World) -> None:
         UserError, match=rf"'milvus-9'.*no system \(known: {MILVUS}, {WEAVIATE}\).*with a table: default"
     ):
         _find("milvus-9")
-    with pytest.raises(UserError, match="no revision"):
-        _find("nowhere", revision={"HEAD": RESULTS}.get)
+    with pytest.raises(UserError, match=r"no revision \(no commit is called so; branches and tags: v1, v2\)"):
+        _find("nowhere", revisions=Git("v1", "v2"))
+
+
+@pytest.mark.parametrize(("name", "kind"), [(MILVUS, "system"), ("default", "experiment")])
+def test_a_name_that_is_also_a_revision_must_say_which_is_meant(world: World, name: str, kind: str) -> None:
+    _table(world)
+    with pytest.raises(UserError, match=f"a {kind} and a git revision: say {kind}:{name} or revision:{name}"):
+        _find(name, revisions=Git(name))
+    assert _find(f"{kind}:{name}", revisions=Git(name)).kind == kind
+    assert _find(f"revision:{name}", revisions=Git(name)).kind == "revision"
+
+
+def test_of_several_tables_at_a_revision_that_is_meant_which_was_kept_as_current(world: World) -> None:
+    _table(world, "default@0123456789ab")
+    _again(world, _scaled("p50_ms", 2), "query")
+    _table(world)
+    with pytest.raises(DataError, match="several tables of default"):
+        _find("HEAD", revisions=Git("HEAD"))
+    diffs.write(numbers.read(RESULTS / "table" / "default@aaaaaaaaaaaa"), "default", RESULTS)
+    found = _find("HEAD", revisions=Git("HEAD"))
+    p50 = found.numbers.query(f"system == '{MILVUS}' and workload == 'k10' and metric == 'p50_ms'")["value"]
+    assert p50.item() == pytest.approx(3.24, abs=0.01)
 
 
 def test_nothing_measured_yet_is_said(world: World) -> None:
@@ -485,7 +595,7 @@ def test_the_text_fits_a_terminal_and_leads_with_what_matters(world: World, ever
     assert any(text.startswith("p50_ms 1.62 1.21 0.75 ") and text.split(" ")[-2] == "faster" for text in texts)
     assert texts.index("k10-clients2") < texts.index("k10-clients16"), "2 comes before 16"
     assert any("client_cpu_s" in text for text in texts) == everything
-    assert any("would stand out by chance alone" in text for text in texts)
+    assert any("would by chance alone" in text for text in " ".join(texts).split(". "))
 
 
 def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +619,7 @@ def test_the_files_hold_every_line(world: World) -> None:
     found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
     write(found, Path("out"))
     body = json.loads(Path("out/comparison.json").read_text())
-    assert body["a"] == {"label": MILVUS, "kind": ""} and len(body["lines"]) == len(found.lines)
+    assert body["a"] == {"label": MILVUS, "kind": "", "commit": ""} and len(body["lines"]) == len(found.lines)
     with open("out/comparison.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found.lines)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -122,6 +123,7 @@ def start(folder: Path) -> Clone:
     toy = Toy(folder, copy.deepcopy(TOY))
     for names in ("datasets", "topologies", "workloads"):
         del toy.block[names][1:]
+    toy.files["workloads"]["k5"]["runs"] = 3  # fewer tell nothing of noise
     toy.save()
     for name in TRACKED:
         source = ROOT / name
@@ -183,6 +185,31 @@ def test_what_does_not_verify_is_not_kept(mine):
     assert victim.name in done.stdout
     assert mine.git("rev-parse", "HEAD") == head
     assert mine.git("status", "--porcelain") == ""
+
+
+def test_an_experiment_with_cells_missing_is_kept_only_if_that_is_meant(mine):
+    head = mine.git("rev-parse", "HEAD")
+    mine.toy.block["workloads"].append("k5-category")
+    mine.toy.save()
+    mine.commit("one more workload")
+    done = mine.keep(check=False)
+    assert done.returncode == 2
+    assert "keep: 2 of 4 cells of experiment default are not measured (blobs-l2/" in done.stderr
+    assert "`anncestry keep --partial` keeps what there is" in done.stderr
+    assert mine.git("rev-parse", "HEAD~1") == head
+    for path in (mine.folder / "results" / "recall").rglob("*red-1.0*/**/*.json"):
+        path.unlink()
+    (mine.folder / "results" / "load" / "note.txt").write_text("kept along")
+    assert "committed: Results of default" in mine.keep("--partial", "--gone").stdout
+    victim = next((mine.folder / "results" / "query").rglob("*.samples.parquet"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    assert victim.name in mine.keep("--partial", check=False).stdout, "what is there must still verify"
+
+
+def test_an_experiment_whose_table_is_not_made_yet_is_not_kept(mine):
+    for folder in (mine.folder / "results" / "table").iterdir():
+        shutil.rmtree(folder)
+    assert "experiment default has no table yet" in mine.keep(check=False).stderr
 
 
 def test_results_that_are_not_here_are_not_taken_from_the_team_by_accident(mine):
@@ -293,6 +320,109 @@ def test_two_branches_that_changed_the_same_file_are_merged_as_the_docs_say(mine
     assert (results / "of-other").exists()
     assert (results / "of-main").exists()
     assert mine.git("status", "--porcelain") == ""
+
+
+# Comparing revisions
+
+
+@pytest.fixture(scope="module")
+def upgraded(kept, tmp_path_factory) -> Clone:
+    """Two more commits: blue 1.1 in the place of 1.0, and its results; not to be changed by a test."""
+    clone = kept.twin(tmp_path_factory.mktemp("upgraded") / "checkout")
+    clone.git("tag", "before")
+    clone.bump("blue-1.0", "1.1")
+    clone.commit("blue 1.1")
+    clone.toy.snakemake()
+    clone.keep("--push")
+    return clone
+
+
+def compared(clone: Clone, *sides: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The lines of a comparison by system, workload and metric."""
+    clone.run("anncestry", "compare", *sides, "--out", "scratch/compared")
+    lines = json.loads((clone.folder / "scratch" / "compared" / "comparison.json").read_text())["lines"]
+    return {(line["system_a"], line["workload"], line["metric"]): line for line in lines if line["phase"] != "insert"}
+
+
+def state(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("sides", [("before", "HEAD"), ("HEAD~2", "."), ("before",)])
+def test_two_revisions_are_compared_and_the_checkout_stays_as_it_is(upgraded, sides):
+    results, status = state(upgraded.folder / "results"), upgraded.git("status", "--porcelain")
+    lines = compared(upgraded, *sides)
+    p50 = lines["blue-1.0", "k5", "p50_ms"]
+    assert p50["verdict"] in ("faster", "slower", "same within noise")
+    assert p50["ratio"] == pytest.approx(p50["b"] / p50["a"])
+    assert p50["low"] < p50["b"] - p50["a"] < p50["high"]
+    diff = json.loads(upgraded.dvc("metrics", "diff", "--json", "before"))
+    number = diff["results/metrics/default/blobs-l2/blue-1.0/standalone/k5.json"]["p50_ms"]
+    assert (p50["a"], p50["b"]) == (number["old"], number["new"]), "the same numbers as DVC's"
+    assert lines["blue-1.0", "", "load_s"]["verdict"] == "noise unknown"
+    assert lines["red-1.0", "k5", "p50_ms"]["verdict"] == "same record"
+    assert (state(upgraded.folder / "results"), upgraded.git("status", "--porcelain")) == (results, status)
+
+
+def test_a_clone_without_results_compares_what_the_remote_holds(upgraded, tmp_path):
+    b = upgraded.clone(tmp_path / "b")
+    shutil.copytree(upgraded.folder.parent / "anncestry-remote", tmp_path / "anncestry-remote")
+    assert compared(b, "HEAD~2", "HEAD")["blue-1.0", "k5", "p50_ms"]["ratio"] > 0
+    assert not (b.folder / "results").exists()
+    assert not list(b.folder.rglob("*.samples.parquet")), "samples are not fetched"
+    shutil.rmtree(tmp_path / "anncestry-remote")
+    shutil.rmtree(b.folder / "scratch")
+    shutil.rmtree(b.folder / ".dvc" / "tmp", ignore_errors=True)
+    shutil.rmtree(b.folder / ".dvc" / "cache", ignore_errors=True)
+    done = b.run("anncestry", "compare", "HEAD~2", "HEAD", check=False)
+    assert done.returncode == 2
+    assert "neither in DVC's cache nor to be had from the remote" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("before~1", "no results were kept then"),
+        ("HEAD~99", "no system (known: blue-1.0, red-1.0); no experiment (with a table: default)"),
+        ("HEAD~99", "no revision (no commit is called so; branches and tags: "),
+        ("--output=x", "unrecognized arguments"),
+    ],
+)
+def test_a_revision_that_is_none_or_has_no_results_is_said(upgraded, name, words):
+    done = upgraded.run("anncestry", "compare", name, "HEAD", check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_tag_with_the_name_of_a_system_must_say_which_is_meant(mine):
+    mine.git("tag", "red-1.0")
+    done = mine.run("anncestry", "compare", "red-1.0", "blue-1.0", check=False)
+    assert "'red-1.0' names a system and a git revision: say system:red-1.0 or revision:red-1.0" in done.stderr
+    assert mine.run("anncestry", "compare", "system:red-1.0", "blue-1.0").returncode == 0
+
+
+def test_recall_of_another_epoch_is_not_comparable_to_that_of_an_earlier_revision(mine):
+    mine.toy.files["epochs"]["recall"]["epoch"] = 2
+    mine.toy.save()
+    mine.commit("another recall")
+    mine.toy.snakemake()
+    lines = compared(mine, "HEAD~1", ".")
+    recall = lines["red-1.0", "k5", "recall_by_id"]
+    assert (recall["verdict"], recall["reason"]) == ("not comparable", "other epoch of recall: 1 against 2")
+    assert recall["a"] == recall["b"] == 1.0
+    assert lines["red-1.0", "k5", "p50_ms"]["verdict"] == "same record"
+
+
+def test_dvc_diffs_metrics_and_plots_cell_by_cell(upgraded):
+    rows = upgraded.dvc("metrics", "diff", "--md", "before").splitlines()
+    of_cell = [row for row in rows if "blue-1.0/standalone/k5.json" in row]
+    assert {row.split("|")[2].strip() for row in of_cell} >= {"p50_ms", "p95_ms", "p99_ms", "qps"}
+    assert not any("red-1.0" in row for row in rows), "only what changed"
+    plots = json.loads(upgraded.dvc("plots", "diff", "--json", "before"))
+    drawn = plots.get("data", plots)
+    for kind in ("latency/default/blobs-l2/blue-1.0/standalone.csv", "latency/default/blobs-l2/red-1.0/standalone.csv"):
+        (shown,) = (found for name, found in drawn.items() if kind in name)
+        assert {revision for plot in shown for revision in plot["revisions"]} == {"before", "workspace"}
 
 
 # Guards

@@ -150,6 +150,7 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
         ("wrong-metric", "exact-search oracle", "recall"),
         ("ignore-filter", "exact-search oracle", "recall"),
         ("lost-tail", "rows findable", "of the last inserted"),
+        ("never-ends", "stopped cleanly", "did not end when asked to, and was killed after 3."),
     ],
 )
 def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, gate, word):
@@ -187,6 +188,41 @@ def test_a_system_that_answers_wrongly_when_queried_is_invalid(bench, monkeypatc
     record = honest.record(filtered if "filter" in lie else first)
     assert not record["valid"]
     assert word in failed(record)[gate]
+
+
+@pytest.mark.parametrize(
+    ("lie", "gate", "word"),
+    [
+        ("refuse", "answered", "0 of 40 requests answered"),
+        ("refuse", "warm-up", "10 warm-up requests failed"),
+        ("cold", "warm-up", "3 warm-up requests failed"),
+        ("lose-later", "row count", "539 of 540 rows after the queries"),
+    ],
+)
+def test_a_system_that_fails_in_the_course_of_its_queries_is_invalid(bench, lie, gate, word):
+    liar = bench(lie)  # with k = 7 only
+    seven = liar.matrix.cells[2]
+    assert liar.load(seven)["valid"]
+    liar.query(seven)
+    record = liar.record(seven)
+    assert not record["valid"]
+    assert word in failed(record)[gate]
+    if lie == "refuse":
+        assert record["summary"]["errors"]["value"] == 40
+        assert any("no searches today" in text for text in record["failures"])
+
+
+def test_another_program_than_the_one_that_loaded_is_invalid(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    assert honest.load(cell)["valid"]
+    built = Path(cell.artifact_path)
+    body = records.read_json(built)
+    loaded_with, body["digest"] = body["digest"], "0" * 64
+    records.write_json(built, records.seal(body))
+    honest.query(cell)
+    detail = failed(honest.record(cell))["artifact digest"]
+    assert detail == f"sha256 000000000000…, loaded with {loaded_with[:12]}…"
 
 
 def test_a_filter_that_few_rows_match_wants_all_of_them_and_no_more(bench):

@@ -282,7 +282,7 @@ def test_without_any_result_it_counts_what_snakemake_counts_and_all_is_new(toy):
 def test_a_version_bump_is_one_reason_named_by_the_part_and_both_values(finished):
     version(finished)
     found = reasons(finished)
-    assert found.pop("system.version 1.0 -> 1.1") == {
+    assert found.pop("system.version: 1.0 → 1.1") == {
         "artifact": 1, "load": 4, "record": 4, "session": 8, "query": 8, "recall": 8,
     }  # fmt: skip
     assert found == {"other records than in the last table: 20 added, 20 gone": {"table": 1, "report": 1}}
@@ -290,13 +290,13 @@ def test_a_version_bump_is_one_reason_named_by_the_part_and_both_values(finished
 
 def test_an_added_setting_is_named(finished):
     setting(finished)
-    assert "system.settings.lie none -> no" in reasons(finished)
+    assert "system.settings.lie: none → no" in reasons(finished)
 
 
 def test_another_dataset_digest_is_named_in_all_that_follows_from_it(finished):
     digest(finished)
     (reason, rules), *_ = reasons(finished).items()
-    assert "dataset.content.base none -> 000000000000…" in reason
+    assert "dataset.content.base: none → 000000000000…" in reason
     assert "key" not in reason
     assert set(rules) == {"download", "normalize", "truth", "load", "record", "session", "query", "recall"}
 
@@ -304,7 +304,7 @@ def test_another_dataset_digest_is_named_in_all_that_follows_from_it(finished):
 def test_a_bumped_epoch_is_named_with_its_stage(finished):
     finished.files["epochs"]["load"]["epoch"] = 2
     (reason, rules), *_ = reasons(finished).items()
-    assert reason == "epoch of load 1 -> 2"
+    assert reason == "epoch of load: 1 → 2"
     assert rules["recall"] == 16
 
 
@@ -312,8 +312,8 @@ def test_two_changes_are_both_named(finished):
     version(finished)
     query_epoch(finished)
     found = reasons(finished)
-    assert found["epoch of query 1 -> 2; system.version 1.0 -> 1.1"] == {"session": 8, "query": 8, "recall": 8}
-    assert found["epoch of query 1 -> 2"] == {"session": 8, "query": 8, "recall": 8}
+    assert found["epoch of query: 1 → 2; system.version: 1.0 → 1.1"] == {"session": 8, "query": 8, "recall": 8}
+    assert found["epoch of query: 1 → 2"] == {"session": 8, "query": 8, "recall": 8}
 
 
 def test_an_added_workload_is_new_and_nothing_else_is(finished):
@@ -336,7 +336,7 @@ def test_what_a_clone_lacks_is_told_from_what_changed(finished):
     results_only_then_version(finished)
     found = reasons(finished)
     assert found[explain.GONE] == {"download": 2, "normalize": 2, "truth": 4}
-    assert found["system.version 1.0 -> 1.1"] == {
+    assert found["system.version: 1.0 → 1.1"] == {
         "artifact": 1, "load": 4, "record": 4, "session": 8, "query": 8, "recall": 8,
     }  # fmt: skip
 
@@ -357,7 +357,7 @@ def test_of_several_earlier_records_the_one_with_the_fewest_differences_is_compa
     finished.files["config"]["index"]["ef_construction"] = 101
     near = matrix_of(finished)
     assert near.cells[0].load != far.cells[0].load
-    assert reasons(finished)["index.ef_construction 100 -> 101"]["record"] == 1
+    assert reasons(finished)["index.ef_construction: 100 → 101"]["record"] == 1
 
 
 def test_of_equally_different_earlier_records_the_newest_is_compared(finished):
@@ -367,14 +367,14 @@ def test_of_equally_different_earlier_records_the_newest_is_compared(finished):
         other = matrix_of(finished)
         write(other.cells[0].load_path, other, other.cells[0].load, created=created + "T00:00:00+00:00")
     finished.files["config"]["index"]["ef_construction"] = 101
-    assert reasons(finished)["index.ef_construction 60 -> 101"]["record"] == 1
+    assert reasons(finished)["index.ef_construction: 60 → 101"]["record"] == 1
 
 
 def test_an_upstream_record_that_is_gone_is_named_by_its_key(finished):
     before = matrix_of(finished).cells[0].vectors
     remove("data/vectors/blobs-l2@*/record.json")
     digest(finished)
-    assert any(f"normalize key {before} -> " in reason for reason in reasons(finished))
+    assert any(f"normalize key: {before} → " in reason for reason in reasons(finished))
 
 
 def test_a_record_that_can_not_be_read_explains_nothing_and_breaks_nothing(finished):
@@ -396,12 +396,12 @@ def test_another_title_draws_the_page_only_and_is_said(finished):
     assert reasons(finished) == {"the title of the page changed, or its code or packages": {"report": 1}}
 
 
-def test_a_thousand_cells_with_one_reason_are_one_line(finished):
+def test_a_thousand_cells_with_one_reason_are_one_paragraph(finished):
     query_epoch(finished)
     _, _, groups = planned(finished)
     shown = explain.lines(groups)
-    assert len(shown) == 2
-    assert shown[0].strip().startswith("48 jobs  epoch of query 1 -> 2  (session 16, query 16, recall 16; ")
+    assert shown[:2] == ["  epoch of query: 1 → 2", "      48 jobs: session 16, query 16, recall 16"]
+    assert len(shown) == 5
 
 
 def test_the_record_of_a_download_is_compared_by_what_its_key_depends_on(finished):
@@ -535,7 +535,7 @@ def test_a_thousand_missing_cells_are_planned_in_seconds(toy):
     estimate.estimate(matrix, running, explain.Earlier())
     assert time.process_time() - start < 3
     assert explain.counts(running)["query"] == 1000
-    assert groups[0].reason == "epoch of query 1 -> 2"
+    assert groups[0].reason == "epoch of query: 1 → 2"
 
 
 # The command
@@ -560,7 +560,11 @@ def test_the_command_says_how_many_jobs_how_long_and_why(command, capsys):
     status, text = said(capsys, "plan")
     assert status == 0
     assert text.startswith("35 jobs would run: about ")
-    assert "33 jobs  system.version 1.0 -> 1.1  (artifact 1, load 4, record 4, session 8, query 8, recall 8; " in text
+    assert (
+        "  system.version: 1.0 → 1.1\n      33 jobs: artifact 1, load 4, record 4, session 8, query 8, recall 8\n"
+        in text
+    )
+    assert text.endswith("\nnothing is started; to run it: snakemake --cores 8 all\n")
 
 
 def test_the_command_says_that_nothing_would_run_and_changes_no_file(command, capsys):

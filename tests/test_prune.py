@@ -188,6 +188,20 @@ def test_finished_runs_of_an_old_key_are_garbage_and_those_of_a_present_one_are_
     assert paths(collected(toy)) == {"scratch/measured/0123456789ab"}
 
 
+def test_what_was_measured_and_waits_for_being_published_goes_with_its_cell(toy):
+    cell = cell_of(toy)
+    touch(cell.measured_path, "scratch/measured/333333333333/record.json")
+    swept(toy, PATTERN)
+    assert [path.name for path in Path("scratch/measured").iterdir()] == ["333333333333"]
+    assert paths(collected(toy)) == {"scratch/measured/333333333333"}
+
+
+def test_results_of_a_revision_that_were_laid_out_are_garbage_and_metrics_are_not(toy):
+    touch("scratch/revision/0123/results/load/x.json", "results/metrics/default/x.json", "results/plots/qps/x.csv")
+    sweep = collected(toy, results=True)
+    assert (paths(sweep), sweep.strange) == ({"scratch/revision/0123"}, [])
+
+
 def test_a_cell_with_a_corrupt_record_can_be_dropped(toy):
     cell = cell_of(toy)
     Path(cell.query_path).write_text("{")

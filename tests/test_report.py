@@ -22,7 +22,7 @@ from anncestry.provenance.records import seal
 from anncestry.report.numbers import NOT_MEASURED, read, tidy, write
 from anncestry.report.page import write_page
 from anncestry.report.summary import summary
-from anncestry.report.tables import Table, tables
+from anncestry.report.tables import Table, tables, text_of
 from anncestry.report.welch import Sample, differ, difference_interval, t_quantile
 
 PUBLISHED = Path(__file__).parents[1] / "config/published/paper.csv"
@@ -501,6 +501,47 @@ def test_runs_by_time_do_not_pose_as_runs_by_count(world: World) -> None:
     expected = _one(world.tidy(), world.cell("milvus-2.3.5", "k10")["query_path"], "p50_ms")
     assert latency.rows[0].cells[0].number_id == expected["number_id"]
     assert latency.labels == ("Dataset",)
+
+
+def _failing(world: World, system: str, workload: str, per_s: float) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        runs = record["spec"]["workload"]["runs"]
+        record["summary"].update(errors={"value": 3}, fail_per_s=_over(per_s, runs, 0.0))
+
+    world.edit(world.cell(system, workload)["query_path"], edit)
+
+
+def test_where_no_request_failed_no_column_says_so(world: World) -> None:
+    assert not [column for content in tables(world.tidy()) for column in content.columns if "Failed" in column.group]
+
+
+@pytest.mark.parametrize(
+    ("number", "workload", "group", "shown"),
+    [
+        ("IV", "k10", "Failed", [["2.5", "0.0"]]),
+        ("V", "k100", "Failed", [["2.5", "0.0"]]),
+        ("VII", "k10-category30", "Filter", [["2.5"], ["0.0"]]),
+        ("X", "k10-clients16", "Failed, of clients", [["2.5"], ["0.0"]]),
+    ],
+)
+def test_failed_requests_stand_beside_the_numbers_of_the_others(
+    world: World, number: str, workload: str, group: str, shown: list[list[str]]
+) -> None:
+    _failing(world, "milvus-2.3.5", workload, 2.5)
+    frame = world.tidy()
+    content = next(found for found in tables(frame) if found.number == number)
+    here = [place for place, column in enumerate(content.columns) if column.unit == "1/s" and column.group == group]
+    rows = [row for row in content.rows if row.labels[0] == "fashion-mnist-784-euclidean" and "100" not in row.labels]
+    assert [[row.cells[place].text.removesuffix(" ± 0") for place in here] for row in rows] == shown
+    known = set(frame["number_id"])
+    assert all(row.cells[place].number_id in known for row in rows for place in here), "failures have an ancestry, too"
+    failing = [found.number for found in tables(frame) if any("Failed" in f"{c.group}{c.label}" for c in found.columns)]
+    assert failing == [number], "the other tables stay as they were"
+
+
+def test_a_failure_in_ten_thousand_queries_is_not_printed_as_none() -> None:
+    assert text_of(0.0004, None, "1/s") == "0.0004"
+    assert text_of(0.0, None, "1/s") == "0.0"
 
 
 def test_a_difference_within_noise_says_so(world: World) -> None:

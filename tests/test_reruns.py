@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from anncestry import workflow
 from anncestry.cells.matrix import Cell
@@ -52,6 +53,11 @@ def toy(measured, tmp_path):
 
 def test_a_second_run_has_nothing_to_do(toy):
     assert toy.jobs() == {}
+
+
+def test_sessions_leave_nothing_behind(measured):
+    assert sorted(path.name for path in (measured.folder / "scratch").iterdir()) == ["artifact", "index", "measured"]
+    assert not list((measured.folder / "scratch" / "measured").iterdir())
 
 
 def test_a_version_bump_runs_that_system_only(toy):
@@ -278,6 +284,28 @@ def test_a_cosmetic_edit_of_the_query_rule_runs_nothing(toy, tmp_path):
 def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(toy, tmp_path):
     jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/measure/session.py"))
     assert jobs == {}
+    code = tmp_path / "code"
+
+    def guard(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "anncestry", "epochs", *arguments],
+            capture_output=True, text=True, check=False, cwd=toy.folder,
+            env={**os.environ, "PYTHONPATH": str(code / "src"), "ANNCESTRY_CONFIG": str(code / "config")},
+        )  # fmt: skip
+
+    shutil.copy(code / "config/epochs.yaml", tmp_path / "epochs.yaml")
+    settle = [sys.executable, "-m", "anncestry", "epochs", "--attest", "--why", "as this test finds them"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "ANNCESTRY_CONFIG": str(code / "config")}
+    subprocess.run(settle, check=True, env=environment, cwd=toy.folder)
+    spoke = guard()
+    assert spoke.returncode == 2
+    assert "measuring code of query changed under the same epoch" in spoke.stderr
+    assert guard("--bump").returncode == 0
+    assert guard().returncode == 0
+    before, after = (
+        yaml.safe_load(path.read_text()) for path in (tmp_path / "epochs.yaml", code / "config/epochs.yaml")
+    )
+    assert {stage for stage in after if after[stage]["epoch"] != before[stage]["epoch"]} == {"query"}
 
 
 def test_a_key_of_another_matrix_is_refused(toy):

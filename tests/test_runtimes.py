@@ -86,7 +86,7 @@ def test_a_server_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
     process = start(tmp_path, "trap 'exit 7' TERM; echo up; while true; do sleep 0.02; done")
     wait_until(lambda: "up" in process.log_tail())
     ending = process.stop(10)
-    assert (ending.signal, ending.returncode) == ("SIGTERM", 7)
+    assert (ending.signal, ending.returncode, ending.clean) == ("SIGTERM", 7, True)
     assert process.stop(10) == ending
 
 
@@ -96,7 +96,7 @@ def test_the_whole_group_is_gone_after_a_stop(tmp_path: Path) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     ending = process.stop(0.2)
-    assert ending.signal == "SIGKILL"
+    assert (ending.signal, ending.clean) == ("SIGKILL", False)
     assert not psutil.pid_exists(process.pid)
     wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from anncestry import workflow
+from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
 from anncestry.errors import ConfigError, DataError, ServerError, UserError
 from anncestry.provenance.prune import Sweep
@@ -211,6 +213,8 @@ def table(run: _Run, options: argparse.Namespace) -> None:
     run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
     numbers.write(frame, Path(run.matrix.table_path).parent)
+    # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
+    shutil.rmtree("scratch/session", ignore_errors=True)
 
 
 def report(run: _Run, options: argparse.Namespace) -> None:
@@ -275,9 +279,10 @@ def _current_page(matrix: Matrix) -> Path:
 
 
 def compare(run: _Run, options: argparse.Namespace) -> None:
-    """Two systems, experiments or platforms side by side: faster, slower, the same within noise, or not comparable."""
+    """Two systems, experiments, platforms or git revisions: faster, slower, the same within noise, not comparable."""
+    from anncestry.provenance.revisions import Revisions
     from anncestry.report import compare as comparing
-    from anncestry.report import compare_page
+    from anncestry.report import compare_noise, compare_page
 
     def current(name: str) -> str:
         try:
@@ -285,8 +290,11 @@ def compare(run: _Run, options: argparse.Namespace) -> None:
         except ConfigError:
             return ""  # measured once, and no longer in the config
 
-    sides = [comparing.find(name, Path("results"), run.choice.experiment, current) for name in (options.a, options.b)]
-    found = comparing.compare(*sides)
+    a, b = (
+        comparing.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
+        for name in (options.a, options.b)
+    )
+    found = comparing.compare(a, b, compare_noise.asked(options.noise) if options.noise else None)
     print(compare_page.summary(found, everything=options.all), end="")
     if options.out:
         print(f"page: {compare_page.write(found, options.out)}")
@@ -296,7 +304,7 @@ def verify(run: _Run, options: argparse.Namespace) -> None:
     """Whether every published number is still what its raw samples say, and every file what its record says."""
     from anncestry import verify as auditor
 
-    findings = auditor.verify(run.matrix, PUBLISHED, quick=options.quick)
+    findings = auditor.verify(run.matrix, PUBLISHED, options.quick, getattr(options, "partial", False))
     for problem, ids in auditor.hanging_on(findings, run.matrix):
         print(f"✗ {problem.sentence}")
         if ids:
@@ -320,12 +328,43 @@ def keep(run: _Run, options: argparse.Namespace) -> None:
     from anncestry.report import diffs, numbers
 
     matrix = run.matrix
+    incomplete = _incomplete(matrix)
+    if incomplete and not options.partial:
+        raise DataError(
+            f"{incomplete}: `{_command(matrix)}` completes it, `anncestry keep --partial` keeps what there is"
+        )
     verify(run, options)
-    diffs.write(numbers.read(Path(matrix.table_path).parent), matrix.config.experiment, Path("results"))
+    whole = Path(matrix.table_path).parent
+    frame = numbers.tidy([cell.paths for cell in matrix.cells]) if incomplete else numbers.read(whole)
+    diffs.write(frame, matrix.config.experiment, Path("results"))
     kept = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
     for remark in kept.remarks:
         print(remark, file=sys.stderr)
     print(f"✓ committed: {kept.message.rstrip()}" if kept.message else "✓ everything was kept already")
+
+
+def _command(matrix: Matrix) -> str:
+    """What a user types to run all of an experiment."""
+    name = matrix.config.experiment
+    return "snakemake --cores 8 all" + ("" if name == DEFAULT_EXPERIMENT else f" --config experiment={name}")
+
+
+def _incomplete(matrix: Matrix) -> str:
+    """What of an experiment is not there yet, as the start of a sentence; empty if all is."""
+    missing = [
+        f"{cell.where}/{cell.workload}"
+        for cell in matrix.cells
+        if not all(Path(path).exists() for path in (cell.load_path, cell.query_path, cell.recall_path))
+    ]
+    if missing:
+        more = ", …" if len(missing) > 3 else ""
+        return (
+            f"{len(missing)} of {len(matrix.cells)} cells of experiment {matrix.config.experiment} are not measured "
+            f"({', '.join(missing[:3])}{more})"
+        )
+    made = {"table": matrix.table_path, "page": matrix.report_path}
+    absent = [what for what, path in made.items() if not Path(path).exists()]
+    return f"experiment {matrix.config.experiment} has no {' and no '.join(absent)} yet" if absent else ""
 
 
 def cells(run: _Run, options: argparse.Namespace) -> None:
@@ -352,6 +391,7 @@ def plan(run: _Run, options: argparse.Namespace) -> None:
     estimates = estimate.estimate(matrix, jobs, earlier)
     reasons = explain.explain(matrix, jobs, earlier)
     print("\n".join([estimate.headline(estimates), *estimate.lines(estimates), "", "why", *explain.lines(reasons)]))
+    print(f"\nnothing is started; to run it: {_command(matrix)}")
 
 
 def drop(run: _Run, options: argparse.Namespace) -> None:
@@ -452,6 +492,17 @@ RULES: dict[str, Callable[[_Run, argparse.Namespace], None]] = {
 }
 
 
+def _percent(text: str) -> float:
+    """A percentage that is not negative, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--experiment", help="another matrix than the default one: config/experiments/NAME.yaml")
@@ -473,8 +524,18 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--clean", action="store_true", help="ask the processes to end, remove the rest")
     command.set_defaults(function=leftovers)
     command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
-    command.add_argument("a", metavar="A", help="a system, experiment (or EXPERIMENT@KEY) or platform")
-    command.add_argument("b", metavar="B", help="what is judged against A")
+    command.add_argument(
+        "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"
+    )
+    command.add_argument(
+        "b", metavar="B", nargs="?", default=".", help="what is judged against A (default: this folder)"
+    )
+    command.add_argument(
+        "--noise",
+        type=_percent,
+        metavar="PCT",
+        help="a difference of up to so many percent is noise, whatever runs say",
+    )
     command.add_argument("--all", action="store_true", help="all numbers, not the headline ones only")
     command.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
     command.set_defaults(function=compare)
@@ -484,6 +545,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("keep", help=(keep.__doc__ or ""))
     command.add_argument("--quick", action="store_true", help="verify by re-hashing only")
     command.add_argument("--gone", action="store_true", help="results that are listed but not here shall go")
+    command.add_argument("--partial", action="store_true", help="keep an experiment of which cells are missing")
     command.add_argument("--push", action="store_true", help="send the files to the remote, too")
     command.set_defaults(function=keep)
     commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)

@@ -8,11 +8,11 @@ is found, and the file and the numbers that hang on it are named. Cells are look
 
 from __future__ import annotations
 
+import functools
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Findings:
     records: int = 0
     files: int = 0
     absent: set[str] = field(default_factory=set)
+    partial: bool = False
 
     def check(self, record: str, test: Callable[[], None]) -> bool:
         """Run a test that raises UserError; whether it passed."""
@@ -58,20 +59,23 @@ class Findings:
         return True
 
 
-def verify(matrix: Matrix, published: Path | None, quick: bool = False) -> Findings:
-    """Verify everything that the matrix publishes in the working directory; with `quick`, re-hash only."""
-    findings = Findings()
+def verify(matrix: Matrix, published: Path | None, quick: bool = False, partial: bool = False) -> Findings:
+    """Verify everything that the matrix publishes in the working directory; with `quick`, re-hash only.
+
+    With `partial`, what was not measured (and without it, table and page can't be made) is no problem.
+    """
+    findings = Findings(partial=partial)
     loads = {each.load_path: each for cell in matrix.cells for each in (cell, *cell.chain)}
     with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
         for cell in loads.values():
             loaded = _record(findings, matrix, cell.load_path, "load", cell.load)
             if loaded is not None and not quick:
-                findings.check(cell.load_path, partial(_load, cell.load_path, loaded))
+                findings.check(cell.load_path, functools.partial(_load, cell.load_path, loaded))
             progress.add(1)
         for cell in matrix.cells:
             _cell(findings, matrix, cell, quick)
             progress.add(1)
-        if not quick:
+        if not quick and not (partial and not Path(matrix.report_path).exists()):
             _published(findings, matrix, published)
         progress.add(1)
     return findings
@@ -81,6 +85,8 @@ def _record(findings: Findings, matrix: Matrix, path: str, stage: str, key: str)
     """A record that is whole, of the asked spec, and whose files and inputs are what it says; else None."""
     file = Path(path)
     found: dict[str, Any] = {}
+    if findings.partial and not file.exists():
+        return None
 
     def whole() -> None:
         found.update(records.read_record(file, stage=stage, key=key))
@@ -97,7 +103,7 @@ def _record(findings: Findings, matrix: Matrix, path: str, stage: str, key: str)
         if not source.exists():
             findings.absent.add(source.parts[0])
             continue
-        findings.check(path, partial(_same, path, label, source, entry))
+        findings.check(path, functools.partial(_same, path, label, source, entry))
     return found
 
 

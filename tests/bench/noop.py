@@ -1,13 +1,15 @@
-"""Wall time of a call with nothing to do, for growing matrices (median of 3).
+"""Wall time of a call with nothing to do, for growing matrices: how long `snakemake all` takes to see that.
 
-python tests/bench/noop.py [CELLS …]      (default: 36 200 1000)
+python tests/bench/noop.py [CELLS …]      (default: 200 1000 5000)
 
 The matrices are made of many workloads on few loads, and of as many loads as workloads; all outputs are empty files.
+Printed is the fastest of 3 calls (what else the machine does only ever adds), with their range; the goal, for 2 cores;
+and by how much the time grew for each time that the cells did: below 1, it grows more slowly than they do.
 """
 
 from __future__ import annotations
 
-import statistics
+import shutil
 import sys
 import tempfile
 import time
@@ -19,9 +21,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from anncestry import workflow  # noqa: E402
 from tests.toy import Toy  # noqa: E402
 
+CALLS = 3
+GOALS_S = {200: 4.0, 1000: 6.0, 5000: 20.0}
 
-def measure(cells: int, folder: Path) -> float:
-    """Median seconds of a no-op call for a matrix of about `cells` cells."""
+
+def finished(cells: int, folder: Path) -> tuple[Toy, int]:
+    """A matrix of about `cells` cells of which every output is there, and how many they are."""
     toy = Toy.make(folder)
     side = max(1, round((cells / 4) ** 0.5))
     toy.files["workloads"].update({f"w{i}": {**toy.files["workloads"]["k5"], "warmup": i % 500} for i in range(side)})
@@ -37,21 +42,36 @@ def measure(cells: int, folder: Path) -> float:
     for path in paths:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).touch()
-    times = []
-    for _ in range(3):
-        started = time.monotonic()
-        done = toy.snakemake()
-        times.append(time.monotonic() - started)
-        assert "Nothing to be done" in done.stdout + done.stderr
-    print(f"{len(made.cells):6d} cells {statistics.median(times):6.2f} s", flush=True)
-    return statistics.median(times)
+    return toy, len(made.cells)
+
+
+def call_s(toy: Toy) -> float:
+    """Seconds of one call."""
+    started = time.monotonic()
+    done = toy.snakemake()
+    elapsed_s = time.monotonic() - started
+    assert "Nothing to be done" in done.stdout + done.stderr
+    return elapsed_s
 
 
 def main() -> None:
     """Measure each size."""
-    for cells in [int(argument) for argument in sys.argv[1:]] or [36, 200, 1000]:
-        with tempfile.TemporaryDirectory(prefix="anncestry-bench-") as folder:
-            measure(cells, Path(folder))
+    sizes = [int(argument) for argument in sys.argv[1:]] or list(GOALS_S)
+    print(f"{'cells':>6} {'fastest':>9}  {'range':<14} {'goal':<16} growth / growth of cells", flush=True)
+    before: tuple[int, float] | None = None
+    with tempfile.TemporaryDirectory(prefix="anncestry-bench-") as folder:
+        for size in sizes:
+            toy, cells = finished(size, Path(folder) / str(size))
+            call_s(toy)  # compiles, and warms the disk's cache
+            times = sorted(call_s(toy) for _ in range(CALLS))
+            best = times[0]
+            goal_s = GOALS_S.get(size)
+            met = "" if goal_s is None else f"{goal_s:.0f} s, {'met' if best < goal_s else 'missed'}"
+            growth = "" if before is None else f"{(best / before[1]) / (cells / before[0]):.2f}"
+            spread = f"{best:.2f}–{times[-1]:.2f}"
+            print(f"{cells:6d} {best:7.2f} s  {spread:<14} {met:<16} {growth}".rstrip(), flush=True)
+            before = (cells, best)
+            shutil.rmtree(toy.folder)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
             str(port),
             str(topology["nodes"]),
             system.get("settings", {}).get("lie", ""),
-            system["version"],
+            system.get("version", "1.0"),
         ],
         clean_environment(),
         data_dir,

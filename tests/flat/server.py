@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from concurrent import futures
@@ -20,7 +21,7 @@ import numpy as np
 class Store:
     def __init__(self, folder: Path, nodes: int, lie: str, version: str) -> None:
         self.folder, self.nodes, self.lie, self.version = folder, nodes, lie, version
-        self.searches = 0
+        self.searches = self.of_seven = 0
         self.lock = threading.Lock()
         self.vectors = np.empty((0, 0), np.float32)
         self.category, self.price = np.empty(0, np.uint8), np.empty(0, np.float32)
@@ -61,6 +62,8 @@ class Store:
 
     def probe(self, request: bytes) -> bytes:
         rows = len(self.vectors)
+        if self.lie == "lose-later" and self.of_seven:
+            rows -= 1
         settings = dict(self.settings)
         if self.lie == "other-settings":
             settings["M"] = 99
@@ -87,6 +90,9 @@ class Store:
         head, body = split(request)
         with self.lock:
             self.searches += 1
+            self.of_seven += head.get("k") == 7
+        if head.get("k") == 7 and (self.lie == "refuse" or (self.lie == "cold" and self.of_seven <= 3)):
+            raise RuntimeError("flat: no searches today")
         if self.lie == "die-on-query" and head.get("k") == 7 and self.searches > 20:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
@@ -114,10 +120,12 @@ def split(request: bytes) -> tuple[dict, bytes]:
 
 
 def main() -> None:
-    folder, port, nodes, lie = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    folder, port, nodes, lie, version = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
     if lie == "no-start":
         sys.exit("flat: the data folder was written by a newer version")
-    store = Store(folder, nodes, lie, sys.argv[5])
+    if lie == "never-ends":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    store = Store(folder, nodes, lie, version)
 
     def handler(call):
         return grpc.unary_unary_rpc_method_handler(lambda request, context: call(request))

@@ -309,7 +309,7 @@ class Change:
     new: str | None
 
     def __str__(self) -> str:
-        return f"{self.part} {_shown(self.old)} -> {_shown(self.new)}"
+        return f"{self.part}: {_shown(self.old)} → {_shown(self.new)}"
 
 
 def _shown(value: str | None) -> str:
@@ -563,10 +563,11 @@ def _where(members: Iterable[Job]) -> str:
 
 
 def lines(groups: Sequence[Group]) -> list[str]:
-    """The reasons for people, a line each."""
+    """The reasons for people: each with the jobs that it is a reason for, and where in the matrix these are."""
     shown = []
     for group in groups:
         rules = ", ".join(f"{rule} {group.rules[rule]}" for rule in RULES if rule in group.rules)
-        where = f"; {group.where}" if group.where else ""
-        shown.append(f"{group.total:>6} {'job ' if group.total == 1 else 'jobs'}  {group.reason}  ({rules}{where})")
+        shown += [f"  {group.reason}", f"      {group.total} {'job' if group.total == 1 else 'jobs'}: {rules}"]
+        if group.where:
+            shown.append(f"      {group.where}")
     return shown

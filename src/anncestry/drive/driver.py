@@ -21,6 +21,8 @@ from anncestry.drive import build
 from anncestry.errors import ServerError
 
 KINDS = ("native", "python")
+LAG_MS, GAP_MS, QUEUED_MS = 5.0, 100.0, 100.0
+"""More than this is complained of: see `complaints`."""
 _CHECK_S = 0.5
 _LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: long enough for the word to reach every client before it."""
@@ -80,8 +82,8 @@ class _Pool:
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
-    def _start(self, command: list[str]) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    def _start(self, command: list[str], **more: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")} | more
         self._processes.append(
             subprocess.Popen(
                 command,
@@ -157,7 +159,8 @@ class _Native(_Pool):
 
     def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
         if not self._processes:
-            self._start([str(build.programs().driver)])
+            # Its threads sleep where Go does not know of it; signals to preempt them would only wake them in vain.
+            self._start([str(build.programs().driver)], GODEBUG="asyncpreemptoff=1")
         (process,) = self._processes
         self._tell(process, f"job {folder}")
         self._answers([process], "ready", check)
@@ -198,6 +201,25 @@ class _Python(_Pool):
         }
 
 
+def complaints(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """What the client did that no number may hide, each as a sentence; `runs` are the facts of outcomes."""
+    found: list[str] = []
+    for number, run in enumerate(runs):
+        lag_ms, gap_ms, queued_ms = run["lag_p99_ms"], run["gap_max_ms"] or 0.0, run["queued_p99_ms"]
+        if lag_ms > LAG_MS:
+            found.append(f"run {number}: the client was slow: 1 % of its requests left {lag_ms:.1f} ms late or later")
+        if gap_ms > GAP_MS:
+            found.append(f"run {number}: the client was not let run for {gap_ms:.0f} ms")
+        if run["gc_pause_max_ms"] > GAP_MS:
+            found.append(f"run {number}: the client collected garbage for {run['gc_pause_max_ms']:.0f} ms")
+        if queued_ms > QUEUED_MS or run["unsent"]:
+            found.append(
+                f"run {number}: the schedule could not be kept: 1 % of the arrivals waited {queued_ms:.0f} ms or more "
+                f"for a connection, {run['unsent']} until their time was over"
+            )
+    return found
+
+
 def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
     """What a record says of the client: `runs` are the facts of each run's outcome, `sent` the requests of them all."""
     worst = (
@@ -214,4 +236,5 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         "cpu_us_per_query": 1e6 * sum(run["cpu_s"] for run in runs) / max(1, sent),
         **{name: max((run[name] for run in runs if run[name] is not None), default=None) for name in worst},
         **{name: sum(run[name] for run in runs) for name in ("unsent", "reconnects")},
+        "complaints": complaints(runs),
     }

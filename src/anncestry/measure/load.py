@@ -157,7 +157,11 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         shutil.rmtree(out_dir / "oracle", ignore_errors=True)
         resources_used = _resources(sampler.table(), result)
         others_pct = resources_used["other"]["load"]["cpu_avg_pct"]
-        judged += [gates.alone(waited_s, others_pct), gates.on_platform(spec["platform"])]
+        judged += [
+            gates.stopped(ending.clean, ending.signal, ending.seconds),
+            gates.alone(waited_s, others_pct),
+            gates.on_platform(spec["platform"]),
+        ]
         storage = storage_facts(engine, data_dir, vectors)
 
     resources = out_dir / "resources.parquet"

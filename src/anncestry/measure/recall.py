@@ -11,9 +11,10 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry.datasets.metadata import matches
+from anncestry.drive.protocol import OK
 from anncestry.measure.vectors import open_vectors
 from anncestry.metrics import recall as metric
-from anncestry.metrics.latency import OK, over_runs
+from anncestry.metrics.latency import over_runs
 from anncestry.provenance import records
 
 

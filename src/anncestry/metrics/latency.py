@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-OK, ERROR, TIMEOUT = 0, 1, 2
+from anncestry.drive.protocol import ERROR, OK, TIMEOUT
+
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 
 

@@ -73,12 +73,6 @@ def recall_by_distance(
     return _share(np.minimum(hits.sum(axis=1), denominators), denominators)
 
 
-def mean_recall(recalls: Floats) -> tuple[float, int]:
-    """Mean over the queries that have anything to find, and their number; (NaN, 0) where there is none."""
-    defined = recalls[~np.isnan(recalls)]
-    return (float(defined.mean()) if len(defined) else float("nan")), len(defined)
-
-
 def exact_distances(
     base: NDArray[np.float32],
     queries: NDArray[np.float32],

@@ -130,6 +130,14 @@ def artifact(expected: str, found: str) -> Gate:
     )
 
 
+def stopped(clean: bool, signal: str | None, seconds: float) -> Gate:
+    """The loaded server ended when asked to: one that has to be killed may lose what it had not written."""
+    how = f"ended {seconds:.1f} s after {signal or 'it was to be stopped'}"
+    if not clean:
+        how = f"did not end when asked to, and was killed after {seconds:.1f} s: what it had not written is lost"
+    return Gate("stopped cleanly", clean, how)
+
+
 def oracle(recall: float | None, queries: int, selectivity: float) -> Gate:
     """Searches under a narrow filter, answered by a flat scan, return exactly the true neighbours."""
     ok = recall is not None and recall >= ORACLE_RECALL_MIN

@@ -22,6 +22,7 @@ from anncestry.cells.matrix import Cell, Matrix
 from anncestry.cells.plan import Plan, Session, attempt_key
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import read_json
+from anncestry.provenance.revisions import FOLDER as REVISIONS
 
 _KEY = re.compile(r"^[0-9a-f]{12}$")
 _KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})$")
@@ -258,6 +259,8 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         _scratch(sweep, folder, sessions, "left over from a session")
     for folder in _entries(sweep, "scratch/measured"):
         _scratch(sweep, folder, keys, "measured runs that were not published")
+    for folder in _entries(sweep, REVISIONS):
+        sweep.add(folder, "results of a revision, laid out to be compared")
     for place, stage in (("truth", "truth"), ("vectors", "normalize"), ("download", "download")):
         for folder in _entries(sweep, f"data/{place}"):
             _data(sweep, folder, keys, stage)
@@ -283,9 +286,9 @@ def _attempts(session: Session) -> Iterator[str]:
 
 
 _PLACES: Mapping[str, frozenset[str]] = {
-    "scratch": frozenset({"index", "artifact", "session", "measured"}),
+    "scratch": frozenset({"index", "artifact", "session", "measured", "revision"}),
     "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
-    "results": frozenset({"load", "query", "recall", "table", "report", "platform", ".gitignore"}),
+    "results": frozenset({"load", "query", "recall", "table", "report", "platform", "metrics", "plots", ".gitignore"}),
 }
 
 

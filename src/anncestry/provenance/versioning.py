@@ -56,6 +56,14 @@ def read_pointer(root: Path, name: str) -> Pointer | None:
     return _pointer(name, text)
 
 
+def pointer_at(root: Path, name: str, commit: str = "HEAD") -> Pointer | None:
+    """The pointer of a folder as a commit has it; None where that has none, or one that lists nothing."""
+    try:
+        return _pointer(name, _git(root, "show", f"{commit}:./{name}.dvc"))
+    except DataError:
+        return None
+
+
 def _pointer(name: str, text: str) -> Pointer | None:
     listing, files = _LISTING.search(text), _FILES.search(text)
     if listing is None or files is None or files[1] == "0":
@@ -166,7 +174,8 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
     remarks: list[str] = []
     before: dict[str, Mapping[str, str]] = {}
     for name in ("results", "data"):
-        pointer = _committed(root, name)
+        # The last commit's: `dvc add` and `dvc repro` may have moved on the one in the tree.
+        pointer = pointer_at(root, name)
         before[name], lost = _listed(root, cache, pointer)
         if lost and not gone:
             if name == "results":
@@ -243,14 +252,6 @@ def _listed(root: Path, cache: Path, pointer: Pointer | None) -> tuple[Mapping[s
         return listing, ""
     more = f" and {len(lost) - 1} more" if lost[1:] else ""
     return listing, f"{pointer.name}.dvc lists what is not here: {pointer.name}/{lost[0]}{more}"
-
-
-def _committed(root: Path, name: str) -> Pointer | None:
-    """The pointer as it was last committed: `dvc add` and `dvc repro` may have moved on the one in the tree."""
-    try:
-        return _pointer(name, _git(root, "show", f"HEAD:./{name}.dvc"))
-    except DataError:
-        return None
 
 
 def _listing(cache: Path, pointer: Pointer) -> Mapping[str, str]:

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import identity, read_record, sha256_file
+from anncestry.report import diffs
+from anncestry.report.compare_noise import Noise, between_pairs
 from anncestry.report.numbers import ABSENT, MISSING, PHASES, read, rows_of
 from anncestry.report.tables import Row
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval
@@ -35,12 +37,17 @@ NOT_COMPARABLE = "not comparable"
 KINDS = ("system", "experiment", "platform", "revision")
 """What a side can be the name of; `find` tries them in this order."""
 
+WORKING_TREE = "."
+"""The name of what lies in this folder, whether it was kept or not."""
+
 HEADLINE = (
     *("load_s", "p50_ms", "p95_ms", "p99_ms", "qps", "recall_by_id"),
     *("storage_total_mib", "storage_net_mib"),
 )
 
 _STAGES = ("load", "query", "recall")
+_OF_CODE = {"code", "uncommitted code"}
+"""Facts that any commit changes: of what measures, the epoch counts."""
 _Body = Mapping[str, Any]
 
 # Means over runs are rounded: runs that agree have a spread of this order, and it says nothing of noise.
@@ -88,13 +95,15 @@ class Side:
     """One side: a tidy frame (report/numbers.py), and by its path every record that the frame names.
 
     `records` may also hold the records of the vectors and the truth, under the paths by which loads and recalls quote
-    them: with them, data under another key is known for the same if its content is. `kind` is one of KINDS, or empty.
+    them: with them, data under another key is known for the same if its content is. `kind` is one of KINDS, or empty;
+    `commit` that of a revision.
     """
 
     label: str
     numbers: pd.DataFrame
     records: Mapping[str, _Body]
     kind: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,9 @@ class Line:
     """One number of both sides. Values are in `unit`; what is not there is None.
 
     `ratio` is b / a. `low` and `high` bound b - a with 95 % confidence, in `unit`: Welch's interval over runs, for
-    recall Newcombe's over queries. `verdict` is of B against A. `reason` says why there is no better verdict, and
-    `note` what to bear in mind with this one. A system is empty where its side has none to set against the other's.
+    recall Newcombe's over queries. `verdict` is of B against A; `noise` says what it took for noise, empty where none
+    is known. `reason` says why there is no better verdict, and `note` what to bear in mind with this one. A system is
+    empty where its side has none to set against the other's.
     """
 
     dataset: str
@@ -124,6 +134,7 @@ class Line:
     low: float | None
     high: float | None
     verdict: str
+    noise: str
     reason: str
     note: str
     problem_a: str
@@ -142,6 +153,13 @@ class Line:
         return self.verdict in (words.less, words.more)
 
     @property
+    def measured_twice(self) -> bool:
+        """Whether both sides measured one and the same thing: under one key, but not in one record."""
+        return (
+            bool(self.number_a) and self.number_a == self.number_b and self.verdict not in (NOT_COMPARABLE, SAME_RECORD)
+        )
+
+    @property
     def better(self) -> str:
         """`a` or `b`, whichever is better by more than noise; empty if neither is."""
         words = words_of(self.metric)
@@ -152,12 +170,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All lines, and what else differs between the sides as (what, A's, B's): possible causes, not obstacles."""
+    """All lines, and what else differs between the sides as (what, A's, B's): possible causes, not obstacles.
+
+    `noise` is what was taken for noise beside the spread of runs.
+    """
 
     a: Side
     b: Side
     lines: tuple[Line, ...]
     differences: tuple[tuple[str, str, str], ...]
+    noise: Noise
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, most frequent first."""
@@ -181,7 +203,11 @@ def side(label: str, numbers: pd.DataFrame, results: Path, *, kind: str = "") ->
         records[path] = read_record(file)
         if sha256_file(file) != digest:
             raise DataError(f"{file}: not the record that the table was made from ({digest[:12]}…): make it again")
-    return Side(label, numbers, records | _data_records(records.values(), results.parent), kind)
+    # The data of a revision is not laid out: a record of the same identity in this folder says as much.
+    data: dict[str, _Body] = {}
+    for root in (Path(), results.parent):
+        data |= _data_records(records.values(), root)
+    return Side(label, numbers, records | data, kind)
 
 
 def of_results(results: Path, experiment: str, *, label: str, kind: str = "revision", current: str = "") -> Side:
@@ -194,29 +220,47 @@ def of_results(results: Path, experiment: str, *, label: str, kind: str = "revis
     return side(label, read(folder), results, kind=kind)
 
 
+class Revisions(Protocol):
+    """Git's revisions and their results (provenance/revisions.py)."""
+
+    def commit(self, name: str) -> str:
+        """The hash of the commit that is meant by a name; empty if there is none."""
+
+    def names(self) -> list[str]:
+        """Names that people gave to revisions."""
+
+    def results(self, name: str) -> Path:
+        """The folder with the results of a revision; DataError if they can't be had."""
+
+
 def find(
     name: str,
     results: Path,
     experiment: str,
     current: Callable[[str], str],
-    revision: Callable[[str], Path | None] | None = None,
+    revisions: Revisions | None = None,
 ) -> Side:
     """The side that a user means by `name`, with KIND: in front where a name alone means something else.
 
     A system of `experiment`; an experiment (or EXPERIMENT@KEY) with a table in `results`; a platform id that a table
-    of `experiment` was measured on; a revision. `current` gives the key of an experiment's present table, empty where
-    the config knows no such experiment. `revision` gives the results folder of a revision, None if there is none of
-    that name. UserError if nothing is called so.
+    of `experiment` was measured on; a revision; WORKING_TREE. `current` gives the key of an experiment's present
+    table, empty where the config knows no such experiment. UserError if nothing is called so, and for a revision that
+    has the name of something else.
     """
+    if name == WORKING_TREE:
+        return of_results(results, experiment, label="working tree", kind="", current=current(experiment))
     prefix, colon, rest = name.partition(":")
     kinds, bare = ((prefix,), rest) if colon and prefix in KINDS else (KINDS, name)
-    here = _Here(results, experiment, current, revision)
+    here = _Here(results, experiment, current, revisions)
     unlike = []
     for kind in kinds:
         found, known = here.look_up(kind, bare)
-        if found is not None:
+        if found is None:
+            unlike.append(f"no {kind} ({known})")
+        elif len(kinds) > 1 and kind != "revision" and revisions is not None and revisions.commit(bare):
+            raise UserError(f"{name!r} names a {kind} and a git revision: say {kind}:{name} or revision:{name}")
+        else:
             return found
-        unlike.append(f"no {kind} ({known})")
     raise UserError(f"{name!r} names nothing that can be compared: {'; '.join(unlike)}")
 
 
@@ -227,7 +271,7 @@ class _Here:
     results: Path
     experiment: str
     current: Callable[[str], str]
-    revision: Callable[[str], Path | None] | None
+    revisions: Revisions | None
 
     def look_up(self, kind: str, name: str) -> tuple[Side | None, str]:
         """The side of this kind and name, or None; and which names of this kind there are."""
@@ -260,10 +304,37 @@ class _Here:
         return side(name, read(folder), self.results, kind="platform"), ""
 
     def _revision(self, name: str) -> tuple[Side | None, str]:
-        folder = self.revision(name) if self.revision is not None else None
-        if folder is None:
-            return None, "of this name"
-        return of_results(folder, self.experiment, label=name, current=self.current(self.experiment)), ""
+        commit = self.revisions.commit(name) if self.revisions is not None else ""
+        if self.revisions is None or not commit:
+            names = self.revisions.names() if self.revisions is not None else []
+            return None, f"no commit is called so; branches and tags: {', '.join(names) or 'none'}"
+        folder = self.revisions.results(name)
+        try:
+            table = _table_of(_kept(_tables(folder, self.experiment), folder), folder, self.experiment, "")
+        except DataError as error:
+            raise DataError(f"revision {name} ({commit[:12]}): {error}") from None
+        return replace(side(name, read(table), folder, kind="revision"), commit=commit), ""
+
+
+def _kept(tables: Mapping[str, Path], results: Path) -> dict[str, Path]:
+    """Of several tables of one experiment the one that was current when the results were kept, where that shows.
+
+    `keep` leaves the metrics of the current table, and of none other, beside the tables.
+    """
+    if len(tables) < 2:
+        return dict(tables)
+    experiment = next(iter(tables)).rpartition("@")[0]
+    there = {
+        path.relative_to(results).as_posix(): json.loads(path.read_text())
+        for path in (results / "metrics" / experiment).rglob("*.json")
+    }
+
+    def current(folder: Path) -> bool:
+        said = diffs.files(read(folder), experiment)
+        return there == {path: json.loads(text) for path, text in said.items() if path.startswith("metrics/")}
+
+    # Tables of the same numbers, made by another version of this program, say the same.
+    return dict([(name, folder) for name, folder in tables.items() if current(folder)][-1:] or tables)
 
 
 def _below(results: Path, path: str) -> Path:
@@ -341,8 +412,12 @@ def _listed(names: Iterable[object]) -> str:
 # Comparing
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: Side, b: Side, noise: Noise | None = None) -> Comparison:
     """Set every number of `b` against that of `a` with the same dataset, topology, workload, phase and metric.
+
+    A difference counts if it is larger than the spread of runs tells, and larger than the `noise` of its metric: what
+    is given, and what is found between numbers that both sides measured under one key, nothing known being different.
+    Those are the evidence for the noise, and judged by their runs and what is given alone.
 
     Numbers that neither side is meant to have (a phase that both lack, a filter that neither was asked) are left out.
 
@@ -352,13 +427,48 @@ def compare(a: Side, b: Side) -> Comparison:
     sides = (_Indexed("A", a), _Indexed("B", b))
     across_platforms = a.kind == b.kind == "platform"
     lines: list[Line] = []
+    twice: list[Line] = []
     differences: dict[tuple[str, str, str], None] = {}
     for systems in _paired(sides[0].systems, sides[1].systems):
         pair = _Pair(sides, systems, across_platforms)
-        lines += pair.lines()
-        differences.update(dict.fromkeys(pair.differences()))
-    lines.sort(key=_place)
-    return Comparison(a, b, tuple(lines), tuple(differences))
+        found, unlike = list(pair.lines()), list(pair.differences())
+        lines += found
+        differences.update(dict.fromkeys(unlike))
+        if {what for what, *_ in unlike} <= _OF_CODE:
+            twice += [line for line in found if line.measured_twice]
+    given = noise or Noise()
+    known = given.with_measured(between_pairs((line.metric, line.a or 0, line.b or 0) for line in twice))
+    judged = [_floored(line, given if line.measured_twice else known) for line in lines]
+    return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_place)), tuple(differences), known)
+
+
+def _floored(line: Line, noise: Noise) -> Line:
+    """A line that no longer counts as a difference if a floor hides it."""
+    words = words_of(line.metric)
+    # A share of a recall, or of a count of failures, is no noise that anybody means by so many percent.
+    floor = noise.floor(line.metric, common=words not in (_RECALL, _FAILURES))
+    if floor is None or line.low is None or line.a is None or line.b is None:
+        return line
+    told = replace(line, noise=f"{line.noise}; {floor}")
+    if line.decided and floor.hides(line.a, line.b):
+        return replace(told, verdict=SAME, note=f"more than {line.noise} tell, but within {floor}")
+    return told
+
+
+def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, where a query's speed differs with a note if its recall does, too."""
+    of_cell: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        cell = (line.dataset, line.topology, line.workload, line.system_a, line.system_b)
+        of_cell.setdefault(cell, []).append(line)
+    for members in of_cell.values():
+        recall = next((line for line in members if line.metric == "recall_by_id" and line.decided), None)
+        for line in members:
+            speed = line.phase == "query" and words_of(line.metric) in (_TIME, _RATE)
+            if recall is None or not (speed and line.decided):
+                yield line
+            else:
+                yield replace(line, note=f"with {recall.verdict} recall: {recall.a:.4f} against {recall.b:.4f}")
 
 
 def _place(line: Line) -> tuple[Any, ...]:
@@ -422,20 +532,11 @@ class _Pair:
         self._obstacles: dict[tuple[str, ...], str] = {}
 
     def lines(self) -> Iterator[Line]:
-        """A line for each number that a side has or should have, those of one cell knowing of each other."""
-        of_cell: dict[tuple[str, ...], list[Line]] = {}
+        """A line for each number that a side has or should have."""
         for key in self._keys():
             line = self._line(key)
             if not {line.problem_a, line.problem_b} <= ABSENT:  # such as the selectivity where no filter was asked
-                of_cell.setdefault(key[:3], []).append(line)
-        for lines in of_cell.values():
-            recall = next((line for line in lines if line.metric == "recall_by_id" and line.decided), None)
-            for line in lines:
-                speed = line.phase == "query" and words_of(line.metric) in (_TIME, _RATE)
-                if recall is None or not (speed and line.decided):
-                    yield line
-                else:
-                    yield replace(line, note=f"with {recall.verdict} recall: {recall.a:.4f} against {recall.b:.4f}")
+                yield line
 
     def differences(self) -> Iterator[tuple[str, str, str]]:
         """What else differs between the loads of the two systems."""
@@ -490,6 +591,7 @@ class _Pair:
             low=None,
             high=None,
             verdict=NOT_COMPARABLE,
+            noise="",
             reason="; ".join(
                 f"{side.name}: {problem}" for side, problem in zip(self._sides, problems, strict=True) if problem
             ),
@@ -516,7 +618,7 @@ class _Pair:
             return replace(line, verdict=EQUAL if a["value"] == b["value"] else UNKNOWN)
         low, high = interval
         verdict = SAME if low <= 0 <= high else words_of(metric).of(low)
-        return replace(line, low=low, high=high, verdict=verdict)
+        return replace(line, low=low, high=high, verdict=verdict, noise="queries" if phase == "recall" else "runs")
 
     def _problem(self, rank: int, key: tuple[str, ...]) -> str:
         """Why a side has no such number; empty if it has."""

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from anncestry.provenance.records import replacing, write_json
-from anncestry.report.assets import CSS, JS
 from anncestry.report.compare import (
     HEADLINE,
     NOT_COMPARABLE,
@@ -21,8 +20,9 @@ from anncestry.report.compare import (
     Line,
     Side,
 )
-from anncestry.report.markup import Numbers, inline_json, script, sheet, table, text
+from anncestry.report.markup import Numbers, sheet, table, text
 from anncestry.report.numbers import PHASES, brief, rows_of
+from anncestry.report.shell import ancestry, document, glossary
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
 
 _WIDTH = 100
@@ -52,7 +52,9 @@ _HOW_TO_READ = (
     (
         "What the interval does not hold",
         "The runs of a side ask one index, built once, in one session. Another build, or another hour of a shared"
-        " machine, may move all of them together. To know that noise, measure one system twice and compare the two.",
+        " machine, may move all of them together. Where both sides measured something under one key, what"
+        " those numbers differ by is taken for that noise, and so is a percentage that was given (--noise): a"
+        " difference that is not larger is the same within noise.",
     ),
 )
 
@@ -140,15 +142,34 @@ def _printable(words: str) -> str:
 
 
 def _name(side: Side) -> str:
-    return _printable(f"{side.label} ({side.kind})" if side.kind else side.label)
+    known = " ".join(filter(None, (side.kind, side.commit[:12])))
+    return _printable(f"{side.label} ({known})" if known else side.label)
 
 
 def _counted(comparison: Comparison) -> str:
-    """How often which verdict was given, of all lines, and how many of them chance alone would bring about."""
+    """How often which verdict was given, and of how many differences so many would be told by chance alone."""
     judged = sum(line.low is not None for line in comparison.lines)
+    differ = sum(line.decided for line in comparison.lines)
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
     chance = (1 - _CONFIDENCE) * judged
-    return f"{counts}. Of {judged} differences with a known noise, about {chance:.0f} would stand out by chance alone."
+    digits = 1 if chance < 1 else 0
+    return (
+        f"{counts}. Of {judged} numbers with a known noise {differ} differ; about {chance:.{digits}f} would by"
+        f" chance alone. Noise: {_noise(comparison)}."
+    )
+
+
+def _noise(comparison: Comparison) -> str:
+    """What was taken for noise, in words."""
+    noise = comparison.noise
+    by_source: dict[str, list[str]] = {}
+    for metric in HEADLINE:
+        if metric in noise.of_metric:
+            floor = noise.of_metric[metric]
+            by_source.setdefault(floor.source, []).append(f"{metric} {100 * floor.relative:.1f} %")
+    floors = [str(noise.common)] if noise.common else []
+    floors += [f"{source}: {', '.join(said)}" for source, said in by_source.items()]
+    return "; ".join(["the spread of runs (of recall: of queries)", *floors])
 
 
 # What both kinds of tables show
@@ -196,7 +217,9 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
         pd.DataFrame(rows, columns=[field.name for field in fields(Line)], dtype=object).to_csv(
             temporary, index=False, lineterminator="\n"
         )
-    sides = {letter: {"label": side.label, "kind": side.kind} for letter, side in _sides(comparison)}
+    sides = {
+        letter: {"label": side.label, "kind": side.kind, "commit": side.commit} for letter, side in _sides(comparison)
+    }
     differences = [{"what": what, "a": a, "b": b} for what, a, b in comparison.differences]
     write_json(out_dir / "comparison.json", {**sides, "differences": differences, "lines": rows})
     path = out_dir / "index.html"
@@ -211,7 +234,6 @@ def _sides(comparison: Comparison) -> tuple[tuple[str, Side], tuple[str, Side]]:
 
 def _document(comparison: Comparison) -> str:
     """The page. Like that of an experiment, it fetches nothing and runs its own script only."""
-    title = f"{comparison.b.label} against {comparison.a.label}"
     numbers, ids = Numbers(), _Ids(comparison)
     main = _tables([line for line in comparison.lines if line.metric in HEADLINE], numbers, ids, "")
     rest = _tables([line for line in comparison.lines if line.metric not in HEADLINE], numbers, ids, "more-")
@@ -220,38 +242,19 @@ def _document(comparison: Comparison) -> str:
         ("reasons", "Without a verdict, and why", _reasons(comparison.lines)),
         ("differs", "What else differs", _differences(comparison)),
         ("more", "All other numbers", f"<details><summary>Show them</summary>\n{rest}</details>\n" if rest else ""),
-        ("reading", "How to read this", _reading()),
+        ("reading", "How to read this", glossary(_HOW_TO_READ)),
     ]
-    shown = [section for section in sections if section[2]]
-    own, own_hash = script(JS)
-    policy = (
-        f"default-src 'none'; script-src {own_hash}; style-src 'unsafe-inline'; img-src data:;"
-        " base-uri 'none'; form-action 'none'"
-    )
-    contents = "".join(f'<li><a href="#{name}">{text(heading)}</a></li>' for name, heading, _ in shown)
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{text(heading)}</h2>\n{content}</section>\n'
-        for name, heading, content in shown
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the results</a>\n'
-        '<header>\n<p class="eyebrow">anncestry: two sides, and what can be said of their difference</p>\n'
-        f"<h1>{text(title)}</h1>\n"
-        f'<p class="lede">A is {text(_name(comparison.a))}, B is {text(_name(comparison.b))}.</p>\n'
-        f"<p>{text(_counted(comparison))}</p>\n"
-        '<p class="downloads">All lines: <a href="comparison.csv" download>CSV</a>, '
-        '<a href="comparison.json" download>JSON</a></p>\n'
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n<main id="main">\n{body}</main>\n'
-        "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
-        " It fetches nothing.</p></footer>\n"
-        '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
-        f"{inline_json('data-ancestry', ids.ancestry())}{inline_json('data-charts', [])}"
-        f"{inline_json('data-config', {})}{own}</body>\n</html>\n"
+    return document(
+        title=f"{comparison.b.label} against {comparison.a.label}",
+        eyebrow="anncestry: two sides, and what can be said of their difference",
+        opening=(
+            f'<p class="lede">A is {text(_name(comparison.a))}, B is {text(_name(comparison.b))}.</p>\n'
+            f"<p>{text(_counted(comparison))}</p>\n"
+        ),
+        downloads="All lines",
+        files={"CSV": "comparison.csv", "JSON": "comparison.json"},
+        sections=sections,
+        ancestry=ids.ancestry(),
     )
 
 
@@ -276,9 +279,6 @@ class _Ids:
 
     def ancestry(self) -> dict[str, Any]:
         """What the page's script shows of a number, those of both sides."""
-        # Here, so that the terminal does not wait for the drawing of charts to be imported.
-        from anncestry.report.page import _ancestry as ancestry
-
         rows: dict[str, Row] = {}
         records: dict[str, Mapping[str, Any]] = {}
         for letter, of_side in self._rows.items():
@@ -355,8 +355,3 @@ def _differences(comparison: Comparison) -> str:
         return ""
     note = '<p class="note">Facts of the loads that are not the same: possible causes of what differs above.</p>\n'
     return note + sheet(("Fact", "A", "B"), comparison.differences, name="Differences", kind="tight")
-
-
-def _reading() -> str:
-    items = "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>\n" for term, words in _HOW_TO_READ)
-    return f'<dl class="words">{items}</dl>\n'

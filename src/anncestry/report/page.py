@@ -18,14 +18,12 @@ import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
-from anncestry.report.assets import CSS, JS
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
-from anncestry.report.markup import Numbers, inline_json, legend, script, sheet, table, text
+from anncestry.report.markup import Numbers, legend, sheet, table, text
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
+from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
 from anncestry.report.summary import Highlight, highlights
 from anncestry.report.tables import Row, Table, best_of, tables, text_of
-
-_Records = Mapping[str, Mapping[str, Any]]
 
 _GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
@@ -116,7 +114,7 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
     return path
 
 
-def _document(df: pd.DataFrame, records: _Records, title: str, published: Path | None) -> str:
+def _document(df: pd.DataFrame, records: Records, title: str, published: Path | None) -> str:
     numbers = Numbers()
     palette = colours(df)
     drawn = figures(df)
@@ -129,41 +127,19 @@ def _document(df: pd.DataFrame, records: _Records, title: str, published: Path |
         ("where", "Measured where, and with what", _where(records)),
         ("fairness", "Fairness sheet", _fairness(records)),
         ("checks", "Checks", _checks(records)),
-        ("reading", "How to read the numbers", _reading()),
+        ("reading", "How to read the numbers", glossary(_HOW_TO_READ)),
         ("records", "Records", _records(records)),
     ]
-    shown = [section for section in sections if section[2]]
-    bundle, bundle_hash = script(_bundle())
-    own, own_hash = script(JS)
-    # Written after the tables, though it stands before them: the address of a number leads to its place in a table.
-    lede = _lede(df, numbers)
-    policy = (
-        f"default-src 'none'; script-src {bundle_hash} {own_hash}; style-src 'unsafe-inline';"
-        " img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    specs = [panel.spec for figure in drawn for panel in figure.panels]
-    contents = "".join(f'<li><a href="#{name}">{text(heading)}</a></li>' for name, heading, _ in shown)
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{text(heading)}</h2>\n{content}</section>\n'
-        for name, heading, content in shown
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the results</a>\n'
-        f'<header>\n<p class="eyebrow">anncestry: a report in which every number can be traced to its origin</p>\n'
-        f"<h1>{text(title)}</h1>\n{lede}{_facts(records)}"
-        '<p class="downloads">All numbers: <a href="numbers.csv" download>CSV</a>, '
-        '<a href="numbers.json" download>JSON</a>, <a href="numbers.parquet" download>Parquet</a></p>\n'
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n<main id="main">\n{body}</main>\n'
-        "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
-        " It fetches nothing.</p></footer>\n"
-        '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
-        f"{inline_json('data-ancestry', _ancestry(rows, records))}{inline_json('data-charts', specs)}"
-        f"{inline_json('data-config', _CHART_CONFIG)}{bundle}{own}</body>\n</html>\n"
+    return document(
+        title=title,
+        eyebrow="anncestry: a report in which every number can be traced to its origin",
+        # Written after the tables, though it stands before them: a number's address leads to its place in a table.
+        opening=_lede(df, numbers) + _facts(records),
+        downloads="All numbers",
+        files={"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
+        sections=sections,
+        ancestry=ancestry(rows, records),
+        charts=Charts([panel.spec for figure in drawn for panel in figure.panels], _CHART_CONFIG, _bundle()),
     )
 
 
@@ -260,7 +236,7 @@ def _and(items: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}" if len(items) > 1 else "".join(items)
 
 
-def _facts(records: _Records) -> str:
+def _facts(records: Records) -> str:
     """The few facts that a reader looks for first."""
     loads = _of_stage(records, "load")
     machine = _merged(dict(_flat(record.get("platform"))) for record in loads)
@@ -270,7 +246,7 @@ def _facts(records: _Records) -> str:
         "Memory": f"{machine['memory_gib']} GiB" if "memory_gib" in machine else "",
         "Kernel": machine.get("kernel", ""),
         "Records made": " to ".join(sorted({_minute(created[0]), _minute(created[-1])})) if created else "",
-        "Code": _and(sorted({_code(record) for record in records.values()})),
+        "Code": _and(sorted({code_of(record) for record in records.values()})),
     }
     items = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items() if value)
     return f'<dl class="facts">{items}</dl>\n' if items else ""
@@ -352,12 +328,12 @@ def _gaps(rows: Sequence[Row]) -> str:
     return content or "<p>Every cell was measured, and every record is valid.</p>\n"
 
 
-def _where(records: _Records) -> str:
+def _where(records: Records) -> str:
     loads = _of_stage(records, "load")
     if not loads:
         return ""
     machine = _merged(dict(_flat(record.get("platform"))) for record in loads)
-    machine["code"] = _and(sorted({_code(record) for record in records.values()}))
+    machine["code"] = _and(sorted({code_of(record) for record in records.values()}))
     machine |= {
         f"client {name}": found for name, found in _merged(dict(_flat(r.get("clients"))) for r in loads).items()
     }
@@ -386,7 +362,7 @@ def _system_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from ((f"found: {key}", value) for key, value in _flat({name: server.get(name)}) if server.get(name))
 
 
-def _fairness(records: _Records) -> str:
+def _fairness(records: Records) -> str:
     """What each system was given, side by side."""
     by_system = _by_system(records, lambda record: _flat(record.get("fairness")))
     if not any(by_system.values()):
@@ -396,7 +372,7 @@ def _fairness(records: _Records) -> str:
     )
 
 
-def _by_system(records: _Records, facts: Any) -> dict[str, dict[str, str]]:
+def _by_system(records: Records, facts: Any) -> dict[str, dict[str, str]]:
     loads = _of_stage(records, "load")
     systems = sorted({record["spec"]["system"]["name"] for record in loads})
     return {
@@ -411,7 +387,7 @@ def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) ->
     return sheet((corner, *columns), rows, name=name)
 
 
-def _checks(records: _Records) -> str:
+def _checks(records: Records) -> str:
     """Each gate: how many records had to pass it, and how many did."""
     counts: dict[tuple[str, str], list[bool]] = {}
     for record in records.values():
@@ -424,12 +400,7 @@ def _checks(records: _Records) -> str:
     return intro + sheet(("Gate", "Stage", "Records that passed"), rows, name="Gates", kind="tight")
 
 
-def _reading() -> str:
-    items = "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>\n" for term, words in _HOW_TO_READ)
-    return f'<dl class="words">{items}</dl>\n'
-
-
-def _records(records: _Records) -> str:
+def _records(records: Records) -> str:
     """The whole list, for those who read without a script or on paper."""
     if not records:
         return ""
@@ -441,45 +412,8 @@ def _records(records: _Records) -> str:
     return f"<details><summary>The {len(rows)} records behind this page</summary>\n{content}</details>\n"
 
 
-def _ancestry(rows: Sequence[Row], records: _Records) -> dict[str, Any]:
-    """What the page's script shows of a number; column names once, records once."""
-    columns = [
-        *("number_id", "metric", "unit", "phase", "reason", "dataset", "system", "topology", "workload"),
-        *("k", "clients", "filter", "runs", "key", "record"),
-    ]
-    lines = []
-    for row in rows:
-        has = row["value"] is not None
-        shown = f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}" if has else "no number"
-        lines.append([*(row[name] for name in columns), shown])
-    return {
-        "columns": [*columns, "shown"],
-        "rows": lines,
-        "records": {
-            path: {
-                "sha256": record["sha256"],
-                "created": str(record["created"]),
-                "code": _code(record),
-                "parts": [
-                    [f"{kind.removesuffix('s')}: {label}", str(entry["path"]), str(entry["sha256"])]
-                    for kind in ("inputs", "outputs")
-                    for label, entry in (record.get(kind) or {}).items()
-                ],
-            }
-            for path, record in records.items()
-        },
-    }
-
-
-def _of_stage(records: _Records, stage: str) -> list[Mapping[str, Any]]:
+def _of_stage(records: Records, stage: str) -> list[Mapping[str, Any]]:
     return [record for record in records.values() if record["stage"] == stage]
-
-
-def _code(record: Mapping[str, Any]) -> str:
-    code = record.get("code") or {}
-    commit = str(code.get("commit") or "no commit")[:12]
-    changed = " with uncommitted changes" if code.get("dirty") else ""
-    return f"anncestry {code.get('anncestry', '')} at {commit}{changed}"
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

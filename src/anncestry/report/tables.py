@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ Row = dict[str, Any]
 """A row of the tidy frame as plain values."""
 
 NO_CELL = "—"
+
+_PLACE = ("dataset", "topology", "system", "workload")
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,10 @@ def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
 def text_of(value: float, std: float | None, unit: str) -> str:
     """A value as text, ± its standard deviation, with the digits that its unit deserves."""
     digits = _digits(abs(value), unit)
+    # Neither a value nor a spread that is there must be printed as zero.
+    while value and digits < 4 and round(value, digits) == 0:
+        digits += 1
     if std:
-        # A spread that is there must not be printed as zero.
         while digits < 4 and round(std, digits) == 0:
             digits += 1
     text = f"{value:,.{digits}f}"
@@ -317,19 +321,26 @@ class _Builder:
 
     def latency(self, number: str, k: int) -> Table:
         names = {"p50_ms": "p50", "p95_ms": "p95", "p99_ms": "p99"}
+        variants = self._variants([(k, False)])
+        failures = [self._of_systems(place, workload, "query", "fail_per_s") for place, _, (workload,) in variants]
+        failing = _any_failed(row for rows in failures for row in rows)
         columns = [column for label in names.values() for column in self._columns(label, "ms")]
+        columns += self._columns("Failed", "1/s") if failing else []
         rows = [
             TableRow(
                 labels,
-                tuple(
-                    cell
-                    for metric in names
-                    for cell in self._compared(
-                        number, place, self._of_systems(place, workload, "query", metric), lower=True
-                    )
+                (
+                    *(
+                        cell
+                        for metric in names
+                        for cell in self._compared(
+                            number, place, self._of_systems(place, workload, "query", metric), lower=True
+                        )
+                    ),
+                    *(map(self._cell, failed) if failing else ()),
                 ),
             )
-            for place, labels, (workload,) in self._variants([(k, False)])
+            for (place, labels, (workload,)), failed in zip(variants, failures, strict=True)
         ]
         return self._table(number, self._label_names([(k, False)]), columns, rows)
 
@@ -352,7 +363,7 @@ class _Builder:
         return self._table("VI", self._label_names(kinds), columns, rows)
 
     def filtering(self) -> Table:
-        columns = (
+        columns: tuple[Column, ...] = (
             Column("No filter", "ms", "p50"),
             Column("Filter", "ms", "p50"),
             Column("Cost", "%", "p50"),
@@ -360,6 +371,7 @@ class _Builder:
             Column("Recall by id", "fraction", "Filter"),
         )
         rows = []
+        failures: list[Row | None] = []
         kinds_of = {k: [(k, False), (k, True)] for k in (10, 100)}
         for k, kinds in kinds_of.items():
             for place, labels, (plain, filtered) in self._variants(kinds):
@@ -368,14 +380,20 @@ class _Builder:
                     with_filter = self._row(place, system, filtered, "query", "p50_ms")
                     if with_filter is None:
                         continue
-                    cells = (
+                    cells: tuple[Cell, ...] = (
                         self._cell(without, self._printed_for("VII", place, without)),
                         self._cell(with_filter, self._printed_for("VII", place, with_filter)),
                         self._cost(with_filter, without, place),
                         self._cell(self._row(place, system, filtered, "query", "selectivity")),
                         self._cell(self._row(place, system, filtered, "recall", "recall_by_id")),
                     )
+                    failures.append(self._row(place, system, filtered, "query", "fail_per_s"))
+                    cells = (*cells, self._cell(failures[-1]))
                     rows.append(TableRow((*labels, str(k), with_filter["filter"], system), cells))
+        if _any_failed(failures):
+            columns = (*columns, Column("Failed", "1/s", "Filter"))
+        else:
+            rows = [replace(row, cells=row.cells[:-1]) for row in rows]
         names = (*self._label_names(kinds_of[10]), "K", "Filter", "System")
         rows.sort(key=lambda row: (*row.labels[:-3], int(row.labels[-3]), *row.labels[-2:]))
         return self._table("VII", names, columns, rows)
@@ -424,7 +442,18 @@ class _Builder:
             if row["metric"] == "qps" and row["k"] == 10 and not row["filter"] and row["duration_s"]
         ]
         counts = sorted({row["clients"] for row in asked})
+        failures = {
+            tuple(row[name] for name in _PLACE): row
+            for row in self._rows
+            if row["metric"] == "fail_per_s" and row["duration_s"]
+        }
+        failing = [
+            count
+            for count in counts
+            if _any_failed(failures.get(tuple(row[n] for n in _PLACE)) for row in asked if row["clients"] == count)
+        ]
         columns = [Column(str(count), "1/s", "Clients") for count in counts]
+        columns += [Column(str(count), "1/s", "Failed, of clients") for count in failing]
         rows: list[TableRow] = []
         for place in self._places:
             here = [row for row in asked if (row["dataset"], row["topology"]) == (place.dataset, place.topology)]
@@ -440,6 +469,12 @@ class _Builder:
                     self._cell(row, self._printed_for("X", place, row), best=winner == rank)
                     for row, winner in zip(numbers, winners, strict=True)
                 )
+                failed = [
+                    failures.get(tuple(row[name] for name in _PLACE)) if row else None
+                    for row, count in zip(numbers, counts, strict=True)
+                    if count in failing
+                ]
+                cells = (*cells, *map(self._cell, failed))
                 rows.append(TableRow((*self._labels(place), system), cells))
         return self._table("X", (*self._label_names(), "System"), columns, rows)
 
@@ -532,6 +567,11 @@ class _Builder:
             clients = "" if row["phase"] == "recall" else str(row["clients"])
             asked = (str(row["k"]), str(int(bool(row["filter"]))), clients)
         return self._printed(number, place.dataset, place.topology, row["engine"], metric or row["metric"], *asked)
+
+
+def _any_failed(rows: Iterable[Row | None]) -> bool:
+    """Whether requests failed or timed out: columns that hold nothing but zeros are left out."""
+    return any(row is not None and row["value"] for row in rows)
 
 
 def _computed(

@@ -17,12 +17,14 @@ from anncestry.errors import ServerError
 class Ending:
     """How a member ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
 
-    `returncode` is negative for a process ended by that signal, as in `subprocess`.
+    `returncode` is negative for a process ended by that signal, as in `subprocess`. `clean` is false for one that was
+    asked to end (SIGTERM) and had to be killed: what it had not written by then is lost.
     """
 
     signal: str | None
     returncode: int
     seconds: float
+    clean: bool = True
 
 
 @dataclass(frozen=True)
@@ -241,5 +243,6 @@ class Group:
         signals = {ending.signal for ending in self.endings.values()}
         hardest = next((name for name in ("SIGKILL", "SIGTERM") if name in signals), None)
         first = next((self.endings[m.name].returncode for m in self._members), 0)
-        self._ended = Ending(hardest, first, time.monotonic() - started)
+        clean = all(ending.clean for ending in self.endings.values())
+        self._ended = Ending(hardest, first, time.monotonic() - started, clean)
         return self._ended

@@ -246,6 +246,7 @@ class NativeProcess:
             return self._ending
         started = time.monotonic()
         sent: str | None = None
+        clean = True
         if self.alive() and term_wait_s > 0:
             sent = "SIGTERM"
             self._signal_group(signal.SIGTERM)
@@ -253,11 +254,12 @@ class NativeProcess:
             while self.alive() and time.monotonic() - started < term_wait_s:
                 time.sleep(_POLL_S)
         if self.alive():
+            clean = sent is None
             sent = "SIGKILL"
         self._signal_group(signal.SIGKILL)
         returncode = self._popen.wait()
         self._enclosure.remove()
-        self._ending = Ending(sent, returncode, time.monotonic() - started)
+        self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
         return self._ending
 
     def facts(self) -> dict[str, Any]:

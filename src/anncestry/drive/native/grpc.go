@@ -95,7 +95,7 @@ func newGRPC(t *transport, timeoutS float64) *grpcWire {
 	return w
 }
 
-func (w *grpcWire) open(c *client) {
+func (w *grpcWire) open(c *client) bool {
 	fields := w.fields
 	*w = grpcWire{fields: fields, stream: none, last: windowMax, window: 65535, initial: 65535, frameMax: frameLimit,
 		known: map[string]header{}}
@@ -117,6 +117,7 @@ func (w *grpcWire) open(c *client) {
 	c.output = binary.BigEndian.AppendUint32(c.output, windowMax)
 	c.output = frame(c.output, 4, frameWindowUpdate, 0, 0)
 	c.output = binary.BigEndian.AppendUint32(c.output, windowMax-65535)
+	return false
 }
 
 func frame(to []byte, length int, kind, flags byte, stream uint32) []byte {
@@ -125,7 +126,7 @@ func frame(to []byte, length int, kind, flags byte, stream uint32) []byte {
 }
 
 func (w *grpcWire) reusable() bool {
-	return !w.leaving && w.stream < windowMax-2
+	return !w.leaving && (w.stream == none || w.stream < windowMax-2)
 }
 
 func (w *grpcWire) send(c *client, request []byte) {
@@ -275,7 +276,7 @@ func (w *grpcWire) frame(c *client, kind, flags byte, stream uint32, payload []b
 			return nothing, fmt.Errorf("a frame that is too short")
 		}
 		w.leaving, w.last = true, binary.BigEndian.Uint32(payload)&windowMax
-		if !c.busy || w.stream == none || w.stream > w.last {
+		if c.busy && (w.stream == none || w.stream > w.last) {
 			return nothing, fmt.Errorf("the server goes away (HTTP/2 error %d)", binary.BigEndian.Uint32(payload[4:]))
 		}
 	case frameWindowUpdate:

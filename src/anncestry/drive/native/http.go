@@ -50,7 +50,7 @@ func newHTTP(t *transport) (*httpWire, error) {
 	return &httpWire{head: []byte(head.String())}, nil
 }
 
-func (w *httpWire) open(c *client) {}
+func (w *httpWire) open(c *client) bool { return true }
 
 func (w *httpWire) send(c *client, request []byte) {
 	w.phase, w.closing, w.chunked, w.whyNot = inHead, false, false, w.whyNot[:0]

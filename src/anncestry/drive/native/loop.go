@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -33,8 +32,8 @@ const (
 
 // wire is a transport's protocol, on one connection. It reads c.input and appends to c.output.
 type wire interface {
-	// open starts to speak on a fresh connection.
-	open(c *client)
+	// open starts to speak on a fresh connection, and says whether it can be used at once; else receive says so later.
+	open(c *client) bool
 	// send appends a request.
 	send(c *client, request []byte)
 	// receive consumes input up to the next event; an error ends the connection.
@@ -122,7 +121,6 @@ type loop struct {
 	lag    histogram
 	unsent int
 	ended  int64
-	cpu    float64
 	err    error
 
 	ready chan error
@@ -159,11 +157,11 @@ func (l *loop) add(number int, spool *spool) error {
 	return err
 }
 
-// work is the life of the loop's thread: connect, prime, wait for the word, measure.
+// work is the life of the loop: connect, prime, wait for the word, measure. It is not bound to its thread, which it
+// keeps nevertheless: preempted, it goes on at once where it was, instead of being woken on a thread of its own.
 func (l *loop) work() {
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, its timers' exactness too
-	exactTimers()
 	defer close(l.done)
+	exactTimers()
 	if err := l.connect(); err != nil {
 		l.ready <- err
 		return
@@ -182,19 +180,12 @@ func (l *loop) work() {
 	for _, c := range l.clients {
 		c.keep, c.at, c.free, c.ticket = true, 0, zero, -1
 	}
-	sleepUntil(zero - 2*spinNs)
+	exactTimers()
+	rawSleepUntil(zero - 2*spinNs)
 	for clock() < zero {
 	}
-	before := cpuSeconds(unix.RUSAGE_THREAD)
 	l.run()
 	l.ended = clock()
-	l.cpu = cpuSeconds(unix.RUSAGE_THREAD) - before
-}
-
-func sleepUntil(at int64) {
-	until := unix.NsecToTimespec(at)
-	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &until, nil) == unix.EINTR {
-	}
 }
 
 func (l *loop) close() {
@@ -542,7 +533,9 @@ func (l *loop) writable(c *client) {
 			l.lost(c, err.Error())
 			return
 		}
-		c.wire.open(c)
+		if c.wire.open(c) {
+			l.opened(c)
+		}
 	}
 	l.flush(c)
 }
@@ -617,39 +610,43 @@ func (l *loop) readable(c *client) {
 		return
 	}
 	c.to += n
-	fd := c.fd
-	for c.fd == fd && c.from < c.to {
+	// All that came is looked at before the next request is sent: the server may have said that it goes away.
+	free := false
+	for c.from < c.to {
 		found, err := c.wire.receive(c)
 		if err != nil {
 			l.lost(c, err.Error())
-			return
+			break
 		}
-		switch found {
-		case nothing:
-			l.settle(c)
-			return
-		case opened:
-			c.state = ready
-			if c.everOpen && l.measuring {
-				c.reconnects++
-			}
-			c.everOpen = true
-			if c.busy && !c.sent {
-				l.transmit(c)
-			}
-		case answered:
-			if !c.busy {
-				continue
-			}
+		if found == nothing {
+			break
+		}
+		if found == opened {
+			l.opened(c)
+		} else if c.busy {
 			l.answer(c)
-			if !c.wire.reusable() {
-				l.drop(c)
-			}
-			l.advance(c, c.free)
+			free = true
 		}
 	}
-	if c.fd == fd {
+	if c.state == ready && !c.busy && !c.wire.reusable() {
+		l.drop(c)
+	}
+	if free {
+		l.advance(c, c.free)
+	}
+	if c.state != down {
 		l.settle(c)
+	}
+}
+
+func (l *loop) opened(c *client) {
+	c.state = ready
+	if c.everOpen && l.measuring {
+		c.reconnects++
+	}
+	c.everOpen = true
+	if c.busy && !c.sent {
+		l.transmit(c)
 	}
 }
 

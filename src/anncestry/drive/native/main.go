@@ -16,8 +16,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // version is stamped by the build: the digest of these sources.
@@ -118,18 +116,21 @@ func prepare(folder string) (*run, error) {
 func (r *run) measure(zero int64) (*facts, error) {
 	var before, after debug.GCStats
 	debug.ReadGCStats(&before)
+	// One P for each loop and one for the watch: with an idle one, every preemption would wake a thread in vain.
+	usual := runtime.GOMAXPROCS(len(r.loops) + 1)
+	defer runtime.GOMAXPROCS(usual)
 	stop, gap := watch()
 	for _, l := range r.loops {
 		l.start <- zero
 	}
 	sleepUntil(zero)
-	cpu := cpuSeconds(unix.RUSAGE_SELF)
+	cpu := cpuSeconds()
 	for _, l := range r.loops {
 		<-l.done
 	}
 	f := &facts{ZeroNs: zero, Driver: map[string]string{"kind": "native", "sources": version, "go": runtime.Version()[2:]},
 		Threads: len(r.loops)}
-	f.CPUS = cpuSeconds(unix.RUSAGE_SELF) - cpu
+	f.CPUS = cpuSeconds() - cpu
 	close(stop)
 	f.GapMax = float64(<-gap) / 1e6
 	debug.ReadGCStats(&after)
@@ -143,9 +144,6 @@ func (r *run) measure(zero int64) (*facts, error) {
 		}
 		f.EndNs = max(f.EndNs, l.ended)
 		f.Unsent += l.unsent
-		if lasted := float64(l.ended-zero) / 1e9; lasted > 0 {
-			f.BusyPct = max(f.BusyPct, 100*l.cpu/lasted)
-		}
 		lag.merge(&l.lag)
 		for _, c := range l.clients {
 			f.Reconnect += c.reconnects
@@ -153,6 +151,9 @@ func (r *run) measure(zero int64) (*facts, error) {
 		}
 	}
 	f.Clients = clients
+	if lasted := float64(f.EndNs-zero) / 1e9; lasted > 0 {
+		f.BusyPct = 100 * f.CPUS / lasted / float64(len(r.loops))
+	}
 	f.LagP99, f.LagMax = float64(lag.quantile(0.99))/1e6, float64(lag.max)/1e6
 	r.spool.drain(0)
 	if r.spool.err != nil {
@@ -192,13 +193,12 @@ func longest(before, after *debug.GCStats) float64 {
 	return float64(pause) / 1e6
 }
 
-// watch sleeps in a thread of its own, over and over, and tells by how much it was woken too late at worst: what the
+// watch sleeps over and over, and tells by how much it was woken too late at worst: what the
 // machine did not let this process do.
 func watch() (chan struct{}, chan int64) {
 	const pause = 5_000_000
 	stop, told := make(chan struct{}), make(chan int64, 1)
 	go func() {
-		runtime.LockOSThread()
 		exactTimers()
 		var worst int64
 		for {
@@ -209,7 +209,7 @@ func watch() (chan struct{}, chan int64) {
 			default:
 			}
 			at := clock() + pause
-			sleepUntil(at)
+			rawSleepUntil(at)
 			worst = max(worst, clock()-at)
 		}
 	}()

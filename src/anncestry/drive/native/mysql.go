@@ -90,7 +90,7 @@ func newMySQL(t *transport) (*mysqlWire, error) {
 	return w, nil
 }
 
-func (w *mysqlWire) open(c *client) {
+func (w *mysqlWire) open(c *client) bool {
 	w.phase, w.statements, w.head, w.size = inGreeting, nil, w.head[:0], 0
 	w.setup = w.setup[:0]
 	for _, text := range w.transport.Init {
@@ -99,6 +99,7 @@ func (w *mysqlWire) open(c *client) {
 	for _, text := range w.transport.Prepare {
 		w.setup = append(w.setup, setup{comPrepare, text})
 	}
+	return false
 }
 
 func packet(to []byte, sequence byte, parts ...[]byte) []byte {

@@ -74,6 +74,9 @@ func write(fd int, from []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
+// longestWait bounds how long the rest of the program waits for a thread that sleeps with its P.
+const longestWait = 50_000_000
+
 // poller waits for sockets, with a timeout in nanoseconds.
 type poller struct {
 	fd     int
@@ -97,26 +100,21 @@ func (p *poller) change(fd int, tag int32, events uint32) error {
 	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: tag})
 }
 
-// wait returns the events that are there, at the latest after timeout (negative: without one).
+// wait returns the events that are there, at the latest after timeout. It may return early, with none.
 func (p *poller) wait(timeout int64) ([]unix.EpollEvent, error) {
+	timeout = min(timeout, longestWait)
 	var n uintptr
 	var errno unix.Errno
 	if !p.coarse {
-		var limit *unix.Timespec
-		if timeout >= 0 {
-			at := unix.NsecToTimespec(timeout)
-			limit = &at
-		}
-		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), uintptr(unsafe.Pointer(limit)), 0, 0)
+		limit := unix.NsecToTimespec(timeout)
+		// Raw: the scheduler must not learn that this thread sleeps. It would take its P away, look after it every
+		// 20 µs, and let it queue for a P when it wakes. What else has to run does so within some 10 ms.
+		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])),
+			uintptr(len(p.events)), uintptr(unsafe.Pointer(&limit)), 0, 0)
 		p.coarse = errno == unix.ENOSYS
 	}
 	if p.coarse {
-		milliseconds := -1
-		if timeout >= 0 {
-			milliseconds = int(timeout / 1e6) // the rest is spent asking again
-		}
-		m, err := unix.EpollWait(p.fd, p.events[:], milliseconds)
+		m, err := unix.EpollWait(p.fd, p.events[:], int(timeout/1e6)) // the rest is spent asking again
 		if err != nil && err != unix.EINTR {
 			return nil, fmt.Errorf("epoll_wait: %w", err)
 		}
@@ -136,9 +134,22 @@ func exactTimers() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 }
 
-func cpuSeconds(who int) float64 {
+// rawSleepUntil sleeps without the scheduler's knowledge, as poller.wait does.
+func rawSleepUntil(at int64) {
+	until := unix.NsecToTimespec(at)
+	unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, uintptr(unsafe.Pointer(&until)),
+		0, 0, 0)
+}
+
+func sleepUntil(at int64) {
+	until := unix.NsecToTimespec(at)
+	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &until, nil) == unix.EINTR {
+	}
+}
+
+func cpuSeconds() float64 {
 	var usage unix.Rusage
-	if err := unix.Getrusage(who, &usage); err != nil {
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
 		return 0
 	}
 	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
