@@ -442,6 +442,7 @@ class Container:
             return self._ending
         started = time.monotonic()
         sent: str | None = None
+        clean = True
         code = -1
         try:
             state = self._state()
@@ -454,6 +455,7 @@ class Container:
                 while self._state()["Status"] == "running" and time.monotonic() - started < term_wait_s:
                     time.sleep(_STATE_POLL_S)
             if self._state()["Status"] == "running":
+                clean = sent is None
                 sent = "SIGKILL"
                 self._container.kill()
             if self._state()["Status"] not in ("removed", "created"):
@@ -463,7 +465,7 @@ class Container:
             with suppress(NotFound):
                 self._container.remove(force=True, v=True)
             # As for a process: negative where a signal ended it.
-            self._ending = Ending(sent, 128 - code if code > 128 else code, time.monotonic() - started)
+            self._ending = Ending(sent, 128 - code if code > 128 else code, time.monotonic() - started, clean)
             self._pod._gone(self)
         return self._ending
 
