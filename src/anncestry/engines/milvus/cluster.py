@@ -129,6 +129,7 @@ def configuration(
         "etcd_data_dir": data_dir / "etcd",
         "local_storage_dir": local,
         "rocksmq_data_dir": shared / "rocksmq",
+        "rocketmq_data_dir": shared / "rocksmq",  # what the template of 2.2 calls it
     }
     config: dict[str, Any] = render(template, {**{name: 1 for name in template_ports(template)}, **own, **paths})
     config["etcd"]["use"]["embed"] = False
