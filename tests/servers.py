@@ -30,6 +30,7 @@ class SmallVectors:
     base: NDArray[np.float32]
     category: NDArray[np.uint8]
     price: NDArray[np.float32]
+    region: NDArray[np.uint8]
     metric: str
 
 
@@ -39,7 +40,8 @@ def small_vectors(metric: str, rows: int = 2000, dimensions: int = 20) -> SmallV
     if metric == "cosine":
         base /= np.linalg.norm(base, axis=1, keepdims=True)
     category = random.integers(0, 10, rows).astype(np.uint8)
-    return SmallVectors(base, category, random.random(rows).astype(np.float32), metric)
+    price = random.random(rows).astype(np.float32)
+    return SmallVectors(base, category, price, (np.arange(rows) % 256).astype(np.uint8), metric)
 
 
 def artifact(system: str, out_dir: Path) -> Path:

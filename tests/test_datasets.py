@@ -563,7 +563,7 @@ def test_a_prefix_is_the_first_rows_and_does_not_inherit_the_truth_of_all(metric
         part = np.load(tmp_path / "vectors" / name)
         np.testing.assert_array_equal(part, whole[name][:100])
     assert not (tmp_path / "vectors" / "shipped_ids.npy").exists()
-    assert record["outputs"].keys() == {"base", "queries", "category", "price"}
+    assert record["outputs"].keys() == {"base", "queries", "category", "price", "region", "query_region"}
 
 
 def test_a_prefix_longer_than_the_base_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, ru
 
 ENGINES = ("milvus", "weaviate")
 VERSIONS = {"milvus": {"version": "2.3.5"}, "weaviate": {"version": "1.27.0"}}
-LOADED = [name for name, entry in SYSTEMS.items() if "load" not in entry]
+LOADED = [name for name, entry in SYSTEMS.items() if "engine" in entry]
 """Systems that are loaded; the others open what one of these has loaded."""
 K = 10
 
@@ -227,11 +227,12 @@ def test_a_milvus_insertion_holds_the_rows_exactly() -> None:
     from anncestry.engines.milvus.ingest import insert_request
 
     vectors = small_vectors("l2", rows=30, dimensions=3)
-    request = insert_request(100, vectors.base, vectors.category, vectors.price)
+    request = insert_request(100, vectors.base, vectors.category, vectors.price, vectors.region)
     fields = {field.field_name: field for field in request.fields_data}
     assert list(fields["id"].scalars.long_data.data) == list(range(100, 130))
     assert list(fields["category"].scalars.long_data.data) == vectors.category.tolist()
     assert np.array(fields["price"].scalars.float_data.data, np.float32).tolist() == vectors.price.tolist()
+    assert list(fields["region"].scalars.long_data.data) == vectors.region.tolist()
     sent = np.array(fields["vector"].vectors.float_vector.data, np.float32).reshape(30, 3)
     assert (sent == vectors.base).all()
     assert (request.num_rows, fields["vector"].vectors.dim) == (30, 3)
@@ -279,13 +280,14 @@ def test_a_weaviate_insertion_holds_the_rows_exactly() -> None:
     from anncestry.engines.weaviate.wire import uuid_of
 
     vectors = small_vectors("l2", rows=30, dimensions=3)
-    request = batch_request(100, vectors.base, vectors.category, vectors.price)
+    request = batch_request(100, vectors.base, vectors.category, vectors.price, vectors.region)
     assert [item.uuid for item in request.objects] == [uuid_of(row) for row in range(100, 130)]
     sent = np.array([np.frombuffer(item.vector_bytes, "<f4") for item in request.objects])
     assert (sent == vectors.base).all()
     properties = [dict(item.properties.non_ref_properties) for item in request.objects]
     assert [p["category"] for p in properties] == vectors.category.tolist()
     assert [p["price"] for p in properties] == vectors.price.tolist()
+    assert [p["region"] for p in properties] == vectors.region.tolist()
 
 
 def test_a_setting_that_milvus_does_not_have_is_refused_not_ignored() -> None:
@@ -552,7 +554,7 @@ def test_vectors_of_another_length_are_refused_and_counted(system: tuple[str, Pa
     with running(name, artifact_dir, tmp_path) as server, Progress("load", None) as progress:
         engine.load(server, vectors, INDEX, {"batch_rows": 100}, progress)
         longer = small_vectors("l2", rows=5, dimensions=21)
-        request = batch_request(100, longer.base, longer.category, longer.price)
+        request = batch_request(100, longer.base, longer.category, longer.price, longer.region)
         with channel(as_weaviate(server)) as connection:
             insert = connection.unary_unary("/weaviate.v1.Weaviate/BatchObjects")
             reply = batch_pb2.BatchObjectsReply.FromString(insert(request.SerializeToString(), timeout=10))

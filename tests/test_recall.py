@@ -9,7 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from anncestry.datasets.truth import nearest
-from anncestry.metrics.recall import ABS_EPS, exact_distances, recall_by_distance, recall_by_id
+from anncestry.metrics.recall import (
+    ABS_EPS,
+    exact_distances,
+    ndcg,
+    recall_by_distance,
+    recall_by_id,
+    reciprocal_rank,
+)
 
 NONE = -1
 INF = np.inf
@@ -204,3 +211,88 @@ def test_a_prefix_scored_against_the_truth_of_all_rows_has_a_ceiling(
     perfect_answers = of_prefix.ids
     assert recall_by_id(perfect_answers, of_prefix.ids, 10).mean() == 1
     assert abs(recall_by_id(perfect_answers, of_all.ids, 10).mean() - 0.2) < 0.05
+
+
+# How the peers' recall goes wrong (each named in the test), and that ours does not
+
+
+def test_vectordbbench_divides_by_k_where_there_are_fewer_true_neighbours() -> None:
+    """`len(hits) / k`: who returns both of two matches gets 0.2 at k = 10."""
+    truth_ids = np.full((1, 10), NONE)
+    truth_ids[0, :2] = [4, 7]
+    assert recall_by_id(truth_ids, truth_ids, 10)[0] == 1
+
+
+def test_qdrant_s_benchmark_scores_an_empty_truth_as_1() -> None:
+    nothing = np.full((1, 10), NONE)
+    assert np.isnan(recall_by_id(nothing, nothing, 10)[0])
+
+
+def test_duplicates_asked_about_at_ann_benchmarks_count_once_by_distance_too() -> None:
+    """Issues 519 and 367: counted by distance alone, the nearest row returned k times would be recall 1."""
+    returned = ids([5] * 10)
+    truth = distances([0.5 + i for i in range(10)])
+    assert recall_by_distance(returned, distances([0.5] * 10), truth, 10)[0] == pytest.approx(0.1)
+
+
+def test_a_system_that_reports_distances_of_0_gains_nothing() -> None:
+    """Distances are computed anew from the returned ids."""
+    base = np.array([[0], [1], [50]], dtype=np.float32)
+    exact = exact_distances(base, base[:1], ids([2, 2]), "l2")
+    assert recall_by_distance(ids([2, 2]), exact, distances([0, 1]), 2)[0] == 0
+
+
+def test_the_paper_s_prefixes_scored_against_the_whole_truth_would_stop_at_their_share() -> None:
+    whole_truth = ids(list(range(10)))
+    best_possible = ids([i if i < 2 else NONE for i in range(10)])  # only two of the true ten are in the prefix
+    assert recall_by_id(best_possible, whole_truth, 10)[0] == pytest.approx(0.2)
+
+
+def test_ties_as_big_ann_counts_them_are_hits_whichever_of_them_is_returned() -> None:
+    truth, truth_ids = distances([1, 2, 2]), ids([0, 1, 2])
+    assert recall_by_distance(ids([0, 8, 9]), distances([1, 2, 2]), truth, 3)[0] == 1
+    assert recall_by_id(ids([0, 8, 9]), truth_ids, 3)[0] == pytest.approx(1 / 3)
+
+
+def test_a_mean_of_099_may_hide_queries_that_found_nothing() -> None:
+    """Few look at the distribution: Milvus' filtered searches and Weaviate's acorn return nothing for some queries."""
+    truth = np.tile(np.arange(10), (200, 1))
+    returned = truth.copy()
+    returned[:2] = NONE
+    recalls = recall_by_id(returned, truth, 10)
+    assert recalls.mean() == 0.99 and (recalls == 0).mean() == 0.01
+
+
+# nDCG and MRR
+
+
+def test_ndcg_is_1_for_the_truth_in_order_and_for_any_order_of_all_of_it() -> None:
+    truth = distances([1, 2, 3])
+    assert ndcg(ids([1, 2, 3]), distances([1, 2, 3]), truth, 3)[0] == pytest.approx(1)
+    assert ndcg(ids([3, 1, 2]), distances([3, 1, 2]), truth, 3)[0] == pytest.approx(1), "relevance is binary"
+
+
+def test_ndcg_charges_a_miss_in_front_more_than_one_at_the_end() -> None:
+    truth = distances([1, 2, 3])
+    ideal = 1 + 1 / np.log2(3) + 1 / 2
+    first = ndcg(ids([9, 1, 2]), distances([9, 1, 2]), truth, 3)[0]
+    last = ndcg(ids([1, 2, 9]), distances([1, 2, 9]), truth, 3)[0]
+    assert first == pytest.approx((1 / np.log2(3) + 1 / 2) / ideal)
+    assert last == pytest.approx((1 + 1 / np.log2(3)) / ideal)
+
+
+def test_ndcg_knows_few_matches_repeats_and_nothing_to_find() -> None:
+    few = distances([1, INF, INF])
+    assert ndcg(ids([1, NONE, NONE]), distances([1, INF, INF]), few, 3)[0] == pytest.approx(1)
+    assert ndcg(ids([1, 1, 1]), distances([1, 1, 1]), distances([1, 2, 3]), 3)[0] < 0.5
+    assert np.isnan(ndcg(ids([1]), distances([1]), distances([INF, INF]), 2)[0])
+    tied = ndcg(ids([1, 2, 3]), distances([1, 1, 1]), distances([1, 1, INF]), 3)[0]
+    assert tied == pytest.approx(1), "never above"
+
+
+def test_mrr_is_one_over_the_rank_of_the_nearest() -> None:
+    truth = distances([1, 2, 3], [1, 2, 3], [1, 2, 3], [INF, INF, INF])
+    returned = ids([1, 2, 3], [2, 3, 1], [2, 3, 4], [1, 2, 3])
+    found = reciprocal_rank(returned, distances([1, 2, 3], [2, 3, 1], [2, 3, 4], [1, 2, 3]), truth, 3)
+    np.testing.assert_allclose(found, [1, 1 / 3, 0, np.nan])
+    assert reciprocal_rank(ids([8, 1]), distances([1, 1]), distances([1, 2]), 2)[0] == 1, "a tie with the nearest"

@@ -193,7 +193,8 @@ def _over(value: float, runs: int, spread: float = 0.01) -> dict[str, Any]:
     values = [value * (1 + spread * (run - (runs - 1) / 2)) for run in range(runs)]
     mean = sum(values) / runs
     std = math.sqrt(sum((v - mean) ** 2 for v in values) / (runs - 1)) if runs > 1 else None
-    return {"value": mean, "std": std, "runs": values}
+    low, high = 0.98 * mean, 1.02 * mean
+    return {"value": mean, "std": std, "runs": values, "low": low, "high": high, "interval": "95 %, made up"}
 
 
 def _query(cell: dict[str, str], load_key: str, rank: int) -> dict[str, Any]:
@@ -716,6 +717,128 @@ def test_a_page_of_nothing_but_gaps_is_still_a_page(world: World) -> None:
     for path in Path("results").rglob("*.json"):
         path.unlink()
     assert "36 not measured" in _page(world)
+
+
+# Beyond the paper
+
+
+def _swept(world: World) -> World:
+    """The cells of k10-clients* turned into a sweep: recall rises with ef, speed falls; one point is dominated."""
+    for cell in list(world.cells):
+        if not cell["workload"].startswith("k10-clients"):
+            continue
+        ef = {"1": 16, "2": 32, "4": 64, "8": 128, "16": 256}[cell["workload"].removeprefix("k10-clients")]
+        recall = {16: 0.8, 32: 0.9, 64: 0.96, 128: 0.95, 256: 0.99}[ef]
+
+        def as_swept(record: dict[str, Any], ef: int = ef) -> None:
+            record["spec"]["workload"].update(clients=1, duration_s=None)
+            record["ef_search"] = ef
+            record["summary"]["qps"].update(_over(32000 / ef, 3))
+            record["histogram"] = {"upper_ns": [1_000_000, 2_000_000], "counts": [900, 100]}
+
+        world.edit(cell["query_path"], as_swept)
+        scored = json.loads(Path(cell["recall_path"]).read_text())
+        scored["recall"]["by_distance"].update(_over(recall, 3, 0.0), low=recall - 0.01, high=recall + 0.01)
+        world._write(cell["recall_path"], scored)
+    return world
+
+
+def _more(world: World, number: str) -> Table:
+    from anncestry.report.more_tables import tables as more_tables
+
+    df = world.tidy()
+    records = {path: json.loads(Path(path).read_text()) for path in set(df["record"]) if Path(path).exists()}
+    return next(table for table in more_tables(df, records) if table.number == number)
+
+
+def test_every_number_has_an_interval_or_says_why_not(world: World) -> None:
+    df = world.tidy()
+    known = df[df["value"].notna()]
+    assert (known["interval"] != "").all()
+    bounded = known[known["low"].notna()]
+    assert (bounded["low"] <= bounded["value"]).all() and (bounded["value"] <= bounded["high"]).all()
+    assert (known[known["low"].isna()]["interval"].str.startswith("none: ")).all()
+    assert df[df["value"].isna()][["low", "high"]].isna().all().all()
+
+
+def test_a_dominated_effort_is_on_no_front(world: World) -> None:
+    rows = _more(_swept(world), "P").rows
+    of = {row.labels[-1]: row.cells[-1].text for row in rows if row.labels[-2] == "milvus-2.3.5"}
+    assert of["128"] == "dominated" or "QPS" not in of["128"]
+    assert "QPS" in of["16"] and "QPS" in of["64"]
+
+
+def test_what_a_recall_costs_is_told_with_bounds_and_never_beyond_the_sweep(world: World) -> None:
+    rows = {row.labels[3]: row for row in _more(_swept(world), "E").rows if row.labels[0].startswith("fashion")}
+    first = rows["0.95"].cells[0]
+    assert first.value == pytest.approx(1000 - 500 * 5 / 6, rel=1e-3) and " to " in first.text
+    assert len(first.parents) == 4
+    assert rows["0.9"].cells[0].value == pytest.approx(1000)
+
+
+def test_a_target_beyond_the_best_says_what_the_best_was(world: World) -> None:
+    swept = _swept(world)
+    for cell in swept.cells:
+        if cell["workload"] == "k10-clients16":
+            Path(cell["recall_path"]).unlink()
+    rows = {row.labels[3]: row for row in _more(swept, "E").rows if row.labels[0].startswith("fashion")}
+    assert rows["0.99"].cells[0].text == "target not reached, best was 0.9600"
+    assert rows["0.99"].cells[0].value is None
+
+
+def test_a_verdict_needs_a_corrected_p_and_else_it_is_a_tie(world: World) -> None:
+    def noisy(record: dict[str, Any]) -> None:
+        record["summary"]["p50_ms"].update(std=0.9)
+
+    world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], noisy)
+    rows = {(row.labels[0][:7], *row.labels[2:4]): row.cells for row in _more(world, "C").rows}
+    assert rows["fashion", "k10", "p50_ms"][-1].text == "tie"
+    clear = rows["fashion", "k100", "p50_ms"]
+    assert clear[-1].text == "weaviate-1.27.0 is faster"
+    assert float(clear[2].text) >= float(clear[1].text), "corrected upwards"
+    assert clear[3].text == "0.1", "three runs a side permit no smaller p"
+    assert not any(workload == "k10-clients1" for _, workload, _ in rows), "single runs are not compared"
+
+
+def test_fronts_and_distributions_are_drawn_with_a_number_behind_every_mark(world: World) -> None:
+    page = _page(_swept(world))
+    known = {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    specs = _inlined(page, "charts")
+    assert 'id="figure-pareto-qps"' in page and 'id="figure-pareto-p99"' in page and "figure-distribution" in page
+    marks = [datum for spec in specs for layer in spec.get("layer", [spec]) for datum in layer["data"]["values"]]
+    assert all(datum["number_id"] in known for datum in marks)
+    assert any(datum.get("opacity") == 0.25 for datum in marks), "dominated points are pale"
+
+
+def test_latency_distributions_can_be_had_in_hdr_columns(world: World) -> None:
+    page = _page(_swept(world))
+    assert 'href="latencies.csv"' in page
+    with open("out/latencies.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["percentile"] for line in lines[:2]] == ["0.9", "1.0"]
+    assert [line["1/(1-percentile)"] for line in lines[:2]] == ["10.0", "inf"]
+
+
+def test_filters_are_shown_by_selectivity_and_by_how_they_go_with_the_query(world: World) -> None:
+    asked = {
+        "k100": ({"field": "price", "share": 0.01}, 0.01),
+        "k10": ({"field": "region", "side": "opposite", "halvings": 3}, 0.125),
+        "k10-category30": (FILTER, 0.3),
+    }
+    for cell in world.cells:
+        if cell["workload"] in asked:
+            filter, share = asked[cell["workload"]]
+
+            def as_filtered(record: dict[str, Any], filter: Any = filter, share: float = share) -> None:
+                record["spec"]["workload"].update(filter=filter, k=10)
+                record["selectivity"] = share
+
+            world.edit(cell["query_path"], as_filtered)
+    rows = _more(world, "F").rows
+    shown = {row.labels[-2:] for row in rows if row.labels[0].startswith("fashion")}
+    assert {("independent", "1 %"), ("far from the query", "12.5 %"), ("independent", "30 %")} <= shown
+    page = _page(world)
+    assert 'id="figure-filter-recall"' in page and 'id="figure-filter-latency"' in page
 
 
 # The terminal

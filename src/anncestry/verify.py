@@ -22,7 +22,7 @@ import pyarrow.parquet as parquet
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError, UserError
 from anncestry.measure import publish, recall
-from anncestry.metrics import resources
+from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import records
 from anncestry.report import numbers, page
@@ -130,8 +130,11 @@ def _cell(findings: Findings, matrix: Matrix, cell: Cell, quick: bool) -> None:
 
 def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     """The record's summary, made again from the raw samples."""
-    samples = parquet.ParquetFile(cell.samples_path).read(columns=["run", "due_ns", "latency_ns", "status"])
-    again = publish.summary(measured["spec"]["workload"], samples)
+    samples = parquet.ParquetFile(cell.samples_path).read(columns=["run", "query", "due_ns", "latency_ns", "status"])
+    runs = publish.samples_of(measured["spec"]["workload"], samples)
+    again = latency.summarise(runs)
+    if not _equal(measured["histogram"], latency.histogram(runs)):
+        raise DataError(f"{cell.query_path}: its histogram is not that of its samples")
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")

@@ -127,6 +127,7 @@ def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -
                 "rows": len(base),
                 "category": vectors.category[part].tolist(),
                 "price": vectors.price[part].tolist(),
+                "region": vectors.region[part].tolist(),
             }
             try:
                 answer = json.loads(server.call("Insert", head, base.tobytes()))
@@ -149,6 +150,10 @@ def open(server: FlatServer, index: Mapping) -> float:
 
 
 def apply(server: FlatServer, ef_search: int) -> None:
+    pass
+
+
+def exact_filters(server: FlatServer, on: bool) -> None:
     pass
 
 

@@ -25,6 +25,7 @@ class Store:
         self.lock = threading.Lock()
         self.vectors = np.empty((0, 0), np.float32)
         self.category, self.price = np.empty(0, np.uint8), np.empty(0, np.float32)
+        self.region = np.empty(0, np.uint8)
         self.metric, self.settings = "l2", {}
         if (folder / "base.npy").exists():
             self.open()
@@ -32,6 +33,7 @@ class Store:
     def open(self) -> None:
         self.vectors = np.load(self.folder / "base.npy")
         self.category, self.price = np.load(self.folder / "category.npy"), np.load(self.folder / "price.npy")
+        self.region = np.load(self.folder / "region.npy")
         facts = json.loads((self.folder / "facts.json").read_text())
         self.metric, self.settings = facts["metric"], facts["settings"]
 
@@ -49,6 +51,7 @@ class Store:
         rows = len(vectors)
         self.category = np.concatenate([self.category, np.array(head["category"][:rows], np.uint8)])
         self.price = np.concatenate([self.price, np.array(head["price"][:rows], np.float32)])
+        self.region = np.concatenate([self.region, np.array(head["region"][:rows], np.uint8)])
         return json.dumps({"failed": 0}).encode()
 
     def commit(self, request: bytes) -> bytes:
@@ -56,6 +59,7 @@ class Store:
         np.save(self.folder / "base.npy", self.vectors)
         np.save(self.folder / "category.npy", self.category)
         np.save(self.folder / "price.npy", self.price)
+        np.save(self.folder / "region.npy", self.region)
         (self.folder / "facts.json").write_text(json.dumps(head))
         self.metric, self.settings = head["metric"], head["settings"]
         return b"{}"
@@ -80,6 +84,9 @@ class Store:
     def passes(self, wanted: dict) -> np.ndarray:
         if wanted["field"] == "category":
             return np.isin(self.category, wanted["in"][:1] if self.lie == "narrow-filter" else wanted["in"])
+        if wanted["field"] == "region":
+            below = wanted["below"] - (1 if self.lie == "narrow-filter" else 0)
+            return (self.region >= wanted["from"]) & (self.region.astype(int) < below)
         return (self.price >= np.float32(wanted.get("from", 0))) & (self.price < np.float32(wanted["below"]))
 
     def count(self, request: bytes) -> bytes:

@@ -17,6 +17,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from anncestry.cells import variants
 from anncestry.errors import ConfigError
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
@@ -135,7 +136,10 @@ def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, dict[
         if "of" in parent:
             raise ConfigError(f"{path}: {name}.of: {entry['of']} is itself of another system")
         inherited = {key: value for key, value in parent.items() if key != "load"}
-        systems[name] = {**inherited, **{key: value for key, value in entry.items() if key != "of"}}
+        own = {key: value for key, value in entry.items() if key != "of"}
+        # What is run is the other's unless this entry says otherwise: it is fetched or built once.
+        built_as = entry["of"] if "of" in entry and not own.keys() & {"version", "artifact", "engine"} else name
+        systems[name] = {**inherited, **own, "built_as": built_as}
     for name in systems:
         chain = [name]
         while (older := systems[chain[-1]].get("load", {}).get("upgrade_from")) is not None:
@@ -176,6 +180,8 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
                     f"{folder / 'datasets.yaml'}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}"
                 )
     systems = _systems(part("systems"), folder / "systems.yaml")
+    workloads, names = variants.sweep(part("workloads"), str(folder / "workloads.yaml"))
+    blocks = [{**block, "workloads": variants.name_all(block["workloads"], names)} for block in main["matrix"]]
     platforms = part("platforms")
     look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
     return Config(
@@ -188,12 +194,12 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         ef_search=main["ef_search"],
         load=main["load"],
         equal_totals=main.get("equal_totals", False),
-        blocks=main["matrix"],
+        blocks=blocks,
         datasets=datasets,
         systems=systems,
         topologies=part("topologies"),
         parts=part("parts") if (folder / "parts.yaml").exists() else {},
-        workloads=part("workloads"),
+        workloads=workloads,
         platforms=platforms,
         epochs={stage: entry["epoch"] for stage, entry in part("epochs").items()},
     )

@@ -23,6 +23,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
 PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
 REPORT_SOURCES = (*(file for file in python_files([PACKAGE / "report"]) if "compare" not in file.name), PUBLISHED)
+TUNING_QUERIES = 400
+"""Held-out queries that a target recall is tuned on, where the workload does not say."""
 DRAWN_WITH = ("altair", "vl-convert-python")
 """Packages whose code ends up in the page."""
 
@@ -59,6 +61,8 @@ class Cell:
     load: str
     query: str
     recall: str
+    built_as: str
+    """The system whose artifact this one runs: its own name, or that of the one that it is `of`."""
     older: Cell | None = None
     """Of an upgrade in place: who loaded the data. Only its stages up to the load count; they have no cell's names."""
 
@@ -103,7 +107,7 @@ class Cell:
     @property
     def artifact_path(self) -> str:
         """Record of what is run; untracked, made again where it is needed."""
-        return f"scratch/artifact/{self.system}@{self.artifact}/record.json"
+        return f"scratch/artifact/{self.built_as}@{self.artifact}/record.json"
 
     @property
     def index_path(self) -> str:
@@ -318,7 +322,11 @@ class _Expander:
                 self.engine(system).check(described, placed, config.index, None)
             parts = self.parts(topology, placed)
             artifact = self._stage(
-                "artifact", system=system, version=described["version"], artifact=described["artifact"], **parts
+                "artifact",
+                system=described["built_as"],
+                version=described["version"],
+                artifact=described["artifact"],
+                **parts,
             )
             load = self._stage(
                 "load",
@@ -389,7 +397,16 @@ class _Expander:
         if older is None:
             return None
         artifact, load = self.loaded(cell.dataset, older, cell.topology)
-        bare = replace(cell, system=older, workload="", artifact=artifact, load=load, query="", recall="")
+        bare = replace(
+            cell,
+            system=older,
+            workload="",
+            artifact=artifact,
+            load=load,
+            query="",
+            recall="",
+            built_as=self.config.systems[older]["built_as"],
+        )
         return replace(bare, older=self._older_cell(bare))
 
     def engine(self, system: str) -> Checker:
@@ -406,6 +423,14 @@ class _Expander:
         artifact, load = self.loaded(dataset, system, topology)
         asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **config.workloads[workload]}
         place = f"{config.folder / 'workloads.yaml'}: {workload}"
+        held_out = 0
+        if "target_recall" in asked:
+            if "ef_search" in config.workloads[workload]:
+                raise ConfigError(f"{place}: has both target_recall and ef_search; the target finds the ef")
+            del asked["ef_search"]
+            held_out = asked.setdefault("tuning_queries", TUNING_QUERIES)
+        elif "tuning_queries" in asked:
+            raise ConfigError(f"{place}.tuning_queries: nothing is tuned without target_recall")
         if asked["k"] > entry["rows"]:
             raise ConfigError(
                 f"{place}.k: {asked['k']} neighbours of dataset {dataset}, which has {entry['rows']} rows"
@@ -413,6 +438,11 @@ class _Expander:
         if asked["queries"] > entry["queries"]:
             raise ConfigError(
                 f"{place}.queries: {asked['queries']} queries of dataset {dataset}, which has {entry['queries']}"
+            )
+        if held_out and asked["queries"] + asked["warmup"] + held_out > entry["queries"]:
+            raise ConfigError(
+                f"{place}: {asked['queries']} queries, {asked['warmup']} to warm up and {held_out} to tune on are more "
+                f"than dataset {dataset} has ({entry['queries']}): those reported must not be those tuned on"
             )
         if asked["warmup"] > entry["rows"]:
             raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
@@ -449,6 +479,7 @@ class _Expander:
             load,
             query,
             recall,
+            config.systems[system]["built_as"],
         )
         return replace(cell, older=self._older_cell(cell))
 

@@ -1,21 +1,25 @@
-"""What filters act on: two made-up columns that every base has, and which rows a filter lets through.
+"""What filters act on: three columns that every base has, and which rows a filter lets through.
 
-The values come from a counter-based hash (splitmix64, Steele, Lea and Flood 2014) of the row number and a seed, not
-from NumPy's generators: the same row has the same value under any NumPy, and in any prefix of the rows.
+`category` and `price` have nothing to do with the vectors; `region` says where a row lies (see regions.py).
+The values of the first two come from a counter-based hash (splitmix64, Steele, Lea and Flood 2014) of the row number
+and a seed, not from NumPy's generators: the same row has the same value under any NumPy, and in any prefix of the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.regions import HALVINGS, REGIONS
 from anncestry.errors import ConfigError
 
 CATEGORIES = 10
 PRICE_FROM, PRICE_TO = 10.0, 1000.0
+SIDES = ("same", "opposite")
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _CATEGORY_STREAM, _PRICE_STREAM = 1, 2  # so that the two columns of a row are independent
@@ -34,13 +38,58 @@ def price(n: int, seed: int, start: int = 0) -> NDArray[np.float32]:
     return (PRICE_FROM + (PRICE_TO - PRICE_FROM) * fraction).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What n queries are filtered by: the `distinct` filters as `matches` takes them, and which of them each has.
+
+    `of` int64 (n,) indexes `distinct`; None in `distinct` is no filter.
+    """
+
+    distinct: tuple[Mapping[str, Any] | None, ...]
+    of: NDArray[np.int64]
+
+
+def resolve(
+    filter: Mapping[str, Any] | None, price: NDArray[np.float32], query_region: NDArray[np.integer[Any]]
+) -> Asked:
+    """A workload's filter for n queries on these rows, bounds in place of shares and sides.
+
+    `price` float32 (rows,) is the column; `query_region` (n,) the regions of the queries.
+    `{field: price, share: s}` becomes `below` the price that has round(s · rows) rows (at least 1) beneath it: the
+    share is exact, but for rows of that very price, and recorded as counted. `{field: region, side: same, halvings: h}`
+    becomes, for each query, the 2^(8−h) regions that agree with the query's own in the first h bits; `side: opposite`
+    those that differ in each of these bits. Other filters stay as they are.
+    """
+    check_filter(filter)
+    every = np.zeros(len(query_region), dtype=np.int64)
+    if filter is not None and "share" in filter:
+        rank = min(max(1, round(filter["share"] * len(price))), len(price) - 1)
+        bound = np.partition(np.asarray(price), rank)[rank]
+        return Asked(({"field": "price", "below": float(bound)},), every)
+    if filter is not None and "side" in filter:
+        width = 2 ** (HALVINGS - filter["halvings"])
+        block = np.asarray(query_region, dtype=np.int64) // width
+        if filter["side"] == "opposite":
+            block = REGIONS // width - 1 - block
+        blocks, of = np.unique(block, return_inverse=True)
+        distinct = tuple(
+            {"field": "region", "from": int(number * width), "below": int((number + 1) * width)} for number in blocks
+        )
+        return Asked(distinct, of.reshape(-1).astype(np.int64))
+    return Asked((filter,), every)
+
+
 def matches(
-    filter: Mapping[str, Any] | None, category: NDArray[np.uint8], price: NDArray[np.float32]
+    filter: Mapping[str, Any] | None,
+    category: NDArray[np.uint8],
+    price: NDArray[np.float32],
+    region: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.bool_]:
-    """Which rows pass, bool (n,). `category` uint8 (n,) and `price` float32 (n,) are the columns of the same rows.
+    """Which rows pass, bool (n,). `category`, `price` and `region` (n,) are the columns of the same rows.
 
     Filters: None (every row passes); `{field: category, in: [1, 4]}`; `{field: price, below: x}` and
-    `{field: price, from: a, below: b}`, that is a ≤ price < b, the bounds rounded to float32.
+    `{field: price, from: a, below: b}`, that is a ≤ price < b, the bounds rounded to float32;
+    `{field: region, from: a, below: b}`. What depends on the rows or the query goes through `resolve` first.
     Raises ConfigError for an unknown field or operator, and for an operand that the operator can't take.
     """
     check_filter(filter)
@@ -48,6 +97,14 @@ def matches(
         return np.ones(len(category), dtype=np.bool_)
     if filter["field"] == "category":
         return np.isin(category, np.array(filter["in"], dtype=np.uint8))
+    if "below" not in filter:
+        raise ConfigError(f"filter on {filter['field']}: {dict(filter)} is not resolved for a dataset and query yet")
+    if filter["field"] == "region":
+        assert region is not None
+        # Bounds up to 256 do not fit the column's uint8.
+        wide = region.astype(np.int16)
+        inside: NDArray[np.bool_] = (wide >= filter["from"]) & (wide < filter["below"])
+        return inside
     # Prices are float32, and so is what a database compares them with: 347.12 is the nearest float32 to it.
     passes = price < np.float32(filter["below"])
     if "from" in filter:
@@ -56,7 +113,7 @@ def matches(
 
 
 def check_filter(filter: Mapping[str, Any] | None) -> None:
-    """Raise a ConfigError unless `matches` can evaluate this filter."""
+    """Raise a ConfigError unless `resolve` and `matches` can evaluate this filter."""
     if filter is None:
         return
     field = filter.get("field")
@@ -69,14 +126,33 @@ def check_filter(filter: Mapping[str, Any] | None) -> None:
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < CATEGORIES:
                 raise ConfigError(f"filter on category: {value!r} is no category; they are 0 to {CATEGORIES - 1}")
+    elif field == "price" and "share" in operators:
+        _require_operators(field, operators, required={"share"}, allowed={"share"})
+        share = filter["share"]
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise ConfigError(f"filter on price: share must lie between 0 and 1, not {share!r}")
     elif field == "price":
         _require_operators(field, operators, required={"below"}, allowed={"below", "from"})
         for operator in sorted(operators):
             value = filter[operator]
             if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
                 raise ConfigError(f"filter on price: {operator} must be a number, not {value!r}")
+    elif field == "region" and operators & {"side", "halvings"}:
+        _require_operators(field, operators, required={"side", "halvings"}, allowed={"side", "halvings"})
+        if filter["side"] not in SIDES:
+            raise ConfigError(f"filter on region: side must be {' or '.join(SIDES)}, not {filter['side']!r}")
+        _whole(filter["halvings"], "halvings", 1, HALVINGS)
+    elif field == "region":
+        _require_operators(field, operators, required={"from", "below"}, allowed={"from", "below"})
+        for operator in sorted(operators):
+            _whole(filter[operator], operator, 0, REGIONS)
     else:
-        raise ConfigError(f"filter on unknown field {field!r}; choose category or price")
+        raise ConfigError(f"filter on unknown field {field!r}; choose category, price or region")
+
+
+def _whole(value: object, name: str, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"filter on region: {name} must be a whole number from {low} to {high}, not {value!r}")
 
 
 def _require_operators(field: str, found: set[str], required: set[str], allowed: set[str]) -> None:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from anncestry.datasets import metadata
 from anncestry.datasets.distance import check_metric, squared_lengths
 from anncestry.datasets.formats import NpyWriter, finite_chunks, open_vectors
+from anncestry.datasets.regions import regions
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
 
-OUTPUTS = ("base", "queries", "category", "price", "shipped_ids", "shipped_distances")
+OUTPUTS = ("base", "queries", "category", "price", "region", "query_region", "shipped_ids", "shipped_distances")
 RULES = {
     "l2": "vectors as they are",
     "cosine": "each vector divided by its length (computed in float64, rounded to float32); zero vectors stay zero",
@@ -30,7 +31,7 @@ _CHUNK_BYTES = 16 << 20  # a chunk is also held as float64, and the sources' pag
 
 
 def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) -> dict[str, Any]:
-    """Write base.npy, queries.npy, category.npy, price.npy and record.json to `out_dir`; returns the record.
+    """Write base.npy, queries.npy, the columns (.npy) and record.json to `out_dir`; returns the record.
 
     `spec` holds `metric` (l2 or cosine), `prefix` (the first so many rows of the base; None: all) and `seed` (of the
     columns). Truth that came with the source is passed on, unless a prefix makes it wrong. Memory is bounded whatever
@@ -55,9 +56,12 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
             content[name], zeros[name] = download["content"][name], _count_zeros(outputs[name])
         else:
             content[name], zeros[name] = _rewrite(files[name], outputs[name], count, unit_length=metric == "cosine")
+    region, query_region = regions(outputs["base"], np.load(outputs["queries"]), spec["seed"])
     for column, values in (
         ("category", metadata.category(rows, spec["seed"])),
         ("price", metadata.price(rows, spec["seed"])),
+        ("region", region),
+        ("query_region", query_region),
     ):
         content[column] = _save(outputs[column], values)
     if rows == download["rows"]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.metadata import check_filter
 from anncestry.errors import ConfigError, ServerError
 from anncestry.progress import Progress
 from anncestry.runtimes.base import Ending
@@ -40,6 +41,10 @@ class Vectors(Protocol):
     @property
     def price(self) -> NDArray[np.float32]:
         """(n,) metadata."""
+
+    @property
+    def region(self) -> NDArray[np.uint8]:
+        """(n,) metadata that goes with position (datasets/regions.py)."""
 
     @property
     def metric(self) -> str:
@@ -240,13 +245,19 @@ class Engine(Protocol):
     def apply(self, server: Server, ef_search: int) -> None:
         """Set the search effort where it is a setting of the server; read back."""
 
+    def exact_filters(self, server: Server, on: bool) -> None:
+        """Answer narrow filters by an exact scan, whatever the system's settings say (on), or as they say (off).
+
+        For the exact-search oracle: a system that is told to search its graph under any filter is right to be inexact.
+        """
+
     def probe(self, server: Server) -> Probe:
         """Ask the server for its version, rows, index state, settings and topology."""
 
     def encode(
         self, server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
     ) -> list[bytes]:
-        """The request bytes of each of the (n, d) queries. `filter` as in workloads.yaml: see `filter_bounds`."""
+        """The request bytes of each of the (n, d) queries. `filter` is a resolved one: see `filter_bounds`."""
 
     def transport(self, server: Server) -> dict[str, Any]:
         """How to send them: kind, target (host:port), method; `targets` where clients take several in turn."""
@@ -407,8 +418,11 @@ def check_search(engine: str, workload: Spec, largest_k: int) -> None:
     ef_search = workload.get("ef_search")
     if ef_search is not None and whole_number(f"ef_search for {engine}", ef_search, 1, 32_768) < k:
         raise ConfigError(f"ef_search: {ef_search} is less than k: {k}; {engine} can't search with that")
-    if workload.get("filter") is not None:
-        filter_bounds(workload["filter"])
+    filter = workload.get("filter")
+    if filter is not None and {"share", "side"} & set(filter):
+        check_filter(filter)  # its bounds are those of a dataset
+    elif filter is not None:
+        filter_bounds(filter)
 
 
 @dataclass(frozen=True)
@@ -420,9 +434,21 @@ class FilterBounds:
     low: float | None
     high: float | None
 
+    @property
+    def whole(self) -> bool:
+        """Whether the column holds whole numbers; else float32, and bounds are rounded as its values are."""
+        return self.field != "price"
+
+    def bound(self, value: float) -> int | float:
+        """A bound as the column's own type compares with it."""
+        return int(value) if self.whole else float(np.float32(value))
+
 
 def filter_bounds(filter: Spec) -> FilterBounds:
-    """Read {field: category, in: […]} or {field: price, from: a, below: b} (either bound alone too), or ConfigError."""
+    """Read {field: category, in: […]}, or {field: price | region, from: a, below: b} (either bound alone too).
+
+    ConfigError for anything else; what depends on rows or queries was resolved before (datasets.metadata.resolve).
+    """
     name = filter.get("field")
     if name == "category":
         refuse_unknown("filter on category", filter, ("field", "in"))
@@ -430,13 +456,13 @@ def filter_bounds(filter: Spec) -> FilterBounds:
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise ConfigError(f"filter.in: {values!r} is not a list of categories")
         return FilterBounds(name, tuple(whole_number("filter.in", value, 0, 255) for value in values), None, None)
-    if name == "price":
-        refuse_unknown("filter on price", filter, ("field", "from", "below"))
+    if name in ("price", "region"):
+        refuse_unknown(f"filter on {name}", filter, ("field", "from", "below"))
         low, high = filter.get("from"), filter.get("below")
         for key, bound in (("from", low), ("below", high)):
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
                 raise ConfigError(f"filter.{key}: {bound!r} is not a number")
         if low is None and high is None:
-            raise ConfigError("filter on price: needs from, below, or both")
+            raise ConfigError(f"filter on {name}: needs from, below, or both")
         return FilterBounds(name, None, low, high)
-    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price")
+    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price, region")

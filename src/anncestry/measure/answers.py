@@ -52,22 +52,27 @@ def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.intege
     return Answers(ids, distances, size, judged, errors)
 
 
-def wrong_counts(answers: Answers, rows: int, wanted: int) -> int:
-    """How many good answers do not hold exactly `wanted` different ids of known rows."""
+def wrong_counts(answers: Answers, rows: int, wanted: int | NDArray[np.int64], *, short_is_wrong: bool = True) -> int:
+    """How many good answers do not hold exactly `wanted` (of all, or of each) different ids of known rows.
+
+    With `short_is_wrong` False, one is not counted that holds fewer different rows than wanted, for lack of rows or
+    because it repeats some; an id that no row has, or more results than asked for, is wrong all the same.
+    """
     good = answers.status == OK
+    k = answers.ids.shape[1]
+    wanted = np.broadcast_to(np.asarray(wanted), answers.status.shape)[good]
     ids = np.sort(answers.ids[good], axis=1)
     known = (ids >= 0) & (ids < rows)
     fresh = np.ones_like(known)
     fresh[:, 1:] = ids[:, 1:] != ids[:, :-1]
     different = (known & fresh).sum(axis=1)
-    return int(((different != wanted) | (answers.size[good] != wanted)).sum())
+    size = answers.size[good]
+    off = (different != wanted) | (size != wanted)
+    short = (different < wanted) & (known.sum(axis=1) == np.minimum(size, k)) & (size <= k)
+    return int((off if short_is_wrong else off & ~short).sum())
 
 
-def violations(answers: Answers, passes: NDArray[np.bool_]) -> tuple[int, int]:
-    """How many returned rows do not pass the filter (unknown ids don't either), and how many were returned."""
-    ids = answers.ids[answers.status == OK]
-    returned = ids[ids != -1]
-    inside = (returned >= 0) & (returned < len(passes))
-    passing = np.zeros(len(returned), dtype=bool)
-    passing[inside] = passes[returned[inside]]
-    return int((~passing).sum()), len(returned)
+def repeated(answers: Answers) -> int:
+    """How many good answers hold an id more than once."""
+    ids = np.sort(answers.ids[answers.status == OK], axis=1)
+    return int(((ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] != -1)).any(axis=1).sum())

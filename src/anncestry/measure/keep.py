@@ -15,10 +15,11 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry.datasets.distance import pair_distances
-from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
 from anncestry.engines.base import Engine
 from anncestry.measure import answers as decoding
+from anncestry.measure.filtering import Filtering
+from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Vectors
 from anncestry.metrics.resources import by_group
 from anncestry.provenance import gates, records
@@ -37,6 +38,8 @@ class Run:
     number: int
     folder: Path
     choice: Choice
+    filtering: Filtering | None = None
+    tuned: Tuned | None = None
     window_s: tuple[float, float] | None = None
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
@@ -51,6 +54,11 @@ class Run:
     def name(self) -> str:
         """For people."""
         return str(self.workload["name"])
+
+    @property
+    def ef_search(self) -> int:
+        """The search effort: what the workload asks for, or what was found for its target recall."""
+        return self.tuned.ef_search if self.tuned is not None else int(self.workload["ef_search"])
 
     @property
     def job(self) -> Path:
@@ -85,6 +93,8 @@ class _Judged:
     sent: int = 0
     good: int = 0
     wrong: int = 0
+    short: int = 0
+    repeated: int = 0
     violated: int = 0
     returned: int = 0
     worst: float = 0.0
@@ -99,12 +109,10 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
     assert run.window_s is not None
     work, vectors = run.workload, context.vectors
-    k, wanted = work["k"], work.get("filter")
-    passes: NDArray[np.bool_] | None = None
-    matching: int | None = None
-    if wanted is not None:
-        passes = matches(wanted, np.asarray(vectors.category), np.asarray(vectors.price))
-        matching = int(passes.sum())
+    k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted"
+    every = np.arange(len(run.choice.measured))
+    selectivity = None if filters is None else filters.share(every)
+    fewest = None if filters is None else int(filters.wanted(every, k).min())
     outcome = protocol.read_outcome(run.job)
     clients = outcome.facts["clients"]
     judged = _Judged()
@@ -114,9 +122,12 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     answered = decoding.decode(context.engine, outcome.responses, samples["status"], k, vectors.metric)
     judged.count_errors(answered.errors)
     judged.sent, judged.good = len(samples), int((answered.status == protocol.OK).sum())
-    judged.wrong = decoding.wrong_counts(answered, len(vectors.base), k if matching is None else min(k, matching))
-    if passes is not None:
-        judged.violated, judged.returned = decoding.violations(answered, passes)
+    wanted = k if filters is None else filters.wanted(samples["query"], k)
+    off = decoding.wrong_counts(answered, len(vectors.base), wanted)
+    bad = decoding.wrong_counts(answered, len(vectors.base), wanted, short_is_wrong=False)
+    judged.wrong, judged.short, judged.repeated = bad if lenient else off, off - bad, decoding.repeated(answered)
+    if filters is not None:
+        judged.violated, judged.returned = filters.violations(samples["query"], answered)
     rows = run.choice.measured[samples["query"]]
     judged.worst, judged.checked = _distance_error(vectors, rows, answered)
 
@@ -124,18 +135,19 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     others = by_group(nearby, {"query": [run.window_s]})["other"]["query"]
     found = [
         *context.gates,
-        *context.settings[work["ef_search"]],
+        *context.settings[run.ef_search],
         gates.alone(context.waited_s, others["cpu_avg_pct"]),
         gates.answered(judged.good, judged.sent),
-        gates.result_count(judged.wrong, judged.good, k, matching),
+        gates.result_count(judged.wrong, judged.good, k, fewest),
         gates.distances(judged.worst, judged.checked),
         gates.primed(sum(client["prime_errors"] for client in clients)),
     ]
-    selectivity = None
-    if matching is not None:
-        counted = context.counted[repr(wanted)]
-        selectivity = counted / len(vectors.base)
-        found.append(gates.selectivity(counted, matching, len(vectors.base)))
+    if lenient:
+        found.append(gates.short_answers(judged.short, judged.repeated, judged.good))
+    if run.tuned is not None:
+        found.append(run.tuned.gate())
+    if filters is not None and selectivity is not None:
+        found.append(filters.gate(context.counted))
         found.append(gates.filtered(judged.violated, judged.returned, selectivity))
     samples_path, resources_path = run.folder / "samples.parquet", run.folder / "resources.parquet"
     parquet.write_table(_samples_table(run.number, rows, samples, answered), samples_path, compression="zstd")
@@ -151,7 +163,12 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             **gates.verdict(found),
             "failures": judged.errors,
             "counters": run.counters,
+            "ef_search": run.ef_search,
+            "tuning": None if run.tuned is None else run.tuned.facts(),
             "selectivity": selectivity,
+            "filters": None if filters is None else filters.facts(every),
+            "short_answers": judged.short,
+            "repeated_answers": judged.repeated,
             "client": {
                 "warmup_source": run.choice.warmup_source,
                 "requests": judged.sent,

@@ -8,7 +8,7 @@ lost, which counts don't show.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,24 @@ def ask(
     timeout_s: float = 60.0,
 ) -> Answers:
     """Ask each of the (n, d) queries once, by the same driver as everything else, and decode the answers."""
-    protocol.write_requests(folder, engine.encode(server, queries, k, ef_search, filter))
-    every = np.arange(len(queries))[None, :]
+    requests = engine.encode(server, queries, k, ef_search, filter)
+    return send(engine, server, driver, folder, requests, k=k, metric=metric, timeout_s=timeout_s)
+
+
+def send(
+    engine: Engine,
+    server: Server,
+    driver: Driver,
+    folder: Path,
+    requests: Sequence[bytes],
+    *,
+    k: int,
+    metric: str,
+    timeout_s: float = 60.0,
+) -> Answers:
+    """Send each request once, one client, and decode the answers."""
+    protocol.write_requests(folder, requests)
+    every = np.arange(len(requests))[None, :]
     protocol.write_job(
         folder,
         requests=folder,
@@ -70,10 +86,10 @@ def ask(
 def check(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> list[Gate]:
     """Both checks, as gates. Leaves the server at the search effort `EF`."""
     engine.apply(server, EF)
-    return [
-        _exact(engine, server, driver, folder / "exact", vectors),
-        _findable(engine, server, driver, folder / "findable", vectors),
-    ]
+    engine.exact_filters(server, True)
+    exact = _exact(engine, server, driver, folder / "exact", vectors)
+    engine.exact_filters(server, False)
+    return [exact, _findable(engine, server, driver, folder / "findable", vectors)]
 
 
 def _narrow(rows: int, seed: int) -> dict[str, Any]:

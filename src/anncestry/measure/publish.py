@@ -30,6 +30,7 @@ def run(
     _refuse_other_builds(measured, runs)
     tables = {label: _together(measured, runs, label) for label in ("samples", "resources")}
     windows = [tuple(run["window_s"]) for run in runs]
+    of_runs = samples_of(spec["workload"], tables["samples"])
     paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in tables}
     for label, table in tables.items():
         with records.replacing(paths[label]) as temporary:
@@ -46,9 +47,11 @@ def run(
             "valid": all(gate["ok"] for gate in gates),
             "gates": gates,
             "load_key": newest["load_key"],
-            "summary": summary(spec["workload"], tables["samples"]),
+            "summary": latency.summarise(of_runs),
+            "histogram": latency.histogram(of_runs),
             "failures": _failures(runs),
-            "selectivity": newest["selectivity"],
+            **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
+            **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
             "resources": resources.over_runs(tables["resources"], "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
@@ -64,15 +67,16 @@ def run(
     )
 
 
-def summary(workload: Mapping[str, Any], samples: pa.Table) -> dict[str, dict[str, Any]]:
-    """Latency, throughput and failures over the runs, from their raw samples."""
-    number, due_ns, latency_ns, status = (
-        samples[name].to_numpy() for name in ("run", "due_ns", "latency_ns", "status")
+def samples_of(workload: Mapping[str, Any], samples: pa.Table) -> list[latency.Run]:
+    """The raw samples, run by run."""
+    number, query, due_ns, latency_ns, status = (
+        samples[name].to_numpy() for name in ("run", "query", "due_ns", "latency_ns", "status")
     )
-    parts = [number == run for run in range(workload["runs"])]
-    return latency.summarise(
-        [latency.Run(due_ns[part], latency_ns[part], status[part], workload.get("duration_s")) for part in parts]
-    )
+    duration_s = workload.get("duration_s")
+    return [
+        latency.Run(due_ns[part], latency_ns[part], status[part], duration_s, query[part])
+        for part in (number == run for run in range(workload["runs"]))
+    ]
 
 
 def combine(gates: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

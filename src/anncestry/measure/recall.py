@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from anncestry.datasets.metadata import matches
 from anncestry.drive.protocol import OK
+from anncestry.measure.filtering import Filtering
 from anncestry.measure.vectors import open_vectors
 from anncestry.metrics import recall as metric
-from anncestry.metrics.latency import over_runs
+from anncestry.metrics import stats
+from anncestry.metrics.latency import over_runs, quantile
 from anncestry.provenance import records
 
 
@@ -65,26 +66,46 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     distinct, of_sample = np.unique(answers, axis=0, return_inverse=True)
     of_sample = of_sample.reshape(-1)
     asked, returned = distinct[:, 0], distinct[:, 1:]
-    # A near row that the filter excludes is no hit, however near.
-    passes = None
-    if truth["spec"]["filter"] is not None:
-        passes = matches(truth["spec"]["filter"], np.asarray(vectors.category), np.asarray(vectors.price))
-    exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric, matches=passes)
+    # A near row that the filter of its query excludes is no hit, however near.
+    exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
+    filters = Filtering.of(truth["spec"]["filter"], vectors, np.asarray(vectors.query_region)[asked])
+    if filters is not None:
+        exact = np.where(filters.passing(np.arange(len(asked)), returned), exact, np.inf)
+    near = (returned, exact, truth_distances[asked], k)
+    abs_eps = metric.ABS_EPS[vectors.metric]
     by_id = metric.recall_by_id(returned, truth_ids[asked], k)[of_sample]
-    by_distance = metric.recall_by_distance(
-        returned, exact, truth_distances[asked], k, abs_eps=metric.ABS_EPS[vectors.metric]
-    )[of_sample]
+    by_distance = metric.recall_by_distance(*near, abs_eps=abs_eps)[of_sample]
+    numbers = range(measured["spec"]["workload"]["runs"])
+    known, of_query = np.unique(query, return_inverse=True)
 
     def by_run(scores: NDArray[np.float64]) -> dict[str, Any]:
-        numbers = range(measured["spec"]["workload"]["runs"])
-        defined = ~np.isnan(scores)
-        means = [scores[(runs == number) & defined] for number in numbers]
-        return over_runs([float(part.mean()) if len(part) else float("nan") for part in means])
+        """Mean over runs of the mean over a run's queries, each query of the same weight however often it was asked."""
+        parts = [(runs == number) & ~np.isnan(scores) for number in numbers]
+        of_runs = []
+        for part in parts:
+            counts = np.bincount(of_query[part], minlength=len(known))
+            means = np.bincount(of_query[part], scores[part], len(known))[counts > 0] / counts[counts > 0]
+            of_runs.append(stats.Values(means, np.flatnonzero(counts)))
+        summary = over_runs([float(run.value.mean()) if len(run.value) else float("nan") for run in of_runs])
+        found = stats.clipped(stats.mean_interval(of_runs, len(known)), 0.0, 1.0)
+        return {**summary, **found.facts()} if summary["value"] is not None else summary
 
+    defined = by_id[~np.isnan(by_id)]
     return {
         "query_key": measured["key"],
         "valid": measured["valid"],
-        "recall": {"k": k, "by_id": by_run(by_id), "by_distance": by_run(by_distance)},
+        "recall": {
+            "k": k,
+            "by_id": by_run(by_id),
+            "by_distance": by_run(by_distance),
+            "ndcg": by_run(metric.ndcg(*near, abs_eps=abs_eps)[of_sample]),
+            "mrr": by_run(metric.reciprocal_rank(*near, abs_eps=abs_eps)[of_sample]),
+        },
+        # A mean hides queries that found nothing; answers, not queries, as the same query may be answered differently.
+        "distribution": {
+            "zero_share": float((defined == 0).mean()) if len(defined) else None,
+            **{f"p{p}": quantile(defined, p / 100) if len(defined) else None for p in (1, 5, 50)},
+        },
         "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
         "queries": len(np.unique(query)),
         "samples": len(query),

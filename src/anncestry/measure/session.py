@@ -26,7 +26,8 @@ from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import keep, oracle
+from anncestry.measure import keep, oracle, tune
+from anncestry.measure.filtering import Filtering, encode
 from anncestry.measure.keep import Run
 from anncestry.measure.load import (
     Place,
@@ -70,8 +71,9 @@ class _Session:
         index_record: Path,
         place: Place,
         out_dir: Path,
+        measured_dir: Path,
     ) -> None:
-        self.place, self.out_dir = place, out_dir
+        self.place, self.out_dir, self.measured_dir = place, out_dir, measured_dir
         self.load_record, self.index_record = load_record, index_record
         first = next(iter(cells.values()))
         self.loaded = records.read_record(index_record, stage="load", key=first["load"])
@@ -92,6 +94,8 @@ class _Session:
         ]
         order = np.random.RandomState([first["seed"] % 2**32, number]).permutation(len(everyone))
         self.runs = [everyone[i] for i in order]
+        for run in self.runs:
+            run.filtering = Filtering.of(run.workload.get("filter"), self.vectors, run.choice.regions)
         self.server: Server | None = None
         self.ef_search: int | None = None
         self.open_s: list[float] = []
@@ -141,7 +145,11 @@ class _Session:
         self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.built["digest"]))
         self.gates += oracle.check(self.engine, server, driver, self.out_dir / "oracle", self.vectors)
         self.ef_search = oracle.EF
-        for ef_search in sorted({run.workload["ef_search"] for run in self.runs}):
+        for run in self.runs:
+            if "target_recall" in run.workload and run.tuned is None:
+                run.tuned = self.tune(run, server, driver)
+        self.ef_search = None
+        for ef_search in sorted({run.ef_search for run in self.runs}):
             self.apply(ef_search)
             probe = self.engine.probe(server)
             said = probe_gates(self.engine, probe, self.spec, self.vectors, ef_search, "before the queries")
@@ -150,9 +158,20 @@ class _Session:
         self.gates += copies_gates(self.spec, probe, self.vectors)
         self.facts = probe_facts(probe)
         for run in self.runs:
-            wanted = run.workload.get("filter")
-            if wanted is not None and repr(wanted) not in self.counted:
-                self.counted[repr(wanted)] = self.engine.count(server, wanted)
+            if run.filtering is not None:
+                run.filtering.count(self.engine, server, self.counted)
+
+    def tune(self, run: Run, server: Server, driver: Driver) -> tune.Tuned:
+        """The effort that reaches the cell's target recall, found in its first run on this build of the index."""
+
+        def find() -> tune.Tuned:
+            folder = self.out_dir / "oracle" / "tune"
+            return tune.tune(
+                self.engine, server, driver, folder, self.vectors, self.place.vectors, run.workload, run.spec["seed"]
+            )
+
+        kept = self.measured_dir / run.key / "tuning.json"
+        return tune.once(kept, records.sha256_file(self.index_record), find)
 
     # Measuring
 
@@ -161,13 +180,13 @@ class _Session:
         for run in self.runs:
             queries = np.concatenate([np.asarray(self.vectors.queries[run.choice.measured]), run.choice.warmup])
             work = run.workload
-            requests = self.engine.encode(server, queries, work["k"], work["ef_search"], work.get("filter"))
+            requests = encode(self.engine, server, queries, work["k"], run.ef_search, run.filtering)
             protocol.write_requests(run.folder, requests)
 
     def measure(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
         """One run."""
         work = run.workload
-        self.apply(work["ef_search"])
+        self.apply(run.ef_search)
         rows, prime = schedule(work, len(run.choice.measured), len(run.choice.warmup), run.spec["seed"], run.number)
         protocol.write_job(
             run.job,
@@ -236,7 +255,7 @@ def run(
     shutil.rmtree(out_dir, ignore_errors=True)
     out_dir.mkdir(parents=True)
     with platform.alone() as waited_s:
-        session = _Session(number, cells, load_record, index_record, place, out_dir)
+        session = _Session(number, cells, load_record, index_record, place, out_dir, measured_dir)
         machine = platform.check(session.spec["platform"], place.platform)
         print(
             f"query {session.spec['system']['name']} · {session.spec['dataset']['name']}: "

@@ -20,6 +20,8 @@ class Vectors:
     queries: NDArray[np.float32]
     category: NDArray[np.uint8]
     price: NDArray[np.float32]
+    region: NDArray[np.uint8]
+    query_region: NDArray[np.uint8]
     metric: str
     record: dict[str, Any]
 
@@ -34,7 +36,8 @@ def open_vectors(record_path: Path, key: str, verify: bool = True) -> Vectors:
     def array(name: str) -> Any:
         return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
 
-    return Vectors(array("base"), array("queries"), array("category"), array("price"), record["spec"]["metric"], record)
+    arrays = {name: array(name) for name in ("base", "queries", "category", "price", "region", "query_region")}
+    return Vectors(**arrays, metric=record["spec"]["metric"], record=record)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Choice:
     measured: NDArray[np.int64]
     warmup: NDArray[np.float32]
     warmup_source: str
+    regions: NDArray[np.uint8]
+    """Of all of them, measured and then warm-up: what a filter by position goes by."""
 
 
 def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
@@ -55,9 +60,20 @@ def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
     order = random.permutation(len(vectors.queries))
     measured, spare = order[:count], order[count : count + warmup]
     if len(spare) == warmup:
-        return Choice(np.sort(measured), np.asarray(vectors.queries[np.sort(spare)]), "unmeasured queries")
+        asked = np.concatenate([np.sort(measured), np.sort(spare)])
+        rows = np.asarray(vectors.queries[np.sort(spare)])
+        return Choice(np.sort(measured), rows, "unmeasured queries", np.asarray(vectors.query_region)[asked])
     candidates = np.sort(random.choice(len(vectors.base), size=min(len(vectors.base), 2 * warmup), replace=False))
     rows = np.asarray(vectors.base[candidates])
-    rows = rows[np.any(rows != 0, axis=1)]
-    keep = random.permutation(len(rows))[:warmup]
-    return Choice(np.sort(measured), rows[keep], "base rows (the dataset has too few other queries)")
+    kept = np.flatnonzero(np.any(rows != 0, axis=1))
+    kept = kept[random.permutation(len(kept))[:warmup]]
+    regions = np.concatenate(
+        [np.asarray(vectors.query_region)[np.sort(measured)], np.asarray(vectors.region)[candidates[kept]]]
+    )
+    return Choice(np.sort(measured), rows[kept], "base rows (the dataset has too few other queries)", regions)
+
+
+def held_out(vectors: Vectors, count: int, warmup: int, wanted: int, seed: int) -> NDArray[np.int64]:
+    """Rows of `queries` that `choose` of the same count, warm-up and seed neither measures nor warms up with."""
+    order = np.random.RandomState(seed).permutation(len(vectors.queries))
+    return np.sort(order[count + warmup : count + warmup + wanted])

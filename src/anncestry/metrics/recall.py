@@ -10,6 +10,11 @@ Here m is the number of rows that match a query's filter, and the denominator is
 has recall 1. An id counts once, however often it is returned, and only the first k ids returned are looked at.
 Where m = 0 there is nothing to find: the recall is NaN and stays out of means, and ids returned nevertheless are an
 error of the filter, to be counted as such by the caller.
+
+Recall does not see the order. Two scores that do stand beside it, both with a row that is as near as the true k-th (or
+nearest) counted as relevant: nDCG@k with binary relevance (Järvelin and Kekäläinen, "Cumulated gain-based evaluation of
+IR techniques", ACM TOIS 20, 2002), and the reciprocal rank of the nearest neighbour (Voorhees, "The TREC-8 Question
+Answering Track Report", 1999), whose mean is MRR.
 """
 
 from __future__ import annotations
@@ -61,16 +66,73 @@ def recall_by_distance(
     relative eps vanishes, so pass `abs_eps=ABS_EPS[metric]`.
     Raises ValueError where shapes do not fit.
     """
+    hits, denominators = _near(returned, returned_distances, truth_distances, k, rel_eps, abs_eps)
+    return _share(np.minimum(hits.sum(axis=1), denominators), denominators)
+
+
+def ndcg(
+    returned: Ids,
+    returned_distances: Floats,
+    truth_distances: Floats,
+    k: int,
+    rel_eps: float = REL_EPS,
+    abs_eps: float = 0.0,
+) -> Floats:
+    """nDCG@k, float64 (q,): Σ 1 / log2(rank + 1) over the relevant of the first k returned, by the most that can be.
+
+    Relevant are the rows that `recall_by_distance` counts; an id that was returned before is not. The most that can be
+    is min(k, m) relevant rows in front. Arguments as there; NaN where nothing matches.
+    """
+    hits, denominators = _near(returned, returned_distances, truth_distances, k, rel_eps, abs_eps)
+    # More rows can tie with the last than there are ranks for them: the first min(k, m) hits count.
+    hits &= np.cumsum(hits, axis=1) <= denominators[:, np.newaxis]
+    discounts = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
+    gain = (hits * discounts).sum(axis=1)
+    best = np.concatenate([[0.0], np.cumsum(1.0 / np.log2(np.arange(2, k + 2)))])[denominators]
+    scores = np.full(len(gain), np.nan)
+    np.divide(gain, best, out=scores, where=denominators > 0)
+    capped: Floats = np.minimum(scores, 1.0)
+    return capped
+
+
+def reciprocal_rank(
+    returned: Ids,
+    returned_distances: Floats,
+    truth_distances: Floats,
+    k: int,
+    rel_eps: float = REL_EPS,
+    abs_eps: float = 0.0,
+) -> Floats:
+    """1 / the rank of the first returned row as near as the nearest neighbour, 0 if none of the first k is; (q,).
+
+    Arguments as for `recall_by_distance`; NaN where nothing matches.
+    """
+    hits, denominators = _near(returned, returned_distances, truth_distances[:, :1], 1, rel_eps, abs_eps, within=k)
+    first = hits.argmax(axis=1)
+    scores = np.where(hits.any(axis=1), 1.0 / (first + 1), 0.0)
+    return np.where(denominators > 0, scores, np.nan)
+
+
+def _near(
+    returned: Ids,
+    returned_distances: Floats,
+    truth_distances: Floats,
+    k: int,
+    rel_eps: float,
+    abs_eps: float,
+    within: int | None = None,
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which of the first `within` (k) returned are first occurrences within reach of rank min(k, m); and min(k, m)."""
     _check(returned, truth_distances, k)
     if returned.shape != returned_distances.shape:
         raise ValueError(f"{returned.shape} ids returned, but {returned_distances.shape} distances of them")
+    width = within or k
     denominators = np.isfinite(truth_distances[:, :k]).sum(axis=1)
     last = np.maximum(denominators - 1, 0)[:, np.newaxis]
     reach = np.take_along_axis(truth_distances, last, axis=1)
     # Where nothing matches, reach is +inf; the share is NaN whatever is hit.
-    near = returned_distances[:, :k] <= reach + rel_eps * np.abs(reach) + abs_eps
-    hits = _first_occurrences(returned[:, :k]) & near
-    return _share(np.minimum(hits.sum(axis=1), denominators), denominators)
+    near = returned_distances[:, :width] <= reach + rel_eps * np.abs(reach) + abs_eps
+    return _first_occurrences(returned[:, :width]) & near, denominators
 
 
 def exact_distances(

@@ -22,10 +22,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = {
     "artifact": ["runtimes/artifacts.py"],
     "download": ["datasets/formats.py", "datasets/sources.py", "datasets/download.py"],
-    "normalize": ["datasets/normalize.py", "datasets/metadata.py", "datasets/distance.py"],
-    "truth": ["datasets/truth.py", "datasets/distance.py", "datasets/idlists.py"],
+    "normalize": ["datasets/normalize.py", "datasets/metadata.py", "datasets/regions.py", "datasets/distance.py"],
+    "truth": ["datasets/truth.py", "datasets/metadata.py", "datasets/distance.py", "datasets/idlists.py"],
     "load": [
         "measure/load.py",
+        "measure/upgrade.py",
         "measure/oracle.py",
         "measure/vectors.py",
         "metrics/resources.py",
@@ -45,9 +46,19 @@ _SOURCES = {
         "measure/schedule.py",
         "measure/keep.py",
         "measure/publish.py",
+        "measure/filtering.py",
+        "measure/tune.py",
         "metrics/latency.py",
+        "metrics/stats.py",
     ],
-    "recall": ["measure/recall.py", "metrics/recall.py", "datasets/distance.py", "datasets/idlists.py"],
+    "recall": [
+        "measure/recall.py",
+        "measure/filtering.py",
+        "metrics/recall.py",
+        "metrics/stats.py",
+        "datasets/distance.py",
+        "datasets/idlists.py",
+    ],
 }
 
 

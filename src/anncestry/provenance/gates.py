@@ -166,6 +166,12 @@ def result_count(wrong: int, samples: int, k: int, matches: int | None) -> Gate:
     return Gate("k results", wrong == 0, f"{wrong} of {samples} answers do not hold {wanted} different known rows")
 
 
+def short_answers(short: int, repeated: int, samples: int) -> Gate:
+    """Answers with fewer different rows than match, in a workload that counts them: recall charges what they lack."""
+    said = f"{short} of {samples} answers hold fewer different rows than there are to find ({repeated} repeat one)"
+    return Gate("short answers", True, f"{said}: counted, as the workload asks, and charged by recall")
+
+
 def selectivity(counted: int, matching: int, rows: int) -> Gate:
     """The server's own count of the rows that pass the filter is ours: a narrower or wider filter is another one."""
     return Gate(

@@ -56,18 +56,9 @@ def figures(df: pd.DataFrame) -> list[Figure]:
     """The headline charts for what is in the tidy frame `df`; a figure without a number is left out."""
     rows = rows_of(df)
     palette = colours(df)
-    places = sorted({(row["dataset"], row["topology"]) for row in rows})
-    several = len({topology for _, topology in places}) > 1
 
-    def figure(name: str, title: str, caption: str, table: str, legend: str, draw: _Draw) -> Figure:
-        panels = []
-        for dataset, topology in places:
-            here = [row for row in rows if (row["dataset"], row["topology"]) == (dataset, topology)]
-            chart = draw(here, palette)
-            heading = f"{dataset} · {topology}" if several else dataset
-            if chart is not None:
-                panels.append(Panel(heading, f"{title}, {heading}", chart.to_dict()))
-        return Figure(name, title, caption, table, legend, tuple(panels))
+    def figure(name: str, title: str, caption: str, table: str, legend: str, draw: Draw) -> Figure:
+        return Figure(name, title, caption, table, legend, panels(rows, palette, title, draw))
 
     drawn = [
         figure("load", "Load time by phase", "Seconds from the first insert to searchable.", "II", "phases", _load),
@@ -103,10 +94,24 @@ def figures(df: pd.DataFrame) -> list[Figure]:
     return [figure for figure in drawn if figure.panels]
 
 
-_Draw = Callable[[list[Row], dict[str, str]], Any]
+Draw = Callable[[list[Row], dict[str, str]], Any]
+"""Draws the rows of one dataset and topology; None where there is nothing to draw."""
 
 
-def _datum(row: Row, **more: Any) -> dict[str, Any]:
+def panels(rows: list[Row], palette: dict[str, str], title: str, draw: Draw) -> tuple[Panel, ...]:
+    """A panel for each dataset and topology that `draw` makes a chart of."""
+    places = sorted({(row["dataset"], row["topology"]) for row in rows})
+    several = len({topology for _, topology in places}) > 1
+    drawn = []
+    for dataset, topology in places:
+        chart = draw([row for row in rows if (row["dataset"], row["topology"]) == (dataset, topology)], palette)
+        heading = f"{dataset} · {topology}" if several else dataset
+        if chart is not None:
+            drawn.append(Panel(heading, f"{title}, {heading}", chart.to_dict()))
+    return tuple(drawn)
+
+
+def datum(row: Row, **more: Any) -> dict[str, Any]:
     """What a mark knows: its place and value, and for the tooltip what it is and which number."""
     return {
         "system": row["system"],
@@ -119,27 +124,32 @@ def _datum(row: Row, **more: Any) -> dict[str, Any]:
     }
 
 
-def _tooltip(*first: str) -> list[Any]:
+def tooltip(*first: str) -> list[Any]:
+    """What a mark says: its system, the fields `first`, and which number it is."""
     names = {"what": "metric", "shown": "value", "number_id": "number"}
     fields = ("system", *first, "what", "shown", "number_id")
     return [alt.Tooltip(f"{field}:N", title=names.get(field, field)) for field in fields]
 
 
-def _measured(rows: Sequence[Row], metric: str) -> list[Row]:
+def measured_rows(rows: Sequence[Row], metric: str) -> list[Row]:
+    """The rows of a metric that have a value."""
     return [row for row in rows if row["metric"] == metric and row["value"] is not None]
 
 
-def _colour(palette: dict[str, str]) -> Any:
+def colour_of(palette: dict[str, str]) -> Any:
+    """The colour of a mark: that of its system."""
     scale = alt.Scale(domain=list(palette), range=list(palette.values()))
     return alt.Color("system:N", scale=scale, legend=None)
 
 
-def _shape(palette: dict[str, str]) -> Any:
+def shape_of(palette: dict[str, str]) -> Any:
+    """The shape of a mark: that of its system."""
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(palette))]
     return alt.Shape("system:N", scale=alt.Scale(domain=list(palette), range=shapes), legend=None)
 
 
-def _values(data: list[dict[str, Any]]) -> Any:
+def layer_of(data: list[dict[str, Any]]) -> Any:
+    """A layer over data of its own."""
     return alt.Chart(alt.Data(values=data))
 
 
@@ -149,11 +159,11 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
     if not measured:
         return None
     parts = [
-        _datum(row, opacity=PHASE_OPACITY[phase], order=order)
+        datum(row, opacity=PHASE_OPACITY[phase], order=order)
         for order, phase in enumerate(PHASES)
-        for row in _measured(rows, f"{phase}_s")
+        for row in measured_rows(rows, f"{phase}_s")
     ]
-    ends = [_datum(row, label=f"{text_of(row['value'], None, 's')} s") for row in measured]
+    ends = [datum(row, label=f"{text_of(row['value'], None, 's')} s") for row in measured]
     gaps = [
         {"system": row["system"], "value": 0, "label": brief(row["reason"])}
         for row in totals.values()
@@ -164,12 +174,12 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
     x = alt.X("value:Q", title="seconds", stack="zero", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
     opacity = alt.Opacity("opacity:Q", scale=None)
     bars = (
-        _values(parts)
+        layer_of(parts)
         .mark_bar(height=20)
-        .encode(y=y, x=x, color=_colour(palette), opacity=opacity, order=alt.Order("order:Q"), tooltip=_tooltip())
+        .encode(y=y, x=x, color=colour_of(palette), opacity=opacity, order=alt.Order("order:Q"), tooltip=tooltip())
     )
     labels = (
-        _values(ends + gaps)
+        layer_of(ends + gaps)
         .mark_text(align="left", dx=5)
         .encode(y=y, x=alt.X("value:Q", title="seconds"), text="label:N")
     )
@@ -179,18 +189,18 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
 def _latency(rows: list[Row], palette: dict[str, str]) -> Any:
     percentiles = ("p50", "p95", "p99")
     asked = [row for row in rows if row["clients"] == 1 and row["duration_s"] is None]
-    points = [_datum(row, percentile=p) for p in percentiles for row in _measured(asked, f"{p}_ms")]
+    points = [datum(row, percentile=p) for p in percentiles for row in measured_rows(asked, f"{p}_ms")]
     if not points:
         return None
-    lows = {(row["system"], row["workload"]): row["value"] for row in _measured(asked, "p50_ms")}
+    lows = {(row["system"], row["workload"]): row["value"] for row in measured_rows(asked, "p50_ms")}
     spans = [
-        _datum(row, low=lows[row["system"], row["workload"]])
-        for row in _measured(asked, "p99_ms")
+        datum(row, low=lows[row["system"], row["workload"]])
+        for row in measured_rows(asked, "p99_ms")
         if (row["system"], row["workload"]) in lows
     ]
     bands = [
-        _datum(row, low=max(row["value"] - row["std"], 0), high=row["value"] + row["std"])
-        for row in _measured(asked, "p50_ms")
+        datum(row, low=max(row["value"] - row["std"], 0), high=row["value"] + row["std"])
+        for row in measured_rows(asked, "p50_ms")
         if row["std"]
     ]
     sizes = [point["value"] for point in points]
@@ -200,7 +210,7 @@ def _latency(rows: list[Row], palette: dict[str, str]) -> Any:
     x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6, format="~g"))
     y = alt.Y("workload:N", title=None)
     offset = alt.YOffset("system:N", scale=alt.Scale(domain=list(palette), paddingOuter=0.35))
-    colour = _colour(palette)
+    colour = colour_of(palette)
     marks = alt.Shape(
         "percentile:N",
         scale=alt.Scale(domain=list(percentiles), range=["circle", "diamond", "triangle-right"]),
@@ -208,25 +218,25 @@ def _latency(rows: list[Row], palette: dict[str, str]) -> Any:
     )
     base = {"y": y, "yOffset": offset, "color": colour}
     layers = [
-        _values(spans).mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=alt.X("low:Q"), x2="value:Q", **base),
-        _values(points)
+        layer_of(spans).mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=alt.X("low:Q"), x2="value:Q", **base),
+        layer_of(points)
         .mark_point(filled=True, size=55, opacity=1)
-        .encode(x=x, shape=marks, tooltip=_tooltip("workload"), **base),
+        .encode(x=x, shape=marks, tooltip=tooltip("workload"), **base),
     ]
     if bands:
-        band = _values(bands).mark_rule(strokeWidth=11, opacity=0.3)
+        band = layer_of(bands).mark_rule(strokeWidth=11, opacity=0.3)
         layers.insert(0, band.encode(x=alt.X("low:Q"), x2="high:Q", **base))
     return alt.layer(*layers).properties(width="container", height=alt.Step(17, **{"for": "offset"}))
 
 
 def _clients(rows: list[Row], palette: dict[str, str]) -> Any:
     asked = [row for row in rows if row["k"] == 10 and not row["filter"] and row["duration_s"] is not None]
-    points = [_datum(row, clients=row["clients"]) for row in _measured(asked, "qps")]
+    points = [datum(row, clients=row["clients"]) for row in measured_rows(asked, "qps")]
     if len({point["clients"] for point in points}) < 2:
         return None
     bars = [
-        _datum(row, clients=row["clients"], low=row["value"] - row["std"], high=row["value"] + row["std"])
-        for row in _measured(asked, "qps")
+        datum(row, clients=row["clients"], low=row["value"] - row["std"], high=row["value"] + row["std"])
+        for row in measured_rows(asked, "qps")
         if row["std"]
     ]
     ticks = sorted({point["clients"] for point in points})
@@ -237,22 +247,22 @@ def _clients(rows: list[Row], palette: dict[str, str]) -> Any:
         axis=alt.Axis(values=ticks, format="d", grid=False),
     )
     y = alt.Y("value:Q", title="queries per second", scale=alt.Scale(zero=True))
-    base = {"x": x, "color": _colour(palette)}
+    base = {"x": x, "color": colour_of(palette)}
     layers = [
-        _values(points).mark_line(strokeWidth=2).encode(y=y, **base),
-        _values(points)
+        layer_of(points).mark_line(strokeWidth=2).encode(y=y, **base),
+        layer_of(points)
         .mark_point(filled=True, size=70, opacity=1)
-        .encode(y=y, shape=_shape(palette), tooltip=_tooltip("clients"), **base),
+        .encode(y=y, shape=shape_of(palette), tooltip=tooltip("clients"), **base),
     ]
     if bars:
-        layers.insert(0, _values(bars).mark_rule().encode(y=alt.Y("low:Q"), y2="high:Q", **base))
+        layers.insert(0, layer_of(bars).mark_rule().encode(y=alt.Y("low:Q"), y2="high:Q", **base))
     return alt.layer(*layers).properties(width="container", height=220)
 
 
 def _recall(rows: list[Row], palette: dict[str, str]) -> Any:
     # The workloads of a fixed time ask what those of a fixed count ask: the same recall, many times over.
     asked = [row for row in rows if row["duration_s"] is None] or rows
-    by_id, by_distance = ([_datum(row) for row in _measured(asked, f"recall_by_{by}")] for by in ("id", "distance"))
+    by_id, by_distance = ([datum(row) for row in measured_rows(asked, f"recall_by_{by}")] for by in ("id", "distance"))
     if not by_id:
         return None
     lowest = min(point["value"] for point in by_id + by_distance)
@@ -263,12 +273,12 @@ def _recall(rows: list[Row], palette: dict[str, str]) -> Any:
         ),
         "y": alt.Y("workload:N", title=None),
         "yOffset": alt.YOffset("system:N", scale=alt.Scale(domain=list(palette), paddingOuter=0.35)),
-        "color": _colour(palette),
-        "tooltip": _tooltip("workload"),
+        "color": colour_of(palette),
+        "tooltip": tooltip("workload"),
     }
     layers = [
-        _values(by_distance).mark_tick(thickness=2.5, height=13, opacity=1).encode(**base),
-        _values(by_id).mark_point(filled=True, size=60, opacity=1).encode(**base),
+        layer_of(by_distance).mark_tick(thickness=2.5, height=13, opacity=1).encode(**base),
+        layer_of(by_id).mark_point(filled=True, size=60, opacity=1).encode(**base),
     ]
     return alt.layer(*layers).properties(width="container", height=alt.Step(17, **{"for": "offset"}))
 
@@ -283,7 +293,7 @@ def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
         bars += [_bar(row, system, row["metric"].partition("[")[2][:-1]) for row in parts]
     if not bars:
         return None
-    raw = _measured(rows, "storage_raw_mib")[:1]
+    raw = measured_rows(rows, "storage_raw_mib")[:1]
     longest = max(datum["value"] for datum in bars + raw)
     # Two systems may both have a component of one name: the place is the system and the name, the label the latter.
     label = f"split(datum.label, '{_SEPARATOR}')[1]"
@@ -291,18 +301,20 @@ def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
     x = alt.X("value:Q", title="MiB", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
     opacity = alt.Opacity("opacity:Q", scale=None)
     layers = [
-        _values(bars).mark_bar(height=12).encode(x=x, y=y, color=_colour(palette), opacity=opacity, tooltip=_tooltip()),
-        _values(bars).mark_text(align="left", dx=4).encode(x=x, y=y, text="label:N"),
+        layer_of(bars)
+        .mark_bar(height=12)
+        .encode(x=x, y=y, color=colour_of(palette), opacity=opacity, tooltip=tooltip()),
+        layer_of(bars).mark_text(align="left", dx=4).encode(x=x, y=y, text="label:N"),
     ]
     if raw:
-        line = _values([_datum(raw[0])]).mark_rule(strokeDash=[4, 3])
-        layers.append(line.encode(x=alt.X("value:Q"), tooltip=_tooltip()))
+        line = layer_of([datum(raw[0])]).mark_rule(strokeDash=[4, 3])
+        layers.append(line.encode(x=alt.X("value:Q"), tooltip=tooltip()))
     return alt.layer(*layers).properties(width="container", height=alt.Step(20))
 
 
 def _bar(row: Row, system: str, name: str) -> dict[str, Any]:
     total = name == _TOTAL
-    return _datum(
+    return datum(
         row,
         place=f"{system}{_SEPARATOR}{system if total else name}",
         opacity=1.0 if total else 0.45,

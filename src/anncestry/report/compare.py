@@ -85,7 +85,7 @@ def words_of(metric: str) -> Words:
         return _RATE
     if metric in ("errors", "timeouts", "fail_per_s"):
         return _FAILURES
-    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load")}:
+    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "upgrade")}:
         return _TIME
     return _AMOUNT
 

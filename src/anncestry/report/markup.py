@@ -46,7 +46,7 @@ class Numbers:
         if not known:
             return text(shown)
         place = ""
-        if len(known) == 1 and known[0] not in self._placed:
+        if known[0] not in self._placed:
             self._placed.add(known[0])
             place = f' id="{text(known[0])}"'
         return f'<a class="num"{place} href="#{text(known[0])}" data-n="{text(" ".join(known))}">{text(shown)}</a>'

@@ -47,11 +47,16 @@ _DTYPES: dict[str, str] = {
     "clients": "Int64",
     "duration_s": "float64",
     "filter": "str",
+    "ef_search": "Int64",
+    "target_recall": "float64",
     "phase": "str",
     "metric": "str",
     "value": "float64",
     "unit": "str",
     "std": "float64",
+    "low": "float64",
+    "high": "float64",
+    "interval": "str",
     "runs": "Int64",
     "valid": "bool",
     "reason": "str",
@@ -61,6 +66,9 @@ _DTYPES: dict[str, str] = {
 }
 COLUMNS = tuple(_DTYPES)
 _ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "number_id"]
+
+COUNTED = ("vectors", "dimensions", "queries")
+"""Units of numbers that are exact."""
 
 _RESOURCES = {
     "cpu_avg_pct": "% of one core",
@@ -109,16 +117,21 @@ _UPGRADE = (
 )
 """Of a load that is an upgrade in place, beside what it has in common with others."""
 _QUERY = (
-    *(_Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "mean")),
+    *(_Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "p999", "max", "mean")),
     _Metric("query", "qps", "1/s", ("summary", "qps")),
     *(_Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     _Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
     _Metric("query", "selectivity", "fraction", ("selectivity",)),
+    *(_Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
     *_resource_metrics("query"),
 )
 _RECALL = (
     _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
     _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
+    _Metric("recall", "ndcg", "fraction", ("recall", "ndcg")),
+    _Metric("recall", "mrr", "fraction", ("recall", "mrr")),
+    _Metric("recall", "recall_zero_share", "fraction", ("distribution", "zero_share")),
+    *(_Metric("recall", f"recall_{p}", "fraction", ("distribution", p)) for p in ("p1", "p5", "p50")),
 )
 
 
@@ -225,6 +238,8 @@ def brief(reason: str) -> str:
     """Why there is no number, in two or three words; a failed gate's full reason stands in the list of them."""
     if reason in MISSING:
         return NOT_MEASURED
+    if reason == UPGRADED:
+        return "upgraded in place"
     return reason if reason in ABSENT else "invalid"
 
 
@@ -259,6 +274,8 @@ class _Facts:
             "clients": asked.get("clients"),
             "duration_s": asked.get("duration_s"),
             "filter": _filter_text(asked.get("filter")),
+            "ef_search": (query.body.get("ef_search") if query else None) or asked.get("ef_search"),
+            "target_recall": asked.get("target_recall"),
         }
 
 
@@ -270,6 +287,7 @@ def _rows(
     body = _with_rate(record.body) if record else {}
     for metric in metrics:
         value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
+        low, high, interval = _interval(body, metric, path) if value is not None else (None, None, "")
         absent = "" if value is not None else _why_absent(body, metric)
         yield {
             **where,
@@ -281,6 +299,9 @@ def _rows(
             "value": value,
             "unit": metric.unit,
             "std": std,
+            "low": low,
+            "high": high,
+            "interval": interval,
             "runs": runs,
             "valid": not reason and not absent,
             "reason": reason or absent,
@@ -304,6 +325,17 @@ def _reading(body: Mapping[str, Any], metric: _Metric, path: str) -> tuple[float
         return _number(entry.get("value"), metric, path), _number(entry.get("std"), metric, path), count
     # A load is measured once; what a session measured in passing isn't a mean over runs.
     return _number(entry, metric, path), None, 1 if body.get("stage") == "load" else None
+
+
+def _interval(body: Mapping[str, Any], metric: _Metric, path: str) -> tuple[float | None, float | None, str]:
+    """The ends of a number's interval and how it was found, or why it has none."""
+    entry = _at(body, metric.at)
+    if isinstance(entry, Mapping) and entry.get("interval"):
+        low, high = (_number(entry.get(end), metric, path) for end in ("low", "high"))
+        return low, high, str(entry["interval"]) if low is not None else f"none: {entry['interval']}"
+    if metric.unit in COUNTED:
+        return None, None, "none: counted"
+    return None, None, "none: measured once" if body.get("stage") == "load" else "none: not resampled"
 
 
 def _number(value: Any, metric: _Metric, path: str) -> float | None:
@@ -396,6 +428,11 @@ def _filter_text(asked: Any) -> str:
     """A filter in words; one of a shape not known here as JSON, rather than as a guess."""
     if not asked:
         return ""
+    if isinstance(asked, Mapping) and asked.keys() == {"field", "share"}:
+        return f"{asked['field']}: {100 * asked['share']:g} % of rows"
+    if isinstance(asked, Mapping) and asked.keys() == {"field", "side", "halvings"}:
+        where = {"same": "near", "opposite": "far from"}[asked["side"]]
+        return f"region: {100 / 2 ** asked['halvings']:.2g} % of rows, {where} the query"
     if isinstance(asked, Mapping) and asked.keys() == {"field", "in"}:
         return f"{asked['field']} in {{{', '.join(str(value) for value in asked['in'])}}}"
     return json.dumps(asked, sort_keys=True)

@@ -18,6 +18,7 @@ import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
+from anncestry.report import curves, latencies, more_tables
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
 from anncestry.report.markup import Numbers, legend, sheet, table, text
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
@@ -108,6 +109,7 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
     """
     records = _read_records(df)
     write(df, out_dir)
+    latencies.write(df, records, out_dir)
     path = out_dir / "index.html"
     with replacing(path) as temporary:
         temporary.write_text(_document(df, records, title, published), encoding="utf-8")
@@ -117,9 +119,9 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
 def _document(df: pd.DataFrame, records: Records, title: str, published: Path | None) -> str:
     numbers = Numbers()
     palette = colours(df)
-    drawn = figures(df)
+    drawn = [*figures(df), *curves.figures(df, records)]
     rows = rows_of(df)
-    built = tables(df, published)
+    built = [*tables(df, published), *more_tables.tables(df, records)]
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
         ("tables", "Tables", _about_tables(built) + "".join(table(content, palette, numbers) for content in built)),
@@ -136,7 +138,10 @@ def _document(df: pd.DataFrame, records: Records, title: str, published: Path | 
         # Written after the tables, though it stands before them: a number's address leads to its place in a table.
         opening=_lede(df, numbers) + _facts(records),
         downloads="All numbers",
-        files={"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
+        files={
+            **{"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
+            **({"latency distributions": "latencies.csv"} if latencies.there(df, records) else {}),
+        },
         sections=sections,
         ancestry=ancestry(rows, records),
         charts=Charts([panel.spec for figure in drawn for panel in figure.panels], _CHART_CONFIG, _bundle()),

@@ -91,6 +91,9 @@ def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
     for row in rows:
         has = row["value"] is not None
         shown = f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}" if has else "no number"
+        if has and row.get("low") is not None:
+            low, high = (text_of(row[end], None, row["unit"]) for end in ("low", "high"))
+            shown += f", {low} to {high} ({row['interval']})"
         lines.append([*(row[name] for name in columns), shown])
     return {
         "columns": [*columns, "shown"],

@@ -373,8 +373,12 @@ class _Builder:
         rows = []
         failures: list[Row | None] = []
         kinds_of = {k: [(k, False), (k, True)] for k in (10, 100)}
+        every = [kind for kinds in kinds_of.values() for kind in kinds]
         for k, kinds in kinds_of.items():
-            for place, labels, (plain, filtered) in self._variants(kinds):
+            for place, labels, (plain, filtered) in self._variants(kinds, named=self._ambiguous(every)):
+                # One unfiltered workload is what all filtered ones are held against.
+                only = self._workloads(k, False, place)
+                plain = plain or (only[0] if len(only) == 1 else "")
                 for system in self._systems:
                     without = self._row(place, system, plain, "query", "p50_ms")
                     with_filter = self._row(place, system, filtered, "query", "p50_ms")
@@ -394,7 +398,7 @@ class _Builder:
             columns = (*columns, Column("Failed", "1/s", "Filter"))
         else:
             rows = [replace(row, cells=row.cells[:-1]) for row in rows]
-        names = (*self._label_names(kinds_of[10]), "K", "Filter", "System")
+        names = (*self._label_names(every), "K", "Filter", "System")
         rows.sort(key=lambda row: (*row.labels[:-3], int(row.labels[-3]), *row.labels[-2:]))
         return self._table("VII", names, columns, rows)
 
@@ -509,14 +513,19 @@ class _Builder:
     def _ambiguous(self, kinds: Sequence[tuple[int, bool]]) -> bool:
         return any(len(self._workloads(*kind)) > 1 for kind in kinds)
 
-    def _variants(self, kinds: Sequence[tuple[int, bool]]) -> list[tuple[_Place, tuple[str, ...], tuple[str, ...]]]:
-        """Rows of a table of queries: place, labels, and a workload (or an empty name) for each of `kinds`."""
+    def _variants(
+        self, kinds: Sequence[tuple[int, bool]], named: bool | None = None
+    ) -> list[tuple[_Place, tuple[str, ...], tuple[str, ...]]]:
+        """Rows of a table of queries: place, labels, and a workload (or an empty name) for each of `kinds`.
+
+        `named`: whether the workloads are among the labels, which otherwise depends on whether any kind has several.
+        """
         rows = []
         for place in self._places:
             of_kind = [self._workloads(*kind, place) for kind in kinds]
             for workloads in itertools.zip_longest(*of_kind, fillvalue=""):
                 labels = self._labels(place)
-                if self._ambiguous(kinds):
+                if self._ambiguous(kinds) if named is None else named:
                     labels = (*labels, ", ".join(filter(None, workloads)))
                 rows.append((place, labels, workloads))
         return rows

@@ -23,7 +23,7 @@ from anncestry.errors import ConfigError
 if TYPE_CHECKING:
     from anncestry.engines.milvus.cluster import start
     from anncestry.engines.milvus.ingest import load
-    from anncestry.engines.milvus.serve import apply, open, probe
+    from anncestry.engines.milvus.serve import apply, exact_filters, open, probe
     from anncestry.engines.milvus.wire import count, decode, encode, transport
 else:
     __getattr__ = lazy(
@@ -33,6 +33,7 @@ else:
             "start": "cluster",
             "open": "serve",
             "apply": "serve",
+            "exact_filters": "serve",
             "probe": "serve",
             "encode": "wire",
             "transport": "wire",
@@ -50,6 +51,7 @@ __all__ = [
     "data_components",
     "decode",
     "encode",
+    "exact_filters",
     "fairness",
     "limited",
     "load",
@@ -148,5 +150,10 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         "stands beside it": f"{beside}; without limits of their own" if beside else "nothing: one process",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback addresses, log level",
+        "inner traffic": (
+            "over loopback"
+            if facts(system).settles_on_loopback
+            else "over the machine's first address (this version can't be told otherwise), without leaving the machine"
+        ),
         "left at defaults": "query node concurrency and grouping, caches, compaction, SIMD choice, quotas",
     }

@@ -32,7 +32,11 @@ def _float_array(values: NDArray[np.float32]) -> schema_pb2.FloatArray:
 
 
 def insert_request(
-    first: int, base: NDArray[np.float32], category: NDArray[np.uint8], price: NDArray[np.float32]
+    first: int,
+    base: NDArray[np.float32],
+    category: NDArray[np.uint8],
+    price: NDArray[np.float32],
+    region: NDArray[np.uint8],
 ) -> milvus_pb2.InsertRequest:
     """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
     ids = schema_pb2.LongArray(data=range(first, first + len(base)))
@@ -44,6 +48,7 @@ def insert_request(
             schema_pb2.ScalarField(long_data=schema_pb2.LongArray(data=category.tolist())),
         ),
         "price": (_Type.Float, schema_pb2.ScalarField(float_data=_float_array(price))),
+        "region": (_Type.Int64, schema_pb2.ScalarField(long_data=schema_pb2.LongArray(data=region.tolist()))),
     }
     fields = [schema_pb2.FieldData(field_name=name, type=kind, scalars=data) for name, (kind, data) in scalars.items()]
     fields.append(schema_pb2.FieldData(field_name="vector", type=_Type.FloatVector, vectors=vectors))
@@ -58,6 +63,7 @@ def collection_schema(dimensions: int) -> schema_pb2.CollectionSchema:
             schema_pb2.FieldSchema(name="id", data_type=_Type.Int64, is_primary_key=True),
             schema_pb2.FieldSchema(name="category", data_type=_Type.Int64),
             schema_pb2.FieldSchema(name="price", data_type=_Type.Float),
+            schema_pb2.FieldSchema(name="region", data_type=_Type.Int64),
             schema_pb2.FieldSchema(
                 name="vector",
                 data_type=_Type.FloatVector,
@@ -97,7 +103,9 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     with result.phase("insert"):
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, min(first + load["batch_rows"], rows))
-            request = insert_request(first, vectors.base[part], vectors.category[part], vectors.price[part])
+            request = insert_request(
+                first, vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part]
+            )
             sent = part.stop - part.start
             try:
                 reply = rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)

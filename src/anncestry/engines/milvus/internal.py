@@ -23,7 +23,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 _TIMEOUT_S = 10.0
 
 _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
-    "ShowConfigurationsRequest": {"pattern": (2, "string")},
+    "ShowConfigurationsRequest": {},
     "ShowConfigurationsResponse": {
         "status": (1, "milvus.proto.common.Status"),
         "configurations": (2, "repeated milvus.proto.common.KeyValuePair"),
@@ -99,7 +99,7 @@ def component_setting(address: Callable[[str], str], dotted: str) -> str | None:
     """
     name = dotted.lower()  # as Milvus keeps them
     component = dotted.split(".")[0]
-    told = _call(address(_SERVICES[component][0]), component, "ShowConfigurations", pattern=name).configurations
+    told = _call(address(_SERVICES[component][0]), component, "ShowConfigurations").configurations
     return next((str(pair.value) for pair in told if pair.key.lower() == name), None)
 
 

@@ -30,6 +30,11 @@ class Facts:
         return self.version >= (2, 3, 0)
 
     @property
+    def settles_on_loopback(self) -> bool:
+        """Whether components can be told the address under which they register. Earlier on they take the first one."""
+        return self.version >= (2, 3, 0)
+
+    @property
     def evaluates(self) -> bool:
         """Whether /expr tells any setting in effect. Earlier on each component tells those of its own section."""
         return self.version >= (2, 3, 4)

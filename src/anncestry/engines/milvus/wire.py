@@ -23,9 +23,9 @@ def expression(filter: Spec | None) -> str:
         return f"{bounds.field} in [{', '.join(map(str, bounds.values))}]"
     terms = []
     if bounds.low is not None:
-        terms.append(f"{bounds.field} >= {float(np.float32(bounds.low))!r}")
+        terms.append(f"{bounds.field} >= {bounds.bound(bounds.low)!r}")
     if bounds.high is not None:
-        terms.append(f"{bounds.field} < {float(np.float32(bounds.high))!r}")
+        terms.append(f"{bounds.field} < {bounds.bound(bounds.high)!r}")
     return " && ".join(terms)
 
 

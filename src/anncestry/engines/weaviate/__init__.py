@@ -22,7 +22,7 @@ from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
     from anncestry.engines.weaviate.ingest import load
-    from anncestry.engines.weaviate.serve import apply, count, open, probe, start
+    from anncestry.engines.weaviate.serve import apply, count, exact_filters, open, probe, start
     from anncestry.engines.weaviate.wire import decode, encode, transport
 else:
     __getattr__ = lazy(
@@ -32,6 +32,7 @@ else:
             "start": "serve",
             "open": "serve",
             "apply": "serve",
+            "exact_filters": "serve",
             "probe": "serve",
             "encode": "wire",
             "transport": "wire",
@@ -49,6 +50,7 @@ __all__ = [
     "data_components",
     "decode",
     "encode",
+    "exact_filters",
     "fairness",
     "limited",
     "load",
@@ -167,7 +169,9 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
             f"paths, ports, addresses, {told}log level; index and vectors loaded before it is ready"
             + ("; RAFT timeouts of a local network" if topology["nodes"] > 1 else "")
         ),
-        "left at defaults": "caches, compaction, concurrency" + ("" if told else ", GOMEMLIMIT"),
+        "left at defaults": "caches, compaction, concurrency"
+        + ("" if told else ", GOMEMLIMIT")
+        + ("" if topology["nodes"] > 1 else ", timeouts of raft"),
     }
 
 

@@ -23,6 +23,7 @@ from anncestry.engines.weaviate.wire import consistency_level, uuid_of
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
 
+_COLUMNS = ("category", "price", "region")
 _BATCH_TIMEOUT_S = 300.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
 
@@ -42,6 +43,7 @@ def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec) -
         "properties": [
             {"name": "category", "dataType": ["int"], "indexFilterable": True},
             {"name": "price", "dataType": ["number"], "indexFilterable": True, "indexRangeFilters": True},
+            {"name": "region", "dataType": ["int"], "indexFilterable": True, "indexRangeFilters": True},
         ],
         "shardingConfig": {"desiredCount": topology["shards"]},
         "replicationConfig": {"factor": topology["replicas"]},
@@ -53,14 +55,16 @@ def batch_request(
     base: NDArray[np.float32],
     category: NDArray[np.uint8],
     price: NDArray[np.float32],
+    region: NDArray[np.uint8],
     consistency: str | None = None,
 ) -> Any:
     """The insertion of rows `first`, `first` + 1, …: (m, d) vectors as bytes and (m,) metadata."""
     request = batch_pb2.BatchObjectsRequest(consistency_level=consistency_level(consistency))
-    rows = zip(base.astype("<f4", copy=False), category.tolist(), price.tolist(), strict=True)
-    for row, (vector, row_category, row_price) in enumerate(rows, start=first):
+    columns = zip(category.tolist(), price.tolist(), region.tolist(), strict=True)
+    rows = zip(base.astype("<f4", copy=False), columns, strict=True)
+    for row, (vector, values) in enumerate(rows, start=first):
         item = request.objects.add(collection=COLLECTION, uuid=uuid_of(row), vector_bytes=vector.tobytes())
-        item.properties.non_ref_properties.update({"category": row_category, "price": row_price})
+        item.properties.non_ref_properties.update(dict(zip(_COLUMNS, values, strict=True)))
     return request
 
 
@@ -91,6 +95,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
                     vectors.base[part],
                     vectors.category[part],
                     vectors.price[part],
+                    vectors.region[part],
                     weaviate.topology.get("consistency"),
                 )
                 try:

@@ -14,7 +14,7 @@ from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.engines.weaviate.rest import Rest
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, METRICS
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, DEFAULT_CUTOFF, METRICS
 from anncestry.engines.weaviate.wire import METHOD, search_request, uuid_of, where
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
@@ -283,16 +283,27 @@ def holds(member: Member, shard: str, object_id: str) -> bool:
 
 def apply(server: Server, ef_search: int) -> None:
     """Set ef of the collection; ServerError if it then says otherwise."""
-    rest = as_weaviate(server).rest
-    definition = rest.collection()
-    definition["vectorIndexConfig"]["ef"] = ef_search
-    rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
-    for member in as_weaviate(server).group:
-        # Each node has a copy of the schema, which follows that of the leader.
+    _set(as_weaviate(server), "ef", ef_search)
+
+
+def exact_filters(server: Server, on: bool) -> None:
+    """Scan below any number of matches, or below the cut-off that the system sets (else Weaviate's default)."""
+    weaviate = as_weaviate(server)
+    asked = weaviate.settings.get("flatSearchCutoff", DEFAULT_CUTOFF)
+    _set(weaviate, "flatSearchCutoff", max(asked, DEFAULT_CUTOFF) if on else asked)
+
+
+def _set(server: WeaviateServer, name: str, value: int) -> None:
+    """Change the collection's vector index config, and wait until every node says so: each has a copy of the schema,
+    which follows that of the leader."""
+    definition = server.rest.collection()
+    definition["vectorIndexConfig"][name] = value
+    server.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
+    for member in server.group:
         own = rest_of(member)
         wait_for(
-            f"weaviate: ef {ef_search} on {member.name}",
-            lambda own=own: own.collection()["vectorIndexConfig"]["ef"] == ef_search or None,  # type: ignore[misc]
+            f"weaviate: {name} {value} on {member.name}",
+            lambda own=own: own.collection()["vectorIndexConfig"][name] == value or None,  # type: ignore[misc]
             server,
             _APPLY_TIMEOUT_S,
         )

@@ -9,3 +9,5 @@ CLASS_SETTINGS = ("flatSearchCutoff", "filterStrategy", "vectorCacheMaxObjects",
 """What of the vectorIndexConfig a system may set."""
 MEMORY_MIN_MIB = 128
 """Of a node: below, it dies while it starts or at its first batch."""
+DEFAULT_CUTOFF = 40_000
+"""flatSearchCutoff of a collection that sets none."""

@@ -33,8 +33,9 @@ def filters(filter: Spec) -> base_pb2.Filters:
         values = base_pb2.IntArray(values=bounds.values)
         return base_pb2.Filters(operator=_Operator.OPERATOR_CONTAINS_ANY, target=target, value_int_array=values)
     limits = ((bounds.low, _Operator.OPERATOR_GREATER_THAN_EQUAL), (bounds.high, _Operator.OPERATOR_LESS_THAN))
+    kind = "value_int" if bounds.whole else "value_number"
     terms = [
-        base_pb2.Filters(operator=operator, target=target, value_number=float(np.float32(bound)))
+        base_pb2.Filters(operator=operator, target=target, **{kind: bounds.bound(bound)})
         for bound, operator in limits
         if bound is not None
     ]
@@ -48,8 +49,9 @@ def where(filter: Spec) -> str:
     if bounds.values is not None:
         return f"{{operator:ContainsAny,{path},valueInt:[{','.join(map(str, bounds.values))}]}}"
     limits = ((bounds.low, "GreaterThanEqual"), (bounds.high, "LessThan"))
+    kind = "valueInt" if bounds.whole else "valueNumber"
     terms = [
-        f"{{operator:{operator},{path},valueNumber:{float(np.float32(bound))!r}}}"
+        f"{{operator:{operator},{path},{kind}:{bounds.bound(bound)!r}}}"
         for bound, operator in limits
         if bound is not None
     ]

@@ -1,0 +1,150 @@
+"""Equal recall: the smallest search effort that reaches a target recall, found on queries that are not reported.
+
+Tuned on the queries that it reports, a system looks better than it is: the effort fits those queries. So the workload's
+held-out queries, neither measured nor warm-up, are asked at one effort after the other, and their exact neighbours are
+computed on the spot. An effort is enough if the lower end of the one-sided 95 % interval of the mean recall reaches the
+target: that is the margin, and with more held-out queries it is smaller. What is reported is the recall of the measured
+queries at the effort found.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anncestry.datasets.truth import nearest_filtered
+from anncestry.drive.driver import Driver
+from anncestry.engines.base import Engine, Server
+from anncestry.measure import filtering, oracle
+from anncestry.measure.vectors import Vectors, held_out
+from anncestry.metrics import recall
+from anncestry.provenance import records
+from anncestry.provenance.gates import Gate
+
+EF_MAX = 4096
+"""Efforts beyond are not tried: by then a graph search visits a good part of most bases."""
+_RESOLUTION = 16  # the effort found is within 1/16 of the smallest that is enough
+_Z = 1.6448536269514722  # quantile 0.95 of the standard normal distribution
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An effort, the mean recall by distance of the held-out queries at it, and the lower end of its interval."""
+
+    ef_search: int
+    recall: float
+    low: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The effort to measure at, whether it reaches the target, and everything that was tried, by effort."""
+
+    ef_search: int
+    target_recall: float
+    reached: bool
+    queries: int
+    curve: tuple[Tried, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """As a record keeps it."""
+        return {**asdict(self), "curve": [asdict(tried) for tried in self.curve]}
+
+    def gate(self) -> Gate:
+        """A target that can't be reached says what the best was."""
+        at = next(tried for tried in self.curve if tried.ef_search == self.ef_search)
+        said = f"recall {at.recall:.4f} (at least {at.low:.4f}) at ef {at.ef_search} on {self.queries} held-out queries"
+        if self.reached:
+            return Gate("recall target", True, f"{said}, target {self.target_recall}")
+        return Gate("recall target", False, f"target {self.target_recall} not reached, the best was {said}")
+
+
+def search(ask: Callable[[int], Tried], target: float, lowest: int, highest: int = EF_MAX) -> tuple[int, bool]:
+    """The smallest effort from `lowest` on whose recall is surely `target`, by doubling and then halving the gap.
+
+    Returns the effort with the best recall, and False, if none up to `highest` is enough.
+    """
+    known: dict[int, Tried] = {}
+
+    def enough(ef_search: int) -> bool:
+        if ef_search not in known:
+            known[ef_search] = ask(ef_search)
+        return known[ef_search].low >= target
+
+    below, at = 0, lowest
+    while not enough(at):
+        if at >= highest:
+            return min(known, key=lambda ef: (-known[ef].recall, ef)), False
+        below, at = at, min(2 * at, highest)
+    while below and at - below > max(1, below // _RESOLUTION):
+        middle = (below + at) // 2
+        below, at = (below, middle) if enough(middle) else (middle, at)
+    return at, True
+
+
+def tune(
+    engine: Engine,
+    server: Server,
+    driver: Driver,
+    folder: Path,
+    vectors: Vectors,
+    vectors_record: Path,
+    workload: Mapping[str, Any],
+    seed: int,
+) -> Tuned:
+    """Tune the workload's search effort on `server`, which is left at the last effort that was tried.
+
+    `folder` is the driver's, `vectors_record` names the file of the base beside it.
+    """
+    k, target = workload["k"], workload["target_recall"]
+    chosen = held_out(vectors, workload["queries"], workload["warmup"], workload["tuning_queries"], seed)
+    queries = np.asarray(vectors.queries[chosen])
+    filters = filtering.Filtering.of(workload.get("filter"), vectors, np.asarray(vectors.query_region)[chosen])
+    asked = filters.asked if filters is not None else filtering.no_filter(len(chosen))
+    columns = [np.asarray(column) for column in (vectors.category, vectors.price, vectors.region)]
+    base = vectors_record.parent / "base.npy"
+    depth = min(k, len(vectors.base))
+    truth, _ = nearest_filtered(base, queries, vectors.metric, depth, asked, columns, label="truth of held-out queries")
+    curve: list[Tried] = []
+
+    def ask(ef_search: int) -> Tried:
+        engine.apply(server, ef_search)
+        requests = filtering.encode(engine, server, queries, k, ef_search, filters)
+        answers = oracle.send(engine, server, driver, folder, requests, k=k, metric=vectors.metric)
+        far = recall.exact_distances(vectors.base, queries, answers.ids, vectors.metric)
+        if filters is not None:
+            far = np.where(filters.passing(np.arange(len(chosen)), answers.ids), far, np.inf)
+        scores = recall.recall_by_distance(
+            answers.ids, far, truth.distances, depth, abs_eps=recall.ABS_EPS[vectors.metric]
+        )
+        scores = scores[~np.isnan(scores)]
+        mean = float(scores.mean()) if len(scores) else 0.0
+        error = float(scores.std(ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
+        curve.append(Tried(ef_search, mean, mean - _Z * error))
+        print(f"tune {workload['name']}: recall {mean:.4f} at ef {ef_search}", file=sys.stderr, flush=True)
+        return curve[-1]
+
+    ef_search, reached = search(ask, target, lowest=max(k, 8))
+    ordered = tuple(sorted(curve, key=lambda tried: tried.ef_search))
+    return Tuned(ef_search, target, reached, len(chosen), ordered)
+
+
+def once(path: Path, index: str, find: Callable[[], Tuned]) -> Tuned:
+    """What was found before for this build of the index, `path` says, else what `find` finds: runs share one effort.
+
+    `index` is the sha256 of the index' record: another build is tuned anew.
+    """
+    if path.exists():
+        kept = records.read_json(path)
+        if kept["index"] == index:
+            found = kept["tuned"]
+            return Tuned(**{**found, "curve": tuple(Tried(**tried) for tried in found["curve"])})
+    tuned = find()
+    records.write_json(path, {"index": index, "tuned": tuned.facts()})
+    return tuned

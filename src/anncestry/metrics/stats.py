@@ -1,0 +1,302 @@
+"""Uncertainty: intervals by bootstrap, tests of differences, corrections for many. Seeded: equal data, equal bytes.
+
+A measured number varies for two reasons, and they are crossed: every run asks the same queries. So both are resampled,
+runs with replacement and queries with replacement, one draw of queries for all runs of a replicate (the two-way
+bootstrap of Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007). Few runs make a bootstrap too
+narrow; its deviations over runs are therefore widened by √(n/(n−1)) · t(n−1)/z (Hesterberg, "What Teachers Should Know
+About the Bootstrap", The American Statistician 69, 2015, §3.4), which for three runs is 2.7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+REPLICATES = 1000
+_SEED = 20261121
+_CELLS_MAX = 20_000_000  # replicates × samples of a run: bounds time (about a second) and, by blocks, memory
+_REPLICATES_MIN = 200
+_BLOCK_CELLS = 2_000_000
+_TIME_BLOCKS = 20
+_EXACT_MAX = 20_000  # arrangements that are enumerated; above, they are drawn
+_DRAWN = 9_999
+_Z = 1.959963984540054  # quantile 0.975 of the standard normal distribution
+
+OVER_BOTH = "95 %, bootstrap over runs and queries"
+OVER_QUERIES = "95 %, bootstrap over the queries of one run"
+OVER_RUNS_TIME = "95 %, bootstrap over runs and parts of their time"
+OVER_TIME = "95 %, bootstrap over parts of one run's time"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of a number, None where there are too few observations to tell, and how they were found."""
+
+    low: float | None
+    high: float | None
+    method: str
+
+    def facts(self) -> dict[str, object]:
+        """As a record keeps it."""
+        return {"low": self.low, "high": self.high, "interval": self.method}
+
+
+def unknown(why: str) -> Interval:
+    """No interval, and the reason."""
+    return Interval(None, None, why)
+
+
+# Bootstrap
+
+
+@dataclass(frozen=True)
+class Values:
+    """The observations of one run, (n,) each: a value, and which of `queries` queries (0 …) it belongs to."""
+
+    value: Floats
+    query: NDArray[np.int64]
+
+
+def mean_interval(runs: Sequence[Values], queries: int) -> Interval:
+    """Interval of the mean over runs of each run's mean."""
+
+    def statistic(run: Values) -> Callable[[Floats], Floats]:
+        totals: Floats = np.bincount(run.query, run.value, queries).astype(np.float64)
+        counts = np.bincount(run.query, minlength=queries).astype(np.float64)
+
+        def of(weights: Floats) -> Floats:
+            return _ratio(_weighted(weights, totals), _weighted(weights, counts))
+
+        return of
+
+    return _crossed([statistic(run) for run in runs], runs, queries)
+
+
+def quantile_interval(runs: Sequence[Values], queries: int, q: float) -> Interval:
+    """Interval of the mean over runs of each run's nearest-rank quantile q."""
+
+    def statistic(run: Values) -> Callable[[Floats], Floats]:
+        order = np.argsort(run.value, kind="stable")
+        value, query = run.value[order], run.query[order]
+
+        def of(weights: Floats) -> Floats:
+            below = np.cumsum(weights[:, query], axis=1)
+            # Nearest rank: the first value with at least q of the weight at or below it. Weights are whole numbers.
+            rank = np.ceil(q * below[:, -1:] * (1 - 1e-12))
+            at = np.minimum((below < np.maximum(rank, 1)).sum(axis=1), len(value) - 1)
+            return np.where(below[:, -1] > 0, value[at], np.nan)
+
+        return of
+
+    return _crossed([statistic(run) for run in runs], runs, queries)
+
+
+def rate_interval(counts: Sequence[NDArray[np.int64]], window_s: Sequence[float]) -> Interval:
+    """Interval of a rate, Σ counts / Σ window, from counts in equal parts of each run's window, (parts,) a run.
+
+    Answers come in bursts and lulls: parts of time keep those together, single answers would not.
+    """
+    if not counts or not all(window_s):
+        return unknown("no run")
+    rates = np.array([part.sum() / seconds for part, seconds in zip(counts, window_s, strict=True)])
+    shares = np.array(window_s) / sum(window_s)
+    random = np.random.RandomState(_SEED)
+    within = []
+    for part, seconds in zip(counts, window_s, strict=True):
+        draws = random.randint(len(part), size=(REPLICATES, len(part)))
+        within.append(part[draws].sum(axis=1) / seconds)
+    value = float(rates @ shares)
+    deviations = _deviations(rates, np.array(within), shares * len(rates), random)
+    method = OVER_RUNS_TIME if len(rates) > 1 else OVER_TIME
+    return _bounds(value, deviations, method)
+
+
+def in_parts(end_s: Floats, window_s: float, parts: int = _TIME_BLOCKS) -> NDArray[np.int64]:
+    """How many of the answers that ended at `end_s` (n,) within the window fell into each of its equal parts."""
+    edges = np.linspace(0.0, window_s, parts + 1)
+    inside = end_s[end_s <= window_s]
+    counts: NDArray[np.int64] = np.histogram(inside, edges)[0].astype(np.int64)
+    return counts
+
+
+def _crossed(statistics: Sequence[Callable[[Floats], Floats]], runs: Sequence[Values], queries: int) -> Interval:
+    """The two-way bootstrap of a mean over runs of a statistic of each run."""
+    if not runs or not all(len(run.value) for run in runs):
+        return unknown("a run without an answer")
+    largest = max(len(run.value) for run in runs)
+    if largest < 2:
+        return unknown("fewer than two answers")
+    replicates = max(_REPLICATES_MIN, min(REPLICATES, _CELLS_MAX // largest))
+    random = np.random.RandomState(_SEED)
+    observed = np.array([float(of(np.ones((1, queries)))[0]) for of in statistics])
+    asked = np.unique(np.concatenate([run.query for run in runs]))
+    within = np.empty((len(runs), replicates))
+    step = max(1, _BLOCK_CELLS // max(largest, queries))
+    for start in range(0, replicates, step):
+        rows = min(step, replicates - start)
+        drawn = asked[random.randint(len(asked), size=(rows, len(asked)))]
+        flat = (drawn + np.arange(rows)[:, None] * queries).ravel()
+        weights = np.bincount(flat, minlength=rows * queries).reshape(rows, queries).astype(np.float64)
+        for number, of in enumerate(statistics):
+            within[number, start : start + rows] = of(weights)
+    deviations = _deviations(observed, within, np.ones(len(runs)), random)
+    return _bounds(float(observed.mean()), deviations, OVER_BOTH if len(runs) > 1 else OVER_QUERIES)
+
+
+def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.random.RandomState) -> Floats:
+    """Deviations of replicates from the value: of runs (widened, as they are few), and of what is within them.
+
+    `observed` (runs,), `within` (runs, replicates): each run's statistic, as it is and resampled; `weights` (runs,)
+    of mean 1.
+    """
+    count, replicates = within.shape
+    if count == 1:
+        alone: Floats = within[0] - observed[0]
+        return alone
+    value = float((observed * weights).mean())
+    chosen = random.randint(count, size=(replicates, count))
+    shares = weights[chosen]
+    shares = shares / shares.sum(axis=1, keepdims=True)
+    between = (observed[chosen] * shares).sum(axis=1) - value
+    resampled = within[chosen, np.arange(replicates)[:, None]]
+    inside = ((resampled - observed[chosen]) * shares).sum(axis=1)
+    widened = math.sqrt(count / (count - 1)) * t_quantile(0.5 + CONFIDENCE / 2, count - 1) / _Z
+    deviations: Floats = widened * between + inside
+    return deviations
+
+
+def _bounds(value: float, deviations: Floats, method: str) -> Interval:
+    known = deviations[np.isfinite(deviations)]
+    if len(known) < len(deviations) / 2 or not math.isfinite(value):
+        return unknown("too few observations")
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return Interval(float(value + min(low, 0.0)), float(value + max(high, 0.0)), method)
+
+
+def _weighted(weights: Floats, of_query: Floats) -> Floats:
+    """Weights (replicates, queries) times (queries,), summed in NumPy's own order: BLAS sums as the machine likes."""
+    total: Floats = (weights * of_query).sum(axis=1)
+    return total
+
+
+def _ratio(above: Floats, below: Floats) -> Floats:
+    ratio: Floats = np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0)
+    return ratio
+
+
+def clipped(found: Interval, low: float = -math.inf, high: float = math.inf) -> Interval:
+    """Within what the number can be: no latency below 0, no recall above 1."""
+    if found.low is None or found.high is None:
+        return found
+    return Interval(max(found.low, low), min(found.high, high), found.method)
+
+
+# Tests of a difference
+
+
+def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """p of "a and b have one mean", two-sided: the share of relabellings at least as far apart as what was observed.
+
+    Exact where there are at most 20,000 relabellings, else 9,999 seeded ones, the observed one counted among them
+    (Phipson and Smyth, "Permutation P-values should never be zero", 2010). None for fewer than two values a side.
+    With n a side no p is below 2 / C(2n, n): 0.1 for three runs, 0.03 for four.
+    """
+    if min(len(a), len(b)) < 2:
+        return None
+    pooled = np.array([*a, *b], dtype=np.float64)
+    size, total = len(a), len(a) + len(b)
+    observed = abs(float(np.mean(a)) - float(np.mean(b)))
+    if math.comb(total, size) <= _EXACT_MAX:
+        left = pooled[np.array(list(combinations(range(total), size)))].sum(axis=1)
+    else:
+        random = np.random.RandomState(_SEED)
+        left = np.array([pooled[random.permutation(total)[:size]].sum() for _ in range(_DRAWN)])
+        left = np.append(left, float(np.sum(a)))
+    apart = np.abs(left / size - (pooled.sum() - left) / (total - size))
+    return float((apart >= observed * (1 - 1e-9) - 1e-300).mean())
+
+
+def welch_p(mean_a: float, std_a: float, n_a: int, mean_b: float, std_b: float, n_b: int) -> float | None:
+    """p of "one mean", two-sided, variances unequal (Welch 1947); None where no spread is known."""
+    if min(n_a, n_b) < 2:
+        return None
+    var_a, var_b = std_a**2 / n_a, std_b**2 / n_b
+    var = var_a + var_b
+    if not var > 0:
+        return None
+    freedom = var**2 / (var_a**2 / (n_a - 1) + var_b**2 / (n_b - 1))
+    return 2 * (1 - t_cdf(abs(mean_a - mean_b) / math.sqrt(var), freedom))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p adjusted so that the chance of any false difference among all stays at the level (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = worst
+    return adjusted
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """p adjusted so that the expected share of false ones among the differences named stays at the level (1995)."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place], reverse=True)
+    adjusted, best, count = [0.0] * len(p_values), 1.0, len(p_values)
+    for rank, place in enumerate(order):
+        best = min(best, p_values[place] * count / (count - rank))
+        adjusted[place] = best
+    return adjusted
+
+
+# Student's distribution
+
+
+def t_quantile(p: float, freedom: float) -> float:
+    """The t for which Student's distribution with `freedom` degrees (> 0, any real) has P(T <= t) = p, 0.5 <= p < 1."""
+    low, high = 0.0, 1.0
+    while t_cdf(high, freedom) < p:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if t_cdf(middle, freedom) < p:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def t_cdf(t: float, freedom: float) -> float:
+    """P(T <= t) of Student's distribution, by the incomplete beta function (Abramowitz and Stegun 26.7.1)."""
+    tail = _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+    return 1 - tail if t >= 0 else tail
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # beyond this point the fraction converges slowly; its mirror image does not
+        return 1 - _incomplete_beta(1 - x, b, a)
+    scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    # Lentz' method: the numerators and denominators of successive fractions, as ratios to their predecessors.
+    ratio_d = 1 / (1 - (a + b) * x / (a + 1) or 1e-300)
+    ratio_c, value = 1.0, ratio_d
+    for m in range(1, 500):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            ratio_d = 1 / (1 + term * ratio_d or 1e-300)
+            ratio_c = 1 + term / ratio_c or 1e-300
+            value *= ratio_c * ratio_d
+        if abs(ratio_c * ratio_d - 1) < 1e-15:
+            break
+    return scale * value / a
