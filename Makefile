@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env test test-quick bench bench-peers lint format lock clean help
+.PHONY: all record env test test-docker test-quick bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -30,11 +30,14 @@ $(VENV)/.locked: requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: env  ## all tests, those on the real servers too
-	@python -m pytest
+test: env  ## all tests, those on the real servers too (those in containers: test-docker)
+	@python -m pytest -m 'not docker'
+
+test-docker: env  ## the tests in containers; starts an engine if none answers (root: installs Debian's, too), and stops it
+	@anncestry engine --install python -m pytest -m docker
 
 test-quick: env  ## the tests that start no server
-	@python -m pytest -m 'not servers'
+	@python -m pytest -m 'not servers and not docker'
 
 bench: env  ## figures about this program itself: its own overhead, the time of a call with nothing to do
 	@python tests/bench/overhead.py

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -231,6 +233,26 @@ def report(run: _Run, options: argparse.Namespace) -> None:
 # For people
 
 
+def leftovers(run: _Run, options: argparse.Namespace) -> None:
+    """What killed runs left on this machine: processes, control groups, copies of data."""
+    from anncestry.provenance import platform
+    from anncestry.runtimes import leftovers as left
+
+    if platform.measuring():
+        raise ServerError("something is being measured on this machine: what is left over shows when that is done")
+    found = left.find(HERE)
+    for leftover in found:
+        print(f"{leftover.kind}: {leftover.name}")
+    if not found:
+        print("nothing is left over")
+    elif not options.clean:
+        print("`anncestry leftovers --clean` ends and removes these")
+    else:
+        problems = left.clean(found)
+        if problems:
+            raise ServerError("; ".join(problems))
+
+
 def summary(run: _Run, options: argparse.Namespace) -> None:
     """The main numbers of an experiment, and where its page is."""
     from anncestry.report import numbers
@@ -423,6 +445,38 @@ def epochs(run: _Run, options: argparse.Namespace) -> None:
     print("measuring code is what its epochs say")
 
 
+def containers(run: _Run, options: argparse.Namespace) -> None:
+    """Containers and networks of ours that the engine holds; what killed runs left behind can be removed."""
+    from anncestry.runtimes import docker
+
+    client = docker.connect()
+    found = docker.remnants(client)
+    for remnant in found:
+        state = {True: "in use", False: "left behind", None: "of another machine"}[remnant.used]
+        print(f"{remnant.kind} {remnant.name}: {state} (made by {remnant.owner})")
+    behind = [remnant for remnant in found if remnant.used is False]
+    if options.remove:
+        for remnant in behind:
+            docker.remove(client, remnant)
+        print(f"removed: {len(behind)}")
+    elif behind:
+        print("nothing was removed; with --remove what was left behind goes")
+    elif not found:
+        print("no container or network of ours")
+
+
+def engine(run: _Run, options: argparse.Namespace) -> None:
+    """Run a command beside a container engine: the one that answers, else one for the time of the command."""
+    from anncestry.runtimes import dockerd
+
+    command = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not command:
+        raise UserError("which command? `anncestry engine COMMAND …`")
+    status = dockerd.run(command, cache_dir(), options.install)
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
+
+
 RULES: dict[str, Callable[[_Run, argparse.Namespace], None]] = {
     "artifact": artifact,
     "download": download,
@@ -466,6 +520,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("summary", help=(summary.__doc__ or ""))
     command.add_argument("--short", action="store_true", help="only where the page is")
     command.set_defaults(function=summary)
+    command = commands.add_parser("leftovers", help=(leftovers.__doc__ or ""))
+    command.add_argument("--clean", action="store_true", help="ask the processes to end, remove the rest")
+    command.set_defaults(function=leftovers)
     command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
     command.add_argument(
         "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"
@@ -506,6 +563,13 @@ def _parser() -> argparse.ArgumentParser:
     choice.add_argument("--keep-results", action="store_false", dest="results", help="all but results/ (the default)")
     command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
     command.set_defaults(function=gc)
+    command = commands.add_parser("containers", help=(containers.__doc__ or ""))
+    command.add_argument("--remove", action="store_true", help="remove what killed runs left behind")
+    command.set_defaults(function=containers)
+    command = commands.add_parser("engine", help=(engine.__doc__ or ""))
+    command.add_argument("--install", action="store_true", help="where none is installed, have Debian's docker.io")
+    command.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="what to run")
+    command.set_defaults(function=engine)
     command = commands.add_parser("epochs", help=(epochs.__doc__ or ""))
     command.add_argument("stages", nargs="*", help="stages to settle (default: all that changed)")
     choice = command.add_mutually_exclusive_group()
@@ -545,10 +609,19 @@ class _Tee:
         return self._stream.fileno()
 
 
+def _end_tidily(number: int, frame: object) -> None:
+    """Leave by an exception, so that every server is stopped on the way out."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     options = _parser().parse_args(arguments)
     with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
         if options.log:
             options.log.parent.mkdir(parents=True, exist_ok=True)
             original = sys.stderr

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from anncestry.engines.base import Component, LoadResult, Probe, refuse_unknown, wait_for
+from anncestry.engines.group import GroupServer
 from anncestry.errors import ConfigError
+from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 
 
@@ -21,6 +23,10 @@ def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping 
     refuse_unknown("settings of flat", system.get("settings", {}), ["lie"])
     if topology.get("nodes") not in (1, 3):
         raise ConfigError("engine flat can't do this topology")
+
+
+def limited(system: Mapping, topology: Mapping) -> int:
+    return topology["nodes"]
 
 
 def check_upgrade(system: Mapping, older: Mapping) -> None:
@@ -32,7 +38,7 @@ def asked_settings(system: Mapping, index: Mapping, metric: str, ef_search: int 
     return {"metric": metric, "M": index["M"]}
 
 
-def fairness(system: Mapping, index: Mapping) -> dict[str, str]:
+def fairness(system: Mapping, index: Mapping, topology: Mapping) -> dict[str, str]:
     return {"protocol": "gRPC", "index": "none: a flat scan"}
 
 
@@ -43,30 +49,25 @@ def data_components(data_dir: Path) -> list[Component]:
     ]
 
 
-class FlatServer:
-    def __init__(self, process: NativeProcess, port: int) -> None:
+class FlatServer(GroupServer):
+    def __init__(self, group: Group, topology: Mapping) -> None:
         import grpc
 
-        self.process, self.endpoint, self.start_s = process, f"127.0.0.1:{port}", 0.0
+        super().__init__(group, topology)
         self.channel = grpc.insecure_channel(
             self.endpoint, options=[("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
         )
 
+    @property
+    def endpoint(self) -> str:
+        return self.group["flat"].addresses["grpc"]
+
     def call(self, method: str, head: Mapping, body: bytes = b"") -> bytes:
         return self.channel.unary_unary(f"/flat.Flat/{method}")(pack(head, body), timeout=10)
 
-    def pids(self) -> list[int]:
-        return [self.process.pid]
-
-    def alive(self) -> bool:
-        return self.process.alive()
-
-    def check_alive(self) -> None:
-        self.process.check_alive()
-
     def stop(self):
         self.channel.close()
-        return self.process.stop(term_wait_s=3)
+        return super().stop()
 
 
 def pack(head: Mapping, body: bytes) -> bytes:
@@ -93,7 +94,9 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
         data_dir,
         data_dir / "server.log",
     )
-    server = FlatServer(process, port)
+    group = Group()
+    group.add(Member("flat", "node", process, {"grpc": f"127.0.0.1:{port}"}, term_wait_s=3))
+    server = FlatServer(group, topology)
 
     def listens() -> bool | None:
         try:

@@ -38,10 +38,12 @@ class Config:
     ef_search: int
     load: dict[str, Any]
     driver: str
+    equal_totals: bool
     blocks: list[dict[str, list[str]]]
     datasets: dict[str, dict[str, Any]]
     systems: dict[str, dict[str, Any]]
     topologies: dict[str, dict[str, Any]]
+    parts: dict[str, dict[str, Any]]
     workloads: dict[str, dict[str, Any]]
     platforms: dict[str, dict[str, Any]]
     epochs: dict[str, int]
@@ -53,6 +55,8 @@ class _Loader(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<`: its keys are meant to be given again
+                continue
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
@@ -191,10 +195,12 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         ef_search=main["ef_search"],
         load=main["load"],
         driver=main.get("driver", "native"),
+        equal_totals=main.get("equal_totals", False),
         blocks=blocks,
         datasets=datasets,
         systems=systems,
         topologies=part("topologies"),
+        parts=part("parts") if (folder / "parts.yaml").exists() else {},
         workloads=workloads,
         platforms=platforms,
         epochs={stage: entry["epoch"] for stage, entry in part("epochs").items()},

@@ -252,6 +252,7 @@ class Earlier:
                     "system": record["spec"]["system"]["name"],
                     "version": quoted.get("version"),
                     "artifact": quoted.get("artifact"),
+                    **({"parts": quoted["parts"]} if "parts" in quoted else {}),
                 }
                 if key_of(spec) == record["spec"]["artifact"]:
                     found[record["spec"]["artifact"]] = spec

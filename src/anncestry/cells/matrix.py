@@ -38,6 +38,9 @@ class Checker(Protocol):
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """Cheap: called for every load, and for every cell, while the workflow is parsed."""
 
+    def limited(self, system: Spec, topology: Spec) -> int:
+        """How many members of a system in this topology have its `limits`, each."""
+
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """Whether `system` can open the data that `older` has loaded."""
 
@@ -238,6 +241,8 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
             singular = {"topologies": "topology"}.get(kind, kind[:-1])
             for name in block[kind]:
                 look_up(table, name, singular, f"{source}: matrix.{number}.{kind}")
+        if config.equal_totals:
+            expander.check_totals(block["systems"], block["topologies"], f"{source}: matrix.{number}.topologies")
         for names in product(block["datasets"], block["systems"], block["topologies"], block["workloads"]):
             if names not in seen:
                 seen.add(names)
@@ -315,8 +320,13 @@ class _Expander:
             placed = config.topologies[topology]
             with _named(f"system {system}"):
                 self.engine(system).check(described, placed, config.index, None)
+            parts = self.parts(topology, placed)
             artifact = self._stage(
-                "artifact", system=described["built_as"], version=described["version"], artifact=described["artifact"]
+                "artifact",
+                system=described["built_as"],
+                version=described["version"],
+                artifact=described["artifact"],
+                **parts,
             )
             load = self._stage(
                 "load",
@@ -336,6 +346,37 @@ class _Expander:
             )
             self._loads[names] = (artifact, load)
         return self._loads[names]
+
+    def parts(self, topology: str, placed: Spec) -> dict[str, Any]:
+        """What stands beside the system in a topology, with what that needs itself; nothing where nothing does."""
+        folder, table = self.config.folder, self.config.parts
+        found: dict[str, Any] = {}
+        wanted = [
+            (f"{folder / 'topologies.yaml'}: {topology}.external", name)
+            for name in (placed.get("external") or {}).values()
+        ]
+        while wanted:
+            where, name = wanted.pop(0)
+            part = look_up(table, name, "part", where)
+            found[name] = {"version": part["version"], "artifact": part["artifact"]}
+            wanted += [(f"{folder / 'parts.yaml'}: {name}.with", other) for other in part.get("with", ())]
+        return {"parts": dict(sorted(found.items()))} if found else {}
+
+    def check_totals(self, systems: Iterable[str], topologies: Iterable[str], where: str) -> None:
+        """ConfigError unless a system may use the same CPU and memory in total in each of the topologies."""
+        for system in systems:
+            first: tuple[str, float, int] | None = None
+            for name in topologies:
+                topology = self.config.topologies[name]
+                limits = topology.get("limits") or {}
+                if not {"cpus", "memory_mib"} <= limits.keys():
+                    raise ConfigError(f"{where}: equal_totals: {name} does not limit both cpus and memory_mib")
+                members = self.engine(system).limited(self.config.systems[system], topology)
+                total = (name, round(limits["cpus"] * members, 6), limits["memory_mib"] * members)
+                first = first or total
+                if total[1:] != first[1:]:
+                    said = " and ".join(f"{cpus:g} CPUs, {mib} MiB in {of}" for of, cpus, mib in (first, total))
+                    raise ConfigError(f"{where}: equal_totals: {system} may use {said}")
 
     def older(self, system: str) -> str | None:
         """The system whose data this one opens in place; None for one that is loaded."""

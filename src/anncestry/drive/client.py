@@ -94,9 +94,12 @@ class Client:
                 self.due_ns.byteswap()
         self.timeout_s = job["timeout_s"]
         self.duration_ns = None if job["duration_s"] is None else int(job["duration_s"] * 1e9)
-        if job["transport"]["kind"] not in TRANSPORTS:
-            raise ValueError(f"the Python driver has no transport {job['transport']['kind']}")
-        self.transport = TRANSPORTS[job["transport"]["kind"]](job["transport"], self.timeout_s)
+        transport = job["transport"]
+        if transport["kind"] not in TRANSPORTS:
+            raise ValueError(f"the Python driver has no transport {transport['kind']}")
+        if "targets" in transport:
+            transport = {**transport, "target": transport["targets"][client % len(transport["targets"])]}
+        self.transport = TRANSPORTS[transport["kind"]](transport, self.timeout_s)
         self.prime_errors = 0
         for index in prime:
             try:

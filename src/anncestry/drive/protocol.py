@@ -11,7 +11,7 @@ Left
   samples.C.bin   one SAMPLE for each request of client C; responses.C.bin the response bytes they point into
   done.json       the clock's zero (CLOCK_MONOTONIC) and the driver's facts (below)
 
-Transports, by `kind`; `target` is host:port
+Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several
   grpc            `method`: unary; request and response are the messages' bytes
   http            `method`, `path`, `headers`: HTTP/1.1, kept alive; request and response are bodies; status ≥ 400 fails
   mysql           `user`, `password_env`, `database`, `init` (statements): a request is a COM_QUERY's text, or a whole

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from anncestry.datasets.metadata import check_filter
 from anncestry.errors import ConfigError, ServerError
 from anncestry.progress import Progress
-from anncestry.runtimes.native import Ending
+from anncestry.runtimes.base import Ending
 
 Spec = Mapping[str, Any]
+RUNTIMES = ("native", "docker")
 T = TypeVar("T")
 
 
@@ -51,23 +52,40 @@ class Vectors(Protocol):
 
 
 class Server(Protocol):
-    """A running system."""
+    """A running system: one member or more (processes, containers), or somebody else's."""
 
     @property
     def endpoint(self) -> str:
         """host:port of the interface that queries use."""
 
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of every interface that queries may use, that of `endpoint` first."""
+
+    @property
+    def topology(self) -> Spec:
+        """What was declared."""
+
     start_s: float
     """Seconds from its start until it answered."""
 
     def pids(self) -> list[int]:
-        """Its main processes."""
+        """Main processes of all members."""
 
     def alive(self) -> bool:
-        """Whether all of them run."""
+        """Whether all members run."""
 
     def check_alive(self) -> None:
-        """ServerError with the end of the log if one is gone."""
+        """ServerError, which names it, with the end of its log if a member is gone. Cheap: asked while runs go on."""
+
+    def check_members(self) -> None:
+        """The same, and the system is asked, too: ServerError names a member that it misses."""
+
+    def members(self) -> dict[str, dict[str, Any]]:
+        """By name of the member: role, whether it is alive, limits and how they are enforced, use; for the record."""
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
 
     def stop(self) -> Ending:
         """Stop it, cleanly where it can be; nothing of it is left. Safe to call again."""
@@ -156,6 +174,17 @@ class Probe:
     nodes: int
     shards: int
     replicas: int
+    placement: tuple[Placed, ...] = ()
+    """What each node holds, where the system says it."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A shard (or segment) on a node: `rows` it counts there, None where it doesn't say."""
+
+    node: str
+    shard: str
+    rows: int | None
 
 
 @dataclass(frozen=True)
@@ -180,6 +209,9 @@ class Engine(Protocol):
         `workload` needs `k`; its `filter` and `ef_search` are checked where present.
         """
 
+    def limited(self, system: Spec, topology: Spec) -> int:
+        """How many members have the topology's `limits`, each. Cheap, too."""
+
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled.
 
@@ -189,7 +221,7 @@ class Engine(Protocol):
     def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
         """What `Probe.settings` must say for a server that was loaded and applied with these."""
 
-    def fairness(self, system: Spec, index: Spec) -> dict[str, str]:
+    def fairness(self, system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         """Short statements on how this system is treated, for the reader of a report."""
 
     def data_components(self, data_dir: Path) -> list[Component]:
@@ -227,8 +259,8 @@ class Engine(Protocol):
     ) -> list[bytes]:
         """The request bytes of each of the (n, d) queries. `filter` is a resolved one: see `filter_bounds`."""
 
-    def transport(self, server: Server) -> dict[str, str]:
-        """How to send them: kind, target (host:port), method."""
+    def transport(self, server: Server) -> dict[str, Any]:
+        """How to send them: kind, target (host:port), method; `targets` where clients take several in turn."""
 
     def sdk_transport(self, server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
         """How to ask through the database's own Python library: kind sdk, target, `module` with `connect`, options.
@@ -358,14 +390,25 @@ def whole_number(where: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def check_single_native(engine: str, topology: Spec) -> None:
-    """ConfigError unless the topology is one native process with one shard and one replica."""
+def check_topology(
+    engine: str, topology: Spec, memory_min_mib: int, offered: Sequence[str] = (), runtimes: Sequence[str] = RUNTIMES
+) -> None:
+    """ConfigError for a runtime, an option, or a memory limit that an engine can't do.
+
+    `offered` are the keys of a topology that this engine knows beside those of every topology.
+    """
     runtime = topology.get("runtime")
-    if runtime != "native":
-        raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: native")
-    for key in ("nodes", "shards", "replicas"):
-        if topology.get(key, 1) != 1:
-            raise ConfigError(f"topology: engine {engine} supports {key}: 1 only so far, not {topology[key]!r}")
+    if runtime not in runtimes:
+        known = ", ".join(runtimes)
+        raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
+    for key in ("entry", "consistency", "external", "roles"):
+        if key in topology and key not in offered:
+            raise ConfigError(f"topology: engine {engine} has no {key} to choose")
+    memory_mib = (topology.get("limits") or {}).get("memory_mib")
+    if memory_mib is not None and memory_mib < memory_min_mib:
+        raise ConfigError(
+            f"topology: limits.memory_mib: {memory_mib} MiB; {engine} does not start with less than {memory_min_mib}"
+        )
 
 
 def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""What engines share whose server is one process of this machine."""
+"""Starting a system natively: ports for all of its members, a start that is tried again where one was snatched."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from functools import partial
 from typing import TypeVar
 
 from anncestry.engines.base import wait_for
+from anncestry.engines.group import GroupServer
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes.native import Ending, NativeProcess, claim_ports, free_ports
+from anncestry.runtimes.base import Group, Runner
+from anncestry.runtimes.native import NativeRunner, claim_ports, free_ports
 
 HOST = "127.0.0.1"
 CHANNEL_OPTIONS = (
@@ -22,68 +24,43 @@ CHANNEL_OPTIONS = (
 _START_TIMEOUT_S = 120.0
 _ATTEMPTS = 3
 
-
-class NativeServer:
-    """A system in one process, with its ports by name."""
-
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int]) -> None:
-        self.process = process
-        self.ports = ports
-        self.start_s = 0.0
-
-    def pids(self) -> list[int]:
-        """The one process."""
-        return [self.process.pid]
-
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self.process.alive()
-
-    def check_alive(self) -> None:
-        """ServerError with the end of the log if it doesn't."""
-        self.process.check_alive()
-
-    @property
-    def endpoint(self) -> str:
-        """host:port of the interface that queries use."""
-        raise NotImplementedError
-
-    def stop(self) -> Ending:
-        """Stop it."""
-        raise NotImplementedError
-
-
-S = TypeVar("S", bound=NativeServer)
+S = TypeVar("S", bound=GroupServer)
 
 
 def start_native(
-    launch: Callable[[Mapping[str, int]], S],
+    name: str,
+    launch: Callable[[Group, Mapping[str, int], Runner], S],
     answers: Callable[[S], bool | None],
     port_names: Sequence[str],
     first_port: int | None,
     kept_first_port: int | None = None,
+    runner_of: Callable[[], Runner] = NativeRunner,
 ) -> S:
-    """`launch` a server on ports of these names (adjacent, in this order) and wait until it `answers`.
+    """`launch` a server, its members into the given group, on ports of these names, and wait until it `answers`.
 
-    The ports begin at `first_port` (UserError if one is in use); without it, at `kept_first_port` if all are free
-    there; else anywhere, and a start that finds one of them snatched meanwhile is repeated on others.
-    ServerError with the end of its log if the server dies or doesn't answer within two minutes.
+    The ports are adjacent, in this order. They begin at `first_port` (UserError if one is in use); without it, at
+    `kept_first_port` if all are free there; else anywhere, and a start that finds one of them snatched meanwhile is
+    repeated on others. ServerError with the end of its log if a member dies or nothing answers within two minutes:
+    then nothing of it is left.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         numbers = _ports(len(port_names), first_port, kept_first_port if attempt == 1 else None)
         started = time.monotonic()
-        server = launch(dict(zip(port_names, numbers, strict=True)))
+        runner = runner_of()
+        group = Group()
         try:
-            first_answer = f"{server.process.name}: a first answer"
-            wait_for(first_answer, partial(answers, server), server, _START_TIMEOUT_S, patient=True)
+            server = launch(group, dict(zip(port_names, numbers, strict=True)), runner)
+            wait_for(f"{name}: a first answer", partial(answers, server), server, _START_TIMEOUT_S, patient=True)
         except ServerError as error:
-            server.stop()
-            snatched = "address already in use" in server.process.log_tail(200)
+            group.stop()
+            runner.close()
+            snatched = "address already in use" in group.log_tail(200).lower()
             if snatched and first_port is None and attempt < _ATTEMPTS:
                 continue
-            raise ServerError(f"start failed: {error.args[0]}", server.process.log_tail()) from None
+            raise ServerError(f"start failed: {error.args[0]}", error.log_tail or group.log_tail()) from None
         except BaseException:
-            server.stop()
+            group.stop()
+            runner.close()
             raise
         server.start_s = time.monotonic() - started
         return server

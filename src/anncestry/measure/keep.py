@@ -42,6 +42,8 @@ class Run:
     filtering: Filtering | None = None
     tuned: Tuned | None = None
     window_s: tuple[float, float] | None = None
+    counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     failure: str | None = None
     ceiling: dict[str, Any] | None = None
 
@@ -162,6 +164,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "window_s": list(run.window_s),
             **gates.verdict(found),
             "failures": judged.errors,
+            "counters": run.counters,
             "ef_search": run.ef_search,
             "tuning": None if run.tuned is None else run.tuned.facts(),
             "selectivity": selectivity,

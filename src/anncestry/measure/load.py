@@ -6,8 +6,9 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pyarrow.parquet as parquet
 from anncestry import engines
 from anncestry.drive import build
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, LoadResult, Probe
+from anncestry.engines.base import Engine, LoadResult, Probe, Server
+from anncestry.errors import ServerError
 from anncestry.measure import oracle
 from anncestry.measure.vectors import Vectors, open_vectors
 from anncestry.metrics.resources import Sampler, by_group
@@ -44,11 +46,12 @@ def probe_gates(
 ) -> list[Gate]:
     """What the server says of itself, held against what was declared."""
     asked = engine.asked_settings(spec["system"], spec["index"], vectors.metric, ef_search)
+    holders = Counter(placed.node for placed in probe.placement)
     return [
         gates.row_count(probe.rows, len(vectors.base), when),
         gates.index_complete(probe.index_complete, probe.index_detail),
         gates.settings(asked, probe.settings),
-        gates.topology(spec["topology"], probe.nodes, probe.shards, probe.replicas),
+        gates.topology(spec["topology"], probe.nodes, probe.shards, probe.replicas, holders),
         gates.version(spec["system"]["version"], probe.version),
     ]
 
@@ -63,6 +66,35 @@ def probe_facts(probe: Probe) -> dict[str, Any]:
         "nodes": probe.nodes,
         "shards": probe.shards,
         "replicas": probe.replicas,
+        "placement": [asdict(placed) for placed in probe.placement],
+    }
+
+
+def member_gates(server: Server, when: str) -> tuple[dict[str, dict[str, Any]], list[Gate]]:
+    """Facts of all members now, and what must hold of them."""
+    facts = server.members()
+    problem: str | None = None
+    try:
+        server.check_members()
+    except ServerError as error:
+        problem = str(error.args[0])
+    limited = gates.limits(facts)
+    return facts, [gates.members(facts, problem, when), *([limited] if limited else [])]
+
+
+def copies_gates(spec: Mapping[str, Any], probe: Probe, vectors: Vectors) -> list[Gate]:
+    """On a stored index, where nothing is in flight: what the nodes count adds up, if they do count."""
+    counts = [placed.rows for placed in probe.placement if placed.rows is not None]
+    return [gates.copies(sum(counts), len(vectors.base), spec["topology"]["replicas"])] if counts else []
+
+
+def counted_since(
+    before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Differences of running totals, by member and name."""
+    return {
+        member: {name: value - before.get(member, {}).get(name, 0.0) for name, value in totals.items()}
+        for member, totals in after.items()
     }
 
 
@@ -72,6 +104,7 @@ def artifact_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         "digest": record["digest"],
         "artifact": record["spec"]["artifact"],
         "version": record["spec"]["version"],
+        **({"parts": record["spec"]["parts"]} if "parts" in record["spec"] else {}),
     }
 
 
@@ -118,6 +151,8 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
                 *checked,
             ]
             server.check_alive()
+            members, of_members = member_gates(server, "after the load")
+            judged += of_members
         finally:
             ending = server.stop()
         up_s = time.monotonic() - up_from
@@ -144,6 +179,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         "storage": storage,
         "server": {
             **probe_facts(probe),
+            "members": members,
             "start_s": server.start_s,
             "stop_s": ending.seconds,
             "stop_signal": ending.signal,
@@ -151,7 +187,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         },
         "artifact": artifact_facts(built),
         "batches": result.batches,
-        "fairness": engine.fairness(spec["system"], spec["index"]),
+        "fairness": engine.fairness(spec["system"], spec["index"], spec["topology"]),
         "platform": machine,
         "clients": package_versions(*CLIENT_PACKAGES),
     }

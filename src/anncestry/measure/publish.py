@@ -149,6 +149,7 @@ def _round(run: Mapping[str, Any]) -> dict[str, Any]:
         "created": run["created"],
         "code": run["code"],
         "session": run["session"],
+        "counters": run["counters"],
         **{name: run["server"][name] for name in ("start_s", "open_s", "up_s")},
         "load_average_before": run["platform"]["load_average_before"],
         "cpu_us_per_query": 1e6 * run["client"]["cpu_s"] / max(1, run["client"]["requests"]),

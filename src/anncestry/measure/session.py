@@ -29,7 +29,15 @@ from anncestry.errors import DataError, ServerError, UserError
 from anncestry.measure import ceiling, clients, keep, oracle, tune
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.keep import Run
-from anncestry.measure.load import Place, artifact_facts, probe_facts, probe_gates
+from anncestry.measure.load import (
+    Place,
+    artifact_facts,
+    copies_gates,
+    counted_since,
+    member_gates,
+    probe_facts,
+    probe_gates,
+)
 from anncestry.measure.schedule import schedule
 from anncestry.measure.vectors import Vectors, choose, open_vectors
 from anncestry.metrics.resources import Sampler
@@ -148,6 +156,7 @@ class _Session:
             said = probe_gates(self.engine, probe, self.spec, self.vectors, ef_search, "before the queries")
             self.settings.setdefault(ef_search, []).extend(gate for gate in said if gate.gate == "settings")
         self.gates += [gate for gate in said if gate.gate != "settings"]
+        self.gates += copies_gates(self.spec, probe, self.vectors)
         self.facts = probe_facts(probe)
         for run in self.runs:
             if run.filtering is not None:
@@ -189,10 +198,12 @@ class _Session:
             timeout_s=work["timeout_s"],
             duration_s=work.get("duration_s"),
         )
+        before = server.counters()
         done = driver.run(run.job, check=server.check_alive)
         sampler.sample()
         run.window_s = (done["zero_ns"] / 1e9, done["end_ns"] / 1e9)
-        server.check_alive()
+        server.check_members()
+        run.counters = counted_since(before, server.counters())
 
     def measure_all(self, driver: Driver) -> Sampler:
         """All runs; one whose server died is given up, the others go on."""
@@ -271,6 +282,9 @@ def run(
             if session.server is not None:
                 after = session.engine.probe(session.server)
                 session.gates.append(gates.row_count(after.rows, len(session.vectors.base), "after the queries"))
+                members, of_members = member_gates(session.server, "after the queries")
+                session.facts["members"] = members
+                session.gates += of_members
         finally:
             session.stop()
         session.find_ceilings()

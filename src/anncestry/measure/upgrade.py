@@ -25,6 +25,7 @@ from anncestry.measure.load import (
     CLIENT_PACKAGES,
     Place,
     artifact_facts,
+    member_gates,
     probe_facts,
     probe_gates,
     storage_facts,
@@ -86,6 +87,8 @@ def run(
                 *checked,
             ]
             server.check_alive()
+            members, of_members = member_gates(server, "after the upgrade")
+            judged += of_members
         finally:
             endings = [server.stop() for server in servers]
         up_s = time.monotonic() - up_from
@@ -117,6 +120,7 @@ def run(
         "storage": storage,
         "server": {
             **probe_facts(probe),
+            "members": members,
             "start_s": server.start_s,
             "open_s": open_s,
             "stop_s": endings[0].seconds,
@@ -125,7 +129,7 @@ def run(
         },
         "artifact": artifact_facts(built),
         "fairness": {
-            **engine.fairness(spec["system"], spec["index"]),
+            **engine.fairness(spec["system"], spec["index"], spec["topology"]),
             "load": f"none: opened in place on what {older['spec']['system']['name']} had loaded",
         },
         "platform": machine,

@@ -61,12 +61,59 @@ def settings(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> Gate:
     return Gate("settings", not wrong, "; ".join(wrong) or f"{len(asked)} settings read back as asked")
 
 
-def topology(declared: Mapping[str, Any], nodes: int, shards: int, replicas: int) -> Gate:
-    """Nodes, shards and replicas that the server reports are the declared ones."""
+def topology(
+    declared: Mapping[str, Any], nodes: int, shards: int, replicas: int, holders: Mapping[str, int] | None = None
+) -> Gate:
+    """Nodes, shards and replicas that the server reports are the declared ones, and no node is idle.
+
+    `holders` is how many shards (or segments) each node holds, where the system says it.
+    """
     found = {"nodes": nodes, "shards": shards, "replicas": replicas}
     wrong = [f"{name} {found[name]}, declared {declared[name]}" for name in found if declared[name] != found[name]]
     shown = ", ".join(f"{count} {name}" for name, count in found.items())
+    if holders:
+        shown += "; " + ", ".join(f"{node} holds {count}" for node, count in sorted(holders.items()))
+        if len(holders) < declared["nodes"]:
+            wrong.append(f"only {', '.join(sorted(holders))} hold data, of {declared['nodes']} nodes")
     return Gate("topology", not wrong, "; ".join(wrong) or f"probed: {shown}")
+
+
+def copies(counted: int, rows: int, replicas: int) -> Gate:
+    """What the nodes count, each for itself, adds up to every row as often as there are replicas."""
+    return Gate(
+        "copies", counted == rows * replicas, f"{counted} rows on all nodes together, {replicas} × {rows} wanted"
+    )
+
+
+def members(members: Mapping[str, Mapping[str, Any]], problem: str | None, when: str) -> Gate:
+    """Every member runs, and the system itself misses none: a cluster may answer without what a dead node held."""
+    dead = sorted(name for name, facts in members.items() if not facts["alive"])
+    detail = problem or (f"{', '.join(dead)} not running" if dead else f"all of {', '.join(members) or 'them'} alive")
+    return Gate("members alive", problem is None and not dead, f"{detail} {when}")
+
+
+def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
+    """No member was killed by its own memory limit, and where it can be read back, the limit is the one asked.
+
+    How each limit is enforced is said; None where none was asked.
+    """
+    asked = {name: facts["limits"] for name, facts in members.items() if facts.get("limits")}
+    if not asked:
+        return None
+    said = [
+        f"{name}: {limit} {how['asked']} by {how['by'] or 'nothing: not enforced'}"
+        for name, limits in sorted(asked.items())
+        for limit, how in sorted(limits.items())
+    ]
+    killed = [name for name, facts in members.items() if facts.get("usage", {}).get("oom_kills")]
+    other = [
+        f"{limit} of {name} is {how['effective']}"
+        for name, limits in sorted(asked.items())
+        for limit, how in sorted(limits.items())
+        if how.get("effective", how["asked"]) != how["asked"]
+    ]
+    problems = other + ([f"killed for memory: {', '.join(killed)}"] if killed else [])
+    return Gate("limits", not problems, "; ".join([*said, *problems]))
 
 
 def version(expected: str, found: str) -> Gate:

@@ -96,6 +96,16 @@ def lock_path() -> Path:
     return folder / "measure.lock"
 
 
+def measuring() -> bool:
+    """Whether something is being measured on this machine by this user now."""
+    with open(lock_path(), "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def alone() -> Iterator[float]:
     """Hold the machine for one measurement; yields the seconds waited. Another run's measurement is waited for.

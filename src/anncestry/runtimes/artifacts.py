@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_json, sha256_file, write_json, write_record
@@ -31,6 +32,7 @@ _NETWORK_TIMEOUT_S = 1800
 def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> dict[str, Any]:
     """Put the artifact of `spec` = {"system", "version", "artifact"} into `out_dir`, with its record; returns that.
 
+    With `parts` (name → {"version", "artifact"}), theirs too, each in the folder parts/NAME, each cached by itself.
     Taken from `cache_dir`/artifact/`key` if it is there and whole, else fetched, made, and kept there.
     The record's `outputs` are the files with their sha256, `digest` is that of the whole (see `digest_of`),
     `toolchain` what built it. DataError names the system and says why it can't be had.
@@ -86,16 +88,48 @@ def _make(spec: Mapping[str, Any], entry: Path) -> dict[str, Any]:
             f"{spec['system']}: unknown artifact kind {artifact.get('kind')!r}; known: {', '.join(_MAKERS)}"
         )
     entry.parent.mkdir(parents=True, exist_ok=True)
+    if spec.get("parts"):
+        return _gather(spec, entry)
     with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{entry.name}.") as temporary:
         fresh = Path(temporary) / "entry"
         files = fresh / _FILES
         files.mkdir(parents=True)
         toolchain = maker(spec["system"], spec["version"], artifact, files)
         manifest = {"files": _hashes(files), "toolchain": toolchain}
-        write_json(fresh / _MANIFEST, manifest)
-        if entry.exists():  # corrupt, or made by another job meanwhile
-            os.replace(entry, Path(temporary) / "replaced")
-        os.replace(fresh, entry)
+        _keep(fresh, manifest, entry, Path(temporary))
+    return manifest
+
+
+def _keep(fresh: Path, manifest: dict[str, Any], entry: Path, temporary: Path) -> None:
+    """Move a finished entry into its place."""
+    write_json(fresh / _MANIFEST, manifest)
+    if entry.exists():  # corrupt, or made by another job meanwhile
+        os.replace(entry, temporary / "replaced")
+    os.replace(fresh, entry)
+
+
+def _gather(spec: Mapping[str, Any], entry: Path) -> dict[str, Any]:
+    """A system together with its parts: links to what the cache holds of each, made first where it is missing."""
+    alone = {name: value for name, value in spec.items() if name != "parts"}
+    members = {"": (alone, key_of(alone))}
+    for name, part in spec["parts"].items():
+        asked = {"system": name, "version": part["version"], "artifact": part["artifact"]}
+        members[f"parts/{name}/"] = (asked, key_of({"stage": "artifact", **asked}))
+    manifests = {}
+    for folder, (asked, key) in members.items():
+        held = entry.with_name(key)
+        manifests[folder] = _verified(held) or _make(asked, held)
+    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{entry.name}.") as temporary:
+        fresh = Path(temporary) / "entry"
+        files: dict[str, str] = {}
+        toolchain: dict[str, str] = {}
+        for folder, (_, key) in members.items():
+            toolchain.update(manifests[folder]["toolchain"])
+            for name, sha256 in manifests[folder]["files"].items():
+                _place(entry.with_name(key) / _FILES / name, fresh / _FILES / f"{folder}{name}")
+                files[f"{folder}{name}"] = sha256
+        manifest = {"files": files, "toolchain": toolchain}
+        _keep(fresh, manifest, entry, Path(temporary))
     return manifest
 
 
@@ -149,6 +183,9 @@ def unpack(archive: Path, folder: Path) -> None:
                 if "\\" in name or not (inside / name).resolve().is_relative_to(inside):
                     raise DataError(f"{archive.name}: its member {name!r} points outside of the archive")
             members.extractall(inside)
+            for member in members.infolist():
+                if not member.is_dir() and member.external_attr >> 16 & 0o111:
+                    (inside / member.filename).chmod(0o755)
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{archive.name}: damaged ({error})") from None
 
@@ -159,7 +196,7 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
     Inside, so that its own go.sum, which h1 covers, decides on every dependency.
     """
     tool = go.tool(system)
-    environment = go.environment(tool, artifact["module"])
+    environment = go.environment(tool, "*" if "lock" in artifact else artifact["module"])
     found = go.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
     if found != artifact["go"]:
         raise DataError(f"{system}: pinned to Go {artifact['go']}, the installed one is {found or 'not usable'}")
@@ -174,9 +211,58 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
     for h1 in (module["Sum"], module_h1(Path(module["Dir"]), name)):
         if h1 != f"h1:{artifact['h1']}":
             raise DataError(f"{system}: {name} is {h1}, not the pinned h1:{artifact['h1']}")
-    binary = files / Path(artifact["main"]).name
-    go.build(system, tool, environment, Path(module["Dir"]), artifact, binary)
+    binary = files / (artifact.get("binary") or Path(artifact["main"]).name)
+    if "lock" not in artifact:
+        go.build(system, tool, environment, Path(module["Dir"]), artifact, binary)
+        return {"go": found}
+    with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
+        around = _go_module_around(system, tool, environment, name, artifact["lock"], Path(temporary))
+        go.build(system, tool, environment, around, artifact, binary)
     return {"go": found}
+
+
+def _go_module_around(system: str, tool: str, environment: dict[str, str], name: str, lock: str, folder: Path) -> Path:
+    """An empty module that requires `name`, for one that can't be built inside of itself (it replaces dependencies).
+
+    What its dependencies are is decided by their go.mod files alone; `lock` is the sha256 of the go.mod and go.sum
+    that come out of that, and pins them.
+    """
+    adding = {**environment, "GOFLAGS": "-mod=mod"}
+    for command in (["mod", "init", "build"], ["get", name]):
+        done = go.run([tool, *command], folder, adding)
+        if done.returncode != 0:
+            raise DataError(f"{system}: can't get what {name} depends on: {go.last_line(done.stderr)}")
+    content = b"".join((folder / file).read_bytes() for file in ("go.mod", "go.sum"))
+    found = hashlib.sha256(content).hexdigest()
+    if found != lock:
+        raise DataError(f"{system}: go.mod and go.sum around {name} are {found}, not the pinned {lock}")
+    return folder
+
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>anncestry</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>
+"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+    """Copy the jars that the coordinates need to run, from the repositories of the user's own Maven settings."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise DataError(f"{system}: no mvn on the PATH; the package maven brings it (apt-get install maven)")
+    with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
+        folder = Path(temporary)
+        dependencies = "".join(_DEPENDENCY.format(*name.split(":")) for name in artifact["coordinates"])
+        (folder / "pom.xml").write_text(_POM.format(dependencies))
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={files.resolve()}"]
+        done = go.run([maven, "--batch-mode", "--quiet", *goal], folder, dict(os.environ))
+    if done.returncode != 0:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
+        raise DataError(f"{system}: can't get its jars: {(lines or [go.last_line(done.stderr)])[0]}")
+    found = digest_of(_hashes(files))
+    if found != artifact["sha256"]:
+        raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
+    return {}
 
 
 def module_h1(folder: Path, prefix: str) -> str:
@@ -199,5 +285,6 @@ def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files:
 _MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path], dict[str, str]]] = {
     "wheel": _make_wheel,
     "go-module": _make_go_module,
+    "maven": _make_maven,
     "none": _make_nothing,
 }

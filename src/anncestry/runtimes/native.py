@@ -1,23 +1,28 @@
-"""Servers as processes of this machine: free ports, a clean environment, start, watch, stop."""
+"""Members as processes of this machine: free ports, a clean environment, start, watch, stop."""
 
 from __future__ import annotations
 
 import errno
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anncestry.errors import ServerError, UserError
+from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits
+from anncestry.runtimes.limits import Enclosure, enclose
 
+MARK = "ANNCESTRY_SERVER_OF"
+"""In the environment of every process started here: the `owner` that started it."""
 _EXEC = Path(__file__).with_name("_exec.py")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 _PASSED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
@@ -108,18 +113,36 @@ def log_tail(path: Path, n: int = 15) -> str:
     return "\n".join(text.splitlines()[-n:])
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a process ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
+def owner(pid: int) -> str:
+    """A process, also told from a later one of the same pid: "PID:START", its start in ticks since the machine's."""
+    with open(f"/proc/{pid}/stat") as file:
+        return f"{pid}:{file.read().rpartition(')')[2].split()[19]}"
 
-    `returncode` is negative for a process ended by that signal, as in `subprocess`. `clean` is false for one that was
-    asked to end (SIGTERM) and had to be killed: what it had not written by then is lost.
-    """
 
-    signal: str | None
-    returncode: int
-    seconds: float
-    clean: bool = True
+def owner_alive(mark: str) -> bool:
+    """Whether the process that an `owner` names still runs."""
+    pid = mark.partition(":")[0]
+    try:
+        return pid.isdigit() and owner(int(pid)) == mark
+    except OSError:
+        return False
+
+
+def await_listening(process: Handle, address: str, timeout_s: float) -> None:
+    """Wait until somebody takes connections at host:port; ServerError if the process ends before that."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+        except OSError:
+            pass
+        else:
+            return
+        process.check_alive()
+        if time.monotonic() > deadline:
+            raise ServerError(f"{process.name}: port {port} is not open within {timeout_s:.0f} s", process.log_tail())
+        time.sleep(_POLL_S)
 
 
 class NativeProcess:
@@ -128,36 +151,74 @@ class NativeProcess:
     The kernel ties it to the *thread* that called `start`: start servers from a thread that lives on.
     """
 
-    def __init__(self, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        popen: subprocess.Popen[bytes],
+        log_path: Path,
+        spawn: Callable[[], subprocess.Popen[bytes]],
+        enclosure: Enclosure,
+    ) -> None:
         self.name = name
         self.log_path = log_path
-        self._popen = popen
+        self._enclosure = enclosure
+        self._popen, self._spawn = popen, spawn
         self._ending: Ending | None = None
 
     @classmethod
     def start(
-        cls, name: str, argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log_path: Path
+        cls,
+        name: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits = NO_LIMITS,
     ) -> NativeProcess:
-        """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`."""
+        """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`.
+
+        Held by `limits` from its first instruction on. Its environment says whose it is (see `leftovers`).
+        """
+        env = {**env, MARK: owner(os.getpid())}
+        enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
-        wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *loader, "--"]
-        with open(log_path, "ab") as log:
-            popen = subprocess.Popen(
-                [*wrapper, *map(str, argv)],
-                env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return cls(name, popen, log_path)
+        wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *enclosure.arguments(), *loader, "--"]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with open(log_path, "ab") as log:
+                return subprocess.Popen(
+                    [*wrapper, *map(str, argv)],
+                    env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+
+        try:
+            return cls(name, spawn(), log_path, spawn, enclosure)
+        except BaseException:
+            enclosure.remove()
+            raise
 
     @property
     def pid(self) -> int:
         """Process id, also the id of its group."""
         return self._popen.pid
+
+    def pids(self) -> list[int]:
+        """The one process."""
+        return [self.pid]
+
+    def limits(self) -> dict[str, Any]:
+        """How each limit that was asked is enforced."""
+        return self._enclosure.limits()
+
+    def usage(self) -> dict[str, Any]:
+        """What its control groups account."""
+        return self._enclosure.usage()
 
     def alive(self) -> bool:
         """Whether it runs. Looks without reaping, so that its group id stays its own until `stop`."""
@@ -168,7 +229,9 @@ class NativeProcess:
     def check_alive(self) -> None:
         """ServerError with the end of its log if it is gone."""
         if not self.alive():
-            raise ServerError(f"{self.name} (pid {self.pid}) is not running any more", self.log_tail())
+            killed = self._enclosure.usage().get("oom_kills")
+            why = f": killed by its memory limit of {self._enclosure.asked.memory_mib} MiB" if killed else ""
+            raise ServerError(f"{self.name} (pid {self.pid}) is not running any more{why}", self.log_tail())
 
     def log_tail(self, n: int = 15) -> str:
         """The last `n` lines that it wrote."""
@@ -187,6 +250,7 @@ class NativeProcess:
         if self.alive() and term_wait_s > 0:
             sent = "SIGTERM"
             self._signal_group(signal.SIGTERM)
+            self._signal_group(signal.SIGCONT)  # one that is paused would not hear it
             while self.alive() and time.monotonic() - started < term_wait_s:
                 time.sleep(_POLL_S)
         if self.alive():
@@ -194,11 +258,76 @@ class NativeProcess:
             sent = "SIGKILL"
         self._signal_group(signal.SIGKILL)
         returncode = self._popen.wait()
+        self._enclosure.remove()
         self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
         return self._ending
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    # Faults
+
+    def pause(self) -> None:
+        """SIGSTOP to all of its group."""
+        self._signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal_group(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL to all of its group."""
+        self._signal_group(signal.SIGKILL)
+        while self.alive():
+            time.sleep(_POLL_S)
+
+    def restart(self) -> None:
+        """The same program with the same environment once more."""
+        self._popen.wait()
+        self._popen = self._spawn()
+
+    def cut_off(self) -> None:
+        """Not possible: all members share this machine's loopback."""
+        raise UserError(f"{self.name}: a process can't be cut off the network; runtime docker can")
+
+    def reconnect(self) -> None:
+        """Not possible."""
+        raise UserError(f"{self.name}: a process can't be cut off the network; runtime docker can")
 
     def _signal_group(self, number: signal.Signals) -> None:
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             pass
+
+
+class NativeRunner:
+    """Members as processes, on loopback; see `runtimes.base.Runner`."""
+
+    listen = "127.0.0.1"
+
+    def host(self, member: str) -> str:
+        """Loopback."""
+        return self.listen
+
+    def reached(self, member: str, port: int) -> str:
+        """A port of loopback."""
+        return f"{self.listen}:{port}"
+
+    def start(
+        self,
+        member: str,
+        title: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits,
+        ports: Sequence[int],
+    ) -> NativeProcess:
+        """A process of its own session."""
+        return NativeProcess.start(title, argv, env, cwd, log_path, limits)
+
+    def close(self) -> None:
+        """Nothing was taken."""

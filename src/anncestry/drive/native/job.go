@@ -21,6 +21,7 @@ const (
 type transport struct {
 	Kind        string            `json:"kind"`
 	Target      string            `json:"target"`
+	Targets     []string          `json:"targets"`
 	Method      string            `json:"method"`
 	Path        string            `json:"path"`
 	Headers     map[string]string `json:"headers"`
@@ -30,6 +31,14 @@ type transport struct {
 	Init        []string          `json:"init"`
 	Prepare     []string          `json:"prepare"`
 	Raw         bool              `json:"raw"`
+}
+
+// target is where a client connects.
+func (t *transport) target(client int) string {
+	if len(t.Targets) == 0 {
+		return t.Target
+	}
+	return t.Targets[client%len(t.Targets)]
 }
 
 // job is what the harness left in a folder.

@@ -101,11 +101,12 @@ func (c *client) body(part []byte) {
 
 // loop drives its clients from one thread of the operating system.
 type loop struct {
-	job     *job
-	address address
-	clients []*client
-	poller  *poller
-	next    *atomic.Int64 // the next arrival, shared by all loops
+	job *job
+	// where the clients connect: client i to the (i mod n)-th
+	addresses []address
+	clients   []*client
+	poller    *poller
+	next      *atomic.Int64 // the next arrival, shared by all loops
 
 	measuring bool
 	zero      int64
@@ -129,12 +130,12 @@ type loop struct {
 
 const never = int64(1)<<62 - 1
 
-func newLoop(j *job, to address, next *atomic.Int64) (*loop, error) {
+func newLoop(j *job, to []address, next *atomic.Int64) (*loop, error) {
 	p, err := newPoller()
 	if err != nil {
 		return nil, err
 	}
-	return &loop{job: j, address: to, poller: p, next: next, timeout: int64(j.TimeoutS * 1e9), earliest: never,
+	return &loop{job: j, addresses: to, poller: p, next: next, timeout: int64(j.TimeoutS * 1e9), earliest: never,
 		ready: make(chan error, 1), start: make(chan int64, 1), done: make(chan struct{})}, nil
 }
 
@@ -232,7 +233,7 @@ func (l *loop) connect() error {
 }
 
 func (l *loop) refused(c *client, why string) error {
-	return fmt.Errorf("client %d of the driver failed: no connection to %s: %s", c.number, l.job.Transport.Target, why)
+	return fmt.Errorf("client %d of the driver failed: no connection to %s: %s", c.number, l.job.Transport.target(int(c.number)), why)
 }
 
 // run lets every client do what it has to, and returns when all are done.
@@ -480,7 +481,7 @@ func (l *loop) expire(now int64) {
 
 // dial starts to connect.
 func (l *loop) dial(c *client) error {
-	fd, err := l.address.dial()
+	fd, err := l.addresses[int(c.number)%len(l.addresses)].dial()
 	if err != nil {
 		c.state = opening // so that lost knows that it was refused
 		return err

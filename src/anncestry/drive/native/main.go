@@ -73,9 +73,11 @@ func prepare(folder string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	to, err := resolve(j.Transport.Target)
-	if err != nil {
-		return nil, err
+	to := make([]address, max(1, len(j.Transport.Targets)))
+	for number := range to {
+		if to[number], err = resolve(j.Transport.target(number)); err != nil {
+			return nil, err
+		}
 	}
 	if j.Threads <= 0 {
 		j.Threads = max(1, runtime.NumCPU()/2)

@@ -1,4 +1,4 @@
-"""Milvus, standalone, 2.2.16 to 2.3."""
+"""Milvus, 2.2.16 to 2.3: in one process, with its parts beside it, or distributed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from anncestry.engines.base import (
     check_hnsw,
     check_newer,
     check_search,
-    check_single_native,
+    check_topology,
     check_version,
     components,
     lazy,
 )
+from anncestry.engines.milvus.roles import check_roles, members_of
 from anncestry.engines.milvus.versions import BELOW, COMPONENTS, OLDEST, facts
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
+    from anncestry.engines.milvus.cluster import start
     from anncestry.engines.milvus.ingest import load
     from anncestry.engines.milvus.sdk import sdk_decode, sdk_transport
-    from anncestry.engines.milvus.serve import apply, exact_filters, open, probe, start
+    from anncestry.engines.milvus.serve import apply, exact_filters, open, probe
     from anncestry.engines.milvus.wire import count, decode, encode, transport
 else:
     __getattr__ = lazy(
         __name__,
         {
             "load": "ingest",
-            "start": "serve",
+            "start": "cluster",
             "open": "serve",
             "apply": "serve",
             "exact_filters": "serve",
@@ -54,6 +56,7 @@ __all__ = [
     "encode",
     "exact_filters",
     "fairness",
+    "limited",
     "load",
     "open",
     "probe",
@@ -63,13 +66,16 @@ __all__ = [
     "transport",
 ]
 
+MEMORY_MIN_MIB = 512
+"""Of a member: below, its components die while they start."""
 _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "mq", "kafka", "pulsar", "natsmq")
 
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
     check_version("milvus", system, OLDEST, BELOW)
-    check_single_native("milvus", topology)
+    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
+    check_roles(topology)
     check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
     for dotted, value in (system.get("settings") or {}).items():
         if "." not in dotted or isinstance(value, dict | list):
@@ -83,6 +89,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             )
     if workload is not None:
         check_search("milvus", workload, largest_k=16_384, sdk=True)
+
+
+def limited(system: Spec, topology: Spec) -> int:
+    """Every member of Milvus itself has the limits; what stands beside it has none."""
+    return len(members_of(system["version"], topology))
 
 
 def check_upgrade(system: Spec, older: Spec) -> None:
@@ -104,16 +115,29 @@ def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None
 
 def data_components(data_dir: Path) -> list[Component]:
     """The parts of a data folder. Bookkeeping (etcd, the message queue that keeps every insert) outweighs the data."""
-    parts = [(name, True, [f"data/{name}"]) for name in ("insert_log", "index_files", "stats_log", "delta_log")]
-    bookkeeping = {"etcd": "etcd.data", "rocksmq": "rocksmq", "rocksmq_meta_kv": "rocksmq_meta_kv"}
-    parts += [(name, False, [f"data/{folder}"]) for name, folder in bookkeeping.items()]
-    parts += [("logs", False, ["logs"]), ("config", False, ["configs", "ports.json"])]
+    stored = ("insert_log", "index_files", "stats_log", "delta_log")
+    parts: list[tuple[str, bool, list[str]]] = [
+        (name, True, [f"data/{name}", f"minio/*/files/{name}"]) for name in stored
+    ]
+    parts += [
+        ("etcd", False, ["data/etcd.data", "etcd"]),
+        ("rocksmq", False, ["data/rocksmq"]),
+        ("rocksmq_meta_kv", False, ["data/rocksmq_meta_kv"]),
+        ("kafka", False, ["kafka"]),
+        ("object_store", False, ["minio/.minio.sys"]),
+        ("local_caches", False, ["local"]),
+        ("logs", False, ["logs"]),
+        ("config", False, ["configs", "ports.json"]),
+    ]
     return components(data_dir, parts)
 
 
-def fairness(system: Spec, index: Spec) -> dict[str, str]:
+def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     """How Milvus is treated."""
     settings = system.get("settings") or {}
+    external = topology.get("external") or {}
+    log = "Kafka" if "log" in external else "the message queue (RocksDB on disk)"
+    beside = ", ".join(external.values())
     return {
         "query protocol": "gRPC, one vector a request, as float32 bytes; ids and scores are returned, no fields",
         "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
@@ -126,7 +150,9 @@ def fairness(system: Spec, index: Spec) -> dict[str, str]:
             "(milvus-io/milvus issues 31658, 33933, 37683)"
         ),
         "consistency": "Eventually: nothing is written while queries run, so no search waits for a timestamp",
-        "durability": "inserts are acknowledged from the message queue (RocksDB on disk), without an fsync each",
+        "durability": f"inserts are acknowledged from {log}, without an fsync each",
+        "clients ask": "one proxy, which spreads searches over the replicas",
+        "stands beside it": f"{beside}; without limits of their own" if beside else "nothing: one process",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback addresses, log level",
         "inner traffic": (

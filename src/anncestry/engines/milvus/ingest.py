@@ -94,7 +94,9 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     if rows < _SMALLEST_INDEXED_SEGMENT:
         raise UserError(f"milvus builds no index over fewer than {_SMALLEST_INDEXED_SEGMENT} rows; these are {rows}")
     create = milvus_pb2.CreateCollectionRequest(
-        collection_name=COLLECTION, schema=collection_schema(dimensions).SerializeToString(), shards_num=1
+        collection_name=COLLECTION,
+        schema=collection_schema(dimensions).SerializeToString(),
+        shards_num=milvus.topology["shards"],
     )
     rpc.call("CreateCollection", create, common_pb2.Status)
     result = LoadResult()

@@ -6,7 +6,7 @@ internal.proto and query_coord.proto of 2.2.16 (which 2.3 has kept).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # 
 from pymilvus.grpc_gen import common_pb2
 
 from anncestry.engines.milvus.rpc import status_error
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST
+from anncestry.engines.native import CHANNEL_OPTIONS
 from anncestry.errors import ServerError
 
 _PACKAGE = "anncestry.milvus"
@@ -72,11 +72,11 @@ def _messages() -> Mapping[str, Any]:
     }
 
 
-def _call(ports: Mapping[str, int], component: str, method: str, **fields: Any) -> Any:
+def _call(address: str, component: str, method: str, **fields: Any) -> Any:
     """The reply of a component's method; ServerError if it has none or says that it failed."""
-    port, service = _SERVICES[component]
+    _, service = _SERVICES[component]
     request, reply = _messages()[f"{method}Request"], _messages()[f"{method}Response"]
-    with grpc.insecure_channel(f"{HOST}:{ports[port]}", options=CHANNEL_OPTIONS) as channel:
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         invoke = channel.unary_unary(
             f"/{service}/{method}",
             request_serializer=request.SerializeToString,
@@ -92,14 +92,18 @@ def _call(ports: Mapping[str, int], component: str, method: str, **fields: Any) 
     return answer
 
 
-def component_setting(ports: Mapping[str, int], dotted: str) -> str | None:
-    """A setting in effect, as text, as the component says to which it belongs; None if it knows none of that name."""
+def component_setting(address: Callable[[str], str], dotted: str) -> str | None:
+    """A setting in effect, as text, as the component says to which it belongs; None if it knows none of that name.
+
+    `address` gives host:port of the interface that is a port of this name in the wheel's config template.
+    """
     name = dotted.lower()  # as Milvus keeps them
-    told = _call(ports, dotted.split(".")[0], "ShowConfigurations").configurations
+    component = dotted.split(".")[0]
+    told = _call(address(_SERVICES[component][0]), component, "ShowConfigurations").configurations
     return next((str(pair.value) for pair in told if pair.key.lower() == name), None)
 
 
-def segment_indexes(ports: Mapping[str, int], collection: int) -> dict[int, int]:
-    """Segment → index that the query node has loaded for it (0: none, so that it scans)."""
-    infos = _call(ports, "queryNode", "GetSegmentInfo", collectionID=collection).infos
+def segment_indexes(address: str, collection: int) -> dict[int, int]:
+    """Segment → index that the query node has loaded for it at `address` (0: none, so that it scans)."""
+    infos = _call(address, "queryNode", "GetSegmentInfo", collectionID=collection).infos
     return {info.segmentID: info.indexID for info in infos}

@@ -18,16 +18,20 @@ import numpy as np
 import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
-from anncestry.engines.base import Probe, Server, Spec, wait_for
+from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
+from anncestry.engines.group import GroupServer
 from anncestry.engines.milvus.internal import component_setting, segment_indexes
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
 from anncestry.engines.milvus.versions import facts
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
+from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes.native import Ending, NativeProcess, clean_environment, http_get
+from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
+from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.native import clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0
+_NODES_TIMEOUT_S = 60.0
 _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
 _OWN_PORTS = ("metrics", "etcd_peer")
@@ -51,29 +55,49 @@ def check_runtime_dirs() -> None:
     )
 
 
-def tidy_runtime_dirs(pid: int) -> None:
+def tidy_runtime_dirs(pid: int, alias: str | None = None) -> None:
     """Remove what the ended Milvus of this pid left in them, and the folders if nothing else is in them."""
     for folder in _RUNTIME_DIRS:
         for name in ("standalone.pid", f"server_id_{pid}"):
             with suppress(OSError):
                 (folder / name).unlink()
+        if alias:
+            for path in folder.glob(f"*-{alias}.pid"):
+                path.unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()
 
 
-class MilvusServer(NativeServer):
-    """A Milvus standalone: one process with its etcd and message queue inside."""
+class MilvusServer(GroupServer):
+    """A Milvus: one process with its etcd and message queue inside, or several."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int], system: Spec) -> None:
-        super().__init__(process, ports)
+    def __init__(self, group: Group, system: Spec, topology: Spec) -> None:
+        super().__init__(group, topology)
         self.settings: Spec = system.get("settings") or {}
         self.facts = facts(system)
         self.rpc = Rpc(self.endpoint)
 
+    def address(self, interface: str) -> str:
+        """host:port of an interface that only one member has (or the first of those that have it)."""
+        return next(member.addresses[interface] for member in self.group if interface in member.addresses)
+
     @property
     def endpoint(self) -> str:
         """host:port of the proxy."""
-        return f"{HOST}:{self.ports['proxy_port']}"
+        return self.address("proxy")
+
+    def segment_indexes(self, collection: int) -> dict[int, int]:
+        """Segment → index that query nodes have loaded for it; 0 if one of them has none, so that it scans."""
+        found: dict[int, int] = {}
+        for member in self.group:
+            if "query_node_port" in member.addresses:
+                for segment, index in segment_indexes(member.addresses["query_node_port"], collection).items():
+                    found[segment] = min(index, found.get(segment, index))
+        return found
+
+    def node_ids(self) -> dict[int, str]:
+        """Milvus' numbers of its query nodes → names of members, where that is asked for."""
+        return {}
 
     def connect(self) -> None:
         """Replace the channel: one that was refused waits longer and longer before it tries again, up to 10 s."""
@@ -87,18 +111,29 @@ class MilvusServer(NativeServer):
         of the components behind. A next start then waits until they expire: 9 s, on other ports 24 s.
         """
         self.rpc.close()
-        if self.alive():
-            _delete_sessions(self.ports["etcd_port"])
-        ending = self.process.stop(term_wait_s=0)
-        tidy_runtime_dirs(self.process.pid)
+        if any("etcd" in member.addresses and member.handle.alive() for member in self.group):
+            _delete_sessions(self.address("etcd"))
+        pids = self.group.pids_by_member()
+        ending = super().stop()
+        if self.topology["runtime"] == "native":
+            for name, numbers in pids.items():
+                for pid in numbers:
+                    tidy_runtime_dirs(pid, alias(self.group[name]))
         return ending
 
 
-def _delete_sessions(etcd_port: int) -> None:
+def alias(member: Member) -> str | None:
+    """What tells a member's files in the runtime folders from those of other runs; None if Milvus is one process."""
+    if member.role == "standalone" or "metrics" not in member.addresses:
+        return None
+    return f"{member.name}-{member.addresses['metrics'].rpartition(':')[2]}"
+
+
+def _delete_sessions(etcd: str) -> None:
     """Remove the components' registrations from the embedded etcd; where that fails, they expire by themselves."""
     # On the wire, etcd's DeleteRangeRequest is the same as this message: two strings, numbers 1 and 2.
     sessions = common_pb2.KeyValuePair(key=_SESSIONS, value=_SESSIONS[:-1] + chr(ord(_SESSIONS[-1]) + 1))
-    with grpc.insecure_channel(f"{HOST}:{etcd_port}", options=CHANNEL_OPTIONS) as channel:
+    with grpc.insecure_channel(etcd, options=CHANNEL_OPTIONS) as channel:
         try:
             channel.unary_unary("/etcdserverpb.KV/DeleteRange")(sessions.SerializeToString(), timeout=2.0)
         except grpc.RpcError:
@@ -134,7 +169,9 @@ def merge(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
         section[last] = value
 
 
-def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settings: Mapping[str, Any]) -> None:
+def write_config(
+    template: str, data_dir: Path, ports: Mapping[str, int], settings: Mapping[str, Any], host: str = HOST
+) -> None:
     """Write milvus.yaml and etcd.yaml into `data_dir`/configs."""
     storage, logs, configs = data_dir / "data", data_dir / "logs", data_dir / "configs"
     for folder in (storage, logs, configs):
@@ -150,14 +187,14 @@ def write_config(template: str, data_dir: Path, ports: Mapping[str, int], settin
     config = render(template, {**ports, **paths})
     # Without a file of its own the embedded etcd takes ports 2379 and 2380, whatever milvus.yaml says.
     config["etcd"]["config"] = {"path": str(configs / "etcd.yaml")}
-    config["etcd"]["endpoints"] = f"{HOST}:{ports['etcd_port']}"
+    config["etcd"]["endpoints"] = f"{host}:{ports['etcd_port']}"
     # Components register under this address; otherwise under the first of the machine's, which may change.
     for section in config.values():
         if isinstance(section, dict) and "ip" in section and "port" in section:
-            section["ip"] = HOST
+            section["ip"] = host
     config["log"]["level"] = "warn"
     merge(config, settings)
-    client, peer = f"http://{HOST}:{ports['etcd_port']}", f"http://{HOST}:{ports['etcd_peer']}"
+    client, peer = f"http://{host}:{ports['etcd_port']}", f"http://{host}:{ports['etcd_peer']}"
     etcd = {
         "name": "default",
         "data-dir": str(storage / "etcd.data"),
@@ -177,14 +214,15 @@ def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
-    check_runtime_dirs()
+    if topology["runtime"] == "native":
+        check_runtime_dirs()
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
     settings = system.get("settings") or {}
     kept = data_dir / "ports.json"
 
-    def launch(ports: Mapping[str, int]) -> MilvusServer:
-        write_config(template, data_dir, ports, settings)
+    def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> MilvusServer:
+        write_config(template, data_dir, ports, settings, runner.host("standalone"))
         if (package / "glog.conf").exists():  # 2.3 brings one
             shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
@@ -195,31 +233,46 @@ def start(
             "MILVUSCONF": str(data_dir / "configs"),
             "HOME": str(data_dir),
         }
-        process = NativeProcess.start(
+        interfaces = {**{name: name for name in ports}, "proxy": "proxy_port", "etcd": "etcd_port"}
+        process = runner.start(
+            "standalone",
             f"milvus {system['version']}",
             [package / "bin" / "milvus", "run", "standalone"],
             clean_environment(environment),
-            cwd=data_dir,
-            log_path=data_dir / "logs" / "server.log",
+            data_dir,
+            data_dir / "logs" / "server.log",
+            Limits.of(topology),
+            list(ports.values()),
         )
-        return MilvusServer(process, ports, system)
+        addresses = {interface: runner.reached("standalone", ports[name]) for interface, name in interfaces.items()}
+        group.add(Member("standalone", "standalone", process, addresses))
+        return MilvusServer(group, system, topology)
 
     kept_first_port = min(read_json(kept).values()) if kept.exists() else None
-    return start_native(launch, _answers, [*template_ports(template), *_OWN_PORTS], first_port, kept_first_port)
+    return start_native(
+        f"milvus {system['version']}",
+        launch,
+        _answers,
+        [*template_ports(template), *_OWN_PORTS],
+        first_port,
+        kept_first_port,
+        lambda: runner_for(topology, [artifact_dir]),
+    )
 
 
 def _answers(server: MilvusServer) -> bool | None:
     """Whether /healthz says OK and a gRPC call succeeds (the first alone says OK seconds too early on 2.2)."""
-    if not _healthy(server):
+    if not healthy(server.address("metrics")):
         return None
     server.connect()
     server.rpc.collections()
     return True
 
 
-def _healthy(server: MilvusServer) -> bool:
+def healthy(metrics: str) -> bool:
+    """Whether the member with this metrics interface says that it is well."""
     try:
-        return http_get(f"http://{HOST}:{server.ports['metrics']}/healthz", timeout_s=1.0) == b"OK"
+        return http_get(f"http://{metrics}/healthz", timeout_s=1.0) == b"OK"
     except OSError:
         return False
 
@@ -243,11 +296,14 @@ def open_collection(server: MilvusServer) -> None:
 
     Not searched before loading says 100 %: the proxy keeps an early search waiting for 2.7 s longer than it need.
     """
-    server.rpc.call(
-        "LoadCollection",
-        milvus_pb2.LoadCollectionRequest(collection_name=COLLECTION, replica_number=1),
-        common_pb2.Status,
-        _LOAD_TIMEOUT_S,
+    replicas = server.topology["replicas"]
+    request = milvus_pb2.LoadCollectionRequest(collection_name=COLLECTION, replica_number=replicas)
+    wait_for(
+        f"milvus: loading of {replicas} replicas",  # it refuses until it knows of enough query nodes
+        lambda: server.rpc.call("LoadCollection", request, common_pb2.Status, _LOAD_TIMEOUT_S),
+        server,
+        _NODES_TIMEOUT_S,
+        patient=True,
     )
     progress = milvus_pb2.GetLoadingProgressRequest(collection_name=COLLECTION)
     wait_for(
@@ -261,6 +317,10 @@ def open_collection(server: MilvusServer) -> None:
         poll_s=0.02,
         patient=True,
     )
+    if server.topology["nodes"] > 1:
+        wait_for(
+            "milvus: data on every query node", lambda: placed_as_declared(server) or None, server, _LOAD_TIMEOUT_S
+        )
     search = search_request(np.zeros(server.rpc.dimensions(), np.float32), 1, 1, server.rpc.metric_type(), "")
     wait_for(
         "milvus: a first search",
@@ -272,6 +332,26 @@ def open_collection(server: MilvusServer) -> None:
     )
 
 
+def placed_as_declared(server: MilvusServer) -> bool:
+    """Whether every replica has its nodes, and every node its segments. (Loading says 100 % before that.)"""
+    declared = server.topology
+    replicas = server.rpc.replicas()
+    nodes = {node for replica in replicas for node in replica.node_ids}
+    segments = server.rpc.segments()
+    placed = {(segment.segmentID, node) for segment in segments for node in holders(segment)}
+    each = {segment.segmentID for segment in segments}
+    return bool(
+        len(replicas) == declared["replicas"]
+        and len(nodes) == declared["nodes"]
+        and len(placed) == len(each) * declared["replicas"] > 0
+    )
+
+
+def holders(segment: milvus_pb2.QuerySegmentInfo) -> list[int]:
+    """Numbers of the query nodes that hold a segment."""
+    return list(segment.nodeIds) or [segment.nodeID]
+
+
 def apply(server: Server, ef_search: int) -> None:
     """Nothing: ef travels in each request."""
 
@@ -279,12 +359,12 @@ def apply(server: Server, ef_search: int) -> None:
 def effective_setting(server: MilvusServer, dotted: str) -> Any:
     """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say."""
     if not server.facts.evaluates:
-        told = component_setting(server.ports, dotted)
+        told = component_setting(server.address, dotted)
         return None if told is None else yaml.safe_load(told)
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
-        answer = http_get(f"http://{HOST}:{server.ports['metrics']}/expr?{query}", timeout_s=5.0)
+        answer = http_get(f"http://{server.address('metrics')}/expr?{query}", timeout_s=5.0)
     except OSError:
         return None
     return yaml.safe_load(json.loads(answer)["output"])
@@ -307,18 +387,28 @@ def probe(server: Server) -> Probe:
     index = rpc.index()
     params = {pair.key: pair.value for pair in index.params}
     built = json.loads(params["params"]) if "params" in params else params
-    segments = rpc.segments()
+    infos = rpc.segments()
+    segments = list({segment.segmentID: segment for segment in infos}.values())  # of several nodes: once each
+    names = milvus.node_ids()
+    placed = sorted(
+        {
+            (names.get(node, f"node {node}"), segment.segmentID, segment.num_rows)
+            for segment in infos
+            for node in holders(segment)
+        }
+    )
     loaded = sum(segment.num_rows for segment in segments)
     sealed = all(segment.state == common_pb2.SegmentState.Sealed for segment in segments)
     if milvus.facts.names_segment_index:
         indexes = {segment.segmentID: segment.indexID for segment in segments}
     else:
-        indexes = segment_indexes(milvus.ports, segments[0].collectionID) if segments else {}
+        indexes = milvus.segment_indexes(segments[0].collectionID) if segments else {}
     covered = all(indexes.get(segment.segmentID) == index.indexID for segment in segments)
     state = common_pb2.IndexState.Name(index.state)
     rows = count_rows(milvus)
     replicas = rpc.replicas()
-    nodes = {node for replica in replicas for node in replica.node_ids}
+    # Milvus counts a node that died until its registration expires: one that does not answer is none.
+    nodes = {node for replica in replicas for node in replica.node_ids if not names or node in names}
     return Probe(
         version=version.removeprefix("v").removesuffix("-lite"),
         rows=rows,
@@ -346,4 +436,5 @@ def probe(server: Server) -> Probe:
         nodes=len(nodes),
         shards=sum(len(replica.shard_replicas) for replica in replicas[:1]),
         replicas=len(replicas),
+        placement=tuple(Placed(node, str(segment), rows) for node, segment, rows in placed),
     )

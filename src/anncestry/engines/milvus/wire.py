@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from google.protobuf.message import DecodeError as ProtobufError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
@@ -39,9 +41,9 @@ def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int,
     return [search_request(query, k, ef_search, metric_type, expr).SerializeToString() for query in queries]
 
 
-def transport(server: Server) -> dict[str, str]:
+def transport(server: Server) -> dict[str, Any]:
     """gRPC unary."""
-    return {"kind": "grpc", "target": server.endpoint, "method": f"/{SERVICE}/Search"}
+    return as_milvus(server).grpc_transport(f"/{SERVICE}/Search")
 
 
 def decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Weaviate, one node, 1.27 to 1.35."""
+"""Weaviate, 1.27 to 1.35: one node, or a cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from anncestry.engines.base import (
     check_hnsw,
     check_newer,
     check_search,
-    check_single_native,
+    check_topology,
     check_version,
     components,
     lazy,
     refuse_unknown,
 )
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS, MEMORY_MIN_MIB
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "encode",
     "exact_filters",
     "fairness",
+    "limited",
     "load",
     "open",
     "probe",
@@ -72,7 +73,8 @@ _FILTER_STRATEGIES = ("sweeping", "acorn")
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
     check_version("weaviate", system, _OLDEST, _BELOW)
-    check_single_native("weaviate", topology)
+    check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
+    _check_cluster(topology)
     check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
     settings = system.get("settings") or {}
     refuse_unknown("settings of weaviate", settings, CLASS_SETTINGS)
@@ -81,6 +83,21 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
         check_search("weaviate", workload, largest_k=10_000, sdk=True)
+
+
+def _check_cluster(topology: Spec) -> None:
+    nodes, shards, replicas = topology["nodes"], topology["shards"], topology["replicas"]
+    if replicas > nodes:
+        raise ConfigError(f"topology: {replicas} replicas need as many nodes, there are {nodes}")
+    if nodes > 1 and shards * replicas < nodes:
+        raise ConfigError(f"topology: {shards} shards with {replicas} replicas leave some of {nodes} nodes empty")
+    if nodes == 2:
+        raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
+
+
+def limited(system: Spec, topology: Spec) -> int:
+    """Every node has the limits."""
+    return int(topology["nodes"])
 
 
 def check_upgrade(system: Spec, older: Spec) -> None:
@@ -113,32 +130,55 @@ def data_components(data_dir: Path) -> list[Component]:
     return components(
         data_dir,
         [
-            ("objects", True, [f"{shard}/lsm/objects"]),
-            ("inverted_index", True, [f"{shard}/lsm/property_*"]),
-            ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d"]),
-            ("raft", False, ["data/raft"]),
-            ("logs", False, ["logs"]),
+            (name, net, [*patterns, *(f"node*/{pattern}" for pattern in patterns)])
+            for name, net, patterns in (
+                ("objects", True, [f"{shard}/lsm/objects"]),
+                ("inverted_index", True, [f"{shard}/lsm/property_*"]),
+                ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d"]),
+                ("raft", False, ["data/raft"]),
+                ("logs", False, ["logs"]),
+                ("config", False, ["ports.json"]),
+            )
         ],
     )
 
 
-def fairness(system: Spec, index: Spec) -> dict[str, str]:
+def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     """How Weaviate is treated."""
     settings = system.get("settings") or {}
+    shards, replicas = topology["shards"], topology["replicas"]
+    told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
+    asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
     return {
         "query protocol": "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties",
         "insert protocol": "gRPC BatchObjects, one connection, the next batch after the acknowledgement",
         "HNSW": f"maxConnections={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}",
-        "ef applies to": "the shard's one index; a setting of the collection, changed between runs",
-        "segments": "one shard with one graph, built while rows are inserted (synchronous indexing)",
+        "ef applies to": "the graph of each shard; a setting of the collection, changed between runs",
+        "segments": f"{_count(shards, 'shard')}, each one graph, built while rows are inserted (synchronous indexing)",
+        "clients ask": (
+            "each another node in turn" if topology.get("entry") == "all" else "the first node, which asks the others"
+        )
+        if topology["nodes"] > 1
+        else "the one node",
         "filters": (
             f"inverted index (category) and range index (price) first; below flatSearchCutoff="
             f"{settings.get('flatSearchCutoff', 'default 40000')} matches an exact scan, above it HNSW with "
             f"filterStrategy={settings.get('filterStrategy', 'default')}"
         ),
-        "consistency": "one replica: there is nothing to wait for",
+        "consistency": "one replica: there is nothing to wait for"
+        if replicas == 1
+        else f"{replicas} replicas, {asked}",
         "durability": "inserts are acknowledged after the write-ahead log was written, without an fsync each",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
-        "set by anncestry": "paths, ports, loopback address, log level; index and vectors loaded before it is ready",
-        "left at defaults": "caches, compaction, GOMEMLIMIT, concurrency, timeouts of raft",
+        "set by anncestry": (
+            f"paths, ports, addresses, {told}log level; index and vectors loaded before it is ready"
+            + ("; RAFT timeouts of a local network" if topology["nodes"] > 1 else "")
+        ),
+        "left at defaults": "caches, compaction, concurrency"
+        + ("" if told else ", GOMEMLIMIT")
+        + ("" if topology["nodes"] > 1 else ", timeouts of raft"),
     }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
 from anncestry.engines.weaviate.proto import batch_pb2
-from anncestry.engines.weaviate.serve import as_weaviate, await_searchable, channel, index_state
+from anncestry.engines.weaviate.serve import (
+    as_weaviate,
+    await_placed,
+    await_replicated,
+    await_searchable,
+    channel,
+    index_state,
+)
 from anncestry.engines.weaviate.settings import COLLECTION, METRICS
-from anncestry.engines.weaviate.wire import uuid_of
+from anncestry.engines.weaviate.wire import consistency_level, uuid_of
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
 
@@ -21,8 +28,8 @@ _BATCH_TIMEOUT_S = 300.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
 
 
-def class_definition(settings: Spec, index: Spec, metric: str) -> dict[str, Any]:
-    """The collection: one shard, one replica, metadata indexed for the filters that workloads use."""
+def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec) -> dict[str, Any]:
+    """The collection, sharded and replicated as declared; metadata indexed for the filters that workloads use."""
     return {
         "class": COLLECTION,
         "vectorizer": "none",
@@ -38,8 +45,8 @@ def class_definition(settings: Spec, index: Spec, metric: str) -> dict[str, Any]
             {"name": "price", "dataType": ["number"], "indexFilterable": True, "indexRangeFilters": True},
             {"name": "region", "dataType": ["int"], "indexFilterable": True, "indexRangeFilters": True},
         ],
-        "shardingConfig": {"desiredCount": 1},
-        "replicationConfig": {"factor": 1},
+        "shardingConfig": {"desiredCount": topology["shards"]},
+        "replicationConfig": {"factor": topology["replicas"]},
     }
 
 
@@ -49,9 +56,10 @@ def batch_request(
     category: NDArray[np.uint8],
     price: NDArray[np.float32],
     region: NDArray[np.uint8],
+    consistency: str | None = None,
 ) -> Any:
     """The insertion of rows `first`, `first` + 1, …: (m, d) vectors as bytes and (m,) metadata."""
-    request = batch_pb2.BatchObjectsRequest()
+    request = batch_pb2.BatchObjectsRequest(consistency_level=consistency_level(consistency))
     columns = zip(category.tolist(), price.tolist(), region.tolist(), strict=True)
     rows = zip(base.astype("<f4", copy=False), columns, strict=True)
     for row, (vector, values) in enumerate(rows, start=first):
@@ -66,7 +74,11 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
     """
     weaviate = as_weaviate(server)
-    weaviate.rest.call("POST", "/v1/schema", class_definition(weaviate.settings, index, vectors.metric))
+    weaviate.rest.call(
+        "POST",
+        "/v1/schema",
+        class_definition(weaviate.settings, index, vectors.metric, weaviate.topology),
+    )
     rows = len(vectors.base)
     result = LoadResult()
     with channel(weaviate) as connection:
@@ -79,7 +91,12 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             for first in range(0, rows, load["batch_rows"]):
                 part = slice(first, min(first + load["batch_rows"], rows))
                 request = batch_request(
-                    first, vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part]
+                    first,
+                    vectors.base[part],
+                    vectors.category[part],
+                    vectors.price[part],
+                    vectors.region[part],
+                    weaviate.topology.get("consistency"),
                 )
                 try:
                     reply = insert(request, timeout=_BATCH_TIMEOUT_S)
@@ -91,7 +108,9 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
                 result.acknowledge(part.stop - first, len(refused), next(iter(refused.values()), None))
                 progress.at(part.stop)
     with result.phase("index"):
+        await_placed(weaviate)
         wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _INDEX_TIMEOUT_S)
+        await_replicated(weaviate, rows)
     with result.phase("ready"):
         await_searchable(weaviate)
     return result

@@ -49,6 +49,10 @@ class Rest:
         """The collection's effective definition."""
         return dict(self.call("GET", f"/v1/schema/{COLLECTION}"))
 
+    def membership(self) -> list[dict[str, Any]]:
+        """The cluster's nodes as this one sees them: name, status. One that died vanishes from the list."""
+        return list(self.call("GET", "/v1/nodes", timeout_s=60.0)["nodes"])  # it may hang where a node just died
+
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes with the collection's shards."""
         return list(self.call("GET", f"/v1/nodes/{COLLECTION}?output=verbose")["nodes"])

@@ -1,7 +1,8 @@
-"""Start, ask, stop a Weaviate of one node."""
+"""Start, ask, stop a Weaviate: one node, or a cluster of several."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,95 +10,177 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from anncestry.engines.base import Probe, Server, Spec, wait_for
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST, NativeServer, start_native
+from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
+from anncestry.engines.group import GroupServer
+from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, DEFAULT_CUTOFF, METRICS
-from anncestry.engines.weaviate.wire import METHOD, search_request, where
+from anncestry.engines.weaviate.wire import METHOD, search_request, uuid_of, where
 from anncestry.errors import ServerError
-from anncestry.runtimes.native import Ending, NativeProcess, clean_environment
+from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes.base import Group, Limits, Member, Runner
+from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.native import await_listening, clean_environment
 
 _OPEN_TIMEOUT_S = 600.0
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
+_JOIN_TIMEOUT_S = 30.0
+_APPLY_TIMEOUT_S = 10.0
+_REPLICATE_TIMEOUT_S = 120.0
+_REPLICA_SAMPLE = 20
+_GO_MEMORY_SHARE = 0.9
+"""Of a memory limit, what Go's runtime may take before it collects at once; the rest is mapped files and stacks."""
 _QUANTIZERS = ("pq", "bq", "sq", "rq")
 _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must follow gossip
 
 
-class WeaviateServer(NativeServer):
-    """One Weaviate process, with the settings that its collection gets."""
+class WeaviateServer(GroupServer):
+    """The nodes of a Weaviate, with the settings that its collection gets."""
 
-    def __init__(self, process: NativeProcess, ports: Mapping[str, int], settings: Spec) -> None:
-        super().__init__(process, ports)
+    def __init__(self, group: Group, settings: Spec, topology: Spec) -> None:
+        super().__init__(group, topology)
         self.settings = settings
-        self.rest = Rest(HOST, ports["http"])
+        self.rest = rest_of(next(iter(group)))
 
     @property
     def endpoint(self) -> str:
-        """host:port of its gRPC interface."""
-        return f"{HOST}:{self.ports['grpc']}"
+        """host:port of the first node's gRPC interface."""
+        return self.endpoints[0]
 
-    def stop(self) -> Ending:
-        """SIGTERM, so that it writes out what it has; SIGKILL only if it doesn't end within a minute."""
-        return self.process.stop(_TERM_WAIT_S)
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of the gRPC interface of every node: each coordinates what it is asked."""
+        return [member.addresses["grpc"] for member in self.group]
+
+    def missed(self) -> list[str]:
+        """Members that another member misses or calls unhealthy: each is asked, as one may know less than another."""
+        names = [member.name for member in self.group]
+        if len(names) == 1:
+            return []
+        seen = [
+            {node["name"] for node in rest_of(member).membership() if node["status"] == "HEALTHY"}
+            for member in self.group
+        ]
+        return [name for name in names if not all(name in healthy for healthy in seen)]
+
+    def check_members(self) -> None:
+        """ServerError for a node that is gone, or that the others miss: they may answer without its shards."""
+        self.check_alive()
+        missed = self.missed()
+        if missed:
+            self.check_alive()
+            raise ServerError(f"weaviate: {', '.join(missed)} not a healthy member of the cluster for every other")
 
 
-def environment(data_dir: Path, ports: Mapping[str, int]) -> dict[str, str]:
-    """The variables that configure a node of its own on loopback."""
-    return clean_environment(
-        {
-            "PERSISTENCE_DATA_PATH": str(data_dir / "data"),
-            "AUTHENTICATION_ANONYMOUS_ACCESS_ENABLED": "true",
-            "DEFAULT_VECTORIZER_MODULE": "none",
-            "DISABLE_TELEMETRY": "true",
-            "GO_PROFILING_DISABLE": "true",  # it would listen on port 6060, on all interfaces
-            "LOG_LEVEL": "warning",
-            # The same name on every start: raft and shards belong to a name, addresses may change.
-            "CLUSTER_HOSTNAME": "node1",
-            "CLUSTER_ADVERTISE_ADDR": HOST,
-            "CLUSTER_IN_LOCALHOST": "true",
-            "CLUSTER_GOSSIP_BIND_PORT": str(ports["gossip"]),
-            "CLUSTER_DATA_BIND_PORT": str(ports["data"]),
-            "RAFT_PORT": str(ports["raft"]),
-            "RAFT_INTERNAL_RPC_PORT": str(ports["raft_rpc"]),
-            "RAFT_JOIN": f"node1:{ports['raft']}",
-            "RAFT_BOOTSTRAP_EXPECT": "1",
-            "GRPC_PORT": str(ports["grpc"]),
-            # Ready means loaded: otherwise the first query pays for reading the index.
-            "DISABLE_LAZY_LOAD_SHARDS": "true",
-            "HNSW_STARTUP_WAIT_FOR_VECTOR_CACHE": "true",
-        }
-    )
+def node_dir(data_dir: Path, node: str, nodes: int) -> Path:
+    """The folder of a node: the data folder itself for a node of its own, one below it in a cluster."""
+    return data_dir if nodes == 1 else data_dir / node
+
+
+def environment(
+    node: str, ports: Mapping[str, Mapping[str, int]], hosts: Mapping[str, str], folder: Path, limits: Limits
+) -> dict[str, str]:
+    """The variables that configure `node`, one of those in `ports` (node → interface → port) and `hosts`.
+
+    The first node bootstraps, the others join it. The runtime of Go hears of the limits: it would otherwise collect
+    garbage and start threads for the whole machine.
+    """
+    own, first = ports[node], next(iter(ports))
+    variables = {
+        "PERSISTENCE_DATA_PATH": str(folder / "data"),
+        "AUTHENTICATION_ANONYMOUS_ACCESS_ENABLED": "true",
+        "DEFAULT_VECTORIZER_MODULE": "none",
+        "DISABLE_TELEMETRY": "true",
+        "GO_PROFILING_DISABLE": "true",  # it would listen on port 6060, on all interfaces
+        "LOG_LEVEL": "warning",
+        # The same name on every start: raft and shards belong to a name, addresses may change.
+        "CLUSTER_HOSTNAME": node,
+        "CLUSTER_ADVERTISE_ADDR": hosts[node],
+        "CLUSTER_IN_LOCALHOST": str(len({*hosts.values(), HOST}) == 1).lower(),
+        "CLUSTER_GOSSIP_BIND_PORT": str(own["gossip"]),
+        "CLUSTER_DATA_BIND_PORT": str(own["data"]),
+        "RAFT_PORT": str(own["raft"]),
+        "RAFT_INTERNAL_RPC_PORT": str(own["raft_rpc"]),
+        "RAFT_JOIN": ",".join(f"{name}:{other['raft']}" for name, other in ports.items()),
+        "RAFT_BOOTSTRAP_EXPECT": str(len(ports)),
+        "GRPC_PORT": str(own["grpc"]),
+        # Ready means loaded: otherwise the first query pays for reading the index.
+        "DISABLE_LAZY_LOAD_SHARDS": "true",
+        "HNSW_STARTUP_WAIT_FOR_VECTOR_CACHE": "true",
+    }
+    if len(ports) > 1:
+        variables["CLUSTER_ADVERTISE_PORT"] = str(own["gossip"])
+        variables["RAFT_TIMEOUTS_MULTIPLIER"] = "1"  # its timeouts are those of a wide area network
+    if node != first:
+        variables["CLUSTER_JOIN"] = f"{hosts[first]}:{ports[first]['gossip']}"
+    if limits.memory_mib is not None:
+        variables["GOMEMLIMIT"] = f"{int(limits.memory_mib * _GO_MEMORY_SHARE)}MiB"
+    if limits.cpus is not None:
+        variables["GOMAXPROCS"] = str(math.ceil(limits.cpus))
+    return clean_environment(variables)
 
 
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> WeaviateServer:
-    """Start on `data_dir`; returns when it is ready and its gRPC port takes connections."""
+    """Start all nodes on `data_dir`; returns when each is ready, knows the others, and takes gRPC connections.
+
+    On the ports of the last start where they are free: the nodes of a cluster remember each other's.
+    """
     binary, data_dir = artifact_dir.resolve() / "weaviate-server", data_dir.resolve()
-    (data_dir / "data").mkdir(parents=True, exist_ok=True)
+    nodes = [f"node{number + 1}" for number in range(topology["nodes"])]
+    limits = Limits.of(topology)
+    kept = data_dir / "ports.json"
 
-    def launch(ports: Mapping[str, int]) -> WeaviateServer:
-        process = NativeProcess.start(
-            f"weaviate {system['version']}",
-            [binary, "--scheme", "http", "--host", HOST, "--port", str(ports["http"])],
-            environment(data_dir, ports),
-            cwd=data_dir,
-            log_path=data_dir / "logs" / "server.log",
-        )
-        return WeaviateServer(process, ports, system.get("settings") or {})
+    def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> WeaviateServer:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        ports = {node: {name: numbers[f"{node}.{name}"] for name in _PORTS} for node in nodes}
+        hosts = {node: runner.host(node) for node in nodes}
+        write_json(kept, {"first_port": min(numbers.values())})
+        for node in nodes:
+            folder = node_dir(data_dir, node, len(nodes))
+            (folder / "data").mkdir(parents=True, exist_ok=True)
+            process = runner.start(
+                node,
+                f"weaviate {system['version']}" + (f" {node}" if len(nodes) > 1 else ""),
+                [binary, "--scheme", "http", "--host", runner.listen, "--port", str(ports[node]["http"])],
+                environment(node, ports, hosts, folder, limits),
+                folder,
+                folder / "logs" / "server.log",
+                limits,
+                list(ports[node].values()),
+            )
+            addresses = {interface: runner.reached(node, port) for interface, port in ports[node].items()}
+            group.add(Member(node, "node", process, addresses, _TERM_WAIT_S))
+            if node == nodes[0] and len(nodes) > 1:
+                # A join of nobody is fatal. (Its REST interface answers only when all nodes are there.)
+                await_listening(process, addresses["gossip"], _JOIN_TIMEOUT_S)
+        return WeaviateServer(group, system.get("settings") or {}, topology)
 
-    return start_native(launch, _ready, _PORTS, first_port)
+    def runner_of() -> Runner:
+        return runner_for(topology, [artifact_dir])
+
+    names = [f"{node}.{name}" for node in nodes for name in _PORTS]
+    kept_first_port = read_json(kept)["first_port"] if kept.exists() else None
+    return start_native(f"weaviate {system['version']}", launch, _ready, names, first_port, kept_first_port, runner_of)
 
 
 def _ready(server: WeaviateServer) -> bool | None:
-    if server.rest.status("/v1/.well-known/ready") != 200:
-        return None
-    with channel(server) as connection:
-        try:
-            grpc.channel_ready_future(connection).result(timeout=1.0)
-        except grpc.FutureTimeoutError:
+    for member in server.group:
+        if rest_of(member).status("/v1/.well-known/ready") != 200:
             return None
-    return True
+        with grpc.insecure_channel(member.addresses["grpc"], options=CHANNEL_OPTIONS) as connection:
+            try:
+                grpc.channel_ready_future(connection).result(timeout=1.0)
+            except grpc.FutureTimeoutError:
+                return None
+    return not server.missed() or None
+
+
+def rest_of(member: Member) -> Rest:
+    """The REST interface of a node."""
+    host, _, port = member.addresses["http"].rpartition(":")
+    return Rest(host, int(port))
 
 
 def as_weaviate(server: Server) -> WeaviateServer:
@@ -113,9 +196,14 @@ def channel(server: WeaviateServer) -> grpc.Channel:
 
 
 def open(server: Server, index: Spec) -> float:
-    """Wait until a search succeeds; returns seconds. (The start itself has loaded index and vectors.)"""
+    """Wait until every node's shards are there and a search succeeds; returns seconds.
+
+    (The start itself has loaded index and vectors.)
+    """
     started_ns = time.perf_counter_ns()
-    await_searchable(as_weaviate(server))
+    weaviate = as_weaviate(server)
+    await_placed(weaviate)
+    await_searchable(weaviate)
     return (time.perf_counter_ns() - started_ns) / 1e9
 
 
@@ -140,24 +228,85 @@ def await_searchable(server: WeaviateServer) -> None:
         wait_for("weaviate: a first search", found, server, _OPEN_TIMEOUT_S, patient=True)
 
 
+def placement(server: WeaviateServer) -> list[Placed]:
+    """Which shard lies on which node. The objects that a node counts lag behind: what it holds in memory is missing."""
+    return [
+        Placed(node["name"], shard["name"], shard["objectCount"])
+        for node in server.rest.nodes()
+        for shard in node.get("shards") or []
+    ]
+
+
+def await_placed(server: WeaviateServer) -> None:
+    """Wait until the cluster knows as many shards on its nodes as the topology declares."""
+    wanted = server.topology["shards"] * server.topology["replicas"]
+    wait_for(
+        f"weaviate: {wanted} shards on their nodes",
+        lambda: len(placement(server)) >= wanted or None,
+        server,
+        _OPEN_TIMEOUT_S,
+        patient=True,
+    )
+
+
+def await_replicated(server: WeaviateServer, rows: int) -> None:
+    """Wait until each of some rows, the last among them, lies on as many nodes as there are replicas.
+
+    Writes are acknowledged by a part of the replicas, counts of objects lag behind, and what a node is asked it asks
+    others: so each node is asked for its own copy, by the interface that nodes use among themselves.
+    """
+    replicas = server.topology["replicas"]
+    if len(server.group) == 1 or not all("data" in member.addresses for member in server.group):
+        return
+    holders = [(server.group[part.node], part.shard) for part in placement(server)]
+    sample = sorted({round(at * (rows - 1) / _REPLICA_SAMPLE) for at in range(_REPLICA_SAMPLE + 1)})
+
+    def copies(row: int) -> int:
+        return sum(holds(member, shard, uuid_of(row)) for member, shard in holders)
+
+    for row in sample:
+        wait_for(
+            f"weaviate: row {row} on {replicas} nodes",
+            lambda row=row: copies(row) >= replicas or None,  # type: ignore[misc]
+            server,
+            _REPLICATE_TIMEOUT_S,
+            patient=True,
+        )
+
+
+def holds(member: Member, shard: str, object_id: str) -> bool:
+    """Whether a node itself has the object in its copy of the shard."""
+    path = f"/replicas/indices/{COLLECTION}/shards/{shard}/objects/{object_id}"
+    host, _, port = member.addresses["data"].rpartition(":")
+    return Rest(host, int(port)).call("GET", path, timeout_s=10.0)["Object"] is not None
+
+
 def apply(server: Server, ef_search: int) -> None:
     """Set ef of the collection; ServerError if it then says otherwise."""
-    rest = as_weaviate(server).rest
-    definition = rest.collection()
-    definition["vectorIndexConfig"]["ef"] = ef_search
-    rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
-    effective = rest.collection()["vectorIndexConfig"]["ef"]
-    if effective != ef_search:
-        raise ServerError(f"weaviate: ef is {effective} after it was set to {ef_search}")
+    _set(as_weaviate(server), "ef", ef_search)
 
 
 def exact_filters(server: Server, on: bool) -> None:
     """Scan below any number of matches, or below the cut-off that the system sets (else Weaviate's default)."""
     weaviate = as_weaviate(server)
-    definition = weaviate.rest.collection()
     asked = weaviate.settings.get("flatSearchCutoff", DEFAULT_CUTOFF)
-    definition["vectorIndexConfig"]["flatSearchCutoff"] = max(asked, DEFAULT_CUTOFF) if on else asked
-    weaviate.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
+    _set(weaviate, "flatSearchCutoff", max(asked, DEFAULT_CUTOFF) if on else asked)
+
+
+def _set(server: WeaviateServer, name: str, value: int) -> None:
+    """Change the collection's vector index config, and wait until every node says so: each has a copy of the schema,
+    which follows that of the leader."""
+    definition = server.rest.collection()
+    definition["vectorIndexConfig"][name] = value
+    server.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
+    for member in server.group:
+        own = rest_of(member)
+        wait_for(
+            f"weaviate: {name} {value} on {member.name}",
+            lambda own=own: own.collection()["vectorIndexConfig"][name] == value or None,  # type: ignore[misc]
+            server,
+            _APPLY_TIMEOUT_S,
+        )
 
 
 def index_state(server: WeaviateServer) -> tuple[bool, str]:
@@ -175,7 +324,11 @@ def probe(server: Server) -> Probe:
     rest = weaviate.rest
     definition = rest.collection()
     vectors = definition["vectorIndexConfig"]
-    nodes = rest.nodes()
+    placed = placement(weaviate)
+    holders: dict[str, set[str]] = {}
+    for part in placed:
+        holders.setdefault(part.shard, set()).add(part.node)
+    healthy = {node["name"] for node in rest.membership() if node["status"] == "HEALTHY"}
     complete, detail = index_state(weaviate)
     return Probe(
         version=str(rest.call("GET", "/v1/meta")["version"]),
@@ -189,11 +342,14 @@ def probe(server: Server) -> Probe:
             "ef_construction": vectors["efConstruction"],
             "ef_search": vectors["ef"],
             **{name: vectors[name] for name in CLASS_SETTINGS if name in vectors},
+            "shards": definition["shardingConfig"]["actualCount"],
+            "replication_factor": definition["replicationConfig"]["factor"],
             "quantizer": next((name for name in _QUANTIZERS if vectors.get(name, {}).get("enabled")), None),
         },
-        nodes=len([node for node in nodes if node["status"] == "HEALTHY"]),
-        shards=definition["shardingConfig"]["actualCount"],
-        replicas=definition["replicationConfig"]["factor"],
+        nodes=len(healthy - set(weaviate.missed())),
+        shards=len(holders),
+        replicas=min((len(nodes) for nodes in holders.values()), default=0),
+        placement=tuple(placed),
     )
 
 

@@ -7,5 +7,7 @@ METRICS = {"l2": "l2-squared", "cosine": "dot"}
 """Vectors come normalised for cosine, so that the inner product is the cosine."""
 CLASS_SETTINGS = ("flatSearchCutoff", "filterStrategy", "vectorCacheMaxObjects", "cleanupIntervalSeconds")
 """What of the vectorIndexConfig a system may set."""
+MEMORY_MIN_MIB = 128
+"""Of a node: below, it dies while it starts or at its first batch."""
 DEFAULT_CUTOFF = 40_000
 """flatSearchCutoff of a collection that sets none."""

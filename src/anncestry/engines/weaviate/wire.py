@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError as ProtobufError  # type: ignore
 from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
+from anncestry.engines.group import as_group
 from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
 from anncestry.engines.weaviate.settings import COLLECTION
 
@@ -57,13 +58,21 @@ def where(filter: Spec) -> str:
     return terms[0] if len(terms) == 1 else f"{{operator:And,operands:[{','.join(terms)}]}}"
 
 
-def search_request(query: NDArray[np.float32], k: int, where: base_pb2.Filters | None) -> Any:
+def consistency_level(consistency: str | None) -> Any:
+    """A topology's consistency as Weaviate's: how many replicas must agree. None: not said, its default applies."""
+    return None if consistency is None else base_pb2.ConsistencyLevel.Value(f"CONSISTENCY_LEVEL_{consistency.upper()}")
+
+
+def search_request(
+    query: NDArray[np.float32], k: int, where: base_pb2.Filters | None, consistency: str | None = None
+) -> Any:
     """One search for one (d,) query. Nothing is fetched but ids and distances."""
     return search_get_pb2.SearchRequest(
         collection=COLLECTION,
         limit=k,
         near_vector=base_search_pb2.NearVector(vector_bytes=query.astype("<f4", copy=False).tobytes()),
         filters=where,
+        consistency_level=consistency_level(consistency),
         metadata=search_get_pb2.MetadataRequest(uuid=True, distance=True),
         properties=search_get_pb2.PropertiesRequest(),
         uses_123_api=True,
@@ -75,12 +84,13 @@ def search_request(query: NDArray[np.float32], k: int, where: base_pb2.Filters |
 def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
     """The SearchRequest of each of the (n, d) queries. ef is a setting of the collection: see `apply`."""
     where = None if filter is None else filters(filter)
-    return [search_request(query, k, where).SerializeToString() for query in queries]
+    consistency = server.topology.get("consistency")
+    return [search_request(query, k, where, consistency).SerializeToString() for query in queries]
 
 
-def transport(server: Server) -> dict[str, str]:
+def transport(server: Server) -> dict[str, Any]:
     """gRPC unary."""
-    return {"kind": "grpc", "target": server.endpoint, "method": METHOD}
+    return as_group(server).grpc_transport(METHOD)
 
 
 def decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

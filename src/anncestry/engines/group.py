@@ -1,0 +1,69 @@
+"""A system as a group of members: what its servers have in common, whichever runtime started them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anncestry.runtimes.base import Ending, Group
+
+
+class GroupServer:
+    """The part of `Server` that needs no knowledge of the system. The first member is the one that is asked."""
+
+    def __init__(self, group: Group, topology: Mapping[str, Any]) -> None:
+        self.group = group
+        self.topology = topology
+        self.start_s = 0.0
+
+    def pids(self) -> list[int]:
+        """Main processes of all members."""
+        return self.group.pids()
+
+    def alive(self) -> bool:
+        """Whether all members run."""
+        return self.group.alive()
+
+    def check_alive(self) -> None:
+        """ServerError with the end of its log for the first member that doesn't."""
+        self.group.check_alive()
+
+    def check_members(self) -> None:
+        """ServerError also if the system itself misses a member. (One that is alone can't.)"""
+        self.group.check_alive()
+
+    def members(self) -> dict[str, dict[str, Any]]:
+        """Role, limits and use of each member, by name."""
+        return self.group.facts()
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        """Running totals that members keep, by name: "searches" answered, where the system counts them."""
+        return {}
+
+    @property
+    def endpoint(self) -> str:
+        """host:port of the interface that queries use."""
+        raise NotImplementedError
+
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of every interface that queries may use, that of `endpoint` first."""
+        return [self.endpoint]
+
+    def stop(self) -> Ending:
+        """Stop all members."""
+        return self.group.stop()
+
+    def grpc_transport(self, method: str) -> dict[str, Any]:
+        """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
+        found: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
+        if self.topology.get("entry") == "all":
+            found["targets"] = self.endpoints
+        return found
+
+
+def as_group(server: object) -> GroupServer:
+    """The server as what it must be."""
+    if not isinstance(server, GroupServer):
+        raise TypeError(f"not a server of members: {server!r}")
+    return server

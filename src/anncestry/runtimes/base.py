@@ -1,0 +1,248 @@
+"""A server is a group of members. A runtime (processes here, containers there) starts each of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+from anncestry.errors import ServerError
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a member ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
+
+    `returncode` is negative for a process ended by that signal, as in `subprocess`. `clean` is false for one that was
+    asked to end (SIGTERM) and had to be killed: what it had not written by then is lost.
+    """
+
+    signal: str | None
+    returncode: int
+    seconds: float
+    clean: bool = True
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a member may use at most; None is no limit. `cpus` are cores' worth of time, `memory_mib` a hard limit."""
+
+    cpus: float | None = None
+    memory_mib: int | None = None
+
+    @classmethod
+    def of(cls, topology: Mapping[str, Any]) -> Limits:
+        """Those of a topology, for each of its nodes."""
+        asked = topology.get("limits") or {}
+        return cls(asked.get("cpus"), asked.get("memory_mib"))
+
+
+NO_LIMITS = Limits()
+
+
+class Handle(Protocol):
+    """What a runtime started: a process with its children, a container."""
+
+    @property
+    def name(self) -> str:
+        """For people: what it is, its version, its place in the group."""
+
+    def pids(self) -> list[int]:
+        """Its main processes, as this machine numbers them; empty where they are not to be seen."""
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    def check_alive(self) -> None:
+        """ServerError, which names it, with the end of its log, if it doesn't."""
+
+    def log_tail(self, n: int = 15) -> str:
+        """The last `n` lines that it wrote."""
+
+    def limits(self) -> dict[str, Any]:
+        """Each limit that was asked (cpus, memory_mib): {"asked": …, "by": how it is enforced, or None if it isn't}."""
+
+    def usage(self) -> dict[str, Any]:
+        """What the runtime accounts for it, read now: memory charged, anonymous and cached apart (MiB), kills by the
+        memory limit, CPU seconds, seconds throttled. Empty where nobody accounts."""
+
+    def facts(self) -> dict[str, Any]:
+        """What else of it belongs into a record: image, network path. Empty for a process."""
+
+    def stop(self, term_wait_s: float) -> Ending:
+        """Ask it to end, wait so long, end it; nothing of it is left on return. Safe to call again."""
+
+    # Faults: what a system has to live with. UserError where a runtime can't do one.
+
+    def pause(self) -> None:
+        """Freeze it; its connections stay open and hang."""
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+
+    def kill(self) -> None:
+        """End it without a chance to tidy up."""
+
+    def restart(self) -> None:
+        """Start it again after `kill`, at its address and on its data."""
+
+    def cut_off(self) -> None:
+        """Partition it: what it sends or is sent is lost, no connection is refused."""
+
+    def reconnect(self) -> None:
+        """Mend the partition."""
+
+
+class Runner(Protocol):
+    """A runtime that is about to start the members of one server."""
+
+    @property
+    def listen(self) -> str:
+        """The address that members listen on."""
+
+    def host(self, member: str) -> str:
+        """The address by which the members reach this one; known before it starts."""
+
+    def reached(self, member: str, port: int) -> str:
+        """host:port by which the clients here reach a port of it."""
+
+    def start(
+        self,
+        member: str,
+        title: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits,
+        ports: Sequence[int],
+    ) -> Handle:
+        """Start `argv` (its program first, by its path in an artifact of this machine) with exactly `env` in `cwd`.
+
+        `title` is its name in messages, `ports` are those that clients may use; its output goes to `log_path`.
+        """
+
+    def close(self) -> None:
+        """Give back what was taken for members that never started. Safe to call again."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One part of a server.
+
+    `role` says what it does (node, querynode, etcd …), `addresses` host:port of each interface as the clients here
+    reach it, `term_wait_s` how long it may take to end by itself before it is killed.
+    """
+
+    name: str
+    role: str
+    handle: Handle
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    term_wait_s: float = 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """For a record, read while it runs."""
+        return {
+            "role": self.role,
+            "alive": self.handle.alive(),
+            "limits": self.handle.limits(),
+            "usage": self.handle.usage(),
+            **self.handle.facts(),
+        }
+
+
+class Group:
+    """Members in the order in which they were started. They stop in reverse, those of one role next to each other at
+    once: a cluster's nodes one after the other would take minutes."""
+
+    def __init__(self) -> None:
+        self._members: list[Member] = []
+        self._ended: Ending | None = None
+        self.endings: dict[str, Ending] = {}
+
+    def add(self, member: Member) -> Member:
+        """Take a member that was just started: from now on it is stopped with the others. Returns it."""
+        if any(other.name == member.name for other in self._members):
+            raise ValueError(f"two members are called {member.name}")
+        self._members.append(member)
+        return member
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, name: str) -> Member:
+        for member in self._members:
+            if member.name == name:
+                return member
+        raise KeyError(name)
+
+    def role(self, role: str) -> list[Member]:
+        """The members of a role."""
+        return [member for member in self._members if member.role == role]
+
+    def pids(self) -> list[int]:
+        """Main processes of all members."""
+        return [pid for pids in self.pids_by_member().values() for pid in pids]
+
+    def pids_by_member(self) -> dict[str, list[int]]:
+        """Main processes by name of the member."""
+        return {member.name: member.handle.pids() for member in self._members}
+
+    def dead(self) -> list[str]:
+        """Names of the members that do not run."""
+        return [member.name for member in self._members if not member.handle.alive()]
+
+    def alive(self) -> bool:
+        """Whether all members run."""
+        return not self.dead()
+
+    def check_alive(self) -> None:
+        """ServerError that names the first dead member, with the end of its log."""
+        for member in self._members:
+            member.handle.check_alive()
+
+    def log_tail(self, n: int = 15) -> str:
+        """The last `n` lines of each member's log, under its name if there are several."""
+        tails = [(member.name, member.handle.log_tail(n)) for member in self._members]
+        if len(tails) == 1:
+            return tails[0][1]
+        return "\n".join(f"{name}: {line}" for name, tail in tails for line in tail.splitlines())
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """Facts of each member, by name."""
+        return {member.name: member.facts() for member in self._members}
+
+    def stop(self) -> Ending:
+        """Stop all; `endings` then says how each ended. Returns the whole: its time, and the hardest of the signals.
+
+        A member that can't be stopped does not keep the others from being stopped.
+        """
+        if self._ended is not None:
+            return self._ended
+        started = time.monotonic()
+        problems: list[BaseException] = []
+        for _, tier in groupby(reversed(self._members), key=lambda member: member.role):
+            members = list(tier)
+            with ThreadPoolExecutor(len(members)) as pool:
+                ends = [(m, pool.submit(m.handle.stop, m.term_wait_s)) for m in members]
+            for member, end in ends:
+                problem = end.exception()
+                if problem is None:
+                    self.endings[member.name] = end.result()
+                else:
+                    problems.append(problem)
+        if problems:
+            raise ServerError(f"stopping failed: {problems[0]}") from problems[0]
+        signals = {ending.signal for ending in self.endings.values()}
+        hardest = next((name for name in ("SIGKILL", "SIGTERM") if name in signals), None)
+        first = next((self.endings[m.name].returncode for m in self._members), 0)
+        clean = all(ending.clean for ending in self.endings.values())
+        self._ended = Ending(hardest, first, time.monotonic() - started, clean)
+        return self._ended

@@ -1,0 +1,506 @@
+"""Members as containers: one network a server, limits, what became of each, and nothing of it left afterwards.
+
+Everything made here carries labels: whose it is, and which process made it. What a killed run left behind is found by
+them, named, and removed only on request.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import platform
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import psutil
+from docker.errors import APIError, DockerException, NotFound
+from docker.models.containers import Container as EngineContainer
+from docker.models.networks import Network
+from docker.types import IPAMConfig, IPAMPool, LogConfig
+
+from anncestry.errors import ServerError, UserError
+from anncestry.runtimes import accounting
+from anncestry.runtimes.base import Ending, Limits
+from anncestry.runtimes.images import ROOT, ImageFacts, local_image
+
+LABEL = "anncestry.session"
+OWNER = "anncestry.owner"
+_TIMEOUT_S = 180.0
+_FIRST_HOST = 10  # of a network's addresses; the first few are the engine's own
+_OOM_SETTLE_S = 2.0
+_KILLED = 137
+_STATE_POLL_S = 0.05
+_MIB = 1 << 20
+_ENGINE_ERRORS = (DockerException, OSError)  # requests' own are OSErrors
+
+
+# The engine
+
+
+def where() -> str:
+    """The address of the engine that is asked: DOCKER_HOST, else the usual socket."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def connect() -> docker.DockerClient:
+    """A client of the container engine; UserError says what to do where none answers."""
+    try:
+        client = docker.from_env(timeout=_TIMEOUT_S)
+        client.ping()
+    except _ENGINE_ERRORS as error:
+        reason = _engine_reason(error)
+        raise UserError(
+            f"no container engine answers at {where()} ({reason}): start it or point DOCKER_HOST to one; where Docker "
+            "is installed but not started, `anncestry engine COMMAND …` runs a command beside an engine of its own"
+        ) from None
+    return client
+
+
+def _engine_reason(error: BaseException) -> str:
+    text = str(error)
+    for known in ("Permission denied", "No such file or directory", "Connection refused", "timed out"):
+        if known in text:
+            return {"Permission denied": "permission denied: is this user in the group docker?"}.get(known, known)
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _explanation(error: BaseException) -> str:
+    return str(getattr(error, "explanation", None) or error)
+
+
+# Whose a container is
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    except OSError:
+        return "unknown"
+
+
+def owner() -> str:
+    """This process, told apart from any other of any machine, ever."""
+    return f"{platform.node()}/{_boot()}/{os.getpid()}/{psutil.Process().create_time():.2f}"
+
+
+def _owner_alive(text: str) -> bool | None:
+    """Whether the process of an owner's label still runs; None if it is another machine's."""
+    node, boot, pid, created = (text.split("/") + [""] * 4)[:4]
+    if (node, boot) != (platform.node(), _boot()):
+        return False if node == platform.node() else None
+    try:
+        return abs(psutil.Process(int(pid)).create_time() - float(created)) < 0.02
+    except (psutil.Error, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class Remnant:
+    """A container or network of ours that an engine holds. `used`: its process runs (None: on another machine)."""
+
+    kind: str
+    name: str
+    id: str
+    session: str
+    owner: str
+    used: bool | None
+
+
+def remnants(client: docker.DockerClient) -> list[Remnant]:
+    """Everything that carries our labels, containers before networks."""
+    found: list[Remnant] = []
+    for container in client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True):
+        found.append(_remnant("container", container, container.labels))
+    for network in client.networks.list(filters={"label": LABEL}):
+        found.append(_remnant("network", network, network.attrs.get("Labels") or {}))
+    return found
+
+
+def _remnant(kind: str, thing: Any, labels: Mapping[str, str]) -> Remnant:
+    whose = labels.get(OWNER, "")
+    return Remnant(kind, str(thing.name), str(thing.id), labels[LABEL], whose, _owner_alive(whose))
+
+
+def remove(client: docker.DockerClient, remnant: Remnant) -> None:
+    """Remove what a run left behind; ServerError if the engine refuses."""
+    try:
+        if remnant.kind == "container":
+            client.containers.get(remnant.id).remove(force=True, v=True)
+        else:
+            client.networks.get(remnant.id).remove()
+    except NotFound:
+        pass
+    except APIError as error:
+        raise ServerError(f"{remnant.kind} {remnant.name} can't be removed: {_explanation(error)}") from None
+
+
+# One server's containers
+
+
+def pod_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Pod:
+    """A pod for members from these artifact folders, with an image of each.
+
+    Names what killed runs left behind, on standard error: it holds memory, and perhaps ports.
+    """
+    client = connect()
+    behind = [remnant.name for remnant in remnants(client) if remnant.used is False]
+    if behind:
+        print(
+            f"left behind by killed runs: {', '.join(behind)} (`anncestry containers --remove` removes them)",
+            file=sys.stderr,
+            flush=True,
+        )
+    folders = [folder.resolve() for folder in artifacts]
+    images = {folder: local_image(client, "artifact", folder) for folder in folders}
+    return Pod(client, images, publish=bool(topology.get("publish", False)))
+
+
+class Pod:
+    """A network, and the containers on it. Addresses are known before anything starts, and stay.
+
+    Clients on the engine's own machine reach a container at its address; elsewhere, or with `publish`, through ports
+    that the engine publishes on loopback, by a proxy that costs about 0.5 ms a request: a record says which.
+    """
+
+    listen = "0.0.0.0"
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        images: Mapping[Path, ImageFacts],
+        publish: bool = False,
+        session: str | None = None,
+    ) -> None:
+        self.client = client
+        self._images = dict(images)
+        self.session = session or secrets.token_hex(4)
+        self._labels = {LABEL: self.session, OWNER: owner()}
+        self._lock = threading.Lock()
+        self._running: list[Container] = []
+        self._addresses: dict[str, str] = {}
+        self.network = self._make_network()
+        bridge = Path("/sys/class/net") / f"br-{str(self.network.id)[:12]}"
+        self.publish = publish or not bridge.exists()
+
+    @property
+    def path(self) -> str:
+        """How requests travel from the clients here to the containers."""
+        return "a port that the engine publishes" if self.publish else "the container's address on the bridge"
+
+    def _make_network(self) -> Network:
+        """A bridge with a subnet of its own choosing of the engine's, but declared: only such a one gives addresses
+        that are asked for, and a member that was cut off and comes back must have the one it had."""
+        name = f"anncestry-{self.session}"
+        try:
+            probe = self.client.networks.create(name, driver="bridge", labels=self._labels)
+            try:
+                probe.reload()
+                subnet = probe.attrs["IPAM"]["Config"][0]["Subnet"]
+            finally:
+                probe.remove()
+            self.subnet = ipaddress.ip_network(subnet)
+            pool = IPAMPool(subnet=subnet)
+            return self.client.networks.create(
+                name, driver="bridge", labels=self._labels, ipam=IPAMConfig(pool_configs=[pool])
+            )
+        except APIError as error:
+            raise ServerError(f"network {name}: the engine can't make it: {_explanation(error)}") from None
+
+    def host(self, member: str) -> str:
+        """The member's address within the network."""
+        return self._addresses.setdefault(member, str(self.subnet[_FIRST_HOST + len(self._addresses)]))
+
+    def reached(self, member: str, port: int) -> str:
+        """The member's address, or a published port of the same number."""
+        return f"127.0.0.1:{port}" if self.publish else f"{self.host(member)}:{port}"
+
+    def start(
+        self,
+        member: str,
+        title: str,
+        argv: Sequence[str | Path],
+        env: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        limits: Limits,
+        ports: Sequence[int],
+    ) -> Container:
+        """Start it in a container, as this user, from the image of the artifact that its program belongs to.
+
+        `cwd` is bound to the same path inside as outside: the data lies where it lies for a native process, and what
+        configuration files say of paths holds in both.
+        """
+        folder = next(folder for folder in self._images if Path(argv[0]).is_relative_to(folder))
+        image = self._images[folder]
+
+        def inside(text: str | Path) -> str:
+            return str(text).replace(str(folder), ROOT)
+
+        name = f"anncestry-{self.session}-{member}"
+        bounds: dict[str, Any] = {}
+        if limits.cpus is not None:
+            bounds["nano_cpus"] = round(limits.cpus * 1e9)
+        if limits.memory_mib is not None:
+            bounds.update(mem_limit=limits.memory_mib * _MIB, memswap_limit=limits.memory_mib * _MIB)
+        endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
+        try:
+            container = self.client.containers.create(
+                image.id,
+                entrypoint=[inside(argv[0])],
+                command=[inside(argument) for argument in argv[1:]],
+                name=name,
+                hostname=member,
+                # What says who and where this user is on the host means nothing in there.
+                environment={name: inside(value) for name, value in env.items() if os.environ.get(name) != value},
+                working_dir=str(cwd),
+                user=f"{os.getuid()}:{os.getgid()}",
+                volumes={str(cwd): {"bind": str(cwd), "mode": "rw"}},
+                labels=self._labels,
+                network=str(self.network.name),
+                networking_config={str(self.network.name): endpoint},
+                ports={f"{port}/tcp": ("127.0.0.1", port) for port in ports} if self.publish else {},
+                # No health check of the engine's: it would run a program inside of what is measured, again and again.
+                healthcheck={"test": ["NONE"]},
+                log_config=LogConfig(type="json-file", config={"max-size": "64m"}),
+                **bounds,
+            )
+        except APIError as error:
+            if error.status_code == 409:
+                raise UserError(
+                    f"container name {name} is taken: `anncestry containers` lists what a killed run left behind"
+                ) from None
+            raise ServerError(f"{title}: the engine can't make its container: {_explanation(error)}") from None
+        made = Container(self, member, title, container, log_path, limits, image)
+        with self._lock:
+            self._running.append(made)
+        try:
+            container.start()
+            container.reload()
+        except APIError as error:
+            said = _explanation(error)
+            made.stop(0)
+            if "port is already allocated" in said or "address already in use" in said:
+                raise UserError(f"{title}: a port is in use: {said}") from None
+            raise ServerError(f"{title}: the engine can't start its container: {said}") from None
+        except BaseException:
+            made.stop(0)
+            raise
+        made.started()
+        return made
+
+    def _gone(self, container: Container) -> None:
+        with self._lock:
+            if container in self._running:
+                self._running.remove(container)
+            last = not self._running
+        if last:
+            self._remove_network()
+
+    def close(self) -> None:
+        """Stop what still runs, and remove the network."""
+        for container in list(self._running):
+            container.stop(0)
+        self._remove_network()
+
+    def _remove_network(self) -> None:
+        with suppress(NotFound):
+            self.network.remove()
+
+
+class Container:
+    """One container. Its output is written to `log_path` when it is stopped, and kept there."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        member: str,
+        title: str,
+        container: EngineContainer,
+        log_path: Path,
+        limits: Limits,
+        image: ImageFacts,
+    ) -> None:
+        self.name = title
+        self.member = member
+        self.image = image
+        self._pod, self._container, self._log_path, self._asked = pod, container, log_path, limits
+        self._process: psutil.Process | None = None
+        self._groups: accounting.ControlGroups | None = None
+        self._ending: Ending | None = None
+        self._last_words = ""
+
+    def started(self) -> None:
+        """Learn its main process, where this machine is the engine's: looking at it costs the engine nothing."""
+        pid = int(self._container.attrs["State"]["Pid"])
+        self._process, self._groups = None, None
+        try:
+            if pid and str(self._container.id) in Path(f"/proc/{pid}/cgroup").read_text():
+                self._process = psutil.Process(pid)
+                self._groups = accounting.of_process(pid)
+        except (OSError, psutil.Error):
+            pass
+
+    def pids(self) -> list[int]:
+        """Its main process, if it is one of this machine."""
+        return [self._process.pid] if self._process is not None else []
+
+    def alive(self) -> bool:
+        """Whether it runs (a paused one does)."""
+        if self._ending is not None:
+            return False
+        if self._process is not None:
+            try:
+                return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+            except psutil.Error:
+                return False
+        return str(self._state()["Status"]) in ("running", "paused", "restarting")
+
+    def check_alive(self) -> None:
+        """ServerError with what became of it and the end of its log if it is gone."""
+        if not self.alive():
+            raise ServerError(f"{self.name} (container {self._container.name}) {self._fate()}", self.log_tail())
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            self._container.reload()
+        except NotFound:
+            return {"Status": "removed"}
+        return dict(self._container.attrs["State"])
+
+    def _fate(self) -> str:
+        """How it ended. The engine learns of it a little later than the kernel."""
+        deadline = time.monotonic() + _OOM_SETTLE_S
+        state = self._state()
+        while time.monotonic() < deadline and (
+            state["Status"] == "running" or (state.get("ExitCode") == _KILLED and not state.get("OOMKilled"))
+        ):
+            time.sleep(_STATE_POLL_S)
+            state = self._state()
+        if state.get("OOMKilled"):
+            limit = self._effective()["memory_mib"]
+            return "was killed for lack of memory at " + (f"{limit} MiB" if limit else "all that the machine has")
+        if "ExitCode" not in state:
+            return "was removed by somebody else"
+        problem = f": {state['Error']}" if state.get("Error") else ""
+        return f"is not running any more (exit code {state['ExitCode']}{problem})"
+
+    def log_tail(self, n: int = 15) -> str:
+        """The last `n` lines that it wrote."""
+        if self._ending is not None:
+            return "\n".join(self._last_words.splitlines()[-n:])
+        try:
+            return str(self._container.logs(tail=n).decode(errors="replace")).rstrip("\n")
+        except _ENGINE_ERRORS:
+            return ""
+
+    def _effective(self) -> dict[str, float | int | None]:
+        host = self._container.attrs["HostConfig"]
+        return {
+            "cpus": host["NanoCpus"] / 1e9 if host.get("NanoCpus") else None,
+            "memory_mib": host["Memory"] // _MIB if host.get("Memory") else None,
+        }
+
+    def limits(self) -> dict[str, Any]:
+        """Each limit that was asked, as the engine says that it enforces it."""
+        effective = self._effective()
+        asked = {"cpus": self._asked.cpus, "memory_mib": self._asked.memory_mib}
+        return {
+            name: {
+                "asked": value,
+                "effective": effective[name],
+                "by": "container engine" if effective[name] == value else None,
+            }
+            for name, value in asked.items()
+            if value is not None
+        }
+
+    def usage(self) -> dict[str, Any]:
+        """What its control groups account for it, where they are this machine's."""
+        return {} if self._groups is None else dict(accounting.usage(self._groups))
+
+    def facts(self) -> dict[str, Any]:
+        """Image and network path, for a record."""
+        return {
+            "image": self.image.reference,
+            "image_id": self.image.id,
+            "layers": self.image.layers,
+            "host_files": self.image.host_files,
+            "reached_by": self._pod.path,
+        }
+
+    def stop(self, term_wait_s: float) -> Ending:
+        """SIGTERM, up to `term_wait_s` seconds of patience, then SIGKILL; removed on return, its output kept."""
+        if self._ending is not None:
+            return self._ending
+        started = time.monotonic()
+        sent: str | None = None
+        clean = True
+        code = -1
+        try:
+            state = self._state()
+            if state["Status"] == "paused":
+                self._container.unpause()
+                state = self._state()
+            if state["Status"] == "running" and term_wait_s > 0:
+                sent = "SIGTERM"
+                self._container.kill(signal="SIGTERM")
+                while self._state()["Status"] == "running" and time.monotonic() - started < term_wait_s:
+                    time.sleep(_STATE_POLL_S)
+            if self._state()["Status"] == "running":
+                clean = sent is None
+                sent = "SIGKILL"
+                self._container.kill()
+            if self._state()["Status"] not in ("removed", "created"):
+                code = int(self._container.wait(timeout=_TIMEOUT_S)["StatusCode"])
+            self._keep_log()
+        finally:
+            with suppress(NotFound):
+                self._container.remove(force=True, v=True)
+            # As for a process: negative where a signal ended it.
+            self._ending = Ending(sent, 128 - code if code > 128 else code, time.monotonic() - started, clean)
+            self._pod._gone(self)
+        return self._ending
+
+    def _keep_log(self) -> None:
+        self._last_words = self.log_tail(200)
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(NotFound), open(self._log_path, "ab") as file:
+            for part in self._container.logs(stream=True, follow=False):
+                file.write(part)
+
+    # Faults
+
+    def pause(self) -> None:
+        """Freeze all of its processes; connections to it stay open and hang."""
+        self._container.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._container.unpause()
+
+    def kill(self) -> None:
+        """SIGKILL; the container stays, so that it can be started again."""
+        self._container.kill()
+        self._container.wait(timeout=_TIMEOUT_S)
+
+    def restart(self) -> None:
+        """Start it again after `kill`, at its address and on its data."""
+        self._container.start()
+        self._container.reload()
+        self.started()
+
+    def cut_off(self) -> None:
+        """Take it off the network: what it sends or is sent is lost, no connection is refused."""
+        self._pod.network.disconnect(self._container)
+
+    def reconnect(self) -> None:
+        """Put it back, at the address that it had."""
+        self._pod.network.connect(self._container, ipv4_address=self._pod.host(self.member), aliases=[self.member])

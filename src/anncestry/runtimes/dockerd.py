@@ -1,0 +1,180 @@
+"""A container engine for the time of a command, where Docker is installed and none runs: fenced off from the host.
+
+It makes no firewall rule, no default bridge and no route, keeps its images in this user's cache, and is stopped, with
+everything that it started, when the command ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import docker
+import psutil
+
+from anncestry.errors import ServerError, UserError
+from anncestry.runtimes.docker import _ENGINE_ERRORS, where
+from anncestry.runtimes.native import log_tail
+
+PACKAGES = ("docker.io", "iptables")
+"""Debian's; the second only because dockerd looks for the program, even when told not to use it."""
+_POOLS = ("10.213.64.0/18", "10.214.64.0/18", "172.29.0.0/18", "192.168.192.0/18")
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
+
+
+def answers() -> bool:
+    """Whether an engine answers where DOCKER_HOST, or else the default, points."""
+    try:
+        client = docker.from_env(timeout=5)
+        try:
+            return bool(client.ping())
+        finally:
+            client.close()
+    except _ENGINE_ERRORS:
+        return False
+
+
+def install() -> None:
+    """Have Debian's package installed if there is no dockerd; UserError where that can't be."""
+    if shutil.which("dockerd"):
+        return
+    command = ["apt-get", "install", "-yq", "--no-install-recommends", *PACKAGES]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise UserError(
+            f"no container engine answers at {where()}, none is installed, and this user can't install one: "
+            "have Docker installed and started, then try again"
+        )
+    print(f"no container engine here: {' '.join(command)}", file=sys.stderr, flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for step in (["apt-get", "update", "-q"], command):
+        done = subprocess.run(step, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or shutil.which("dockerd") is None:
+        raise UserError(f"{' '.join(command)} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+
+
+def _free_pool() -> str:
+    """An address range that no interface of this machine lies in."""
+    taken = [
+        ipaddress.ip_interface(f"{address.address}/{address.netmask}").network
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family.name == "AF_INET" and address.netmask
+    ]
+    for pool in _POOLS:
+        if not any(ipaddress.ip_network(pool).overlaps(network) for network in taken):
+            return pool
+    raise UserError(f"every address range for containers overlaps with an interface here: {', '.join(_POOLS)}")
+
+
+@contextmanager
+def engine(cache_dir: Path) -> Iterator[str]:
+    """Run an engine for the length of the block; yields its address (for DOCKER_HOST).
+
+    One at a time a user: a second one waits. UserError where it can't be started, with the reason.
+    """
+    program = shutil.which("dockerd")
+    if program is None:
+        raise UserError("dockerd is not installed (Debian: the packages " + " and ".join(PACKAGES) + ")")
+    if os.geteuid() != 0:
+        raise UserError("only root can start a container engine: have Docker started, or run this as root")
+    store = cache_dir / "engine"
+    store.mkdir(parents=True, exist_ok=True)
+    with open(store / "lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting: another command of this user runs beside a container engine", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Short paths: the name of a socket has at most 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="anncestry-engine-", ignore_cleanup_errors=True) as run:
+            folder = Path(run)
+            address = f"unix://{folder / 'docker.sock'}"
+            command = [
+                program, "--host", address, "--data-root", str(store / "root"), "--exec-root", str(folder / "run"),
+                "--pidfile", str(folder / "dockerd.pid"), "--bridge", "none", "--iptables=false", "--ip6tables=false",
+                "--ip-masq=false", "--ip-forward=false",
+                "--default-address-pool", f"base={_free_pool()},size=24", "--log-level", "warn",
+            ]  # fmt: skip
+            with open(folder / "dockerd.log", "ab") as log:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+            try:
+                _await(process, address, folder / "dockerd.log")
+                yield address
+            finally:
+                _stop(process, address, folder / "dockerd.pid")
+
+
+def _await(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        with suppress(*_ENGINE_ERRORS):
+            client = docker.DockerClient(base_url=address, timeout=5)
+            try:
+                client.ping()
+                return
+            finally:
+                client.close()
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise ServerError("the container engine does not come up", log_tail(log))
+        time.sleep(0.1)
+
+
+def _stop(process: subprocess.Popen[bytes], address: str, pid_file: Path) -> None:
+    """Remove what runs (nobody else can have started anything: the engine is this command's), then end the engine."""
+    with suppress(*_ENGINE_ERRORS):
+        client = docker.DockerClient(base_url=address, timeout=30)
+        for container in client.containers.list(all=True):
+            container.remove(force=True, v=True)
+        for network in client.networks.list():
+            if network.name not in ("none", "host", "bridge"):
+                network.remove()
+        client.close()
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    pid_file.unlink(missing_ok=True)
+
+
+def run(command: Sequence[str], cache_dir: Path, may_install: bool) -> int:
+    """Run a command beside an engine: the one that answers, else one of its own. Returns the command's exit status."""
+    if answers():
+        return _run(command, dict(os.environ))
+    if may_install:
+        install()
+    with engine(cache_dir) as address:
+        return _run(command, {**os.environ, "DOCKER_HOST": address})
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """The command's exit status. It is given time to tidy up, however this process is asked to end."""
+    try:
+        child = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}") from None
+    try:
+        return child.wait()
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt):  # the terminal has told the child, too
+            child.terminate()
+        try:
+            child.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise

@@ -1,0 +1,181 @@
+"""Container images: made from an artifact's own files, or pulled by digest from a registry.
+
+A local image is one layer: the artifact under /opt/artifact and, of this machine, the C libraries that its programs
+ask for, so that a container runs the very bytes that the native runtime runs. It holds no shell, no command and no
+setting; its tag is the digest of that layer, which the engine's own account of it must confirm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+from docker.errors import APIError, ImageNotFound
+from docker.models.images import Image
+
+from anncestry.errors import DataError
+from anncestry.provenance.records import sha256_file
+
+ROOT = "/opt/artifact"
+"""Where an image has its artifact."""
+_REPOSITORY = "anncestry"
+_ELF = b"\x7fELF"
+_PASSWD = b"root:x:0:0:root:/:/nonexistent\n"
+_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x")
+_MISSING = re.compile(r"^\s*(\S+) => not found", re.MULTILINE)
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """An image as a record tells of it: `reference` (name and digest), `id`, digests of its `layers`, and of each file
+    that came from this machine and not from the artifact its sha256."""
+
+    reference: str
+    id: str
+    layers: list[str]
+    host_files: dict[str, str] = field(default_factory=dict)
+
+
+def local_image(client: docker.DockerClient, name: str, artifact_dir: Path) -> ImageFacts:
+    """The image of the artifact in `artifact_dir`, made where the engine does not have it yet.
+
+    DataError if a program in it wants a library that neither the artifact nor this machine has.
+    """
+    files = dict(_artifact_files(artifact_dir))
+    host = {path: Path(path).resolve() for path in _host_libraries(files.values())}
+    layer = _digest(files, host)
+    reference = f"{_REPOSITORY}/{name}:{layer[:12]}"
+    image = _have(client, reference)
+    if image is None or image.attrs["RootFS"]["Layers"] != [f"sha256:{layer}"]:
+        image = _import(client, reference, files, host)
+    found = image.attrs["RootFS"]["Layers"]
+    if found != [f"sha256:{layer}"]:
+        raise DataError(f"image {reference}: the engine holds {found}, not the layer sha256:{layer} that it was given")
+    return ImageFacts(reference, str(image.id), found, {path: sha256_file(real) for path, real in host.items()})
+
+
+def pulled_image(client: docker.DockerClient, reference: str) -> ImageFacts:
+    """The image of a registry, by digest (NAME@sha256:…); asked of the registry only if the engine lacks it."""
+    image = _have(client, reference)
+    if image is None:
+        try:
+            image = client.images.pull(reference)
+        except APIError as error:
+            raise DataError(f"image {reference}: can't be pulled: {error.explanation or error}") from None
+    if reference not in image.attrs["RepoDigests"]:
+        raise DataError(f"image {reference}: the engine knows it as {image.attrs['RepoDigests'] or 'nothing'}")
+    return ImageFacts(reference, str(image.id), list(image.attrs["RootFS"]["Layers"]))
+
+
+def _have(client: docker.DockerClient, reference: str) -> Image | None:
+    # Asked first: to run a missing image makes the engine try a registry.
+    try:
+        return client.images.get(reference)
+    except ImageNotFound:
+        return None
+
+
+def _import(client: docker.DockerClient, reference: str, files: Mapping[str, Path], host: Mapping[str, Path]) -> Image:
+    repository, tag = reference.rsplit(":", 1)
+    read_end, write_end = os.pipe()
+    child = os.fdopen(write_end, "wb")
+    with os.fdopen(read_end, "rb") as source:
+        from threading import Thread
+
+        def write() -> None:
+            with child:
+                _write_tar(child, files, host)
+
+        writer = Thread(target=write, daemon=True)
+        writer.start()
+        client.api.import_image_from_stream(source, repository=repository, tag=tag)
+        writer.join()
+    return client.images.get(reference)
+
+
+def _artifact_files(artifact_dir: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(artifact_dir.rglob("*")):
+        name = path.relative_to(artifact_dir).as_posix()
+        if path.is_file() and name != "record.json":
+            yield f"{ROOT}/{name}", path
+
+
+def _host_libraries(files: Iterator[Path] | Any) -> list[str]:
+    """Paths of what the programs and libraries among `files` load from outside of their own folder, loader included."""
+    paths = list(files)
+    elves = [path for path in paths if _is_elf(path)]
+    own = {path.parent.resolve() for path in elves}
+    environment = {"LD_LIBRARY_PATH": ":".join(sorted(map(str, own))), "PATH": os.environ.get("PATH", "/usr/bin")}
+    wanted: set[str] = set()
+    for path in elves:
+        done = subprocess.run(
+            ["ldd", str(path.resolve())], capture_output=True, text=True, env=environment, check=False
+        )
+        if done.returncode != 0:
+            continue  # "not a dynamic executable": it needs nothing
+        missing = _MISSING.search(done.stdout)
+        if missing:
+            raise DataError(f"{path.name} needs {missing[1]}, which neither its artifact nor this machine has")
+        found = (match[1] for match in map(_LIBRARY.match, done.stdout.splitlines()) if match)
+        wanted |= {library for library in found if Path(library).parent.resolve() not in own}
+    return sorted(wanted)
+
+
+def _is_elf(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == _ELF
+
+
+class _Hash(io.RawIOBase):
+    """A file that keeps nothing but the sha256 of what is written to it."""
+
+    def __init__(self) -> None:
+        self.sha256 = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return len(data)
+
+
+def _digest(files: Mapping[str, Path], host: Mapping[str, Path]) -> str:
+    """sha256 of the layer's tar: what the engine calls the layer."""
+    sink = _Hash()
+    _write_tar(sink, files, host)  # type: ignore[arg-type]
+    return sink.sha256.hexdigest()
+
+
+def _write_tar(sink: IO[bytes], files: Mapping[str, Path], host: Mapping[str, Path]) -> None:
+    """The root file system: the same bytes whenever and by whomever it is written."""
+    contents: dict[str, Path | bytes] = {"/etc/passwd": _PASSWD, **host, **files}
+    folders = {"/tmp": 0o1777, "/run": 0o1777, "/data": 0o1777}
+    for path in contents:
+        for parent in Path(path).parents:
+            folders.setdefault(str(parent), 0o755)
+    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_BLOCK) as tar:
+        for folder in sorted(folders.keys() - {"/"}):
+            entry = tarfile.TarInfo(folder[1:])
+            entry.type, entry.mode = tarfile.DIRTYPE, folders[folder]
+            tar.addfile(entry)
+        for path, content in sorted(contents.items()):
+            entry = tarfile.TarInfo(path[1:])
+            if isinstance(content, bytes):
+                entry.size, entry.mode = len(content), 0o644
+                tar.addfile(entry, io.BytesIO(content))
+            else:
+                status = content.stat()
+                entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o100 or path in host else 0o644
+                with open(content, "rb") as file:
+                    tar.addfile(entry, file)

@@ -1,0 +1,98 @@
+"""What a run that was killed has left on this machine: found and named, cleaned only when that is asked for.
+
+The kernel ends a server with the one that started it, so that there is rarely anything: a child that a server started
+by itself, a control group, the copy of the data that a session worked on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from anncestry.errors import UserError
+from anncestry.runtimes import limits
+from anncestry.runtimes.native import MARK, owner_alive
+
+_TERM_WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One thing: its kind (process, control group, data copy), what it is, for people, and where."""
+
+    kind: str
+    name: str
+    pid: int | None = None
+    path: Path | None = None
+
+
+def find(here: Path) -> list[Leftover]:
+    """Everything of ours on this machine whose run has ended, and session folders below `here` that nobody works on."""
+    return [*_processes(), *_groups(), *_copies(here)]
+
+
+def clean(found: list[Leftover]) -> list[str]:
+    """Remove what was found; returns what could not be, each with its reason.
+
+    A process is asked to end and given ten seconds; it is never killed, and its data may need them.
+    """
+    problems = []
+    for leftover in sorted(found, key=lambda one: ("process", "control group", "data copy").index(one.kind)):
+        try:
+            _remove(leftover)
+        except (OSError, UserError) as error:
+            problems.append(f"{leftover.name}: {error}")
+    return problems
+
+
+def _processes() -> Iterator[Leftover]:
+    for process in psutil.process_iter(["pid", "cmdline", "uids"]):
+        try:
+            mark = process.environ().get(MARK)
+        except (psutil.Error, OSError):
+            continue
+        if mark is not None and not owner_alive(mark):
+            command = " ".join(process.info["cmdline"] or ["?"])
+            yield Leftover("process", f"{command[:100]} (pid {process.pid})", pid=process.pid)
+
+
+def _groups() -> Iterator[Leftover]:
+    for folder in limits.groups():
+        pid = folder.name.removeprefix(limits.PREFIX).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            yield Leftover("control group", str(folder), path=folder)
+
+
+def _copies(here: Path) -> Iterator[Leftover]:
+    """`serve` folders of sessions: their data is in use while a process works in it."""
+    used = set()
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"]:
+            used.add(Path(process.info["cwd"]))
+    for folder in sorted((here / "scratch" / "session").glob("*/serve")):
+        inside = folder.resolve()
+        if not any(path.is_relative_to(inside) for path in used):
+            yield Leftover("data copy", str(folder), path=folder)
+
+
+def _remove(leftover: Leftover) -> None:
+    if leftover.pid is not None:
+        process = psutil.Process(leftover.pid)
+        os.kill(leftover.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _TERM_WAIT_S
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                raise UserError(f"does not end when asked to; look at it, and end it by its pid {leftover.pid}")
+            time.sleep(0.05)
+    elif leftover.kind == "control group":
+        assert leftover.path is not None
+        leftover.path.rmdir()
+    elif leftover.path is not None:
+        shutil.rmtree(leftover.path)

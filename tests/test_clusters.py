@@ -1,0 +1,397 @@
+"""Topologies are what they are declared to be, on the real servers; a dead member is noticed, and named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from anncestry import engines, workflow
+from anncestry.cells.keys import key_of
+from anncestry.drive import protocol
+from anncestry.drive.driver import Driver
+from anncestry.engines.base import Engine, Placed, Server
+from anncestry.errors import ConfigError, ServerError
+from anncestry.progress import Progress
+from anncestry.provenance import gates
+from anncestry.runtimes import artifacts, limits
+from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, SmallVectors, artifact, small_vectors
+
+PARTS = yaml.safe_load((ROOT / "config" / "parts.yaml").read_text())
+TOPOLOGIES = yaml.safe_load((ROOT / "config" / "topologies.yaml").read_text())
+WEAVIATE, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
+K = 10
+
+
+# Refusals, while a workflow is parsed.
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "complaint"),
+    [
+        ("weaviate", {"nodes": 3, "shards": 3, "replicas": 4}, "4 replicas need as many nodes"),
+        ("weaviate", {"nodes": 3, "shards": 1}, "leave some of 3 nodes empty"),
+        ("weaviate", {"nodes": 2, "shards": 2}, "can't outvote"),
+        ("weaviate", {"external": {"etcd": "etcd-3.5.35"}}, "weaviate has no external"),
+        ("weaviate", {"roles": {"proxy": 2}}, "weaviate has no roles"),
+        ("milvus", {"nodes": 2}, "more than one query node of milvus needs external"),
+        ("milvus", {"external": {"log": "kafka-3.6.2"}}, "keeps its etcd inside only if nothing else is outside"),
+        ("milvus", {"external": {"etcd": "a", "log": "b"}, "nodes": 2, "replicas": 3}, "3 replicas need as many query"),
+        ("milvus", {"external": {"etcd": "a", "log": "b"}, "roles": {"rootcoord": 2}}, r"roles\.rootcoord"),
+        ("milvus", {"roles": {"proxy": 2}}, "one process, of all roles"),
+        ("milvus", {"consistency": "all"}, "milvus has no consistency"),
+        ("milvus", {"entry": "all"}, "milvus has no entry"),
+    ],
+)
+def test_a_topology_that_a_system_can_not_have_is_refused(engine: str, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        engines.get(engine).check(
+            SYSTEMS[{"weaviate": WEAVIATE, "milvus": MILVUS}[engine]], {**STANDALONE, **changes}, INDEX, None
+        )
+
+
+def configured(tmp_path: Path, experiment: dict[str, Any], topologies: dict[str, Any] | None = None) -> Path:
+    """The project's config folder with an experiment `x`, and more topologies."""
+    folder = tmp_path / "config"
+    shutil.copytree(ROOT / "config", folder)
+    (folder / "experiments" / "x.yaml").write_text(yaml.safe_dump(experiment))
+    if topologies:
+        with open(folder / "topologies.yaml", "a") as file:
+            file.write("\n" + yaml.safe_dump(topologies))
+    return folder
+
+
+def block(system: str, topologies: list[str], workloads: tuple[str, ...] = ("smoke-k10",)) -> dict[str, Any]:
+    return {"datasets": ["random-xs-20-angular"], "systems": [system], "topologies": topologies,
+            "workloads": list(workloads)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("topology", "complaint"),
+    [
+        ({"cpus": 1, "memory_mib": 3072}, r"1\.5 CPUs, 3072 MiB in standalone-equal and 3 CPUs, 9216 MiB in other"),
+        ({"cpus": 0.5}, "other does not limit both cpus and memory_mib"),
+    ],
+)
+def test_unequal_totals_are_refused_where_equal_ones_are_asked(
+    tmp_path: Path, topology: dict[str, Any], complaint: str
+) -> None:
+    other = {"runtime": "native", "nodes": 3, "shards": 3, "replicas": 1, "limits": topology}
+    experiment = {"equal_totals": True, "matrix": [block(WEAVIATE, ["standalone-equal", "other"])]}
+    with pytest.raises(ConfigError, match=complaint):
+        workflow.expand(workflow.Choice(configured(tmp_path, experiment, {"other": other}), "x"))
+
+
+@pytest.mark.parametrize("experiment", ["default", "topologies", "equal", "paper"])
+def test_the_topologies_of_the_experiments_are_possible(experiment: str) -> None:
+    assert workflow.expand(workflow.Choice(ROOT / "config", experiment)).cells
+
+
+def test_a_part_that_is_not_pinned_is_refused_by_name(tmp_path: Path) -> None:
+    other = {**TOPOLOGIES["standalone-external"], "external": {"etcd": "etcd-3.5.36"}}
+    folder = configured(tmp_path, {"matrix": [block(MILVUS, ["other"])]}, {"other": other})
+    with pytest.raises(
+        ConfigError, match=r"other\.external: unknown part 'etcd-3\.5\.36'; did you mean 'etcd-3\.5\.35'"
+    ):
+        workflow.expand(workflow.Choice(folder, "x"))
+
+
+def test_what_stands_beside_a_system_is_part_of_its_artifact_and_changes_its_key() -> None:
+    matrix = workflow.expand(workflow.Choice(ROOT / "config", "topologies"))
+    keys = {cell.topology: cell.artifact for cell in matrix.cells if cell.system == MILVUS}
+    assert keys["standalone"] == keys["standalone-2cpu"] != keys["standalone-external"] != keys["distributed-2"]
+    parts = matrix.spec(keys["distributed-2"], "artifact")["parts"]
+    assert sorted(parts) == ["etcd-3.5.35", "java-17.0.9", "kafka-3.6.2", "minio-20260212"]
+    assert "parts" not in matrix.spec(keys["standalone"], "artifact")
+
+
+# Gates
+
+
+def test_a_node_without_data_fails_the_topology_gate() -> None:
+    declared = {"nodes": 3, "shards": 3, "replicas": 1}
+    assert gates.topology(declared, 3, 3, 1, {"node1": 1, "node2": 1, "node3": 1}).ok
+    idle = gates.topology(declared, 3, 3, 1, {"node1": 2, "node3": 1})
+    assert not idle.ok and "only node1, node3 hold data, of 3 nodes" in idle.detail
+
+
+def test_copies_that_do_not_add_up_fail_their_gate() -> None:
+    assert gates.copies(6000, 2000, 3).ok
+    assert not gates.copies(5999, 2000, 3).ok
+
+
+def test_a_member_that_is_gone_fails_its_gate_by_name() -> None:
+    facts = {"node1": {"alive": True}, "node2": {"alive": False}}
+    judged = gates.members(facts, None, "after the queries")
+    assert not judged.ok and "node2 not running" in judged.detail
+    assert not gates.members({"node1": {"alive": True}}, "node3 is missed", "now").ok
+
+
+# Real servers
+
+
+def with_parts(system: str, topology: dict[str, Any], out_dir: Path) -> Path:
+    """The artifact of a system with everything that the topology puts beside it."""
+    wanted, names = list(topology["external"].values()), {}
+    while wanted:
+        name = wanted.pop()
+        names[name] = {"version": PARTS[name]["version"], "artifact": PARTS[name]["artifact"]}
+        wanted += PARTS[name].get("with", [])
+    entry = SYSTEMS[system]
+    spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"], "parts": names}
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
+    artifacts.run(spec, out_dir, cache, f"test-{key_of(spec)}")
+    return out_dir
+
+
+def loaded(engine: Engine, server: Server, rows: int = 2000) -> SmallVectors:
+    vectors = small_vectors("l2", rows=rows)
+    with Progress("load", None) as progress:
+        result = engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+    assert (result.rows_acknowledged, result.insert_errors) == (rows, 0), result.first_error
+    engine.apply(server, 200)
+    return vectors
+
+
+def ask(
+    engine: Engine,
+    server: Server,
+    driver: Driver,
+    folder: Path,
+    vectors: SmallVectors,
+    clients: int,
+    duration_s: float | None = None,
+) -> protocol.Outcome:
+    """Search for 200 rows by their own vector, each client for all of them, once or for some time."""
+    asked = np.arange(200)
+    protocol.write_requests(folder, engine.encode(server, vectors.base[asked], K, 200, None))
+    rows = np.resize(asked, (clients, 200))
+    protocol.write_job(
+        folder,
+        requests=folder,
+        transport=engine.transport(server),
+        schedule=rows,
+        prime=rows[:, :0],
+        timeout_s=20,
+        duration_s=duration_s,
+    )
+    driver.run(folder, check=server.check_alive)
+    return protocol.read_outcome(folder)
+
+
+def searched(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: SmallVectors, clients: int
+) -> float:
+    """Share of 200 rows found by their own vector; asked by so many clients."""
+    outcome = ask(engine, server, driver, folder, vectors, clients)
+    found = 0
+    for sample, response in zip(outcome.samples, outcome.responses, strict=True):
+        assert sample["status"] == protocol.OK
+        ids, _ = engine.decode(response, "l2")
+        found += int(len(ids) == K and ids[0] == sample["query"])
+    return found / len(outcome.samples)
+
+
+def processes_in(folder: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        words = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in words):
+            found.append(" ".join(words)[:200])
+    return [line for line in found if "pytest" not in line]
+
+
+@pytest.fixture
+def nothing_stays(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert processes_in(tmp_path) == []
+    assert [group for group in limits.groups() if f"{limits.PREFIX}{os.getpid()}-" in group.name] == []
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_three_nodes_of_weaviate_hold_what_is_declared_and_a_dead_one_is_named(
+    replicas: int, tmp_path: Path, nothing_stays: None
+) -> None:
+    engine = engines.get("weaviate")
+    topology = {"runtime": "native", "nodes": 3, "shards": 3, "replicas": replicas, "entry": "all",
+                "limits": {"memory_mib": 1024}}  # fmt: skip
+    binary = artifact(WEAVIATE, tmp_path / "artifact")
+    data = tmp_path / "data"
+    server = engine.start(binary, data, SYSTEMS[WEAVIATE], topology)
+    try:
+        with Driver() as driver:
+            vectors = loaded(engine, server)
+            probe = engine.probe(server)
+            assert (probe.nodes, probe.shards, probe.replicas, probe.rows) == (3, 3, replicas, 2000)
+            assert searched(engine, server, driver, tmp_path / "first", vectors, clients=3) > 0.99
+            assert all(member["alive"] for member in server.members().values())
+    finally:
+        server.stop()
+    endpoints = server.endpoints
+    server = engine.start(binary, data, SYSTEMS[WEAVIATE], topology)
+    try:
+        assert server.endpoints == endpoints, "the ports of the last start"
+        engine.open(server, INDEX)
+        engine.apply(server, 200)
+        probe = engine.probe(server)
+        assert {placed.node for placed in probe.placement} == {"node1", "node2", "node3"}
+        assert sum(placed.rows or 0 for placed in probe.placement) == 2000 * replicas
+        server.check_members()
+        (pid,) = server.group["node2"].handle.pids()  # type: ignore[attr-defined]
+        killer = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        with pytest.raises(ServerError, match=r"weaviate 1\.27\.0 node2 .*not running any more"), Driver() as driver:
+            ask(engine, server, driver, tmp_path / "long", vectors, clients=2, duration_s=60)
+        killer.join()
+        assert not server.members()["node2"]["alive"]
+    finally:
+        server.stop()
+
+
+@pytest.mark.servers
+def test_a_node_that_dies_during_a_run_fails_the_cell_by_name_and_nothing_stays(tmp_path: Path) -> None:
+    workload = {"k": 10, "clients": 1, "runs": 1, "duration_s": 120, "queries": 200, "warmup": 20}
+    folder = configured(tmp_path, {"matrix": [block(WEAVIATE, ["cluster-3"], ("long",))]})
+    with open(folder / "workloads.yaml", "a") as file:
+        file.write("\n" + yaml.safe_dump({"long": workload}))
+    run = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor",
+         "--directory", str(tmp_path / "work"), "all", "--config", f"config_dir={folder}", "experiment=x"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 200
+        job = None
+        while job is None:
+            assert run.poll() is None and time.monotonic() < deadline, run.stdout.read() if run.stdout else ""
+            job = next(
+                (path for path in (tmp_path / "work" / "scratch").rglob("job.json") if "oracle" not in str(path)), None
+            )
+            time.sleep(0.1)
+        time.sleep(1)
+        folders = [(process, str(process.info["cwd"])) for process in psutil.process_iter(["cwd"])]
+        (victim,) = [process for process, at in folders if at.startswith(str(tmp_path)) and at.endswith("node2")]
+        victim.kill()
+        said, _ = run.communicate(timeout=120)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGTERM)
+            run.wait(30)
+    assert run.returncode != 0
+    assert "weaviate 1.27.0 node2" in said and "is not running any more" in said
+    assert not list((tmp_path / "work" / "results" / "query").rglob("*.json"))
+    deadline = time.monotonic() + 20
+    while processes_in(tmp_path):
+        assert time.monotonic() < deadline, processes_in(tmp_path)
+        time.sleep(0.2)
+
+
+@pytest.mark.servers
+def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one(
+    tmp_path: Path, nothing_stays: None
+) -> None:
+    engine = engines.get("milvus")
+    topology = {**TOPOLOGIES["distributed-2"], "limits": {"memory_mib": 2048}}
+    binary = with_parts(MILVUS, topology, tmp_path / "artifact")
+    server = engine.start(binary, tmp_path / "data", SYSTEMS[MILVUS], topology)
+    try:
+        vectors = loaded(engine, server)
+        with Driver() as driver:
+            probe = engine.probe(server)
+            assert (probe.nodes, probe.shards, probe.replicas, probe.rows) == (2, 1, 2, 2000)
+            (segment,) = {placed.shard for placed in probe.placement}
+            held = {Placed("querynode1", segment, 2000), Placed("querynode2", segment, 2000)}
+            assert set(probe.placement) == held
+            before = server.counters()
+            assert searched(engine, server, driver, tmp_path / "job", vectors, clients=4) > 0.99
+            after = server.counters()
+            assert sum(after[name]["searches"] - before[name]["searches"] for name in after) == 800
+            server.check_members()
+            os.kill(server.group["querynode2"].handle.pids()[0], signal.SIGKILL)  # type: ignore[attr-defined]
+            deadline = time.monotonic() + 5
+            while server.alive():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        with pytest.raises(ServerError, match=r"querynode2 .*not running any more"):
+            server.check_members()
+        assert not server.members()["querynode2"]["alive"] and server.members()["querynode1"]["alive"]
+        probe = engine.probe(server)
+        assert probe.nodes == 1
+        assert not gates.topology(topology, probe.nodes, probe.shards, probe.replicas).ok
+        import grpc
+
+        transport = engine.transport(server)
+        with grpc.insecure_channel(transport["target"], options=[("grpc.enable_http_proxy", 0)]) as channel:
+            search = channel.unary_unary(transport["method"])
+            (request,) = engine.encode(server, vectors.base[:1], K, 200, None)
+            ids, _ = engine.decode(search(request, timeout=30), "l2")
+            assert ids[0] == 0, "the other replica answers"
+    finally:
+        server.stop()
+    parts = {part.name: part for part in engine.data_components(tmp_path / "data")}
+    assert parts["index_files"].paths and parts["kafka"].paths and not parts["rocksmq"].paths
+
+
+@pytest.mark.servers
+def test_milvus_with_its_parts_beside_it_finds_its_data_again(tmp_path: Path, nothing_stays: None) -> None:
+    engine = engines.get("milvus")
+    topology = TOPOLOGIES["standalone-external"]
+    binary = with_parts(MILVUS, topology, tmp_path / "artifact")
+    for first in (True, False):
+        server = engine.start(binary, tmp_path / "data", SYSTEMS[MILVUS], topology)
+        try:
+            if first:
+                vectors = loaded(engine, server)
+            else:
+                engine.open(server, INDEX)
+            assert list(server.members()) == ["etcd", "object_store", "standalone"]
+            probe = engine.probe(server)
+            assert probe.rows == 2000 and probe.index_complete, probe.index_detail
+            with Driver() as driver:
+                assert searched(engine, server, driver, tmp_path / f"job{first}", vectors, clients=1) > 0.99
+        finally:
+            server.stop()
+
+
+def test_the_roles_of_milvus_are_those_of_its_version() -> None:
+    from anncestry.engines.milvus.roles import members_of
+
+    distributed = TOPOLOGIES["distributed-4"]
+    assert list(members_of("2.3.5", STANDALONE)) == ["standalone"]
+    assert list(members_of("2.3.5", TOPOLOGIES["standalone-external"])) == ["standalone"]
+    newer = members_of("2.3.5", distributed)
+    assert [role for role in newer.values()].count("querynode") == 4
+    assert "indexcoord" in members_of("2.2.16", distributed) and "indexcoord" not in newer
+    assert members_of("2.3.5", {**distributed, "roles": {"proxy": 2}}) | {"proxy2": "proxy"} == members_of(
+        "2.3.5", {**distributed, "roles": {"proxy": 2}}
+    )
+
+
+def test_searches_of_a_query_node_are_read_from_its_metrics() -> None:
+    from anncestry.engines.milvus.cluster import read_metrics
+
+    line = 'milvus_querynode_sq_req_count{{node_id="5",query_type="{kind}",scope="{scope}",status="{status}"}} {count}'
+    text = "\n".join(
+        line.format(kind=kind, scope=scope, status=status, count=count)
+        for kind, scope, status, count in (
+            ("search", "OnLeader", "total", 12),
+            ("search", "FromLeader", "total", 1.2e1),
+            ("search", "OnLeader", "success", 11),
+            ("query", "OnLeader", "total", 3),
+        )
+    )
+    assert read_metrics(text) == (5, {"searches": 12.0, "segment_searches": 12.0})
+    assert read_metrics("") == (-1, {"searches": 0.0, "segment_searches": 0.0})
