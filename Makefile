@@ -39,6 +39,7 @@ test-quick: env  ## the tests that start no server
 bench: env  ## figures about this program itself: its own overhead, the time of a call with nothing to do
 	@python tests/bench/overhead.py
 	@python tests/bench/noop.py
+	@python tests/bench/verify.py
 
 lint: env  ## formatter, linters and type checker
 	@ruff format --check src tests
