@@ -43,6 +43,7 @@ bench: env  ## figures about this program itself: its own overhead, the time of 
 	@python tests/bench/overhead.py
 	@python tests/bench/noop.py
 	@python tests/bench/clients.py
+	@python tests/bench/verify.py
 
 bench-peers: env  ## VectorDBBench beside this program's driver, on the same Milvus
 	@python tests/bench/peers.py

@@ -35,5 +35,8 @@ rule all:
         "Everything is there"
 
 
+include: "workflow/rules/verify.smk"
+
+
 onsuccess:
     print_summary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
 import shutil
@@ -339,7 +340,7 @@ def test_another_truth_makes_recall_incomparable_and_nothing_else(world: World, 
 def _with_vectors(world: World, key: str, digest: str) -> None:
     """Let the loads quote vectors of this key, whose base has this digest."""
     path = f"data/vectors/x@{key}/record.json"
-    outputs = {"base": {"path": "base.npy", "sha256": digest}}
+    outputs = {"base": {"path": "base.npy", "sha256": hashlib.sha256(digest.encode()).hexdigest()}}
     World._write(
         path,
         {"schema_version": 1, "stage": "normalize", "key": key, "spec": {"stage": "normalize"}, "outputs": outputs},

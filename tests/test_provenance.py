@@ -16,14 +16,15 @@ def write(folder, **more):
     (folder / "made.bin").write_bytes(b"made")
     (folder / "source.bin").write_bytes(b"source")
     return records.write_record(
-        folder / "record.json", stage="query", key="0123456789ab", spec={"stage": "query"}, body={"valid": True},
+        folder / "record.json", stage="recall", key="0123456789ab", spec={"stage": "recall"},
+        body={"query_key": "ba9876543210", "valid": True, "recall": {}},
         inputs={"source": folder / "source.bin"}, outputs={"samples": folder / "made.bin"}, **more,
     )  # fmt: skip
 
 
 def test_a_record_names_inputs_outputs_and_code(tmp_path):
     record = write(tmp_path)
-    assert records.read_record(tmp_path / "record.json", stage="query", key="0123456789ab") == record
+    assert records.read_record(tmp_path / "record.json", stage="recall", key="0123456789ab") == record
     assert record["outputs"]["samples"] == {
         "path": "made.bin",
         "sha256": records.sha256_file(tmp_path / "made.bin"),
@@ -55,12 +56,13 @@ def test_a_missing_output_is_named(tmp_path):
     [
         (lambda text: text[: len(text) // 2], "not valid JSON"),
         (lambda text: "[]", "not a record"),
-        (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema version 2"),
+        (lambda text: text.replace('"schema_version": 2', '"schema_version": 3'), "schema version 3 by a newer annc"),
+        (lambda text: text.replace('"schema_version": 2', '"schema_version": "two"'), "none of anncestry's"),
         (
-            lambda text: text.replace('"stage": "query",\n "key"', '"stage": "load",\n "key"'),
-            "stage load, expected query",
+            lambda text: text.replace('"stage": "recall",\n "key"', '"stage": "load",\n "key"'),
+            "stage load, expected recall",
         ),
-        (lambda text: text.replace("0123456789ab", "ba9876543210"), "belongs to another spec"),
+        (lambda text: text.replace("0123456789ab", "ab0123456789"), "belongs to another spec"),
         (lambda text: text.replace('"valid": true', '"valid": false'), "changed since it was written"),
     ],
 )
@@ -69,7 +71,7 @@ def test_a_truncated_foreign_or_newer_record_is_refused_by_name(tmp_path, edit, 
     path = tmp_path / "record.json"
     path.write_text(edit(path.read_text()))
     with pytest.raises(DataError, match=words) as error:
-        records.read_record(path, stage="query", key="0123456789ab")
+        records.read_record(path, stage="recall", key="0123456789ab")
     assert "record.json" in str(error.value)
 
 
@@ -98,14 +100,14 @@ def test_what_changed_on_its_way_to_the_results_is_not_published(tmp_path):
     (tmp_path / "made.bin").write_bytes(b"MADE")
     with pytest.raises(DataError, match=r"made\.bin"):
         promote.promote(tmp_path / "record.json", tmp_path / "out" / "k10@0123456789ab.json",
-                        stage="query", key="0123456789ab")  # fmt: skip
+                        stage="recall", key="0123456789ab")  # fmt: skip
     assert not (tmp_path / "out" / "k10@0123456789ab.json").exists()
 
 
 def test_a_published_record_names_its_files_beside_it(tmp_path):
     write(tmp_path)
     target = tmp_path / "out" / "k10@0123456789ab.json"
-    promote.promote(tmp_path / "record.json", target, stage="query", key="0123456789ab")
+    promote.promote(tmp_path / "record.json", target, stage="recall", key="0123456789ab")
     published = records.read_record(target)
     assert published["outputs"]["samples"]["path"] == "k10@0123456789ab.samples.bin"
     records.verify_outputs(target, published)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from anncestry import cli
+from anncestry import cli, workflow
+from anncestry.cells.matrix import PUBLISHED
 from anncestry.provenance import records
+from anncestry.report import numbers, sealed
+from tests import synthetic
 from tests.toy import Toy
 
 
@@ -55,8 +59,6 @@ def test_an_untouched_tree_is_what_it_says(audit):
 
 
 def test_a_clone_without_data_verifies_what_is_there_and_says_what_is_not(audit):
-    import shutil
-
     shutil.rmtree("data")
     status, said = audit()
     assert status == 0, said
@@ -70,10 +72,14 @@ KINDS = [
     "results/query/*/*/*/*.samples.parquet",
     "results/query/*/*/*/*.resources.parquet",
     "results/recall/*/*/*/*.json",
+    "results/platform/*.json",
+    "results/table/*/record.json",
+    "results/report/*/record.json",
     "results/table/*/numbers.csv",
     "results/table/*/numbers.json",
     "results/table/*/numbers.parquet",
     "results/report/*/index.html",
+    "results/report/*/audit.html",
     "results/report/*/numbers.csv",
     "data/vectors/*/base.npy",
     "data/vectors/*/record.json",
@@ -92,6 +98,7 @@ def test_one_flipped_bit_in_any_kind_of_file_is_found_and_the_file_named(audit, 
         status, said = audit()
         assert status == 2, f"bit at {at} of {victim} not noticed"
         assert victim.name in said or str(victim.parent) in said, said
+        assert re.search(r"no longer supported: \d+ numbers?: n[0-9a-f]{10}", said), said
         victim.unlink()  # some are hard links
         victim.write_bytes(before)
     assert audit()[0] == 0
@@ -135,6 +142,131 @@ def test_a_deleted_record_is_named(audit):
     assert f"{victim}: missing" in said
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_changed_digit_in_any_kind_of_text_is_found_by_quick_too(audit, kind):
+    victim = one(kind)
+    if victim.suffix not in (".json", ".csv", ".html"):
+        flip(victim)
+    else:
+        text = victim.read_text()
+        place = text.rindex("1", 0, len(text) * 2 // 3)
+        content = text[:place] + "2" + text[place + 1 :]
+        victim.unlink()
+        victim.write_text(content)
+    status, said = audit("--quick")
+    assert status == 2 and victim.name in said, said
+
+
+@pytest.mark.parametrize("name", ["numbers.csv", "runs.csv", "findings.csv", "paper.csv"])
+def test_a_changed_published_figure_is_named(audit, tmp_path, monkeypatch, name):
+    folder = tmp_path / "published"
+    shutil.copytree(PUBLISHED.parent, folder)
+    monkeypatch.setattr(cli, "PUBLISHED", folder / "paper.csv")
+    assert audit("--quick")[0] == 0
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace("1", "2", 1))
+    status, said = audit("--quick")
+    assert status == 2 and f"{name}: is not what" in said
+
+
+def test_the_number_whose_row_was_changed_is_the_one_that_is_named(audit):
+    """A forged table, sealed again with everything beside it: the records still say otherwise, and which number."""
+    folder = one("results/table/*/record.json").parent
+    frame = numbers.read(folder)
+    victim = frame["number_id"][frame["metric"] == "p50_ms"].iloc[0]
+    frame.loc[frame["number_id"] == victim, "value"] *= 1.5
+    sealed_record = records.read_record(folder / "record.json")
+    numbers.write(frame, folder)
+    sealed.table(folder, sealed_record["key"], sealed_record["spec"], frame)
+    status, said = audit()
+    assert status == 2
+    assert f"{folder / 'numbers.parquet'}: the records say otherwise" in said
+    assert f"no longer supported: 1 number: {victim}" in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: '{"stage": 1}', "not a record of anncestry"),
+        (lambda text: text.replace('"schema_version": 2', '"schema_version": 99'), "by a newer anncestry"),
+        (lambda text: reseal(text, lambda body: body.pop("summary")), "'summary' is a required property"),
+        (lambda text: reseal(text, lambda body: body.update(valid=False)), "its gates say otherwise"),
+        (lambda text: reseal(text, lambda body: body["spec"].update(seed=8)), "its spec is not the one"),
+        (lambda text: reseal(text, lambda body: body["platform"].update(cores=512)), "two machines are mixed"),
+    ],
+)
+def test_a_truncated_foreign_newer_or_mixed_in_record_is_named(audit, damage, words):
+    victim = one("results/query/*/*/*/k5@*.json")
+    victim.write_text(damage(victim.read_text()))
+    status, said = audit()
+    assert status == 2 and str(victim) in said and words in said, said
+    assert re.search(r"no longer supported: \d+ numbers", said)
+
+
+def reseal(text, edit):
+    body = json.loads(text)
+    edit(body)
+    return json.dumps(records.seal(body), indent=1) + "\n"
+
+
+def test_records_of_another_epoch_or_platform_beside_ours_are_counted_and_kept_apart(audit):
+    source = one("results/query/*/*/*/k5@*.json")
+    for name, edit in (
+        ("old", lambda body: body["spec"].update(epoch=0)),
+        ("far", lambda body: body["spec"].update(platform="another")),
+    ):
+        source.with_name(f"{name}@0123456789ab.json").write_text(reseal(source.read_text(), edit))
+    status, said = audit()
+    assert status == 0, said
+    assert "1 query records of epoch 0 (now 1)" in said and "1 query records of platform 'another'" in said
+    (source.parent / "foreign@0123456789ac.json").write_text("{")
+    status, said = audit()
+    assert status == 2 and "foreign@0123456789ac.json: not valid JSON" in said
+
+
+def test_results_of_the_version_before_still_verify(audit):
+    """Records as schema version 1 wrote them: no lock file, limits or load afterwards."""
+    for victim in [one("results/load/*/*/*.json"), *sorted(Path("results/query").rglob("*.json"))]:
+
+        def older(body):
+            body["schema_version"] = 1
+            del body["code"]["lock_sha256"]
+            for name in ("limits", "virtualisation", "load_average_after"):
+                del body["platform"][name]
+
+        before = records.sha256_file(victim)
+        victim.write_text(reseal(victim.read_text(), older))
+        swap(before, records.sha256_file(victim))
+    Path(one("results/platform/*.json")).write_text(
+        json.dumps({k: v for k, v in json.loads(one("results/platform/*.json").read_text()).items() if k != "seal"})
+    )
+    for folder in ("table", "report"):
+        shutil.rmtree(f"results/{folder}")
+    matrix, _ = workflow.resolve(workflow.choice_of_environment(), Path())
+    for command, key in (("table", matrix.table), ("report", matrix.report)):
+        assert cli.main([command, key]) == 0
+    status, said = audit()
+    assert status == 0, said
+
+
+def swap(old, new):
+    """Let every record that was made from a file of one digest be made from that of another."""
+    for path in Path("results").rglob("*.json"):
+        if path.parts[1] in ("load", "query", "recall") and old in path.read_text():
+            before = records.sha256_file(path)
+            path.write_text(reseal(path.read_text().replace(old, new), lambda body: None))
+            swap(before, records.sha256_file(path))
+
+
+def test_snakemake_verify_is_a_target(finished, tmp_path):
+    toy = finished.copy(tmp_path / "clone", "data", "results")
+    flip(sorted((toy.folder / "results" / "query").rglob("*.samples.parquet"))[0])
+    done = toy.snakemake("verify", check=False)
+    assert done.returncode != 0
+    assert "samples.parquet: sha256" in toy.log("verify")
+
+
 def test_quick_only_hashes_and_still_finds_a_changed_sample(audit):
     flip(one("results/query/*/*/*/*.samples.parquet"))
     status, said = audit("--quick")
@@ -145,10 +277,20 @@ def test_quick_only_hashes_and_still_finds_a_changed_sample(audit):
 def test_random_flips_are_found(audit):
     """Any bit of any published file, not only those somebody thought of."""
     chance = random.Random(5)
-    files = sorted(path for path in Path("results").rglob("*") if path.is_file() and "platform" not in path.parts)
+    files = sorted(path for path in Path("results").rglob("*") if path.is_file())
     for victim in chance.sample(files, min(12, len(files))):
         before = victim.read_bytes()
         flip(victim, chance.random())
         status, said = audit()
         assert status == 2, f"{victim}: {said}"
         victim.write_bytes(before)
+
+
+def test_memory_does_not_grow_with_the_number_of_cells(tmp_path):
+    peaks = {}
+    for cells in (40, 1000):
+        synthetic.results(tmp_path / str(cells), cells)
+        status, peaks[cells], said = synthetic.verify(tmp_path / str(cells))
+        assert status == 0, said
+        assert "held against its digest" in said, "a page of so many numbers is not drawn again, and that is said"
+    assert peaks[1000] - peaks[40] < 64, f"MiB by cells: {peaks}"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from anncestry import workflow
+from anncestry.ancestry import commands as ancestry_commands
 from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
 from anncestry.errors import ConfigError, DataError, ServerError, UserError
@@ -208,26 +209,25 @@ def recall(run: _Run, options: argparse.Namespace) -> None:
 
 def table(run: _Run, options: argparse.Namespace) -> None:
     """All numbers of an experiment as one tidy table."""
-    from anncestry.report import numbers
+    from anncestry.report import numbers, sealed
 
-    run.matrix.spec(options.key, "table")
+    spec = run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
-    numbers.write(frame, Path(run.matrix.table_path).parent)
+    folder = Path(run.matrix.table_path).parent
+    numbers.write(frame, folder)
+    sealed.table(folder, options.key, spec, frame)
     # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
     shutil.rmtree("scratch/session", ignore_errors=True)
 
 
 def report(run: _Run, options: argparse.Namespace) -> None:
     """The page of an experiment."""
-    from anncestry.report import numbers, page
+    from anncestry.report import numbers, page, sealed
 
-    run.matrix.spec(options.key, "report")
-    page.write_page(
-        numbers.read(Path(run.matrix.table_path).parent),
-        Path(run.matrix.report_path).parent,
-        title=run.matrix.config.title,
-        published=PUBLISHED,
-    )
+    spec = run.matrix.spec(options.key, "report")
+    table_dir, folder = Path(run.matrix.table_path).parent, Path(run.matrix.report_path).parent
+    page.write_page(numbers.read(table_dir), folder, title=run.matrix.config.title, published=PUBLISHED)
+    sealed.report(folder, options.key, spec, table_dir)
 
 
 # For people
@@ -306,10 +306,13 @@ def verify(run: _Run, options: argparse.Namespace) -> None:
 
     findings = auditor.verify(run.matrix, PUBLISHED, options.quick, getattr(options, "partial", False))
     for problem, ids in auditor.hanging_on(findings, run.matrix):
-        print(f"✗ {problem.sentence}")
+        print(f"✗ {problem.sentence}", file=sys.stderr)
         if ids:
             shown = ", ".join(ids[:6]) + (", …" if len(ids) > 6 else "")
-            print(f"  no longer supported: {len(ids)} number{'s' if len(ids) > 1 else ''}: {shown}")
+            numbers = f"{len(ids)} number{'s' if len(ids) > 1 else ''}"
+            print(f"  no longer supported: {numbers}: {shown}", file=sys.stderr)
+    for remark in findings.remarks:
+        print(remark)
     looked = f"{findings.records} records and {findings.files} files looked at"
     if findings.absent:
         looked += f"; not here, so not looked at: inputs in {', '.join(sorted(findings.absent))}/"
@@ -542,6 +545,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help=(verify.__doc__ or ""))
     command.add_argument("--quick", action="store_true", help="re-hash only")
     command.set_defaults(function=verify)
+    ancestry_commands.add(commands)
     command = commands.add_parser("keep", help=(keep.__doc__ or ""))
     command.add_argument("--quick", action="store_true", help="verify by re-hashing only")
     command.add_argument("--gone", action="store_true", help="results that are listed but not here shall go")

@@ -8,55 +8,33 @@ is found, and the file and the numbers that hang on it are named. Cells are look
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as compute
+import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
+from anncestry import verify_published
 from anncestry.cells.matrix import Cell, Matrix
-from anncestry.errors import DataError, UserError
+from anncestry.errors import DataError
+from anncestry.findings import Findings, Problem
 from anncestry.measure import publish, recall
 from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
-from anncestry.provenance import records
-from anncestry.report import numbers, page
+from anncestry.provenance import links, records, schema
+from anncestry.provenance.platform import IDENTITY
+from anncestry.report import numbers
 
-_REMADE = ("artifact", "vectors", "truth")
-"""Inputs that are not measurements: a clone without them makes them again, with other dates in their records."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is no longer true, in a sentence that names the file; `record` is the record whose numbers hang on it."""
-
-    sentence: str
-    record: str
-
-
-@dataclass
-class Findings:
-    """Problems, and how much was looked at."""
-
-    problems: list[Problem] = field(default_factory=list)
-    records: int = 0
-    files: int = 0
-    absent: set[str] = field(default_factory=set)
-    partial: bool = False
-
-    def check(self, record: str, test: Callable[[], None]) -> bool:
-        """Run a test that raises UserError; whether it passed."""
-        try:
-            test()
-        except UserError as error:
-            self.problems.append(Problem(str(error), record))
-            return False
-        return True
+_RECORDS = ("load", "query", "recall")
+"""Folders of results/ that hold records."""
 
 
 def verify(matrix: Matrix, published: Path | None, quick: bool = False, partial: bool = False) -> Findings:
@@ -64,68 +42,170 @@ def verify(matrix: Matrix, published: Path | None, quick: bool = False, partial:
 
     With `partial`, what was not measured (and without it, table and page can't be made) is no problem.
     """
-    findings = Findings(partial=partial)
-    loads = {each.load_path: each for cell in matrix.cells for each in (cell, *cell.chain)}
-    with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
-        for cell in loads.values():
-            loaded = _record(findings, matrix, cell.load_path, "load", cell.load)
-            if loaded is not None and not quick:
-                findings.check(cell.load_path, functools.partial(_load, cell.load_path, loaded))
-            progress.add(1)
-        for cell in matrix.cells:
-            _cell(findings, matrix, cell, quick)
-            progress.add(1)
-        if not quick and not (partial and not Path(matrix.report_path).exists()):
-            _published(findings, matrix, published)
-        progress.add(1)
-    return findings
+    pool = pa.default_memory_pool()
+    # Arrow's own pools keep what thousands of small files needed once; the system's gives it back.
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        return _Verifier(matrix, published, quick, partial).run()
+    finally:
+        pa.set_memory_pool(pool)
 
 
-def _record(findings: Findings, matrix: Matrix, path: str, stage: str, key: str) -> dict[str, Any] | None:
-    """A record that is whole, of the asked spec, and whose files and inputs are what it says; else None."""
-    file = Path(path)
+class _Verifier:
+    def __init__(self, matrix: Matrix, published: Path | None, quick: bool, partial: bool) -> None:
+        self.matrix, self.published, self.quick, self.partial = matrix, published, quick, partial
+        self.findings = Findings()
+        self._facts = numbers.Facts()
+        self._machine = _machine_of(matrix, self.findings)
+        self._data: dict[str, bool] = {}
+
+    def run(self) -> Findings:
+        """Every record, then what lies beside them, then table and page."""
+        matrix, findings = self.matrix, self.findings
+        loads = {each.load_path: each for cell in matrix.cells for each in (cell, *cell.chain)}
+        with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
+            for cell in loads.values():
+                for path in (cell.download_path, cell.vectors_path):
+                    self._data_record(path)
+                loaded = self._record(cell.load_path, "load", cell.load)
+                if loaded is not None and not self.quick:
+                    findings.check(cell.load_path, functools.partial(_load, cell.load_path, loaded))
+                progress.add(1)
+            for cell in matrix.cells:
+                self._cell(cell)
+                progress.add(1)
+            self._others()
+            if self.published is not None:
+                verify_published.figures(findings, self.published.parent)
+            if not (self.partial and not Path(matrix.report_path).exists()):
+                verify_published.hashes(findings, matrix)
+                if not self.quick:
+                    verify_published.contents(findings, matrix, self.published, self._facts)
+            progress.add(1)
+        return findings
+
+    def _record(self, path: str, stage: str, key: str) -> dict[str, Any] | None:
+        """A record that is whole, of the asked spec, and whose files and inputs are what it says; else None."""
+        file, findings = Path(path), self.findings
+        if self.partial and not file.exists():
+            return None
+        found: dict[str, Any] = {}
+
+        def whole() -> None:
+            body = records.read_record(file, stage=stage, key=key)
+            schema.check(body, path, whole=True)
+            if body["spec"] != self.matrix.spec(key, stage):
+                raise DataError(f"{path}: its spec is not the one that its key stands for")
+            findings.files += len(records.verify_outputs(file, body))
+            _gates(path, body)
+            self._same_machine(path, body)
+            found.update(body)
+
+        findings.records += 1
+        if not findings.check(path, whole):
+            return None
+        for label, entry in found["inputs"].items():
+            source = Path(entry["path"])
+            state = links.state(source, entry, label)
+            if state is links.State.ABSENT:
+                findings.absent.add(source.parts[0])
+            elif state is links.State.CHANGED:
+                sentence = f"{source}: is not the {label} that {path} was made from (sha256 differs)"
+                findings.add(Problem(sentence, path))
+        return found
+
+    def _same_machine(self, path: str, body: Mapping[str, Any]) -> None:
+        """The facts of the machine are those of the platform, and of every other record: nothing is mixed."""
+        for name, value in self._machine.items():
+            found = (body.get("platform") or {}).get(name, value)
+            if found != value:
+                raise DataError(
+                    f"{path}: measured on a machine with {name} {found!r}, its platform "
+                    f"{self.matrix.config.platform!r} has {value!r}: results of two machines are mixed"
+                )
+        self._facts.add(path, body)
+
+    def _data_record(self, path: str) -> bool:
+        """Whether data is here and is what its record says; looked at once."""
+        if path not in self._data:
+            file = Path(path)
+
+            def whole() -> None:
+                self.findings.files += len(records.verify_outputs(file, records.read_record(file)))
+
+            self._data[path] = file.exists() and self.findings.check(path, whole)
+        return self._data[path]
+
+    def _cell(self, cell: Cell) -> None:
+        findings = self.findings
+        here = [self._data_record(path) for path in (cell.truth_path, cell.vectors_path)]
+        measured = self._record(cell.query_path, "query", cell.query)
+        scored = self._record(cell.recall_path, "recall", cell.recall)
+        if measured is not None and scored is not None and scored["valid"] != measured["valid"]:
+            findings.add(Problem(f"{cell.recall_path}: valid is not what {cell.query_path} says", cell.recall_path))
+        if self.quick or measured is None:
+            return
+        findings.check(cell.query_path, lambda: _summary(cell, measured))
+        findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, _over_runs(measured)))
+        if scored is not None and all(here):
+            truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
+            findings.check(cell.recall_path, lambda: _recall(cell, measured, scored, truth, vectors))
+
+    def _others(self) -> None:
+        """What else lies in results/: records of other experiments, platforms or epochs, counted, not mixed in."""
+        ours = {
+            path
+            for cell in self.matrix.cells
+            for path in (cell.load_path, cell.query_path, cell.recall_path, *(each.load_path for each in cell.chain))
+        }
+        counted: Counter[str] = Counter()
+        for stage in _RECORDS:
+            for file in sorted(Path("results", stage).rglob("*.json")):
+                if str(file) not in ours:
+                    self.findings.check(str(file), functools.partial(self._count, file, stage, counted))
+        if counted:
+            listed = ", ".join(f"{count} {words}" for words, count in sorted(counted.items()))
+            self.findings.remarks.append(f"results/ also holds what this experiment does not use: {listed}")
+
+    def _count(self, file: Path, stage: str, counted: Counter[str]) -> None:
+        spec = records.read_record(file, stage=stage)["spec"]
+        epoch, mine = spec.get("epoch"), self.matrix.config.epochs.get(stage)
+        platform = spec.get("platform", self.matrix.config.platform)
+        words = f"{stage} records"
+        if epoch != mine:
+            words += f" of epoch {epoch} (now {mine})"
+        if platform != self.matrix.config.platform:
+            words += f" of platform {platform!r}"
+        counted[words] += 1
+
+
+def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
+    """The facts that make the matrix' platform: declared in the config, else those kept by the first measurement."""
+    platform = matrix.config.platform
+    declared = matrix.config.platforms.get(platform, {}).get("expect")
+    if declared:
+        return {name: value for name, value in declared.items() if name in IDENTITY}
+    file = Path(f"results/platform/{platform}.json")
     found: dict[str, Any] = {}
-    if findings.partial and not file.exists():
-        return None
 
     def whole() -> None:
-        found.update(records.read_record(file, stage=stage, key=key))
-        spec = matrix.spec(key, stage)
-        if found["spec"] != spec:
-            raise DataError(f"{path}: its spec is not the one that its key stands for")
-        findings.files += len(records.verify_outputs(file, found))
+        body = records.read_json(file)
+        # Before they had seals, these files held two keys and nothing else.
+        sealed = isinstance(body, dict) and body.keys() != {"platform", "facts"}
+        if not isinstance(body, dict) or (sealed and body != records.seal(body)) or body["platform"] != platform:
+            raise DataError(f"{file}: changed since it was written (its seal is broken)")
+        found.update({name: body["facts"][name] for name in IDENTITY})
 
-    findings.records += 1
-    if not findings.check(path, whole):
-        return None
-    for label, entry in found["inputs"].items():
-        source = Path(entry["path"])
-        if not source.exists():
-            findings.absent.add(source.parts[0])
-            continue
-        findings.check(path, functools.partial(_same, path, label, source, entry))
+    if file.exists():
+        findings.files += 1
+        findings.check(str(file), whole)
     return found
 
 
-def _same(path: str, label: str, source: Path, entry: Mapping[str, Any]) -> None:
-    """The input is the one that was used, or, for a stage that may be made again, one with the same contents."""
-    if records.sha256_file(source) == entry["sha256"]:
-        return
-    if label in _REMADE and records.identity(records.read_record(source)) == entry["identity"]:
-        return
-    raise DataError(f"{source}: is not the {label} that {path} was made from (sha256 differs)")
-
-
-def _cell(findings: Findings, matrix: Matrix, cell: Cell, quick: bool) -> None:
-    measured = _record(findings, matrix, cell.query_path, "query", cell.query)
-    scored = _record(findings, matrix, cell.recall_path, "recall", cell.recall)
-    if quick or measured is None:
-        return
-    findings.check(cell.query_path, lambda: _summary(cell, measured))
-    findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, _over_runs(measured)))
-    truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
-    if scored is not None and truth.exists() and vectors.exists():
-        findings.check(cell.recall_path, lambda: _recall(cell, measured, scored, truth, vectors))
+def _gates(path: str, body: Mapping[str, Any]) -> None:
+    """A record is valid exactly if all of its gates hold."""
+    if "gates" in body and body["valid"] != all(gate["ok"] for gate in body["gates"]):
+        raise DataError(f"{path}: says valid {body['valid']}, its gates say otherwise")
 
 
 def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
@@ -167,8 +247,6 @@ def _resources(path: str, record: Mapping[str, Any], attribute: Callable[[Any], 
 
 def _recall(cell: Cell, measured: Mapping[str, Any], scored: Mapping[str, Any], truth: Path, vectors: Path) -> None:
     """The record's recall, made again from the returned ids."""
-    for path in (truth, vectors):
-        records.verify_outputs(path, records.read_record(path))
     again = recall.score(measured, Path(cell.samples_path), truth, vectors)
     for name, value in again.items():
         if not _equal(scored.get(name), value):
@@ -186,64 +264,47 @@ def _equal(stored: Any, again: Any) -> bool:
     return bool(stored == again)
 
 
-def _published(findings: Findings, matrix: Matrix, published: Path | None) -> None:
-    """Table and page, made again in a folder of their own and compared byte by byte."""
-    table_dir, report_dir = Path(matrix.table_path).parent, Path(matrix.report_path).parent
-    with tempfile.TemporaryDirectory() as folder:
-        fresh = Path(folder)
-
-        def table() -> None:
-            frame = numbers.tidy([cell.paths for cell in matrix.cells])
-            numbers.write(frame, fresh / "table")
-            _compare(fresh / "table", table_dir, "the records say otherwise")
-
-        def report() -> None:
-            page.write_page(numbers.read(table_dir), fresh / "report", title=matrix.config.title, published=published)
-            _compare(fresh / "report", report_dir, "the table says otherwise")
-
-        if findings.check(str(table_dir), table):
-            findings.check(str(report_dir), report)
-    findings.files += sum(1 for path in (*table_dir.glob("*"), *report_dir.glob("*")) if path.is_file())
-
-
-def _compare(again: Path, stored: Path, why: str) -> None:
-    for path in sorted(again.iterdir()):
-        other = stored / path.name
-        if not other.exists():
-            raise DataError(f"{other}: missing")
-        # The bytes of Parquet depend on the version of the library that wrote it; its rows must not.
-        content = _rows if path.suffix == ".parquet" else Path.read_bytes
-        if content(other) != content(path):
-            raise DataError(f"{other}: {why}")
-
-
-def _rows(path: Path) -> Any:
-    try:
-        return numbers.rows_of(numbers.read(path.parent))
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"{path}: not a table of numbers ({error})") from None
-
-
 def hanging_on(findings: Findings, matrix: Matrix) -> Iterator[tuple[Problem, list[str]]]:
     """Each problem with the ids of the published numbers that hang on its record (all, if it is table or page)."""
-    try:
-        frame = numbers.read(Path(matrix.table_path).parent)
-    except DataError:
-        frame = None
+    if not findings.problems:
+        return
+    table = _supported(Path(matrix.table_path).parent)
     for problem in findings.problems:
-        if frame is None:
-            yield problem, []
+        if table is None or problem.numbers:
+            yield problem, sorted(problem.numbers)
             continue
-        of = frame[frame["record"] == problem.record]
-        if problem.record.startswith("results/load/"):
-            key = Path(problem.record).stem.rpartition("@")[2]
-            cells = [cell for cell in matrix.cells if cell.load == key]
-            paths = {path for cell in cells for path in (cell.load_path, cell.query_path, cell.recall_path)}
-            of = frame[frame["record"].isin(paths)]
-        elif problem.record.startswith("results/query/"):
-            key = Path(problem.record).stem.rpartition("@")[2]
-            of = frame[frame["record"].isin({problem.record, matrix.cell(key).recall_path})]
-        ids = of if len(of) else frame
-        yield problem, sorted(ids[ids["value"].notna()]["number_id"])
+        paths = _made_from(problem.record, matrix)
+        of = table.filter(compute.is_in(table["record"], pa.array(sorted(paths), pa.string()))) if paths else table
+        yield problem, sorted(of["number_id"].to_pylist())
+
+
+def _supported(folder: Path) -> pa.Table | None:
+    """Id and record of every number that has a value, from the first file of the table that can still be read."""
+    columns = ["number_id", "record", "value"]
+    readers: list[Callable[[], Any]] = [
+        lambda: parquet.read_table(folder / "numbers.parquet", columns=columns),
+        lambda: csv.read_csv(
+            folder / "numbers.csv",
+            convert_options=csv.ConvertOptions(include_columns=columns, column_types={"value": pa.float64()}),
+        ),
+    ]
+    for read in readers:
+        with contextlib.suppress(OSError, KeyError, UnicodeDecodeError, pa.ArrowException):
+            table = read()
+            return table.filter(compute.is_valid(table["value"]))
+    return None
+
+
+def _made_from(path: str, matrix: Matrix) -> set[str]:
+    """Records whose numbers hang on the record `path`; empty where that are all (a table, a page, a platform)."""
+    if path.startswith("data/"):
+        on_truth = {cell.recall_path for cell in matrix.cells if cell.truth_path == path}
+        on_data = [cell for cell in matrix.cells if path in (cell.download_path, cell.vectors_path)]
+        return on_truth | {one for cell in on_data for one in (cell.load_path, cell.query_path, cell.recall_path)}
+    key = Path(path).stem.rpartition("@")[2]
+    if path.startswith("results/load/"):
+        cells = [cell for cell in matrix.cells if cell.load == key]
+        return {path} | {one for cell in cells for one in (cell.load_path, cell.query_path, cell.recall_path)}
+    if path.startswith("results/query/"):
+        return {path} | {cell.recall_path for cell in matrix.cells if cell.query == key}
+    return {path} if path.startswith("results/recall/") else set()

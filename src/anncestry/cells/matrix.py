@@ -22,7 +22,10 @@ from anncestry.errors import ConfigError
 PACKAGE = Path(__file__).resolve().parents[1]
 TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
 PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
-REPORT_SOURCES = (*(file for file in python_files([PACKAGE / "report"]) if "compare" not in file.name), PUBLISHED)
+REPORT_SOURCES = (
+    *(file for file in python_files([PACKAGE / "report"]) if "compare" not in file.name),
+    *sorted(PUBLISHED.parent.glob("*.csv")),
+)
 TUNING_QUERIES = 400
 """Held-out queries that a target recall is tuned on, where the workload does not say."""
 DRAWN_WITH = ("altair", "vl-convert-python")

@@ -156,6 +156,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         finally:
             ending = server.stop()
         up_s = time.monotonic() - up_from
+        machine = platform.afterwards(machine)
         shutil.rmtree(out_dir / "oracle", ignore_errors=True)
         resources_used = _resources(sampler.table(), result)
         others_pct = resources_used["other"]["load"]["cpu_avg_pct"]

@@ -151,6 +151,6 @@ def _round(run: Mapping[str, Any]) -> dict[str, Any]:
         "session": run["session"],
         "counters": run["counters"],
         **{name: run["server"][name] for name in ("start_s", "open_s", "up_s")},
-        "load_average_before": run["platform"]["load_average_before"],
+        **{name: run["platform"][name] for name in ("load_average_before", "load_average_after")},
         "cpu_us_per_query": 1e6 * run["client"]["cpu_s"] / max(1, run["client"]["requests"]),
     }

@@ -301,7 +301,7 @@ def run(
             "load_key": str(session.loaded["key"]),
             "server": {**session.facts, "start_s": session.start_s, "open_s": session.open_s, "up_s": session.up_s},
             "artifact": artifact_facts(session.built),
-            "platform": {**machine, "load_average_before": round(load_before, 2)},
+            "platform": platform.afterwards({**machine, "load_average_before": round(load_before, 2)}),
             "clients": package_versions("grpcio", "protobuf", "pymilvus", "weaviate-client", "numpy"),
             "session": {"key": key, "cells": len(session.runs), "waited_s": waited_s},
         },

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import platform as python_platform
+import resource
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def _cpuinfo() -> tuple[str, list[str]]:
 
 
 def facts() -> dict[str, Any]:
-    """CPU, memory, kernel, governor, virtualisation and present load of this machine."""
+    """CPU, memory, kernel, governor, virtualisation, limits and present load of this machine."""
     model, flags = _cpuinfo()
     hypervisor = _first_line("/sys/class/dmi/id/sys_vendor")
     return {
@@ -60,9 +62,53 @@ def facts() -> dict[str, Any]:
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "vendor": hypervisor,
         "hypervisor": "hypervisor" in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""),
+        "virtualisation": virtualisation(),
+        "limits": limits(),
         "python": sys.version.split()[0],
         "load_average_1min": round(os.getloadavg()[0], 2),
     }
+
+
+def virtualisation() -> str | None:
+    """What `systemd-detect-virt` calls the virtual machine or container that this is; None where it can't be asked."""
+    try:
+        done = subprocess.run(["systemd-detect-virt"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def limits(proc: Path = Path("/proc/self"), root: Path = Path("/sys/fs/cgroup")) -> dict[str, float | None]:
+    """What this process may use at most, by its cgroup (v2) and those above it, and by its own limits.
+
+    `cpu_cores` in cores, `memory_mib` in MiB, `open_files` a count; None where there is no limit, or none can be read.
+    """
+    cores: list[float] = []
+    memory: list[float] = []
+    with suppress(OSError, ValueError):
+        inside = next(line[3:] for line in (proc / "cgroup").read_text().splitlines() if line.startswith("0::"))
+        folder = root / inside.strip("/")
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(root):
+                break
+            quota, _, period = (_first_line(str(group / "cpu.max")) or "max").partition(" ")
+            if quota != "max":
+                cores.append(int(quota) / int(period))
+            most = _first_line(str(group / "memory.max")) or "max"
+            if most != "max":
+                memory.append(int(most) / 2**20)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return {
+        "cpu_cores": min(cores, default=None),
+        "memory_mib": min(memory, default=None),
+        "open_files": None if files == resource.RLIM_INFINITY else files,
+    }
+
+
+def afterwards(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of `check`, with the load of the machine before (as there) and after the measurement, which is now."""
+    before = machine.get("load_average_before", machine["load_average_1min"])
+    return {**machine, "load_average_before": before, "load_average_after": round(os.getloadavg()[0], 2)}
 
 
 def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("results/platform")) -> dict[str, Any]:
@@ -77,7 +123,7 @@ def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("re
     kept = folder / f"{platform_id}.json"
     if not expected:
         if not kept.exists():
-            records.write_json(kept, {"platform": platform_id, "facts": found})
+            records.write_json(kept, records.seal({"platform": platform_id, "facts": found}))
         expected = {name: records.read_json(kept)["facts"][name] for name in IDENTITY}
         source = str(kept)
     for name, value in expected.items():

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import DataError
+from anncestry.provenance import schema
 
-SCHEMA_VERSION = 1
 _CHUNK_BYTES = 4 << 20
 
 
@@ -103,7 +103,7 @@ def write_record(
     from anncestry.provenance.code import code_facts
 
     record: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": schema.VERSION,
         "stage": stage,
         "key": key,
         "spec": dict(spec),
@@ -122,6 +122,7 @@ def write_record(
     clash = record.keys() & body.keys()
     assert not clash, f"body of {stage} redefines {clash}"
     sealed = seal({**record, **body})
+    schema.check(sealed, path, whole=True)
     write_json(path, sealed)
     return sealed
 
@@ -134,20 +135,22 @@ def _input(file: Path) -> dict[str, str]:
 
 
 def read_record(path: Path, *, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
-    """Read a record and check that it is one, of this `stage` and `key` where given; DataError names the file."""
+    """Read a record and check that it is one, of this `stage` and `key` where given; DataError names the file.
+
+    One of an earlier schema version is returned in the present one (see `schema`), with the seal that it was read with.
+    """
     record = read_json(path)
     if not isinstance(record, dict) or "stage" not in record or "spec" not in record:
         raise DataError(f"{path}: not a record of anncestry")
-    version = record.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
+    migrated = schema.migrate(record, path)
     if stage is not None and record["stage"] != stage:
         raise DataError(f"{path}: a record of stage {record['stage']}, expected {stage}")
     if key is not None and record["key"] != key:
         raise DataError(f"{path}: record of key {record['key']}, expected {key}: it belongs to another spec")
     if record != seal(record):
         raise DataError(f"{path}: changed since it was written (its seal is broken)")
-    return record
+    schema.check(migrated, path, whole=False)
+    return migrated
 
 
 def verify_outputs(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anncestry.errors import DataError
+from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import read_record, replacing, sha256_file, write_json
 
 PHASES = ("insert", "flush", "index", "ready")
@@ -162,13 +163,15 @@ class _Record:
         return "; ".join(failed) or "marked invalid, without a failed gate"
 
 
-def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.DataFrame:
     """Gather every number of the expected `cells` into one frame, a row a number, in a fixed order.
 
     Each of `cells` names dataset, system, topology, workload and load_path, query_path, recall_path (the latter two
     may be None); a record that no cell names is left out.
     A number that can't be had (record missing, invalid, or without it) keeps its row: its value is NaN and `reason`
-    says why. DataError for a record of another cell, and for one that was made from something else than is there.
+    says why. DataError for a record of another cell, for one that was made from something else than is there, and for
+    records of two machines: their numbers are never set side by side. `facts` are those of all records, where `cells`
+    are only some.
     """
     records: dict[str, _Record] = {}
 
@@ -183,7 +186,10 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         return records[path]
 
     found = [(cell, find(cell, "load"), find(cell, "query"), find(cell, "recall")) for cell in cells]
-    facts = _Facts(records.values())
+    if facts is None:
+        facts = Facts()
+        for record in records.values():
+            facts.add(record.path, record.body)
     rows: list[dict[str, Any]] = []
     loads_done: set[str] = set()
     for cell, load, query, recall in found:
@@ -203,11 +209,16 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             rows += _rows({**row, "client_bound": None}, str(cell["recall_path"]), recall, reason, _RECALL)
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
-    twice = frame["number_id"][frame["number_id"].duplicated()]
+    df = frame(rows)
+    twice = df["number_id"][df["number_id"].duplicated()]
     if len(twice):
         raise DataError(f"number {twice.iloc[0]} is there twice: a cell is listed more than once")
-    return frame.sort_values(_ORDER, kind="stable", ignore_index=True)
+    return df.sort_values(_ORDER, kind="stable", ignore_index=True)
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame with the columns and types of the tidy table."""
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
 
 
 def write(df: pd.DataFrame, out_dir: Path) -> None:
@@ -225,7 +236,7 @@ def read(out_dir: Path) -> pd.DataFrame:
     """Read back what `write` wrote."""
     path = out_dir / "numbers.parquet"
     try:
-        return pd.DataFrame(pq.read_table(path).to_pylist(), columns=list(COLUMNS)).astype(_DTYPES)
+        return frame(pq.read_table(path).to_pylist())
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{path}: not a table of numbers ({error})") from None
 
@@ -250,22 +261,35 @@ def brief(reason: str) -> str:
     return reason if reason in ABSENT else "invalid"
 
 
-class _Facts:
+class Facts:
     """What is known of a system, dataset or workload from any record, so that a missing cell can still be placed."""
 
-    def __init__(self, records: Iterable[_Record]) -> None:
+    def __init__(self) -> None:
         self._engines: dict[str, str] = {}
         self._distances: dict[str, str] = {}
         self._workloads: dict[str, Mapping[str, Any]] = {}
-        for record in records:
-            spec = record.body["spec"]
-            # Not every record says everything: a query names its system, its load also the engine.
-            if "engine" in spec.get("system", ()):
-                self._engines[spec["system"]["name"]] = str(spec["system"]["engine"])
-            if "metric" in spec.get("dataset", ()):
-                self._distances[spec["dataset"]["name"]] = str(spec["dataset"]["metric"])
-            if "workload" in spec:
-                self._workloads[spec["workload"]["name"]] = spec["workload"]
+        self._machine: dict[str, tuple[Any, str]] = {}
+
+    def add(self, path: str, body: Mapping[str, Any]) -> None:
+        """Learn from a record; DataError if it was measured on another machine than one before it."""
+        spec = body["spec"]
+        # Not every record says everything: a query names its system, its load also the engine.
+        if "engine" in spec.get("system", ()):
+            self._engines[spec["system"]["name"]] = str(spec["system"]["engine"])
+        if "metric" in spec.get("dataset", ()):
+            self._distances[spec["dataset"]["name"]] = str(spec["dataset"]["metric"])
+        if "workload" in spec:
+            self._workloads[spec["workload"]["name"]] = spec["workload"]
+        machine = body.get("platform") or {}
+        for name in ("id", *IDENTITY):
+            if machine.get(name) is None:
+                continue
+            value, other = self._machine.setdefault(name, (machine[name], path))
+            if machine[name] != value:
+                raise DataError(
+                    f"{path}: measured on a machine with {name} {machine[name]!r}, {other} on one with {value!r}: "
+                    "numbers of two platforms are no table"
+                )
 
     def of(self, cell: Mapping[str, Any], *, workload: str, query: _Record | None = None) -> dict[str, Any]:
         """The columns that say where a number belongs."""

@@ -18,12 +18,13 @@ import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
-from anncestry.report import curves, latencies, more_tables
+from anncestry.report import audit_page, curves, latencies, more_tables
+from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
 from anncestry.report.markup import Numbers, legend, sheet, table, text
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
 from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
-from anncestry.report.summary import Highlight, highlights
+from anncestry.report.summary import HEADLINE_K, Highlight, highlights
 from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, tables, text_of
 
 _GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
@@ -101,9 +102,13 @@ _HOW_TO_READ = (
 )
 
 
+_AUDIT = f'<p class="note"><a href="{audit_page.NAME}">What was published before, number by number</a></p>\n'
+
+
 def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None) -> Path:
     """Write `out_dir`/index.html and, beside it for download, the numbers; returns the path of the page.
 
+    `published` is the paper's table in a folder of published facts: then audit.html is written, too.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
@@ -113,6 +118,8 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
     path = out_dir / "index.html"
     with replacing(path) as temporary:
         temporary.write_text(_document(df, records, title, published), encoding="utf-8")
+    if published:
+        audit_page.write(df, records, out_dir, title=title, facts=Published(published.parent))
     return path
 
 
@@ -136,7 +143,7 @@ def _document(df: pd.DataFrame, records: Records, title: str, published: Path | 
         title=title,
         eyebrow="anncestry: a report in which every number can be traced to its origin",
         # Written after the tables, though it stands before them: a number's address leads to its place in a table.
-        opening=_lede(df, numbers) + _facts(records),
+        opening=_lede(df, numbers) + _facts(records) + (_AUDIT if published else ""),
         downloads="All numbers",
         files={
             **{"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
@@ -173,10 +180,14 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
     found = highlights(df)
     systems = sorted({item.system for item in found})
     datasets = sorted({item.dataset for item in found})
-    valid, invalid, missing = (sum(getattr(item, name) for item in found) for name in ("valid", "invalid", "missing"))
-    state = f"Of {valid + invalid + missing} cells, {valid} are measured and valid, {invalid} invalid"
+    cells = {name: [row for item in found for row in item.cells[name]] for name in ("valid", "invalid", "missing")}
+    every = [row for rows in cells.values() for row in rows]
+    state = (
+        f"Of {_count(every, numbers)} cells, {_count(cells['valid'], numbers)} are measured and valid, "
+        f"{_count(cells['invalid'], numbers)} invalid, and {_count(cells['missing'], numbers)} not measured"
+    )
     opening = (
-        f"{_and([*map(_name, systems)])} on {_and([*map(_name, datasets)])}. {state}, and {missing} not measured."
+        f"{_and([*map(_name, systems)])} on {_and([*map(_name, datasets)])}. {state}."
         if found
         else "Nothing was asked to be measured."
     )
@@ -188,13 +199,20 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
         place = f"{dataset} ({topology})" if several else dataset
         sentences = [
             _sentence("ready to search after", [(i.system, i.load) for i in here], numbers),
-            _sentence("median latency for the 10 nearest", [(i.system, i.p50) for i in here], numbers),
-            _sentence("recall@10", [(i.system, i.recall) for i in here], numbers),
+            _sentence(f"median latency for the {HEADLINE_K} nearest", [(i.system, i.p50) for i in here], numbers),
+            _sentence(f"recall@{HEADLINE_K}", [(i.system, i.recall) for i in here], numbers),
             _peak(here, numbers),
         ]
         verdict = _verdict(here)
-        paragraphs.append(f"<p><b>{text(place)}</b>: {'; '.join(filter(None, sentences))}.{verdict}</p>\n")
+        paragraphs.append(f"<p><b>{_name(place)}</b>: {'; '.join(filter(None, sentences))}.{verdict}</p>\n")
     return f'<p class="lede">{opening}</p>\n{"".join(paragraphs)}'
+
+
+def _count(rows: Sequence[Row], numbers: Numbers) -> str:
+    """How many cells these rows stand for; a link to the ancestry of all of them."""
+    if not rows:
+        return '<a class="count" href="#gaps">0</a>'
+    return numbers.link(str(len(rows)), [row["number_id"] for row in rows])
 
 
 def _sentence(what: str, values: Sequence[tuple[str, Row | None]], numbers: Numbers) -> str:

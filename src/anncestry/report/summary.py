@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,10 +12,16 @@ from anncestry.report.tables import Row, text_of
 
 _WIDTH = 100
 
+HEADLINE_K = 10
+"""Neighbours asked for in the workloads that highlights are of."""
+
 
 @dataclass(frozen=True)
 class Highlight:
-    """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked."""
+    """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked.
+
+    `cells` are all of its cells, by their state: the row of each one's median latency.
+    """
 
     dataset: str
     topology: str
@@ -24,9 +30,22 @@ class Highlight:
     p50: Row | None
     recall: Row | None
     qps: Row | None
-    valid: int
-    invalid: int
-    missing: int
+    cells: Mapping[str, Sequence[Row]]
+
+    @property
+    def valid(self) -> int:
+        """Cells that are measured and valid."""
+        return len(self.cells["valid"])
+
+    @property
+    def invalid(self) -> int:
+        """Cells that are measured, but not valid."""
+        return len(self.cells["invalid"])
+
+    @property
+    def missing(self) -> int:
+        """Cells that are not measured."""
+        return len(self.cells["missing"])
 
 
 def highlights(df: pd.DataFrame) -> list[Highlight]:
@@ -70,12 +89,13 @@ def summary(df: pd.DataFrame) -> str:
 
 def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str) -> Highlight:
     here = [row for row in rows if (row["dataset"], row["topology"], row["system"]) == (dataset, topology, system)]
-    asked = [row for row in here if row["k"] == 10 and not row["filter"]]
+    asked = [row for row in here if row["k"] == HEADLINE_K and not row["filter"]]
     single = sorted((row for row in asked if row["clients"] == 1), key=lambda row: row["duration_s"] is not None)
     rates = [row for row in asked if row["metric"] == "qps"]
     cells = [row for row in here if row["metric"] == "p50_ms"]
-    valid = sum(row["value"] is not None for row in cells)
-    missing = sum(row["reason"] in MISSING for row in cells)
+    state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
+    for row in cells:
+        state["valid" if row["value"] is not None else "missing" if row["reason"] in MISSING else "invalid"].append(row)
     return Highlight(
         dataset,
         topology,
@@ -84,9 +104,7 @@ def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str) ->
         p50=_first(single, "p50_ms"),
         recall=_first(single, "recall_by_id"),
         qps=max(rates, key=lambda row: -1.0 if row["value"] is None else row["value"], default=None),
-        valid=valid,
-        invalid=len(cells) - valid - missing,
-        missing=missing,
+        cells=state,
     )
 
 

@@ -129,7 +129,7 @@ _TEXTS = {
         "Median latency without and with the filter, one client. The cost is the change of the one against the other;"
         " n.s. marks a change not larger than noise. Selectivity is the measured share of rows that pass the filter."
         " Recall is against the exact neighbours among the rows that pass.",
-        "In the paper's code 641 of 1,000 queries of the filtered runs carried no filter,"
+        "In the paper's code most queries of the filtered runs carried no filter (the audit page says how many),"
         " and the others passed one row in ten.",
     ),
     "VIII": _Text(

@@ -19,7 +19,9 @@ from anncestry.engines.weaviate.settings import COLLECTION
 
 def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
     """How the driver reaches `connect`, and what it tells it. ef is a setting of the collection."""
-    options = {"k": k, "filters": list(filters), "http": as_weaviate(server).ports["http"]}
+    first = next(iter(as_weaviate(server).group))
+    _, _, port = first.addresses["http"].rpartition(":")
+    options = {"k": k, "filters": list(filters), "http": int(port)}
     return {
         "kind": "sdk",
         "module": __name__,

@@ -1,0 +1,1 @@
+"""Ancestry: a published number followed back to raw samples, shown, attested, and exported."""

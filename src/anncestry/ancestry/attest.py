@@ -1,0 +1,194 @@
+"""Signed attestations: who vouches for which results, and what they were made from.
+
+An in-toto Statement v1 whose subjects are all files of the experiment's results, with a SLSA Provenance v1 predicate
+that says how they came about, in a DSSE envelope signed with an ed25519 key. Checked offline, by the public key alone.
+https://in-toto.io/Statement/v1, https://slsa.dev/provenance/v1, https://github.com/secure-systems-lab/dsse
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from securesystemslib.dsse import Envelope
+from securesystemslib.exceptions import VerificationError
+from securesystemslib.signer._crypto_signer import CryptoSigner
+from securesystemslib.signer._key import SSlibKey
+
+from anncestry.ancestry import graph
+from anncestry.cells.matrix import Matrix
+from anncestry.errors import DataError
+from anncestry.provenance import links, records
+from anncestry.provenance.code import code_facts
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+PAYLOAD = "application/vnd.in-toto+json"
+BUILD_TYPE = "https://github.com/anncestry/anncestry/attestations/results/v1"
+BUILDER = "https://github.com/anncestry/anncestry"
+
+
+@dataclass(frozen=True)
+class Attested:
+    """What was signed or checked: the envelope's file, how many files it is about, and the key's id."""
+
+    path: Path
+    subjects: int
+    keyid: str
+
+
+def attest(matrix: Matrix, key: Path, out: Path) -> Attested:
+    """Sign the results of the matrix, every file re-hashed now; DataError if one is missing or not what it was."""
+    signer = CryptoSigner(_private(key))
+    body = statement(matrix)
+    payload = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    envelope = Envelope(payload, PAYLOAD, {})
+    signature = envelope.sign(signer)
+    records.write_json(out, envelope.to_dict())
+    return Attested(out, len(body["subject"]), signature.keyid)
+
+
+def statement(matrix: Matrix) -> dict[str, Any]:
+    """The statement that is signed."""
+    subjects: dict[str, str] = {}
+    used: dict[str, str] = {}
+    created: list[str] = []
+    commits: set[str] = set()
+    for stage in graph.walk(matrix):
+        # What lies outside of results/ can be made again; it is named among what went in.
+        mine = stage.path.startswith("results/")
+        for file in stage.made:
+            (subjects if mine else used)[file.path] = file.sha256
+        for file in stage.used:
+            used.setdefault(file.path, file.sha256)
+        if mine:
+            created.append(str(stage.body["created"]))
+            commits.add(str((stage.body.get("code") or {}).get("commit") or "unknown"))
+    platform = Path(f"results/platform/{matrix.config.platform}.json")
+    if platform.exists():
+        subjects[str(platform)] = records.sha256_file(platform)
+    for path, digest in subjects.items():
+        state = links.state(Path(path), {"sha256": digest})
+        if state is not links.State.SAME:
+            raise DataError(f"{path}: {state}; nothing is signed that `anncestry verify` would not let pass")
+    materials = [
+        {"name": path, "digest": {"sha256": digest}} for path, digest in sorted(used.items()) if path not in subjects
+    ]
+    lock = code_facts()["lock_sha256"]
+    if lock:
+        materials.append({"name": "requirements.lock", "digest": {"sha256": lock}})
+    materials += [
+        {"name": "code", "digest": {"gitCommit": commit}} for commit in sorted(commits) if commit != "unknown"
+    ]
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": path, "digest": {"sha256": digest}} for path, digest in sorted(subjects.items())],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {
+                    "experiment": matrix.config.experiment,
+                    "title": matrix.config.title,
+                    "platform": matrix.config.platform,
+                    "cells": sorted(cell.query for cell in matrix.cells),
+                },
+                "internalParameters": {"epochs": dict(matrix.config.epochs)},
+                "resolvedDependencies": materials,
+            },
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": {"anncestry": str(code_facts()["anncestry"])}},
+                "metadata": {
+                    "invocationId": matrix.report,
+                    "startedOn": min(created, default=""),
+                    "finishedOn": max(created, default=""),
+                },
+            },
+        },
+    }
+
+
+def verify(path: Path, key: Path, here: Path) -> Attested:
+    """Check an envelope's signature by a public key, and every file that it names below the folder `here`.
+
+    DataError says what is wrong: no envelope, another key, a changed payload, or files that are not what was signed.
+    """
+    public = _public(key)
+    raw = records.read_json(path)
+    try:
+        envelope = Envelope.from_dict(raw)
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise DataError(f"{path}: not a DSSE envelope ({type(error).__name__}: {error})") from None
+    try:
+        keyid = next(iter(envelope.verify([public], 1)))
+    except VerificationError:
+        signers = ", ".join(envelope.signatures) or "nobody"
+        raise DataError(
+            f"{path}: not signed by {key} (key {public.keyid}): signed by {signers}, or changed since"
+        ) from None
+    body = _statement_of(path, envelope)
+    wrong = [f"{name}: {state}" for name, state in _differing(body, here)]
+    if wrong:
+        shown = "; ".join(wrong[:10]) + ("; …" if len(wrong) > 10 else "")
+        raise DataError(f"{path}: {len(wrong)} of {len(body['subject'])} files are not what was signed: {shown}")
+    return Attested(path, len(body["subject"]), keyid)
+
+
+def _statement_of(path: Path, envelope: Envelope) -> Mapping[str, Any]:
+    try:
+        body = json.loads(envelope.payload)
+        good = (
+            envelope.payload_type == PAYLOAD
+            and body["_type"] == STATEMENT
+            and body["predicateType"] == PREDICATE
+            and all(isinstance(subject["digest"]["sha256"], str) for subject in body["subject"])
+        )
+    except (ValueError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise DataError(f"{path}: signed, but not an in-toto statement of SLSA provenance")
+    return body  # type: ignore[no-any-return]
+
+
+def _differing(body: Mapping[str, Any], here: Path) -> Iterator[tuple[str, links.State]]:
+    root = here.resolve()
+    for subject in body["subject"]:
+        file = (here / subject["name"]).resolve()
+        if not file.is_relative_to(root):
+            raise DataError(f"{subject['name']}: points outside of the folder that is checked")
+        state = links.state(file, {"sha256": subject["digest"]["sha256"]})
+        if state is not links.State.SAME:
+            yield subject["name"], state
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing; `openssl genpkey -algorithm ed25519 -out {path}` makes a key") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise DataError(f"{path}: not an unencrypted private key in PEM ({error})") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise DataError(f"{path}: not an ed25519 key")
+    return key
+
+
+def _public(path: Path) -> SSlibKey:
+    try:
+        key = load_pem_public_key(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: missing; `openssl pkey -in PRIVATE -pubout -out {path}` makes it from the private key"
+        ) from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise DataError(f"{path}: not a public key in PEM ({error})") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise DataError(f"{path}: not an ed25519 key")
+    return SSlibKey.from_crypto(key)

@@ -1,0 +1,38 @@
+"""Links: is the file that a record names still the one that was meant?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from anncestry.errors import DataError
+from anncestry.provenance import records
+
+REMADE = frozenset({"artifact", "download", "vectors", "truth"})
+"""Inputs that are not measurements: a clone without them makes them again, with other dates in their records."""
+
+
+class State(StrEnum):
+    """What became of a file that a record names."""
+
+    SAME = "same"
+    REMADE = "made again, same contents"
+    CHANGED = "changed"
+    ABSENT = "not here"
+
+
+def state(file: Path, entry: Mapping[str, Any], label: str = "") -> State:
+    """Hold `file` against a record's entry of it; an input that may be made again (by its `label`) by its contents."""
+    if not file.exists():
+        return State.ABSENT
+    if records.sha256_file(file) == entry["sha256"]:
+        return State.SAME
+    if label in REMADE and "identity" in entry:
+        try:
+            if records.identity(records.read_record(file)) == entry["identity"]:
+                return State.REMADE
+        except (DataError, KeyError):
+            pass
+    return State.CHANGED
