@@ -596,15 +596,15 @@ def test_what_was_asked_through_the_databases_libraries_stands_in_a_table_of_its
     world.edit(cell["query_path"], lambda record: record["spec"]["workload"].update(client="sdk"))
     page = _page(world)
     df = world.tidy()
-    (qps,) = df[(df["client"] == "sdk") & (df["metric"] == "qps")]["value"]
+    (qps,) = df[(df["client"] == "sdk") & (df["metric"] == "qps")]["number_id"]
     assert "Through the databases&#x27; own Python libraries" in page or "Through the databases' own Python" in page
     (table,) = libraries(df)
     (row,) = table.rows
     assert row.labels == (cell["dataset"], cell["topology"], "k10-clients16", "milvus-2.3.5")
-    assert qps in [found.value for found in row.cells]
+    assert qps in [found.number_id for found in row.cells]
     # And in no other.
     for other in tables(by_bytes(df)):
-        assert qps not in [found.value for line in other.rows for found in line.cells]
+        assert qps not in [found.number_id for line in other.rows for found in line.cells]
 
 
 def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(world: World) -> None:
