@@ -23,6 +23,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, Engine, LoadResult, Server, filter_bounds
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure import clients
+from anncestry.measure.filtering import Filtering
 from anncestry.progress import Progress
 from anncestry.runtimes.native import free_ports
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
@@ -484,15 +485,16 @@ def test_the_sdk_finds_what_the_bytes_find(
     server, _, vectors, _ = loaded
     engine = engine_of(system)
     queries = vectors.base[:20] + np.float32(0.01)
+    filtering = Filtering.of(filter, vectors, np.zeros(len(queries), np.uint8))  # type: ignore[arg-type]
     found = {}
     with Driver() as driver:
         for client in ("bytes", "sdk"):
-            work = {"k": K, "ef_search": 200, "filter": filter, "client": client}
+            work = {"k": K, "client": client}
             folder = tmp_path / client
-            protocol.write_requests(folder, clients.requests(engine, server, queries, work))
+            protocol.write_requests(folder, clients.requests(engine, server, queries, work, 200, filtering))
             protocol.write_job(
-                folder, requests=folder, transport=clients.transport(engine, server, work), timeout_s=10.0,
-                schedule=np.arange(len(queries))[None], prime=np.zeros((1, 1), int),
+                folder, requests=folder, transport=clients.transport(engine, server, work, 200, filtering),
+                timeout_s=10.0, schedule=np.arange(len(queries))[None], prime=np.zeros((1, 1), int),
             )  # fmt: skip
             driver.run(folder)
             outcome = protocol.read_outcome(folder)

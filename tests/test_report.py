@@ -19,7 +19,8 @@ import pytest
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import seal
-from anncestry.report.numbers import NOT_MEASURED, read, tidy, write
+from anncestry.report.more_tables import libraries
+from anncestry.report.numbers import NOT_MEASURED, by_bytes, read, tidy, write
 from anncestry.report.page import write_page
 from anncestry.report.summary import summary
 from anncestry.report.tables import Table, tables, text_of
@@ -586,6 +587,24 @@ def _parsed(page: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def _page(world: World, **more: Any) -> str:
     return write_page(world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, **more).read_text()
+
+
+def test_what_was_asked_through_the_databases_libraries_stands_in_a_table_of_its_own(world: World) -> None:
+    before = _page(world)
+    assert "own Python libraries</" not in before
+    cell = world.cell("milvus-2.3.5", "k10-clients16")
+    world.edit(cell["query_path"], lambda record: record["spec"]["workload"].update(client="sdk"))
+    page = _page(world)
+    df = world.tidy()
+    (qps,) = df[(df["client"] == "sdk") & (df["metric"] == "qps")]["number_id"]
+    assert "Through the databases&#x27; own Python libraries" in page or "Through the databases' own Python" in page
+    (table,) = libraries(df)
+    (row,) = table.rows
+    assert row.labels == (cell["dataset"], cell["topology"], "k10-clients16", "milvus-2.3.5")
+    assert qps in [found.number_id for found in row.cells]
+    # And in no other.
+    for other in tables(by_bytes(df)):
+        assert qps not in [found.number_id for line in other.rows for found in line.cells]
 
 
 def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(world: World) -> None:

@@ -109,12 +109,13 @@ def bench(system: str, folder: Path) -> dict[tuple[str, int], Figure]:
         with Progress(f"{system}: load", ROWS, "row") as progress:
             engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
         engine.apply(server, EF)
-        requests = asking.requests(engine, server, queries, work)
-        wire, sdk = asking.transport(engine, server, work), asking.transport(engine, server, {**work, "client": "sdk"})
+        by_sdk = {**work, "client": "sdk"}
+        requests = asking.requests(engine, server, queries, work, EF, None)
+        wire, sdk = (asking.transport(engine, server, how, EF, None) for how in (work, by_sdk))
         raw = folder / "bytes"
         protocol.write_requests(raw, requests)
         plain = folder / "vectors"
-        protocol.write_requests(plain, asking.requests(engine, server, queries, {**work, "client": "sdk"}))
+        protocol.write_requests(plain, asking.requests(engine, server, queries, by_sdk, EF, None))
         with Driver("native") as native, Driver("python") as python:
 
             def job(driver: Driver, where: Path, how: Mapping[str, Any], same: bool) -> Callable[[int], Figure]:

@@ -12,12 +12,19 @@ from anncestry.metrics import stats
 from anncestry.report import equal_recall
 from anncestry.report.equal_recall import AtTarget, Sweep
 from anncestry.report.numbers import brief, rows_of
-from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
+from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, client_mark, text_of
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval
 
 LEVEL = 0.05
 _COMPARED = {"p50_ms": True, "p99_ms": True, "qps": False}
 """Metrics in which systems are compared, and whether lower is better."""
+_OF_LIBRARIES = {
+    "p50_ms": ("p50", "ms"),
+    "p99_ms": ("p99", "ms"),
+    "mean_ms": ("Mean", "ms"),
+    "qps": ("Queries per second", "1/s"),
+    "client_cpu_us_per_query": ("Client's CPU a query", "µs"),
+}
 _KINDS = {"": "independent", "near": "near the query", "far": "far from the query"}
 
 
@@ -37,7 +44,33 @@ def with_interval(row: Row | None) -> Cell:
     shown = text_of(row["value"], None, row["unit"])
     if row["low"] is not None:
         shown += f" ({text_of(row['low'], None, row['unit'])} to {text_of(row['high'], None, row['unit'])})"
-    return Cell(shown, row["value"], row["std"], row["number_id"])
+    return Cell(shown + client_mark(row), row["value"], row["std"], row["number_id"])
+
+
+def libraries(df: pd.DataFrame) -> list[Table]:
+    """What was asked through the databases' own Python libraries (client: sdk), if anything was."""
+    rows = [row for row in rows_of(df) if row["client"] == "sdk" and row["metric"] in _OF_LIBRARIES]
+    places = sorted({tuple(str(row[name]) for name in ("dataset", "topology", "workload", "system")) for row in rows})
+    columns = [Column(label, unit) for label, unit in _OF_LIBRARIES.values()]
+    body = []
+    for place in places:
+        found = {
+            row["metric"]: row
+            for row in rows
+            if (row["dataset"], row["topology"], row["workload"], row["system"]) == place
+        }
+        body.append(TableRow(place, tuple(with_interval(found.get(metric)) for metric in _OF_LIBRARIES)))
+    table = Table(
+        "L",
+        "Through the databases' own Python libraries",
+        "The same queries, asked by pymilvus or weaviate-client, a process for each client: what a Python program sees."
+        " The library encodes and decodes within the time, and its processor time is the client's. All other tables"
+        " and charts are of requests that were encoded before.",
+        ("Dataset", "Topology", "Workload", "System"),
+        tuple(columns),
+        tuple(body),
+    )
+    return [table] if body else []
 
 
 # Equal recall

@@ -48,6 +48,7 @@ _DTYPES: dict[str, str] = {
     "topology": "str",
     "workload": "str",
     "k": "Int64",
+    "client": "str",
     "clients": "Int64",
     "duration_s": "float64",
     "filter": "str",
@@ -241,6 +242,11 @@ def read(out_dir: Path) -> pd.DataFrame:
         raise DataError(f"{path}: not a table of numbers ({error})") from None
 
 
+def by_bytes(df: pd.DataFrame) -> pd.DataFrame:
+    """The frame without what was asked through the databases' own libraries: that is another question."""
+    return df[df["client"] != "sdk"]
+
+
 def rows_of(df: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a tidy frame as plain Python values, with None where there is no number."""
     return [
@@ -302,6 +308,7 @@ class Facts:
             "topology": str(cell["topology"]),
             "workload": workload,
             "k": asked.get("k"),
+            "client": asked.get("client", "bytes") if workload else "",
             "clients": asked.get("clients"),
             "duration_s": asked.get("duration_s"),
             "filter": _filter_text(asked.get("filter")),

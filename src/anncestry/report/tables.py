@@ -25,7 +25,7 @@ _PLACE = ("dataset", "topology", "system", "workload")
 
 CLIENT_BOUND = " ‡"
 """Stands beside numbers of cells that are client-bound."""
-CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
+_CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,11 @@ def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
     place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
     others = [row for other, row in numbers if other != place]
     return place if all(differ(_sample(best), _sample(row)) for row in others) else None
+
+
+def client_mark(row: Row) -> str:
+    """What stands behind a number that may be the client's limit."""
+    return CLIENT_BOUND if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS else ""
 
 
 def text_of(value: float, std: float | None, unit: str) -> str:
@@ -555,9 +560,7 @@ class _Builder:
             return Cell(NO_CELL, published=published)
         if row["value"] is None:
             return Cell(brief(row["reason"]), number_id=row["number_id"], published=published, problem=row["reason"])
-        text = text_of(row["value"], row["std"], row["unit"])
-        if row.get("client_bound") is True and row["metric"] in CLIENT_MATTERS:
-            text += CLIENT_BOUND
+        text = text_of(row["value"], row["std"], row["unit"]) + client_mark(row)
         return Cell(text, row["value"], row["std"], row["number_id"], published, best)
 
     def _cost(self, with_filter: Row, without: Row | None, place: _Place) -> Cell:
