@@ -278,6 +278,17 @@ def test_a_clone_with_results_only_keeps_without_touching_the_data_of_others(kep
     assert b.git("show", "--name-only", "--format=").split() == ["results.dvc"]
 
 
+def test_a_clone_with_pulled_results_verifies_them_and_says_why(kept, tmp_path):
+    b = kept.clone(tmp_path / "b")
+    shutil.copytree(kept.folder.parent / "anncestry-remote", tmp_path / "anncestry-remote")
+    b.dvc("pull", "--quiet", "results.dvc")
+    assert "what can be made again from raw samples is what is published" in b.run("anncestry", "verify").stdout
+    said = b.run("anncestry", "why", "--system", "blue-1.0", "--metric", "recall_by_id").stdout
+    assert "✓ query record results/query/" in said and "✓ samples results/query/" in said
+    assert "· truth record data/truth/" in said and "pull it (`dvc pull data.dvc`)" in said
+    assert "✗" not in said
+
+
 def test_results_of_two_branches_merge_cell_by_cell(mine):
     mine.git("checkout", "--quiet", "-b", "other")
     mine.bump("red-1.0", "1.1")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
 import pytest
 
 from anncestry.errors import ConfigError, DataError
-from anncestry.provenance import epochs, promote, records
+from anncestry.provenance import epochs, promote, records, schema
 from tests.toy import ROOT
 
 
@@ -73,6 +74,52 @@ def test_a_truncated_foreign_or_newer_record_is_refused_by_name(tmp_path, edit, 
     with pytest.raises(DataError, match=words) as error:
         records.read_record(path, stage="recall", key="0123456789ab")
     assert "record.json" in str(error.value)
+
+
+def older_load(tmp_path):
+    """A load record as schema version 1 wrote it (commit 1acac39)."""
+    path = tmp_path / "old.json"
+    shutil.copy(ROOT / "tests" / "fixtures" / "load.schema1.json", path)
+    return path
+
+
+def test_a_record_of_the_version_before_is_read_as_one_of_today(tmp_path):
+    path = older_load(tmp_path)
+    assert json.loads(path.read_text())["schema_version"] == 1
+    record = records.read_record(path, stage="load")
+    assert record["schema_version"] == schema.VERSION
+    assert record["code"]["lock_sha256"] is None and record["platform"]["limits"] is None
+    assert record["platform"]["load_average_before"] == record["platform"]["load_average_1min"]
+    schema.check(record, path, whole=True)
+
+
+def test_the_seal_of_an_older_record_is_checked_before_it_is_migrated(tmp_path):
+    path = older_load(tmp_path)
+    path.write_text(path.read_text().replace('"rows": 540,\n "dim"', '"rows": 541,\n "dim"'))
+    with pytest.raises(DataError, match="its seal is broken"):
+        records.read_record(path)
+
+
+def test_migrations_go_from_version_to_version_up_to_the_present_one(tmp_path, monkeypatch):
+    path = older_load(tmp_path)
+    monkeypatch.setattr(schema, "VERSION", 3)
+    with pytest.raises(DataError, match="schema version 1, from which this program can't go on"):
+        schema.migrate(json.loads(path.read_text()), path)
+    monkeypatch.setitem(schema.MIGRATIONS, 2, lambda record: {**record, "seen": record["schema_version"]})
+    migrated = schema.migrate(json.loads(path.read_text()), path)
+    assert (migrated["schema_version"], migrated["seen"]) == (3, 2)
+
+
+def test_a_record_that_does_not_fit_its_schema_is_neither_written_nor_read(tmp_path):
+    with pytest.raises(DataError, match="'query_key' is a required property"):
+        records.write_record(
+            tmp_path / "a.json", stage="recall", key="0123456789ab", spec={}, body={"valid": True, "recall": {}}
+        )
+    assert not (tmp_path / "a.json").exists()
+    body = write(tmp_path)
+    records.write_json(tmp_path / "record.json", records.seal({**body, "valid": "yes"}))
+    with pytest.raises(DataError, match=r"record\.json: not a recall record of schema version 2: valid: 'yes'"):
+        records.read_record(tmp_path / "record.json")
 
 
 def test_an_interrupted_write_leaves_neither_a_file_nor_a_temporary(tmp_path):

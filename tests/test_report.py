@@ -821,6 +821,18 @@ def test_numbers_of_two_machines_are_never_one_table(world: World) -> None:
         world.tidy()
 
 
+def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(world: World) -> None:
+    index = _page(world)
+    page = Path("out/audit.html").read_text()
+    assert 'href="audit.html"' in index and 'href="index.html"' in page
+    assert len(set(re.findall(r'<tr id="(p[0-9a-f]{10})"', page))) == 1006
+    assert len(set(re.findall(r'<tr id="(f\d{3})"', page))) == 114
+    linked = {name for ids in re.findall(r'data-n="([^"]+)"', page) for name in ids.split()}
+    assert linked and linked <= {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    assert re.search(r"milvus-2.3.5, \d+\.\d\d times", page), "the ratio to the published number"
+    assert "8 × Example CPU @ 3 GHz, 32 GiB" in page, "the machine is named"
+
+
 def test_equal_input_gives_an_equal_page(world: World) -> None:
     first = _page(world)
     world.cells.reverse()

@@ -92,6 +92,7 @@ def run(
         finally:
             endings = [server.stop() for server in servers]
         up_s = time.monotonic() - up_from
+        machine = platform.afterwards(machine)
         shutil.rmtree(out_dir / "oracle", ignore_errors=True)
         table = sampler.table()
         phases = {phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}
