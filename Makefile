@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env test test-docker test-quick bench lint format lock clean help
+.PHONY: all record env test test-docker test-quick bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -42,6 +42,10 @@ test-quick: env  ## the tests that start no server
 bench: env  ## figures about this program itself: its own overhead, the time of a call with nothing to do
 	@python tests/bench/overhead.py
 	@python tests/bench/noop.py
+	@python tests/bench/clients.py
+
+bench-peers: env  ## VectorDBBench beside this program's driver, on the same Milvus
+	@python tests/bench/peers.py
 
 lint: env  ## formatter, linters and type checker
 	@ruff format --check src tests

@@ -252,6 +252,14 @@ def test_a_reset_stream_fails_alone(drivers, tmp_path):
     assert outcome.facts["reconnects"] == 0
 
 
+def test_mysql_values_of_more_than_16_mib_come_in_several_packets_and_are_one(tmp_path):
+    for size in ((1 << 24) - 2, 1 << 24, 20_000_000):
+        with NullServer("mysql", reply_bytes=size) as server, Driver("native") as driver:
+            outcome = run(driver, tmp_path / str(size), server, count=3)
+        assert (outcome.samples["status"] == protocol.OK).all(), outcome.facts
+        assert all(response.count(b"x") == size for response in outcome.responses)
+
+
 def test_mysql_logs_in_with_a_password_from_the_environment_and_runs_prepared_statements(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_OF_TEST", "correct horse")
     execute = b"\x0a\x00\x00\x00\x17" + (0).to_bytes(4, "little") + b"\x00\x01\x00\x00\x00"

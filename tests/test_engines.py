@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 
 from anncestry import engines
 from anncestry.datasets.metadata import matches
+from anncestry.drive import protocol
+from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, Engine, LoadResult, Server, filter_bounds
 from anncestry.errors import ConfigError, ServerError, UserError
+from anncestry.measure import clients
 from anncestry.progress import Progress
 from anncestry.runtimes.native import free_ports
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
@@ -468,6 +471,38 @@ def test_searches_find_the_nearest_rows_that_match(
         nearest = np.argsort(np.where(matches, distances[row], np.inf))[:K]
         found += len(set(ids.tolist()) & set(nearest.tolist()))
     assert found / (K * len(queries)) > (0.99 if filter is None else 0.95)  # filters cut links of the graph
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("filter", [None, {"field": "category", "in": [1, 4, 7]}, {"field": "price", "below": 347.12}])
+def test_the_sdk_finds_what_the_bytes_find(
+    system: tuple[str, Path],
+    loaded: tuple[Server, LoadResult, SmallVectors, Path],
+    filter: dict[str, Any] | None,
+    tmp_path: Path,
+) -> None:
+    server, _, vectors, _ = loaded
+    engine = engine_of(system)
+    queries = vectors.base[:20] + np.float32(0.01)
+    found = {}
+    with Driver() as driver:
+        for client in ("bytes", "sdk"):
+            work = {"k": K, "ef_search": 200, "filter": filter, "client": client}
+            folder = tmp_path / client
+            protocol.write_requests(folder, clients.requests(engine, server, queries, work))
+            protocol.write_job(
+                folder, requests=folder, transport=clients.transport(engine, server, work), timeout_s=10.0,
+                schedule=np.arange(len(queries))[None], prime=np.zeros((1, 1), int),
+            )  # fmt: skip
+            driver.run(folder)
+            outcome = protocol.read_outcome(folder)
+            assert (outcome.samples["status"] == protocol.OK).all(), outcome.facts["clients"][0]["errors"]
+            found[client] = [clients.decoder(engine, work)(reply, vectors.metric) for reply in outcome.responses]
+            assert outcome.facts["driver"]["kind"] == ("python" if client == "sdk" else "native")
+    for (ids, distances), (their_ids, their_distances) in zip(found["bytes"], found["sdk"], strict=True):
+        assert len(ids) == K
+        assert (ids == their_ids).all()
+        assert their_distances == pytest.approx(distances, abs=1e-5)
 
 
 @pytest.mark.servers

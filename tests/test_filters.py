@@ -273,6 +273,9 @@ def test_an_id_that_no_row_has_is_wrong_even_where_short_answers_are_counted():
     assert wrong_counts(found, 100, 3) == 3
     assert wrong_counts(found, 100, 3, short_is_wrong=False) == 1
     assert repeated(found) == 1
+    few_match = Answers(found.ids[2:3], np.zeros((1, 3)), np.array([3]), np.zeros(1, np.uint8), {})
+    assert wrong_counts(few_match, 100, 2) == 1
+    assert wrong_counts(few_match, 100, 2, short_is_wrong=False) == 0, "both matches, one of them twice"
     too_many = Answers(found.ids[:1], np.zeros((1, 3)), np.array([4]), np.zeros(1, np.uint8), {})
     assert wrong_counts(too_many, 100, 3, short_is_wrong=False) == 1
 

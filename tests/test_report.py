@@ -588,6 +588,19 @@ def _page(world: World, **more: Any) -> str:
     return write_page(world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, **more).read_text()
 
 
+def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(world: World) -> None:
+    assert "‡" not in _page(world)
+    cell = world.cell("milvus-2.3.5", "k10-clients16")
+    qps = json.loads(Path(cell["query_path"]).read_text())["summary"]["qps"]["value"]
+    world.edit(cell["query_path"], lambda record: record.update(client={"ceiling": {"qps": 1.9 * qps}}))
+    df = world.tidy()
+    assert df[df["client_bound"].fillna(False)]["record"].unique().tolist() == [cell["query_path"]]
+    assert _one(df, cell["query_path"], "client_ceiling_qps")["value"] == pytest.approx(1.9 * qps)
+    page = _page(world)
+    assert " ‡<" in page
+    assert "‡ Client-bound: more than half of what the client itself can send" in page
+
+
 def _inlined(page: str, name: str) -> Any:
     found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', page, re.DOTALL)
     assert found

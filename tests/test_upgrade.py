@@ -82,7 +82,7 @@ def test_an_added_version_of_a_system_is_a_change_in_config_alone(toy):
     toy.files["systems"]["blue-1.1"] = {**toy.files["systems"]["blue-1.0"], "version": "1.1"}
     assert toy.jobs() == {}
     toy.block["systems"].append("blue-1.1")
-    one_system = {"artifact": 1, "load": 1, "record": 1, "session": 1, "query": 2, "recall": 2}
+    one_system = {"artifact": 1, "load": 1, "record": 1, "session": 2, "query": 2, "recall": 2}
     assert toy.jobs() == {**one_system, **PUBLISH}
 
 
@@ -90,14 +90,14 @@ def test_an_added_topology_is_a_change_in_config_alone(toy):
     toy.files["topologies"]["three"] = {"runtime": "native", "nodes": 3, "shards": 1, "replicas": 1}
     assert toy.jobs() == {}
     toy.block["topologies"].append("three")
-    assert toy.jobs() == {"load": 2, "record": 2, "session": 2, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 def test_an_added_workload_is_a_change_in_config_alone(toy):
     toy.files["workloads"]["k3"] = {**toy.files["workloads"]["k5"], "k": 3}
     assert toy.jobs() == {}
     toy.block["workloads"].append("k3")
-    assert toy.jobs() == {"session": 2, "query": 2, "recall": 2, **PUBLISH}
+    assert toy.jobs() == {"session": 4, "query": 2, "recall": 2, **PUBLISH}
 
 
 def test_an_added_dataset_is_a_change_in_config_alone(toy):
@@ -106,7 +106,7 @@ def test_an_added_dataset_is_a_change_in_config_alone(toy):
     assert toy.jobs() == {}
     toy.block["datasets"].append("more-blobs")
     one_dataset = {"download": 1, "normalize": 1, "truth": 2, "load": 2, "record": 2}
-    assert toy.jobs() == {**one_dataset, "session": 2, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.jobs() == {**one_dataset, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 # In place.
@@ -114,20 +114,20 @@ def test_an_added_dataset_is_a_change_in_config_alone(toy):
 
 def test_an_upgrade_in_place_loads_nothing_anew(toy):
     assert in_place(toy).jobs() == {
-        "artifact": 1, "load": 1, "record": 1, "session": 1, "query": 2, "recall": 2, **PUBLISH,
+        "artifact": 1, "load": 1, "record": 1, "session": 2, "query": 2, "recall": 2, **PUBLISH,
     }  # fmt: skip
 
 
 def test_an_upgrade_in_place_without_the_stored_index_loads_that_again_with_the_older_version(measured, tmp_path):
     toy = in_place(measured.copy(tmp_path / "clone", "data", "results"))
-    assert toy.jobs() == {"artifact": 2, "load": 2, "record": 1, "session": 1, "query": 2, "recall": 2, **PUBLISH}
+    assert toy.jobs() == {"artifact": 2, "load": 2, "record": 1, "session": 2, "query": 2, "recall": 2, **PUBLISH}
 
 
 def test_an_upgrade_in_place_needs_no_cell_of_the_older_version(tmp_path):
     toy = in_place(Toy.make(tmp_path))
     toy.one_cell()
     toy.block["systems"] = ["blue-1.0-to-1.1"]
-    jobs = {"artifact": 2, "download": 1, "normalize": 1, "truth": 1, "load": 2, "record": 2, "session": 1}
+    jobs = {"artifact": 2, "download": 1, "normalize": 1, "truth": 1, "load": 2, "record": 2, "session": 2}
     assert toy.jobs() == {**jobs, "query": 1, "recall": 1, **PUBLISH}
     toy.snakemake()
     assert toy.jobs() == {}
@@ -139,7 +139,7 @@ def test_another_setting_of_the_older_version_upgrades_again_what_it_loads(upgra
     toy = upgraded.copy(tmp_path / "clone", "data", "results", "scratch")
     toy.files["systems"]["blue-1.0"]["settings"] = {"lie": ""}
     toy.files["systems"]["blue-1.1"]["settings"] = {}
-    assert toy.jobs() == {"load": 2, "record": 2, "session": 2, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 def test_an_upgrade_in_place_says_how_long_it_took_and_no_load_time(upgraded):
@@ -187,7 +187,7 @@ def test_an_upgrade_of_an_upgrade_opens_what_the_first_left(toy):
     toy.files["systems"]["blue-to-1.2"] = {"of": "blue-1.2", "load": {"upgrade_from": "blue-1.0-to-1.1"}}
     toy.block["systems"] = ["blue-to-1.2"]
     toy.block["workloads"] = ["k5"]
-    jobs = {"artifact": 2, "load": 2, "record": 2, "session": 1, "query": 1, "recall": 1, **PUBLISH}
+    jobs = {"artifact": 2, "load": 2, "record": 2, "session": 2, "query": 1, "recall": 1, **PUBLISH}
     assert toy.jobs() == jobs
     matrix, plan = in_folder(
         toy, lambda: workflow.resolve(workflow.Choice(toy.folder / "config", "default"), toy.folder)
@@ -233,7 +233,7 @@ def test_both_ways_to_the_newer_version_can_be_compared(upgraded):
 def test_dropping_a_load_drops_the_upgrades_of_it(upgraded, tmp_path):
     toy = upgraded.copy(tmp_path / "clone", "data", "results", "scratch")
     anncestry(toy, "drop", "--load", "--yes", "blobs-l2/blue-1.0/standalone/*")
-    assert toy.jobs() == {"load": 2, "record": 2, "session": 2, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 def test_collecting_garbage_keeps_the_load_that_an_upgrade_came_from(upgraded, tmp_path):
@@ -278,12 +278,12 @@ def test_loads_have_the_keys_that_they_had_before_there_were_upgrades(toy):
 
 
 class Smoke:
-    """The smoke experiment in a folder of its own, with a config of its own; two cells a system."""
+    """The smoke experiment in a folder of its own, with a config of its own; one cell a system."""
 
     def __init__(self, folder) -> None:
         self.folder, self.experiment = folder, folder / "config" / "experiments" / "smoke.yaml"
         shutil.copytree(ROOT / "config", folder / "config")
-        self.edit(lambda block: block.update(workloads=["smoke-k10", "smoke-k10-category30"]))
+        self.edit(lambda block: block.update(workloads=["smoke-k10"]))
 
     def edit(self, change) -> None:
         body = yaml.safe_load(self.experiment.read_text())
@@ -321,7 +321,7 @@ def smoke(tmp_path_factory):
 def test_a_bump_of_weaviate_runs_weaviate_only_and_says_what_changed(smoke):
     before, first = state(smoke.folder, "results/", "scratch/index/", "data/"), smoke.table()
     smoke.edit(lambda block: block.update(systems=["milvus-2.3.5", "weaviate-1.29.0"]))
-    jobs = {"artifact": 1, "load": 1, "record": 1, "session": 1, "query": 2, "recall": 2, **PUBLISH}
+    jobs = {"artifact": 1, "load": 1, "record": 1, "session": 2, "query": 1, "recall": 1, **PUBLISH}
     said = smoke.snakemake("-n")
     assert parse_jobs(said) == jobs
     assert "milvus" not in said
@@ -332,9 +332,9 @@ def test_a_bump_of_weaviate_runs_weaviate_only_and_says_what_changed(smoke):
     after = state(smoke.folder, "results/", "scratch/index/", "data/")
     milvus = {path for path in before if "milvus-2.3.5" in path}
     older = {path for path in before if "weaviate-1.27.0" in path and "/results/" in path}
-    assert len(milvus) >= 8 and len(older) >= 8
+    assert len(milvus) >= 6 and len(older) >= 6
     assert {path: after[path] for path in before} == before  # bytes and times of all that was there, Milvus' included
-    assert len([path for path in after if "weaviate-1.29.0" in path and path.endswith(".json")]) >= 5
+    assert len([path for path in after if "weaviate-1.29.0" in path and path.endswith(".json")]) >= 3
 
     said = smoke.run("anncestry", "--experiment", "smoke", "compare", first, smoke.table(), "--all")
     assert "weaviate-1.27.0" in said and "weaviate-1.29.0" in said
@@ -349,7 +349,7 @@ def test_a_bump_of_weaviate_runs_weaviate_only_and_says_what_changed(smoke):
     ("older", "system"), [("weaviate-1.27.0", "weaviate-1.27.0-to-1.29.0"), ("milvus-2.2.16", "milvus-2.2.16-to-2.3.5")]
 )
 def test_a_real_server_opens_what_its_older_version_loaded(smoke, older, system):
-    smoke.edit(lambda block: block.update(systems=[system], workloads=["smoke-k10"]))
+    smoke.edit(lambda block: block.update(systems=[system], workloads=["smoke-k10-clients2"]))
     jobs = parse_jobs(smoke.snakemake("-n"))
     assert jobs["load"] == (1 if older == "weaviate-1.27.0" else 2)
     smoke.snakemake()

@@ -38,6 +38,7 @@ class Config:
     ef_search: int
     load: dict[str, Any]
     equal_totals: bool
+    driver: str
     blocks: list[dict[str, list[str]]]
     datasets: dict[str, dict[str, Any]]
     systems: dict[str, dict[str, Any]]
@@ -194,6 +195,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         ef_search=main["ef_search"],
         load=main["load"],
         equal_totals=main.get("equal_totals", False),
+        driver=main.get("driver", "native"),
         blocks=blocks,
         datasets=datasets,
         systems=systems,

@@ -461,6 +461,7 @@ class _Expander:
             dataset={"name": dataset, "metric": entry["metric"]},
             system={"name": system, "version": config.systems[system]["version"]},
             topology={"name": topology},
+            driver=config.driver,
             workload={"name": workload, **asked},
             seed=config.seed,
             platform=config.platform,

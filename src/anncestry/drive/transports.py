@@ -172,4 +172,12 @@ class Sdk(Transport):
         return struct.pack(f"<I{len(ids)}q{len(ids)}d", len(ids), *ids, *distances)
 
 
+def unpack(response: bytes) -> tuple[Any, Any]:
+    """What `Sdk` packed: ids (int64) and distances (float64), as arrays."""
+    import numpy as np
+
+    (count,) = struct.unpack_from("<I", response)
+    return np.frombuffer(response, "<i8", count, 4), np.frombuffer(response, "<f8", count, 4 + 8 * count)
+
+
 TRANSPORTS: dict[str, type[Transport]] = {"grpc": Grpc, "http": Http, "sdk": Sdk}

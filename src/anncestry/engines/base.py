@@ -262,6 +262,15 @@ class Engine(Protocol):
     def transport(self, server: Server) -> dict[str, Any]:
         """How to send them: kind, target (host:port), method; `targets` where clients take several in turn."""
 
+    def sdk_transport(self, server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+        """How to ask through the database's own Python library: kind sdk, target, `module` with `connect`, options.
+
+        A request is the number of one of `filters` (uint32) and the query (float32).
+        """
+
+    def sdk_decode(self, response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """As `decode`, for what that library found."""
+
     def count(self, server: Server, filter: Spec | None) -> int:
         """Rows that pass the filter, as the server counts them by its own reading of it."""
 
@@ -412,8 +421,13 @@ def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction:
     whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)
 
 
-def check_search(engine: str, workload: Spec, largest_k: int) -> None:
-    """ConfigError for a bad k or filter, or for an ef_search below k: engines refuse that or silently use k."""
+def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False) -> None:
+    """ConfigError for a bad k or filter, or for an ef_search below k: engines refuse that or silently use k.
+
+    `sdk` says whether the engine can be asked through its own library (client: sdk), by `sdk_transport`.
+    """
+    if workload.get("client") == "sdk" and not sdk:
+        raise ConfigError(f"client: engine {engine} can't be asked through its sdk; supported: bytes")
     k = whole_number(f"k for {engine}", workload.get("k"), 1, largest_k)
     ef_search = workload.get("ef_search")
     if ef_search is not None and whole_number(f"ef_search for {engine}", ef_search, 1, 32_768) < k:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.drive.protocol import ERROR, OK
-from anncestry.engines.base import DecodeError, Engine
+from anncestry.engines.base import DecodeError
+
+Decode = Callable[[bytes, str], tuple[NDArray[np.int64], NDArray[np.float64]]]
+"""A response and the metric → ids and canonical distances: an engine's `decode`."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,11 @@ class Answers:
     errors: dict[str, int]
 
 
-def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.integer], k: int, metric: str) -> Answers:
-    """Decode responses; one that the engine can't read, or that carries an error, becomes a failed sample."""
+def decode(read: Decode, responses: Sequence[bytes], status: NDArray[np.integer], k: int, metric: str) -> Answers:
+    """Decode responses by `read`, an engine's `decode`.
+
+    One that it can't read, or that carries an error, becomes a failed sample.
+    """
     n = len(responses)
     ids = np.full((n, k), -1, dtype=np.int64)
     distances = np.full((n, k), np.inf)
@@ -39,7 +45,7 @@ def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.intege
         if judged[i] != OK:
             continue
         try:
-            found, far = engine.decode(response, metric)
+            found, far = read(response, metric)
         except DecodeError as error:
             judged[i] = ERROR
             text = str(error)[:300]
@@ -55,8 +61,8 @@ def decode(engine: Engine, responses: Sequence[bytes], status: NDArray[np.intege
 def wrong_counts(answers: Answers, rows: int, wanted: int | NDArray[np.int64], *, short_is_wrong: bool = True) -> int:
     """How many good answers do not hold exactly `wanted` (of all, or of each) different ids of known rows.
 
-    With `short_is_wrong` False, one is not counted that holds fewer different rows than wanted, for lack of rows or
-    because it repeats some; an id that no row has, or more results than asked for, is wrong all the same.
+    With `short_is_wrong` False, one is not counted that holds fewer different rows than wanted, or repeats some; an id
+    that no row has, more different rows than wanted, or more results than k, is wrong all the same.
     """
     good = answers.status == OK
     k = answers.ids.shape[1]
@@ -68,7 +74,7 @@ def wrong_counts(answers: Answers, rows: int, wanted: int | NDArray[np.int64], *
     different = (known & fresh).sum(axis=1)
     size = answers.size[good]
     off = (different != wanted) | (size != wanted)
-    short = (different < wanted) & (known.sum(axis=1) == np.minimum(size, k)) & (size <= k)
+    short = (different <= wanted) & (known.sum(axis=1) == np.minimum(size, k)) & (size <= k)
     return int((off if short_is_wrong else off & ~short).sum())
 
 

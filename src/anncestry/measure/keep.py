@@ -18,6 +18,7 @@ from anncestry.datasets.distance import pair_distances
 from anncestry.drive import protocol
 from anncestry.engines.base import Engine
 from anncestry.measure import answers as decoding
+from anncestry.measure.clients import decoder
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Vectors
@@ -44,6 +45,7 @@ class Run:
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     failure: str | None = None
+    ceiling: dict[str, Any] | None = None
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -119,7 +121,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     for client in clients:
         judged.count_errors(client["errors"])
     samples = outcome.samples
-    answered = decoding.decode(context.engine, outcome.responses, samples["status"], k, vectors.metric)
+    answered = decoding.decode(decoder(context.engine, work), outcome.responses, samples["status"], k, vectors.metric)
     judged.count_errors(answered.errors)
     judged.sent, judged.good = len(samples), int((answered.status == protocol.OK).sum())
     wanted = k if filters is None else filters.wanted(samples["query"], k)
@@ -170,7 +172,9 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "short_answers": judged.short,
             "repeated_answers": judged.repeated,
             "client": {
+                "asked_by": work.get("client", "bytes"),
                 "warmup_source": run.choice.warmup_source,
+                "ceiling": run.ceiling,
                 "requests": judged.sent,
                 **{name: value for name, value in outcome.facts.items() if name != "clients"},
             },

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from anncestry import engines
+from anncestry.drive import build
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
 from anncestry.errors import ServerError
@@ -114,6 +115,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
     A load that is not what it should be is not an error: its record says so in its gates, and is invalid.
     """
     engine = engines.get(spec["system"]["engine"])
+    build.programs()  # made now, if they have to be: not beside a server
     with platform.alone() as waited_s:
         machine = platform.check(spec["platform"], place.platform)
         vectors = open_vectors(place.vectors, spec["vectors"])

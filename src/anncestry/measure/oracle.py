@@ -80,7 +80,7 @@ def send(
     )
     driver.run(folder, check=server.check_alive)
     outcome = protocol.read_outcome(folder)
-    return decode(engine, outcome.responses, outcome.samples["status"], k, metric)
+    return decode(engine.decode, outcome.responses, outcome.samples["status"], k, metric)
 
 
 def check(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> list[Gate]:

@@ -56,7 +56,7 @@ def run(
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
             "client": {
-                "warmup_source": newest["client"]["warmup_source"],
+                **{name: newest["client"][name] for name in ("asked_by", "warmup_source", "ceiling")},
                 **client_facts([run["client"] for run in runs], sent),
             },
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from anncestry import engines
-from anncestry.drive import protocol
+from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import keep, oracle, tune
-from anncestry.measure.filtering import Filtering, encode
+from anncestry.measure import ceiling, clients, keep, oracle, tune
+from anncestry.measure.filtering import Filtering
 from anncestry.measure.keep import Run
 from anncestry.measure.load import (
     Place,
@@ -78,6 +78,7 @@ class _Session:
         first = next(iter(cells.values()))
         self.loaded = records.read_record(index_record, stage="load", key=first["load"])
         self.spec: Mapping[str, Any] = self.loaded["spec"]
+        self.driver: str = first["driver"]
         self.engine: Engine = engines.get(self.spec["system"]["engine"])
         self.vectors: Vectors = open_vectors(place.vectors, self.spec["vectors"])
         self.built = records.read_record(place.artifact, stage="artifact", key=self.spec["artifact"])
@@ -180,7 +181,7 @@ class _Session:
         for run in self.runs:
             queries = np.concatenate([np.asarray(self.vectors.queries[run.choice.measured]), run.choice.warmup])
             work = run.workload
-            requests = encode(self.engine, server, queries, work["k"], run.ef_search, run.filtering)
+            requests = clients.requests(self.engine, server, queries, work, run.ef_search, run.filtering)
             protocol.write_requests(run.folder, requests)
 
     def measure(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
@@ -191,7 +192,7 @@ class _Session:
         protocol.write_job(
             run.job,
             requests=run.folder,
-            transport=self.engine.transport(server),
+            transport=clients.transport(self.engine, server, work, run.ef_search, run.filtering),
             schedule=rows,
             prime=prime,
             timeout_s=work["timeout_s"],
@@ -235,6 +236,13 @@ class _Session:
         self.prepare(server)
         return server
 
+    def find_ceilings(self) -> None:
+        """What the client could have done at most in each run; once the server is stopped."""
+        with Driver(self.driver) as driver:
+            for run in self.runs:
+                if run.failure is None:
+                    run.ceiling = ceiling.of_cell(run.folder, [run.job], self.spec["platform"], driver)
+
 
 def run(
     key: str,
@@ -254,6 +262,7 @@ def run(
     """
     shutil.rmtree(out_dir, ignore_errors=True)
     out_dir.mkdir(parents=True)
+    build.programs()  # made now, if they have to be: not beside a server
     with platform.alone() as waited_s:
         session = _Session(number, cells, load_record, index_record, place, out_dir, measured_dir)
         machine = platform.check(session.spec["platform"], place.platform)
@@ -265,7 +274,7 @@ def run(
         )
         try:
             server = session.start()
-            with Driver() as driver:
+            with Driver(session.driver) as driver:
                 session.judge(server, driver)
                 session.prepare(server)
                 load_before = os.getloadavg()[0]
@@ -278,6 +287,7 @@ def run(
                 session.gates += of_members
         finally:
             session.stop()
+        session.find_ceilings()
         session.gates.append(gates.on_platform(session.spec["platform"]))
     context = keep.Context(
         session.engine,

@@ -97,6 +97,7 @@ def run(
         phases = {phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}
         used = by_group(table, phases)
         judged += [
+            gates.stopped(endings[0].clean, endings[0].signal, endings[0].seconds),
             gates.alone(waited_s, used["other"][PHASE]["cpu_avg_pct"]),
             gates.on_platform(spec["platform"]),
         ]

@@ -37,12 +37,14 @@ _SOURCES = {
         "datasets/distance.py",
         "datasets/metadata.py",
         "drive",
+        "measure/clients.py",
         "measure/answers.py",
         "provenance/gates.py",
         "provenance/platform.py",
     ],
     "query": [
         "measure/session.py",
+        "measure/ceiling.py",
         "measure/schedule.py",
         "measure/keep.py",
         "measure/publish.py",
@@ -64,7 +66,10 @@ _SOURCES = {
 
 def sources(stage: str) -> tuple[Path, ...]:
     """The files whose code decides what a stage's numbers mean."""
-    return python_files(_PACKAGE / name for name in _SOURCES[stage])
+    files = set(python_files(_PACKAGE / name for name in _SOURCES[stage]))
+    if "drive" in _SOURCES[stage]:
+        files.update(path for path in (_PACKAGE / "drive").rglob("*") if path.suffix in (".go", ".mod", ".sum"))
+    return tuple(sorted(files))
 
 
 def digests() -> dict[str, str]:

@@ -288,7 +288,9 @@ def _attempts(session: Session) -> Iterator[str]:
 _PLACES: Mapping[str, frozenset[str]] = {
     "scratch": frozenset({"index", "artifact", "session", "measured", "revision"}),
     "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
-    "results": frozenset({"load", "query", "recall", "table", "report", "platform", "metrics", "plots", ".gitignore"}),
+    "results": frozenset(
+        {"load", "query", "recall", "table", "report", "platform", "ceiling", "metrics", "plots", ".gitignore"}
+    ),
 }
 
 

@@ -33,6 +33,9 @@ UPGRADED = "not measured: upgraded in place"
 ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
+CLIENT_SHARE = 0.5
+"""A cell that asks more than this share of the client's own ceiling is client-bound."""
+
 LOAD_INVALID = "its load is invalid: "
 
 _DTYPES: dict[str, str] = {
@@ -58,6 +61,7 @@ _DTYPES: dict[str, str] = {
     "high": "float64",
     "interval": "str",
     "runs": "Int64",
+    "client_bound": "boolean",
     "valid": "bool",
     "reason": "str",
     "record": "str",
@@ -121,6 +125,9 @@ _QUERY = (
     _Metric("query", "qps", "1/s", ("summary", "qps")),
     *(_Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     _Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    _Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
+    _Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
+    _Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
     _Metric("query", "selectivity", "fraction", ("selectivity",)),
     *(_Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
     *_resource_metrics("query"),
@@ -195,7 +202,7 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             rows += _rows(row, str(cell["query_path"]), query, query_reason, _QUERY)
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            rows += _rows(row, str(cell["recall_path"]), recall, reason, _RECALL)
+            rows += _rows({**row, "client_bound": None}, str(cell["recall_path"]), recall, reason, _RECALL)
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
     twice = frame["number_id"][frame["number_id"].duplicated()]
     if len(twice):
@@ -276,7 +283,15 @@ class _Facts:
             "filter": _filter_text(asked.get("filter")),
             "ef_search": (query.body.get("ef_search") if query else None) or asked.get("ef_search"),
             "target_recall": asked.get("target_recall"),
+            "client_bound": _client_bound(query),
         }
+
+
+def _client_bound(query: _Record | None) -> bool | None:
+    """Whether more than half of what the client itself can send was asked; None where its ceiling is not known."""
+    ceiling = _at(query.body, ("client", "ceiling", "qps")) if query else None
+    rate = _at(query.body, ("summary", "qps", "value")) if query else None
+    return None if not ceiling or rate is None else bool(rate > CLIENT_SHARE * ceiling)
 
 
 def _rows(

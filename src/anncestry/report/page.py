@@ -24,7 +24,7 @@ from anncestry.report.markup import Numbers, legend, sheet, table, text
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
 from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
 from anncestry.report.summary import Highlight, highlights
-from anncestry.report.tables import Row, Table, best_of, tables, text_of
+from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, tables, text_of
 
 _GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
@@ -301,6 +301,12 @@ def _about_tables(built: Sequence[Table]) -> str:
         " noise; where nothing is bold, no difference is known to be larger"
         ' (<a href="#reading">how this is decided</a>).'
         + (" Small figures beneath are the paper's, as printed." if beside else "")
+        + (
+            f" {CLIENT_BOUND.strip()} Client-bound: more than half of what the client itself can send to a server that"
+            " costs nothing; the number may be the client's limit, not the system's."
+            if any(CLIENT_BOUND in cell.text for content in built for row in content.rows for cell in row.cells)
+            else ""
+        )
         + "</p>\n"
     )
 

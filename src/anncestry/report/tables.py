@@ -23,6 +23,11 @@ NO_CELL = "—"
 _PLACE = ("dataset", "topology", "system", "workload")
 
 
+CLIENT_BOUND = " ‡"
+"""Stands beside numbers of cells that are client-bound."""
+CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
+
+
 @dataclass(frozen=True)
 class Cell:
     """What one place of a table shows.
@@ -551,6 +556,8 @@ class _Builder:
         if row["value"] is None:
             return Cell(brief(row["reason"]), number_id=row["number_id"], published=published, problem=row["reason"])
         text = text_of(row["value"], row["std"], row["unit"])
+        if row.get("client_bound") is True and row["metric"] in CLIENT_MATTERS:
+            text += CLIENT_BOUND
         return Cell(text, row["value"], row["std"], row["number_id"], published, best)
 
     def _cost(self, with_filter: Row, without: Row | None, place: _Place) -> Cell:

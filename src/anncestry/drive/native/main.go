@@ -196,7 +196,7 @@ func longest(before, after *debug.GCStats) float64 {
 // watch sleeps over and over, and tells by how much it was woken too late at worst: what the
 // machine did not let this process do.
 func watch() (chan struct{}, chan int64) {
-	const pause = 5_000_000
+	const pause = 20_000_000
 	stop, told := make(chan struct{}), make(chan int64, 1)
 	go func() {
 		exactTimers()

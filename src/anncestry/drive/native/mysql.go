@@ -47,12 +47,14 @@ type mysqlWire struct {
 	wantsKey   bool
 	sequence   byte
 
-	state   replyState
-	columns uint64
-	left    int    // of the packet under way
-	head    []byte // its first bytes, as far as they decide something
-	size    int
-	keep    bool
+	state             replyState
+	columns           uint64
+	inside            bool // a packet is under way, or
+	left              int  // so much of it is missing
+	longer, continued bool
+	head              []byte // its first bytes, as far as they decide something
+	size              int
+	keep              bool
 }
 
 type setup struct {
@@ -91,7 +93,7 @@ func newMySQL(t *transport) (*mysqlWire, error) {
 }
 
 func (w *mysqlWire) open(c *client) bool {
-	w.phase, w.statements, w.head, w.size = inGreeting, nil, w.head[:0], 0
+	w.phase, w.statements, w.inside, w.continued = inGreeting, nil, false, false
 	w.setup = w.setup[:0]
 	for _, text := range w.transport.Init {
 		w.setup = append(w.setup, setup{comQuery, text})
@@ -159,14 +161,18 @@ const headWanted = 512
 
 func (w *mysqlWire) receive(c *client) (event, error) {
 	for {
-		if w.size == 0 { // between packets
+		if !w.inside {
 			input := c.input[c.from:c.to]
 			if len(input) < mysqlHead {
 				return nothing, nil
 			}
-			w.size = int(input[0]) | int(input[1])<<8 | int(input[2])<<16
+			w.left = int(input[0]) | int(input[1])<<8 | int(input[2])<<16
 			w.sequence = input[3]
-			w.left, w.head = w.size, w.head[:0]
+			w.longer = w.left == mysqlPacketMax // it goes on in the next one
+			if !w.continued {
+				w.head, w.size = w.head[:0], w.left
+			}
+			w.inside = true
 			c.from += mysqlHead
 			w.keep = w.phase == inReplies && c.busy && c.sent
 			if w.keep {
@@ -182,17 +188,21 @@ func (w *mysqlWire) receive(c *client) (event, error) {
 		if w.phase != inReplies {
 			wanted = 1 << 16
 		}
-		w.head = append(w.head, part[:min(len(part), max(0, wanted-len(w.head)))]...)
+		if !w.continued {
+			w.head = append(w.head, part[:min(len(part), max(0, wanted-len(w.head)))]...)
+		}
 		if w.keep {
 			c.body(part)
 		}
 		c.from += len(part)
-		w.left -= len(part)
-		if w.left > 0 {
+		if w.left -= len(part); w.left > 0 {
 			return nothing, nil
 		}
+		w.inside = false
+		if w.continued = w.longer; w.continued {
+			continue
+		}
 		found, err := w.packet(c)
-		w.size = 0
 		if found != nothing || err != nil {
 			return found, err
 		}

@@ -23,6 +23,7 @@ from anncestry.errors import ConfigError
 if TYPE_CHECKING:
     from anncestry.engines.milvus.cluster import start
     from anncestry.engines.milvus.ingest import load
+    from anncestry.engines.milvus.sdk import sdk_decode, sdk_transport
     from anncestry.engines.milvus.serve import apply, exact_filters, open, probe
     from anncestry.engines.milvus.wire import count, decode, encode, transport
 else:
@@ -39,6 +40,8 @@ else:
             "transport": "wire",
             "decode": "wire",
             "count": "wire",
+            "sdk_transport": "sdk",
+            "sdk_decode": "sdk",
         },
     )
 
@@ -57,6 +60,8 @@ __all__ = [
     "load",
     "open",
     "probe",
+    "sdk_decode",
+    "sdk_transport",
     "start",
     "transport",
 ]
@@ -83,7 +88,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
                 f"of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
             )
     if workload is not None:
-        check_search("milvus", workload, largest_k=16_384)
+        check_search("milvus", workload, largest_k=16_384, sdk=True)
 
 
 def limited(system: Spec, topology: Spec) -> int:

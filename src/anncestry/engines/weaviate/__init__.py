@@ -22,6 +22,7 @@ from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
     from anncestry.engines.weaviate.ingest import load
+    from anncestry.engines.weaviate.sdk import sdk_decode, sdk_transport
     from anncestry.engines.weaviate.serve import apply, count, exact_filters, open, probe, start
     from anncestry.engines.weaviate.wire import decode, encode, transport
 else:
@@ -38,6 +39,8 @@ else:
             "transport": "wire",
             "decode": "wire",
             "count": "serve",
+            "sdk_transport": "sdk",
+            "sdk_decode": "sdk",
         },
     )
 
@@ -56,6 +59,8 @@ __all__ = [
     "load",
     "open",
     "probe",
+    "sdk_decode",
+    "sdk_transport",
     "start",
     "transport",
 ]
@@ -77,7 +82,12 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     if strategy not in _FILTER_STRATEGIES:
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
-        check_search("weaviate", workload, largest_k=10_000)
+        check_search("weaviate", workload, largest_k=10_000, sdk=True)
+        for key in ("entry", "consistency"):
+            if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
+                raise ConfigError(
+                    f"client: sdk asks the first node by the library's own choices; the topology has {key}"
+                )
 
 
 def _check_cluster(topology: Spec) -> None:

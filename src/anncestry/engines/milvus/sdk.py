@@ -1,0 +1,54 @@
+"""Searches as a Python program makes them: through pymilvus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pymilvus import MilvusClient
+
+from anncestry.drive.transports import unpack
+from anncestry.engines.base import Server, Spec
+from anncestry.engines.milvus.rpc import COLLECTION
+from anncestry.engines.milvus.serve import as_milvus
+from anncestry.engines.milvus.wire import expression
+
+
+def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+    """How the driver reaches `connect`, and what it tells it."""
+    metric_type = as_milvus(server).rpc.metric_type()
+    expressions = [expression(filter) for filter in filters]
+    options = {"k": k, "ef_search": ef_search, "metric_type": metric_type, "expressions": expressions}
+    return {"kind": "sdk", "module": __name__, "package": "pymilvus", "target": server.endpoint, "options": options}
+
+
+def connect(
+    target: str, options: dict[str, Any], timeout_s: float
+) -> Callable[[bytes], tuple[Sequence[int], Sequence[float]]]:
+    """A search for one request by a client of its own; returns ids, and the library's scores."""
+    client = MilvusClient(uri=f"http://{target}", timeout=timeout_s)
+    expressions = options["expressions"]
+    params = {"metric_type": options["metric_type"], "params": {"ef": options["ef_search"]}}
+
+    def search(request: bytes) -> tuple[Sequence[int], Sequence[float]]:
+        (hits,) = client.search(
+            COLLECTION,
+            data=[np.frombuffer(request, "<f4", offset=4)],
+            anns_field="vector",
+            limit=options["k"],
+            filter=expressions[int.from_bytes(request[:4], "little")],
+            search_params=params,
+            consistency_level="Eventually",
+            timeout=timeout_s,
+        )
+        return [hit["id"] for hit in hits], [hit["distance"] for hit in hits]
+
+    return search
+
+
+def sdk_decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and canonical distances of what `connect`'s search found."""
+    ids, scores = unpack(response)
+    return ids, scores if metric == "l2" else 1.0 - scores

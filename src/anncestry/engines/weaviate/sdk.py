@@ -1,0 +1,79 @@
+"""Searches as a Python program makes them: through weaviate-client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import weaviate
+from numpy.typing import NDArray
+from weaviate.classes.init import AdditionalConfig, Timeout
+from weaviate.classes.query import Filter, MetadataQuery
+
+from anncestry.drive.transports import unpack
+from anncestry.engines.base import Server, Spec, filter_bounds
+from anncestry.engines.weaviate.serve import as_weaviate
+from anncestry.engines.weaviate.settings import COLLECTION
+
+
+def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+    """How the driver reaches `connect`, and what it tells it. ef is a setting of the collection."""
+    first = next(iter(as_weaviate(server).group))
+    port = int(first.addresses["http"].rpartition(":")[2])
+    options = {"k": k, "filters": list(filters), "http": port}
+    return {
+        "kind": "sdk",
+        "module": __name__,
+        "package": "weaviate-client",
+        "target": server.endpoint,
+        "options": options,
+    }
+
+
+def _filter(filter: Spec | None) -> Any:
+    if filter is None:
+        return None
+    bounds = filter_bounds(filter)
+    of = Filter.by_property(bounds.field)
+    if bounds.values is not None:
+        return of.contains_any(list(bounds.values))
+    terms = []
+    if bounds.low is not None:
+        terms.append(of.greater_or_equal(bounds.bound(bounds.low)))
+    if bounds.high is not None:
+        terms.append(of.less_than(bounds.bound(bounds.high)))
+    return terms[0] if len(terms) == 1 else terms[0] & terms[1]
+
+
+def connect(
+    target: str, options: dict[str, Any], timeout_s: float
+) -> Callable[[bytes], tuple[Sequence[int], Sequence[float]]]:
+    """A search for one request by a client of its own; returns ids, and distances as the library has."""
+    host, _, port = target.rpartition(":")
+    client = weaviate.connect_to_local(
+        host,
+        options["http"],
+        int(port),
+        additional_config=AdditionalConfig(timeout=Timeout(query=max(1, int(timeout_s)))),
+    )
+    query = client.collections.get(COLLECTION).query
+    filters, wanted = [_filter(filter) for filter in options["filters"]], MetadataQuery(distance=True)
+
+    def search(request: bytes) -> tuple[Sequence[int], Sequence[float]]:
+        found = query.near_vector(
+            np.frombuffer(request, "<f4", offset=4).tolist(),
+            limit=options["k"],
+            filters=filters[int.from_bytes(request[:4], "little")],
+            return_metadata=wanted,
+            return_properties=[],
+        ).objects
+        return [hit.uuid.int & 0xFFFFFFFFFFFF for hit in found], [hit.metadata.distance or 0.0 for hit in found]
+
+    return search
+
+
+def sdk_decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids and canonical distances of what `connect`'s search found."""
+    ids, distances = unpack(response)
+    return ids, distances if metric == "l2" else 1.0 + distances

@@ -1,0 +1,126 @@
+"""The client's ceiling: what the driver does when the server costs nothing, so that no cell takes it for the server's.
+
+Measured against the null server, which answers canned replies of about the cell's size over the same transport to the
+same number of clients, on the same machine and cores. Once for each platform, driver, transport, number of clients and
+size class, in about a second, when a session first needs it; kept as a record.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anncestry.cells.keys import key_of
+from anncestry.drive import build, protocol
+from anncestry.drive.driver import Driver
+from anncestry.drive.null import NullServer
+from anncestry.provenance import records
+
+TRANSPORTS = ("grpc", "http", "mysql")
+_EPOCH = 1
+_RUNS = 3
+_RUN_S = 0.3
+_PRIME = 50
+_REQUESTS = 64
+_SMALLEST, _STEP = 256, 4
+
+
+def size_class(size: float) -> int:
+    """The smallest of 256 B, 1 KiB, 4 KiB, 16 KiB, … that is not below `size`."""
+    upper = _SMALLEST
+    while upper < size:
+        upper *= _STEP
+    return upper
+
+
+def spec_of(platform: str, kind: str, transport: str, clients: int, request: float, reply: float) -> dict[str, Any]:
+    """What decides on a ceiling: `kind` is the driver's; `request` and `reply` are mean sizes in bytes."""
+    return {
+        "stage": "ceiling",
+        "epoch": _EPOCH,
+        "platform": platform,
+        "driver": {"kind": kind, "sources": build.digest() if kind == "native" else None},
+        "transport": transport,
+        "clients": clients,
+        "request_bytes": size_class(request),
+        "reply_bytes": size_class(reply),
+    }
+
+
+def find(spec: Mapping[str, Any], driver: Driver, folder: Path = Path("results/ceiling")) -> dict[str, Any]:
+    """The record of this ceiling, measured by `driver` if there is none yet; hold the machine while calling.
+
+    `qps` is the highest rate of the runs; `floor_ms` the median latency and `cpu_us_per_query` the driver's CPU there.
+    """
+    key = key_of(spec)
+    path = folder / f"{spec['platform']}-{spec['transport']}-{spec['clients']}@{key}.json"
+    if path.exists():
+        return records.read_record(path, stage="ceiling", key=key)
+    runs = measure(spec, driver)
+    best = max(runs, key=lambda run: run["qps"])
+    return records.write_record(path, stage="ceiling", key=key, spec=spec, body={**best, "runs": runs})
+
+
+def measure(spec: Mapping[str, Any], driver: Driver) -> list[dict[str, float]]:
+    """Rate (1/s), latency floor (ms) and CPU (µs a query) of some short runs of `driver` against the null server."""
+    clients = spec["clients"]
+    runs: list[dict[str, float]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="anncestry-ceiling-") as temporary,
+        NullServer(spec["transport"], reply_bytes=spec["reply_bytes"]) as server,
+    ):
+        folder = Path(temporary)
+        protocol.write_requests(folder, [bytes([i]) * spec["request_bytes"] for i in range(_REQUESTS)])
+        rows = np.tile(np.arange(_REQUESTS), (clients, 1))
+        for number in range(_RUNS):
+            protocol.write_job(
+                folder / str(number),
+                requests=folder,
+                transport=server.transport,
+                schedule=rows,
+                prime=np.resize(rows, (clients, _PRIME)),
+                timeout_s=10.0,
+                duration_s=_RUN_S,
+            )
+            driver.run(folder / str(number), server.check_alive)
+            outcome = protocol.read_outcome(folder / str(number))
+            latency_ns = outcome.samples["latency_ns"][outcome.samples["status"] == protocol.OK]
+            runs.append(
+                {
+                    "qps": len(latency_ns) / _RUN_S,
+                    "floor_ms": float(np.quantile(latency_ns, 0.5, method="inverted_cdf")) / 1e6,
+                    "cpu_us_per_query": 1e6 * outcome.facts["cpu_s"] / max(1, len(latency_ns)),
+                }
+            )
+    return runs
+
+
+def of_cell(folder: Path, run_folders: Sequence[Path], platform: str, driver: Driver) -> dict[str, Any] | None:
+    """What a cell's record says of its ceiling; None where the client is not ours (kind sdk) or nothing came back.
+
+    `folder` holds the cell's requests, `run_folders` the jobs of its runs and what they left.
+    """
+    jobs = [records.read_json(run / "job.json") for run in run_folders]
+    if not jobs or jobs[0]["transport"]["kind"] not in TRANSPORTS:
+        return None
+    clients, transport = jobs[0]["clients"], jobs[0]["transport"]["kind"]
+    samples = [
+        np.fromfile(file, dtype=protocol.SAMPLE) for run in run_folders for file in sorted(run.glob("samples.*.bin"))
+    ]
+    good = np.concatenate([np.empty(0, protocol.SAMPLE), *samples])
+    good = good[good["status"] == protocol.OK]
+    if not len(good):
+        return None
+    offsets = np.fromfile(folder / "requests.idx", dtype="<u8")
+    request = (int(offsets[-1]) - int(offsets[0])) / max(1, len(offsets) - 1)
+    record = find(spec_of(platform, driver.kind, transport, clients, request, float(good["size"].mean())), driver)
+    return {
+        "record": record["key"],
+        "transport": transport,
+        **{name: record["spec"][name] for name in ("clients", "request_bytes", "reply_bytes")},
+        **{name: record[name] for name in ("qps", "floor_ms", "cpu_us_per_query")},
+    }
