@@ -85,9 +85,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         check_search("weaviate", workload, largest_k=10_000, sdk=True)
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
-                raise ConfigError(
-                    f"client: sdk asks the first node by the library's own choices; the topology has {key}"
-                )
+                raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
 
 
 def _check_cluster(topology: Spec) -> None:
