@@ -62,6 +62,14 @@ def test_a_topology_that_a_system_can_not_have_is_refused(engine: str, changes: 
         )
 
 
+@pytest.mark.parametrize("key", ["entry", "consistency"])
+def test_a_client_library_that_would_not_do_as_declared_is_refused(key: str) -> None:
+    topology = {"runtime": "native", "nodes": 3, "shards": 3, "replicas": 3, key: "all"}
+    workload = {"k": 10, "ef_search": 100, "client": "sdk"}
+    with pytest.raises(ConfigError, match=f"client: sdk .*{key}"):
+        engines.get("weaviate").check(SYSTEMS[WEAVIATE], topology, INDEX, workload)
+
+
 def configured(tmp_path: Path, experiment: dict[str, Any], topologies: dict[str, Any] | None = None) -> Path:
     """The project's config folder with an experiment `x`, and more topologies."""
     folder = tmp_path / "config"

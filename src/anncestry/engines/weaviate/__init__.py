@@ -83,6 +83,9 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
         check_search("weaviate", workload, largest_k=10_000, sdk=True)
+        for key in ("entry", "consistency"):
+            if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
+                raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
 
 
 def _check_cluster(topology: Spec) -> None:
