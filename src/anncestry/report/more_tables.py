@@ -276,9 +276,9 @@ def _comparisons(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) 
         verdict = f"{better['system']} is faster" if corrected <= LEVEL else "tie"
         cells = (
             Cell(change.replace("-", "−"), parents=both, value=a["value"] / b["value"]),
-            Cell(f"{p:.2g}"),
-            Cell(f"{corrected:.2g}"),
-            Cell(NO_CELL if permuted is None else f"{permuted:.2g}"),
+            Cell(f"{p:.2g}", parents=both),
+            Cell(f"{corrected:.2g}", parents=both),
+            Cell(NO_CELL if permuted is None else f"{permuted:.2g}", parents=both),
             Cell(verdict),
         )
         labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
@@ -286,10 +286,10 @@ def _comparisons(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) 
     return Table(
         "C",
         "Which differences are larger than noise",
-        f"Every pair of systems with at least {MIN_RUNS} runs. The difference is that of the means over runs, with"
+        "Every pair of systems with at least three runs. The difference is that of the means over runs, with"
         " Welch's 95 % interval; p is Welch's, corrected by Holm's method for all comparisons of this table; a verdict"
-        f" is given where the corrected p is at most {LEVEL:g}, else it is a tie. Beside it the p of a permutation test"
-        " over runs, which assumes no distribution and can't be below 0.1 with three runs a side, or 0.03 with four.",
+        " is given where the corrected p is at most one in twenty, else it is a tie. Beside it the p of a permutation"
+        " test over runs, which assumes no distribution and with three runs a side can't be below a tenth.",
         ("Dataset", "Topology", "Workload", "Metric", "Systems"),
         (
             Column("Difference", "%"),
