@@ -21,7 +21,7 @@ from anncestry.errors import DataError
 VERSION = 2
 """Schema version of the records that are written."""
 
-STAGES = ("artifact", "download", "normalize", "truth", "load", "run", "query", "recall", "table", "report")
+STAGES = ("artifact", "download", "normalize", "truth", "load", "run", "query", "recall", "ceiling", "table", "report")
 
 _ENVELOPE = ["schema_version", "stage", "spec"]
 
