@@ -225,6 +225,13 @@ def test_what_an_upgrade_in_place_published_is_verified_with_the_load_that_it_ca
         anncestry(toy, "verify")
 
 
+def test_a_number_of_an_upgrade_in_place_leads_to_the_load_that_was_opened(upgraded):
+    found = numbers_of(upgraded)
+    number = found[(found.system == "blue-1.0-to-1.1") & (found.metric == "p50_ms")].number_id.iloc[0]
+    said = anncestry(upgraded, "why", number)
+    assert "older record" in said and "results/load/blobs-l2/blue-1.0/standalone@" in said
+
+
 def test_both_ways_to_the_newer_version_can_be_compared(upgraded):
     said = anncestry(upgraded, "compare", "blue-1.0", "blue-1.0-to-1.1", "--all")
     assert "p50_ms" in said and UPGRADED in said
