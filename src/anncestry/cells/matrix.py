@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.keys import key_of, python_files, source_digest
+from anncestry.cells.load_model import complete
 from anncestry.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -380,8 +381,8 @@ class _Expander:
         config = self.config
         entry, download, vectors = self.data(dataset)
         artifact, load = self.loaded(dataset, system, topology)
-        asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **config.workloads[workload]}
         place = f"{config.folder / 'workloads.yaml'}: {workload}"
+        asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **complete(config.workloads[workload], place)}
         held_out = 0
         if "target_recall" in asked:
             if "ef_search" in config.workloads[workload]:

@@ -26,12 +26,12 @@ from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import keep, oracle, tune
+from anncestry.measure import keep, oracle, schedule, tune
 from anncestry.measure.filtering import Filtering, encode
-from anncestry.measure.keep import Run
+from anncestry.measure.keep import Job, Run
 from anncestry.measure.load import Place, artifact_facts, probe_facts, probe_gates
-from anncestry.measure.schedule import schedule
 from anncestry.measure.vectors import Vectors, choose, open_vectors
+from anncestry.metrics import capacity, latency
 from anncestry.metrics.resources import Sampler
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
@@ -175,23 +175,63 @@ class _Session:
             protocol.write_requests(run.folder, requests)
 
     def measure(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
-        """One run."""
+        """One run: one job of the driver, or as many as the search for a rate takes."""
         work = run.workload
         self.apply(run.ef_search)
-        rows, prime = schedule(work, len(run.choice.measured), len(run.choice.warmup), run.spec["seed"], run.number)
-        protocol.write_job(
-            run.job,
-            requests=run.folder,
-            transport=self.engine.transport(server),
-            schedule=rows,
-            prime=prime,
-            timeout_s=work["timeout_s"],
-            duration_s=work.get("duration_s"),
-        )
-        done = driver.run(run.job, check=server.check_alive)
+        if "slo" in work:
+            self.search(run, driver, sampler, server)
+        else:
+            self.drive(run, driver, sampler, server, work.get("rate_per_s"))
+
+    def drive(self, run: Run, driver: Driver, sampler: Sampler, server: Server, rate_per_s: float | None) -> Job:
+        """One job: an open loop at this rate, or a closed loop."""
+        work, measured, seed = run.workload, len(run.choice.measured), run.spec["seed"]
+        number = len(run.jobs)
+        folder = run.job_folder(number)
+        common: dict[str, Any] = {
+            "requests": run.folder,
+            "transport": self.engine.transport(server),
+            "timeout_s": work["timeout_s"],
+        }
+        if rate_per_s is None:
+            rows, prime = schedule.schedule(work, measured, len(run.choice.warmup), seed, run.number)
+            protocol.write_job(folder, schedule=rows, prime=prime, duration_s=work.get("duration_s"), **common)
+        else:
+            due_ns = schedule.arrivals(rate_per_s, work["duration_s"], work["arrivals"], seed, run.number, number)
+            protocol.write_job(
+                folder,
+                schedule=schedule.order(measured, seed, run.number),
+                prime=schedule.prime(measured, len(run.choice.warmup), work["clients"]),
+                due_ns=due_ns,
+                **common,
+            )
+        done = driver.run(folder, check=server.check_alive)
         sampler.sample()
-        run.window_s = (done["zero_ns"] / 1e9, done["end_ns"] / 1e9)
+        job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
+        run.jobs.append(job)
         server.check_alive()
+        return job
+
+    def search(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
+        """The highest rate that keeps the workload's bound; every probe of the search is kept."""
+        slo = run.workload["slo"]
+        window_s = run.workload["duration_s"]
+
+        def samples_of(job: Job) -> tuple[latency.Run, float]:
+            outcome = protocol.read_outcome(job.folder)
+            found = outcome.samples
+            return (
+                latency.Run(found["due_ns"], found["latency_ns"], found["status"], window_s),
+                outcome.facts["lag_p99_ms"],
+            )
+
+        def passes(rate_per_s: float) -> bool:
+            job = self.drive(run, driver, sampler, server, rate_per_s)
+            samples, lag_ms = samples_of(job)
+            return capacity.judge(job.number, rate_per_s, samples, lag_ms, slo["p99_ms"]).passed
+
+        closed, _ = samples_of(self.drive(run, driver, sampler, server, None))
+        capacity.search(passes, latency.of_run(closed)["qps"], slo["precision"], slo["max_probes"])
 
     def measure_all(self, driver: Driver) -> Sampler:
         """All runs; one whose server died is given up, the others go on."""

@@ -33,6 +33,7 @@ UPGRADED = "not measured: upgraded in place"
 ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
+UNREACHED = "target not reached: "
 LOAD_INVALID = "its load is invalid: "
 
 _DTYPES: dict[str, str] = {
@@ -125,6 +126,15 @@ _QUERY = (
     *(_Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
     *_resource_metrics("query"),
 )
+_OPEN = (
+    _Metric("query", "rate_per_s", "1/s", ("spec", "workload", "rate_per_s")),
+    _Metric("query", "lag_p99_ms", "ms", ("open_loop", "lag_p99_ms")),
+    _Metric("query", "queued_p99_ms", "ms", ("open_loop", "queued_p99_ms")),
+    _Metric("query", "unsent", "queries", ("open_loop", "unsent")),
+)
+"""Of open loops only."""
+_SLO = (_Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),)
+"""Of searches for a rate only."""
 _RECALL = (
     _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
     _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
@@ -192,10 +202,12 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         query_reason = _query_reason(query, load, load_reason)
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):
-            rows += _rows(row, str(cell["query_path"]), query, query_reason, _QUERY)
+            more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
+            rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            rows += _rows(row, str(cell["recall_path"]), recall, reason, _RECALL)
+            more = _SLO if recall is not None and "slo" in recall.body else ()
+            rows += _rows(row, str(cell["recall_path"]), recall, reason, (*_RECALL, *more))
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
     twice = frame["number_id"][frame["number_id"].duplicated()]
     if len(twice):
@@ -240,6 +252,8 @@ def brief(reason: str) -> str:
         return NOT_MEASURED
     if reason == UPGRADED:
         return "upgraded in place"
+    if reason.startswith(UNREACHED):
+        return "not reached"
     return reason if reason in ABSENT else "invalid"
 
 
@@ -363,6 +377,8 @@ def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
         return NO_SUCH_PHASE
     if metric.name == "selectivity" and not _at(body, ("spec", "workload", "filter")):
         return NO_FILTER
+    if metric.name == "max_rate_per_s":
+        return UNREACHED + str(_at(body, ("slo", "reason")))
     return NOT_RECORDED
 
 
