@@ -37,7 +37,7 @@ class Config:
     index: dict[str, Any]
     ef_search: int
     load: dict[str, Any]
-    blocks: list[dict[str, list[str]]]
+    blocks: list[dict[str, Any]]
     datasets: dict[str, dict[str, Any]]
     systems: dict[str, dict[str, Any]]
     topologies: dict[str, dict[str, Any]]

@@ -44,6 +44,7 @@ _DTYPES: dict[str, str] = {
     "engine": "str",
     "topology": "str",
     "workload": "str",
+    "rebuild": "Int64",
     "k": "Int64",
     "clients": "Int64",
     "duration_s": "float64",
@@ -59,6 +60,9 @@ _DTYPES: dict[str, str] = {
     "high": "float64",
     "interval": "str",
     "runs": "Int64",
+    "rebuilds": "Int64",
+    "rebuild_mean": "float64",
+    "rebuild_std": "float64",
     "valid": "bool",
     "reason": "str",
     "record": "str",
@@ -66,7 +70,7 @@ _DTYPES: dict[str, str] = {
     "key": "str",
 }
 COLUMNS = tuple(_DTYPES)
-_ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "number_id"]
+_ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "rebuild", "number_id"]
 
 COUNTED = ("vectors", "dimensions", "queries")
 """Units of numbers that are exact."""
@@ -212,7 +216,29 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     twice = frame["number_id"][frame["number_id"].duplicated()]
     if len(twice):
         raise DataError(f"number {twice.iloc[0]} is there twice: a cell is listed more than once")
-    return frame.sort_values(_ORDER, kind="stable", ignore_index=True)
+    return _over_rebuilds(frame).sort_values(_ORDER, kind="stable", ignore_index=True)
+
+
+_SAME = ["dataset", "system", "topology", "workload", "phase", "metric"]
+
+
+def _over_rebuilds(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with what independent builds of one load say together, the same in the rows of all of them.
+
+    `rebuilds` that have the number, the mean of their values, and their sample standard deviation (n - 1): what
+    differs from build to build, apart from what differs from run to run of one (`std`).
+    """
+    builds = frame.groupby(_SAME, dropna=False)["value"]
+    count = builds.transform("count")
+    frame["rebuilds"] = count.astype("Int64")
+    frame["rebuild_mean"] = builds.transform("mean")
+    frame["rebuild_std"] = builds.transform("std")
+    return frame
+
+
+def first_builds(df: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first build of every load: what tables and charts show, each number with one record behind it."""
+    return df[df["rebuild"].fillna(1) == 1].reset_index(drop=True)
 
 
 def write(df: pd.DataFrame, out_dir: Path) -> None:
@@ -284,6 +310,7 @@ class _Facts:
             "engine": self._engines.get(cell["system"], ""),
             "topology": str(cell["topology"]),
             "workload": workload,
+            "rebuild": int(cell.get("rebuild", 1)),
             "k": asked.get("k"),
             "clients": asked.get("clients"),
             "duration_s": asked.get("duration_s"),
@@ -317,6 +344,9 @@ def _rows(
             "high": high,
             "interval": interval,
             "runs": runs,
+            "rebuilds": None,
+            "rebuild_mean": None,
+            "rebuild_std": None,
             "valid": not reason and not absent,
             "reason": reason or absent,
             "record": path,

@@ -21,7 +21,7 @@ from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report import curves, latencies, more_tables
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
 from anncestry.report.markup import Numbers, legend, sheet, table, text
-from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
+from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, first_builds, rows_of, write
 from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
 from anncestry.report.summary import Highlight, highlights
 from anncestry.report.tables import Row, Table, best_of, tables, text_of
@@ -117,10 +117,11 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
 
 
 def _document(df: pd.DataFrame, records: Records, title: str, published: Path | None) -> str:
+    rows = rows_of(df)
+    df = first_builds(df)
     numbers = Numbers()
     palette = colours(df)
     drawn = [*figures(df), *curves.figures(df, records)]
-    rows = rows_of(df)
     built = [*tables(df, published), *more_tables.tables(df, records)]
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
