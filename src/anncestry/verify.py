@@ -137,6 +137,12 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     again = latency.summarise(runs)
     if not _equal(measured["histogram"], latency.histogram(runs)):
         raise DataError(f"{cell.query_path}: its histogram is not that of its samples")
+    if not _equal(measured["steadiness"], publish.steadiness(runs)):
+        raise DataError(f"{cell.query_path}: its steadiness is not that of its samples")
+    if "cold" in measured:
+        starts = [{"cold": start} for start in measured["cold"]["starts"]]
+        if not _equal(measured["cold"], publish.cold(runs, starts)):
+            raise DataError(f"{cell.query_path}: its cold starts are not what its samples say")
     if probes is not None and not _equal(probes, publish.probes_of(work, samples, probes, probes)):
         raise DataError(f"{cell.query_path}: its probes are not what its samples say")
     for name, stored in measured["summary"].items():

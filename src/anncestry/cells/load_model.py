@@ -20,6 +20,16 @@ def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
     A closed loop stays as it is. `where` names file and workload.
     """
     asked = dict(workload)
+    if asked.get("start") == "cold":
+        if asked["warmup"]:
+            raise ConfigError(
+                f"{where}.warmup: {asked['warmup']} queries before a cold start is measured; say warmup: 0"
+            )
+        if "slo" in asked or "target_recall" in asked:
+            raise ConfigError(f"{where}.start: cold is for one run a start, not for a search that asks many times")
+        asked.setdefault("page_cache", "dropped")
+    elif "page_cache" in asked:
+        raise ConfigError(f"{where}.page_cache: is of a cold start; say start: cold too")
     slo = asked.get("slo")
     loop = asked.get("loop", "closed")
     if slo is not None:

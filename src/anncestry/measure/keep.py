@@ -54,6 +54,7 @@ class Run:
     filtering: Filtering | None = None
     tuned: Tuned | None = None
     jobs: list[Job] = field(default_factory=list)
+    cold: dict[str, Any] | None = None
     failure: str | None = None
 
     @property
@@ -65,6 +66,11 @@ class Run:
     def name(self) -> str:
         """For people."""
         return str(self.workload["name"])
+
+    @property
+    def cold_start(self) -> bool:
+        """Whether the run has a server of its own, which has answered nothing before."""
+        return bool(self.workload.get("start") == "cold")
 
     def job_folder(self, number: int) -> Path:
         """A folder for the driver."""
@@ -188,6 +194,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "run": run.number,
             "window_s": list(run.window_s),
             **gates.verdict(found),
+            "cold": run.cold,
             "failures": judged.errors,
             "ef_search": run.ef_search,
             "tuning": None if run.tuned is None else run.tuned.facts(),

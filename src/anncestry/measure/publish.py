@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
-from anncestry.metrics import capacity, latency, resources
+from anncestry.metrics import capacity, latency, resources, steady
 from anncestry.provenance import records
 
 _FAILURES_MAX = 20
@@ -52,6 +54,8 @@ def run(
             "load_key": newest["load_key"],
             "summary": latency.summarise(of_runs),
             "histogram": latency.histogram(of_runs),
+            "steadiness": steadiness(of_runs),
+            **({"cold": cold(of_runs, runs)} if spec["workload"].get("start") == "cold" else {}),
             **({"probes": probes} if probes is not None else {}),
             **({"open_loop": open_loop(runs)} if spec["workload"].get("loop") == "open" else {}),
             "failures": _failures(runs),
@@ -85,6 +89,30 @@ def samples_of(
     return [
         _run(workload, samples, number, -1 if probe is None else probe["number"]) for number, probe in enumerate(best)
     ]
+
+
+def steadiness(runs: Sequence[latency.Run]) -> dict[str, Any]:
+    """When the runs were steady, and how far they drifted: over runs, and how many did not settle."""
+    each = [steady.of_run(run) for run in runs]
+    after_s = [run["steady_after_s"] for run in each]
+    return {
+        "steady_after_s": latency.over_runs(after_s),
+        "drift": latency.over_runs([run["drift"] for run in each]),
+        "unsettled": [number for number, value in enumerate(after_s, start=1) if math.isnan(value)],
+    }
+
+
+def cold(of_runs: Sequence[latency.Run], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Cold starts: seconds from the start of the process to the first search, and the first query of the workload."""
+    firsts = [float(run.latency_ns[np.argmin(run.due_ns)] / 1e6) if len(run.due_ns) else math.nan for run in of_runs]
+    starts = [run["cold"] for run in runs]
+    return {
+        "searchable_s": latency.over_runs([start["start_s"] + start["open_s"] for start in starts]),
+        "first_ms": latency.over_runs(firsts),
+        "page_cache": starts[0]["page_cache"],
+        "resident_share": max(start["resident_share"] for start in starts),
+        "starts": starts,
+    }
 
 
 def _run(workload: Mapping[str, Any], samples: pa.Table, run: int, probe: int | None = None) -> latency.Run:

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import keep, oracle, schedule, tune
+from anncestry.measure import keep, oracle, page_cache, schedule, tune
 from anncestry.measure.filtering import Filtering, encode
 from anncestry.measure.keep import Job, Run
 from anncestry.measure.load import Place, artifact_facts, probe_facts, probe_gates
@@ -85,7 +85,8 @@ class _Session:
             for query, spec in sorted(cells.items())
         ]
         order = np.random.RandomState([first["seed"] % 2**32, number]).permutation(len(everyone))
-        self.runs = [everyone[i] for i in order]
+        # Cold starts come last: each has a server of its own, so that no other run has to follow one.
+        self.runs = sorted((everyone[i] for i in order), key=lambda run: run.cold_start)
         for run in self.runs:
             run.filtering = Filtering.of(run.workload.get("filter"), self.vectors, run.choice.regions)
         self.server: Server | None = None
@@ -100,10 +101,11 @@ class _Session:
 
     # The server
 
-    def start(self) -> Server:
-        """A server on a fresh copy of the loaded index, searchable."""
+    def start(self, prepare: Callable[[Path], None] = lambda _: None) -> Server:
+        """A server on a fresh copy of the loaded index, searchable; `prepare` is called with that copy before."""
         data_dir = (self.out_dir / "serve" / "data").resolve()
         copy_tree(self.index_record.parent / "data", data_dir)
+        prepare(data_dir)
         self.up_from = time.monotonic()
         self.server = self.engine.start(
             self.place.artifact.parent.resolve(),
@@ -240,13 +242,37 @@ class _Session:
         with Sampler(pids) as sampler, Progress(name, len(self.runs), "run") as progress:
             for run in self.runs:
                 try:
-                    server = self.server or self.start_again(driver)
-                    self.measure(run, driver, sampler, server)
+                    if run.cold_start:
+                        self.measure_cold(run, driver, sampler)
+                    else:
+                        server = self.server or self.start_again(driver)
+                        self.measure(run, driver, sampler, server)
                 except ServerError as error:
                     run.failure = self._failure(error)
                     self.stop()
                 progress.add(1)
         return sampler
+
+    def measure_cold(self, run: Run, driver: Driver, sampler: Sampler) -> None:
+        """One run on a server that has answered nothing but the search that showed it searchable; judged afterwards."""
+        self.stop()
+        resident = 0.0
+
+        def prepare(data_dir: Path) -> None:
+            nonlocal resident
+            if run.workload["page_cache"] == "dropped":
+                page_cache.drop(data_dir)
+            resident = page_cache.resident(data_dir)
+
+        server = self.start(prepare)
+        self.measure(run, driver, sampler, server)
+        run.cold = {
+            "start_s": self.start_s[-1],
+            "open_s": self.open_s[-1],
+            "page_cache": run.workload["page_cache"],
+            "resident_share": resident,
+        }
+        self.judge(server, driver)
 
     def _failure(self, error: ServerError) -> str:
         """Why a run was given up, with the end of the server's log if it is the server that is gone."""

@@ -51,6 +51,8 @@ _SOURCES = {
         "metrics/latency.py",
         "metrics/stats.py",
         "metrics/capacity.py",
+        "metrics/steady.py",
+        "measure/page_cache.py",
     ],
     "recall": [
         "measure/recall.py",

@@ -126,6 +126,8 @@ _QUERY = (
     _Metric("query", "qps", "1/s", ("summary", "qps")),
     *(_Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     _Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    _Metric("query", "steady_after_s", "s", ("steadiness", "steady_after_s")),
+    _Metric("query", "drift", "fraction", ("steadiness", "drift")),
     _Metric("query", "selectivity", "fraction", ("selectivity",)),
     *(_Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
     *_resource_metrics("query"),
@@ -137,6 +139,12 @@ _OPEN = (
     _Metric("query", "unsent", "queries", ("open_loop", "unsent")),
 )
 """Of open loops only."""
+_COLD = (
+    _Metric("query", "searchable_s", "s", ("cold", "searchable_s")),
+    _Metric("query", "first_ms", "ms", ("cold", "first_ms")),
+    _Metric("query", "resident_share", "fraction", ("cold", "resident_share")),
+)
+"""Of cold starts only."""
 _SLO = (_Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),)
 """Of searches for a rate only."""
 _RECALL = (
@@ -207,6 +215,7 @@ def tidy(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):
             more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
+            more += _COLD if query is not None and "cold" in query.body else ()
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
