@@ -146,6 +146,7 @@ class _Verifier:
         if self.quick or measured is None:
             return
         findings.check(cell.query_path, lambda: _summary(cell, measured))
+        findings.check(cell.query_path, lambda: _ceiling(cell, measured))
         findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, _over_runs(measured)))
         if scored is not None and all(here):
             truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
@@ -163,6 +164,9 @@ class _Verifier:
             for file in sorted(Path("results", stage).rglob("*.json")):
                 if str(file) not in ours:
                     self.findings.check(str(file), functools.partial(self._count, file, stage, counted))
+        for file in sorted(Path("results/ceiling").glob("*.json")):
+            self.findings.files += 1
+            self.findings.check(str(file), functools.partial(_sealed, file, "ceiling"))
         if counted:
             listed = ", ".join(f"{count} {words}" for words, count in sorted(counted.items()))
             self.findings.remarks.append(f"results/ also holds what this experiment does not use: {listed}")
@@ -202,6 +206,11 @@ def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
     return found
 
 
+def _sealed(file: Path, stage: str) -> None:
+    """A record of this stage whose seal is whole."""
+    records.read_record(file, stage=stage)
+
+
 def _gates(path: str, body: Mapping[str, Any]) -> None:
     """A record is valid exactly if all of its gates hold."""
     if "gates" in body and body["valid"] != all(gate["ok"] for gate in body["gates"]):
@@ -228,6 +237,22 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
+
+
+def _ceiling(cell: Cell, measured: Mapping[str, Any]) -> None:
+    """What the record says of the client's ceiling is what the ceiling's own record says."""
+    said = measured["client"]["ceiling"]
+    if said is None:
+        return
+    for file in Path("results/ceiling").glob(f"*@{said['record']}.json"):
+        body = records.read_record(file, stage="ceiling", key=said["record"])
+        for name in ("qps", "floor_ms", "cpu_us_per_query"):
+            if said[name] != body[name]:
+                raise DataError(f"{cell.query_path}: its client's {name} is {said[name]}, {file} says {body[name]}")
+        return
+    raise DataError(
+        f"results/ceiling: no record of the ceiling {said['record']} that {cell.query_path} was held against"
+    )
 
 
 def _load(path: str, loaded: Mapping[str, Any]) -> None:
