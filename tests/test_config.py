@@ -148,3 +148,34 @@ def test_what_a_source_is_does_not_matter_where_the_content_is_pinned(toy):
     before = expand(toy).cells
     toy.files["datasets"]["blobs-l2"]["sources"] = [{"kind": "file", "format": "hdf5", "path": "elsewhere.hdf5"}]
     assert expand(toy).cells == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rate_per_s": 100, "duration_s": 1}, ["workloads.yaml: k5.rate_per_s", "open loop"]),
+        ({"arrivals": "poisson"}, ["k5.arrivals", "open loop"]),
+        ({"loop": "open", "rate_per_s": 100}, ["k5", "needs duration_s"]),
+        ({"loop": "open", "duration_s": 1}, ["k5", "needs rate_per_s, or slo"]),
+        ({"loop": "open", "duration_s": 1, "rate_per_s": 5}, ["k5", "about 5 requests"]),
+        ({"slo": {"p99_ms": 5}, "duration_s": 1}, ["k5.slo", "needs loop: open"]),
+        ({"loop": "open", "slo": {"p99_ms": 5}, "duration_s": 1, "rate_per_s": 9}, ["k5.rate_per_s", "searched for"]),
+        ({"loop": "open", "slo": {"p99_ms": 0}, "duration_s": 1}, ["k5.slo.p99_ms"]),
+        ({"loop": "open", "slo": {"recall": 0.9}, "duration_s": 1}, ["k5.slo", "'p99_ms' is missing"]),
+        ({"loop": "half-open"}, ["k5.loop"]),
+    ],
+)
+def test_an_impossible_load_is_refused_by_name(toy, changes, words):
+    toy.files["workloads"]["k5"] = {**toy.files["workloads"]["k5"], **changes}
+    refused(toy, *words)
+
+
+def test_a_list_of_rates_is_a_workload_of_each_and_the_matrix_names_them_all(toy):
+    toy.files["workloads"]["k5"] |= {"loop": "open", "duration_s": 1, "rate_per_s": [100, 250.5]}
+    names = {cell.workload for cell in expand(toy).cells}
+    assert names == {"k5-rate100", "k5-rate250.5", "k5-category"}
+
+
+def test_a_closed_loop_has_the_key_that_it_had_before_there_were_others(toy):
+    workload = expand(toy).specs[expand(toy).cells[0].query]["workload"]
+    assert workload.keys() == {"name", "ef_search", "timeout_s", "k", "clients", "runs", "queries", "warmup"}

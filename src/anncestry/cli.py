@@ -24,6 +24,7 @@ from typing import Any, TextIO
 
 from anncestry import workflow
 from anncestry.ancestry import commands as ancestry_commands
+from anncestry.cells import config as config_files
 from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
 from anncestry.errors import ConfigError, DataError, ServerError, UserError
@@ -282,7 +283,7 @@ def compare(run: _Run, options: argparse.Namespace) -> None:
     """Two systems, experiments, platforms or git revisions: faster, slower, the same within noise, not comparable."""
     from anncestry.provenance.revisions import Revisions
     from anncestry.report import compare as comparing
-    from anncestry.report import compare_noise, compare_page
+    from anncestry.report import compare_noise, compare_page, noise
 
     def current(name: str) -> str:
         try:
@@ -294,7 +295,9 @@ def compare(run: _Run, options: argparse.Namespace) -> None:
         comparing.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
         for name in (options.a, options.b)
     )
-    found = comparing.compare(a, b, compare_noise.asked(options.noise) if options.noise else None)
+    known = compare_noise.asked(options.noise) if options.noise else compare_noise.Noise()
+    platform = config_files.load(run.choice.folder, run.choice.experiment).platform
+    found = comparing.compare(a, b, known.with_measured(noise.measured(Path("results"), platform)))
     print(compare_page.summary(found, everything=options.all), end="")
     if options.out:
         print(f"page: {compare_page.write(found, options.out)}")
@@ -377,7 +380,8 @@ def cells(run: _Run, options: argparse.Namespace) -> None:
             f"{stage}{'✓' if Path(path).exists() else '·'}"
             for stage, path in (("load", cell.load_path), ("query", cell.query_path), ("recall", cell.recall_path))
         )
-        print(f"{cell.query}  {there}  {cell.where}/{cell.workload}")
+        build = f" (build {cell.rebuild})" if cell.rebuild > 1 else ""
+        print(f"{cell.query}  {there}  {cell.where}/{cell.workload}{build}")
 
 
 def plan(run: _Run, options: argparse.Namespace) -> None:

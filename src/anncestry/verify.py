@@ -210,11 +210,21 @@ def _gates(path: str, body: Mapping[str, Any]) -> None:
 
 def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     """The record's summary, made again from the raw samples."""
-    samples = parquet.ParquetFile(cell.samples_path).read(columns=["run", "query", "due_ns", "latency_ns", "status"])
-    runs = publish.samples_of(measured["spec"]["workload"], samples)
+    work, probes = measured["spec"]["workload"], measured.get("probes")
+    columns = ["run", "query", "due_ns", "latency_ns", "status", *(["probe"] if probes is not None else [])]
+    samples = parquet.ParquetFile(cell.samples_path).read(columns=columns)
+    runs = publish.samples_of(work, samples, probes)
     again = latency.summarise(runs)
     if not _equal(measured["histogram"], latency.histogram(runs)):
         raise DataError(f"{cell.query_path}: its histogram is not that of its samples")
+    if not _equal(measured["steadiness"], publish.steadiness(runs)):
+        raise DataError(f"{cell.query_path}: its steadiness is not that of its samples")
+    if "cold" in measured:
+        starts = [{"cold": start} for start in measured["cold"]["starts"]]
+        if not _equal(measured["cold"], publish.cold(runs, starts)):
+            raise DataError(f"{cell.query_path}: its cold starts are not what its samples say")
+    if probes is not None and not _equal(probes, publish.probes_of(work, samples, probes, probes)):
+        raise DataError(f"{cell.query_path}: its probes are not what its samples say")
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")

@@ -127,10 +127,11 @@ def _pieces(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], set[str], bool]
         return cell.dataset, cell.system, cell.topology
 
     for _, group in groupby(sorted(cells, key=lambda cell: (place(cell), cell.workload)), key=place):
-        here = list(group)
+        # Whole workloads: all builds of a cell are in one piece, as their rows tell of each other.
+        here = {name: list(builds) for name, builds in groupby(group, key=lambda cell: cell.workload)}
         for start in range(0, len(here), WORKLOADS_AT_ONCE):
-            piece = here[start : start + WORKLOADS_AT_ONCE]
-            yield piece, {cell.workload for cell in piece}, start == 0
+            names = list(here)[start : start + WORKLOADS_AT_ONCE]
+            yield [cell for name in names for cell in here[name]], set(names), start == 0
 
 
 def _compare_rows(

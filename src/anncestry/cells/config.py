@@ -39,7 +39,7 @@ class Config:
     load: dict[str, Any]
     driver: str
     equal_totals: bool
-    blocks: list[dict[str, list[str]]]
+    blocks: list[dict[str, Any]]
     datasets: dict[str, dict[str, Any]]
     systems: dict[str, dict[str, Any]]
     topologies: dict[str, dict[str, Any]]

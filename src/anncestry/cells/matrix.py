@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.keys import key_of, python_files, source_digest
+from anncestry.cells.load_model import complete
 from anncestry.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -68,6 +69,8 @@ class Cell:
     """The system whose artifact this one runs: its own name, or that of the one that it is `of`."""
     older: Cell | None = None
     """Of an upgrade in place: who loaded the data. Only its stages up to the load count; they have no cell's names."""
+    rebuild: int = 1
+    """Which of the independent builds of the same load this is, from 1."""
 
     @property
     def chain(self) -> tuple[Cell, ...]:
@@ -75,13 +78,14 @@ class Cell:
         return () if self.older is None else (self.older, *self.older.chain)
 
     @property
-    def paths(self) -> dict[str, str]:
+    def paths(self) -> dict[str, Any]:
         """Names and tracked records of this cell, as the tidy table wants them."""
         return {
             "dataset": self.dataset,
             "system": self.system,
             "topology": self.topology,
             "workload": self.workload,
+            "rebuild": self.rebuild,
             "load_path": self.load_path,
             "query_path": self.query_path,
             "recall_path": self.recall_path,
@@ -229,7 +233,7 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
     """
     matrix = Matrix(config)
     expander = _Expander(matrix, engine)
-    seen: set[tuple[str, str, str, str]] = set()
+    seen: set[tuple[str, str, str, str, int]] = set()
     source = config.folder / "config.yaml"
     if config.experiment != "default":
         source = config.folder / "experiments" / f"{config.experiment}.yaml"
@@ -246,7 +250,8 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
                 look_up(table, name, singular, f"{source}: matrix.{number}.{kind}")
         if config.equal_totals:
             expander.check_totals(block["systems"], block["topologies"], f"{source}: matrix.{number}.topologies")
-        for names in product(block["datasets"], block["systems"], block["topologies"], block["workloads"]):
+        builds = range(1, block.get("rebuilds", 1) + 1)
+        for names in product(block["datasets"], block["systems"], block["topologies"], block["workloads"], builds):
             if names not in seen:
                 seen.add(names)
                 matrix.cells.append(expander.cell(*names))
@@ -284,7 +289,7 @@ class _Expander:
         self.matrix = matrix
         self.config = matrix.config
         self._data: dict[str, tuple[dict[str, Any], str, str]] = {}
-        self._loads: dict[tuple[str, str, str], tuple[str, str]] = {}
+        self._loads: dict[tuple[str, str, str, int], tuple[str, str]] = {}
         self._truths: dict[tuple[str, str, int], str] = {}
         self._find = engine
         self._engines: dict[str, Checker] = {}
@@ -312,9 +317,9 @@ class _Expander:
             self._data[name] = ({**entry, "name": name, "rows": rows}, download, vectors)
         return self._data[name]
 
-    def loaded(self, dataset: str, system: str, topology: str) -> tuple[str, str]:
-        """Keys of the artifact and of the load."""
-        names = (dataset, system, topology)
+    def loaded(self, dataset: str, system: str, topology: str, rebuild: int) -> tuple[str, str]:
+        """Keys of the artifact and of the load; of a second build and later ones the spec holds the number."""
+        names = (dataset, system, topology, rebuild)
         if names not in self._loads:
             config = self.config
             entry, _, vectors = self.data(dataset)
@@ -344,8 +349,9 @@ class _Expander:
                 },
                 topology={"name": topology, **placed},
                 index=config.index,
-                **self._how(dataset, system, topology),
+                **self._how(dataset, system, topology, rebuild),
                 platform=config.platform,
+                **({"rebuild": rebuild} if rebuild > 1 else {}),
             )
             self._loads[names] = (artifact, load)
         return self._loads[names]
@@ -386,20 +392,20 @@ class _Expander:
         name: str | None = self.config.systems[system].get("load", {}).get("upgrade_from")
         return name
 
-    def _how(self, dataset: str, system: str, topology: str) -> dict[str, Any]:
+    def _how(self, dataset: str, system: str, topology: str, rebuild: int) -> dict[str, Any]:
         """The part of a load's spec that says how the data gets there."""
         older = self.older(system)
         if older is None:
             return {"load": {"batch_rows": self.config.load["batch_rows"]}}
         with _named(f"{self.config.folder / 'systems.yaml'}: {system}"):
             self.engine(system).check_upgrade(self.config.systems[system], self.config.systems[older])
-        return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology)[1]}
+        return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology, rebuild)[1]}
 
     def _older_cell(self, cell: Cell) -> Cell | None:
         older = self.older(cell.system)
         if older is None:
             return None
-        artifact, load = self.loaded(cell.dataset, older, cell.topology)
+        artifact, load = self.loaded(cell.dataset, older, cell.topology, cell.rebuild)
         bare = replace(
             cell,
             system=older,
@@ -419,13 +425,13 @@ class _Expander:
             self._engines[name] = self._find(name)
         return self._engines[name]
 
-    def cell(self, dataset: str, system: str, topology: str, workload: str) -> Cell:
+    def cell(self, dataset: str, system: str, topology: str, workload: str, rebuild: int) -> Cell:
         """One cell with the keys of all its stages."""
         config = self.config
         entry, download, vectors = self.data(dataset)
-        artifact, load = self.loaded(dataset, system, topology)
-        asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **config.workloads[workload]}
+        artifact, load = self.loaded(dataset, system, topology, rebuild)
         place = f"{config.folder / 'workloads.yaml'}: {workload}"
+        asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **complete(config.workloads[workload], place)}
         held_out = 0
         if "target_recall" in asked:
             if "ef_search" in config.workloads[workload]:
@@ -484,6 +490,7 @@ class _Expander:
             query,
             recall,
             config.systems[system]["built_as"],
+            rebuild=rebuild,
         )
         return replace(cell, older=self._older_cell(cell))
 

@@ -17,6 +17,7 @@ _SWEPT = (
     (("filter", "share"), "share"),
     (("filter", "halvings"), "halvings"),
     (("target_recall",), "recall"),
+    (("rate_per_s",), "rate"),
 )
 
 

@@ -31,8 +31,21 @@ _NEARBY_S = 0.6
 
 
 @dataclass
+class Job:
+    """What the driver did at once: a whole run, or a probe of one that searches for a rate.
+
+    `window_s` are its start and end on the clock of `time.monotonic`; `rate_per_s` None for a closed loop.
+    """
+
+    number: int
+    folder: Path
+    window_s: tuple[float, float]
+    rate_per_s: float | None = None
+
+
+@dataclass
 class Run:
-    """One run of one cell while it is measured: `window_s` its start and end on the clock of `time.monotonic`."""
+    """One run of one cell while it is measured."""
 
     key: str
     spec: Mapping[str, Any]
@@ -41,7 +54,8 @@ class Run:
     choice: Choice
     filtering: Filtering | None = None
     tuned: Tuned | None = None
-    window_s: tuple[float, float] | None = None
+    jobs: list[Job] = field(default_factory=list)
+    cold: dict[str, Any] | None = None
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     failure: str | None = None
@@ -58,14 +72,23 @@ class Run:
         return str(self.workload["name"])
 
     @property
+    def cold_start(self) -> bool:
+        """Whether the run has a server of its own, which has answered nothing before."""
+        return bool(self.workload.get("start") == "cold")
+
+    def job_folder(self, number: int) -> Path:
+        """A folder for the driver."""
+        return self.folder / f"job{number}"
+
+    @property
     def ef_search(self) -> int:
         """The search effort: what the workload asks for, or what was found for its target recall."""
         return self.tuned.ef_search if self.tuned is not None else int(self.workload["ef_search"])
 
     @property
-    def job(self) -> Path:
-        """The driver's folder."""
-        return self.folder / "job"
+    def window_s(self) -> tuple[float, float]:
+        """From the first job's start to the last one's end."""
+        return self.jobs[0].window_s[0], self.jobs[-1].window_s[1]
 
 
 @dataclass(frozen=True)
@@ -97,6 +120,7 @@ class _Judged:
     wrong: int = 0
     short: int = 0
     repeated: int = 0
+    primed: int = 0
     violated: int = 0
     returned: int = 0
     worst: float = 0.0
@@ -109,30 +133,43 @@ class _Judged:
 
 def keep(run: Run, context: Context, measured_dir: Path) -> None:
     """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
-    assert run.window_s is not None
     work, vectors = run.workload, context.vectors
     k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted"
     every = np.arange(len(run.choice.measured))
     selectivity = None if filters is None else filters.share(every)
     fewest = None if filters is None else int(filters.wanted(every, k).min())
-    outcome = protocol.read_outcome(run.job)
-    clients = outcome.facts["clients"]
     judged = _Judged()
-    for client in clients:
-        judged.count_errors(client["errors"])
-    samples = outcome.samples
-    answered = decoding.decode(decoder(context.engine, work), outcome.responses, samples["status"], k, vectors.metric)
-    judged.count_errors(answered.errors)
-    judged.sent, judged.good = len(samples), int((answered.status == protocol.OK).sum())
-    wanted = k if filters is None else filters.wanted(samples["query"], k)
-    off = decoding.wrong_counts(answered, len(vectors.base), wanted)
-    bad = decoding.wrong_counts(answered, len(vectors.base), wanted, short_is_wrong=False)
-    judged.wrong, judged.short, judged.repeated = bad if lenient else off, off - bad, decoding.repeated(answered)
-    if filters is not None:
-        judged.violated, judged.returned = filters.violations(samples["query"], answered)
-    rows = run.choice.measured[samples["query"]]
-    judged.worst, judged.checked = _distance_error(vectors, rows, answered)
-
+    tables: list[pa.Table] = []
+    facts: list[dict[str, Any]] = []
+    for job in run.jobs:
+        outcome = protocol.read_outcome(job.folder)
+        facts.append(outcome.facts)
+        for client in outcome.facts["clients"]:
+            judged.count_errors(client["errors"])
+            judged.primed += client["prime_errors"]
+        samples = outcome.samples
+        answered = decoding.decode(
+            decoder(context.engine, work), outcome.responses, samples["status"], k, vectors.metric
+        )
+        judged.count_errors(answered.errors)
+        judged.sent += len(samples)
+        judged.good += int((answered.status == protocol.OK).sum())
+        wanted = k if filters is None else filters.wanted(samples["query"], k)
+        off = decoding.wrong_counts(answered, len(vectors.base), wanted)
+        bad = decoding.wrong_counts(answered, len(vectors.base), wanted, short_is_wrong=False)
+        judged.wrong += bad if lenient else off
+        judged.short += off - bad
+        judged.repeated += decoding.repeated(answered)
+        if filters is not None:
+            violated, returned = filters.violations(samples["query"], answered)
+            judged.violated, judged.returned = judged.violated + violated, judged.returned + returned
+        rows = run.choice.measured[samples["query"]]
+        worst, checked = _distance_error(vectors, rows, answered)
+        judged.worst, judged.checked = max(judged.worst, worst), judged.checked + checked
+        table = _samples_table(run.number, rows, samples, answered)
+        if "slo" in work:
+            table = table.append_column("probe", pa.array(np.full(len(table), job.number, np.uint8)))
+        tables.append(table)
     nearby = _near(context.resources, run.window_s, run.number)
     others = by_group(nearby, {"query": [run.window_s]})["other"]["query"]
     found = [
@@ -142,7 +179,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         gates.answered(judged.good, judged.sent),
         gates.result_count(judged.wrong, judged.good, k, fewest),
         gates.distances(judged.worst, judged.checked),
-        gates.primed(sum(client["prime_errors"] for client in clients)),
+        gates.primed(judged.primed),
     ]
     if lenient:
         found.append(gates.short_answers(judged.short, judged.repeated, judged.good))
@@ -152,7 +189,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         found.append(filters.gate(context.counted))
         found.append(gates.filtered(judged.violated, judged.returned, selectivity))
     samples_path, resources_path = run.folder / "samples.parquet", run.folder / "resources.parquet"
-    parquet.write_table(_samples_table(run.number, rows, samples, answered), samples_path, compression="zstd")
+    parquet.write_table(pa.concat_tables(tables), samples_path, compression="zstd")
     parquet.write_table(nearby, resources_path, compression="zstd")
     records.write_record(
         run.folder / "record.json",
@@ -163,6 +200,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "run": run.number,
             "window_s": list(run.window_s),
             **gates.verdict(found),
+            "cold": run.cold,
             "failures": judged.errors,
             "counters": run.counters,
             "ef_search": run.ef_search,
@@ -176,14 +214,18 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
                 "warmup_source": run.choice.warmup_source,
                 "ceiling": run.ceiling,
                 "requests": judged.sent,
-                **{name: value for name, value in outcome.facts.items() if name != "clients"},
+                "jobs": [{name: value for name, value in each.items() if name != "clients"} for each in facts],
             },
+            "jobs": [
+                {"number": job.number, "rate_per_s": job.rate_per_s, "window_s": list(job.window_s)} for job in run.jobs
+            ],
             **context.facts,
         },
         inputs=context.inputs,
         outputs={"samples": samples_path, "resources": resources_path},
     )
-    shutil.rmtree(run.job)
+    for job in run.jobs:
+        shutil.rmtree(job.folder)
     for leftover in ("requests.bin", "requests.idx"):
         (run.folder / leftover).unlink(missing_ok=True)
     # Kept apart from the session: a run that is measured stays so, whatever becomes of the others.

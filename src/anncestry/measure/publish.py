@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
-from anncestry.metrics import latency, resources
+from anncestry.metrics import capacity, latency, resources, steady
 from anncestry.provenance import records
 
 _FAILURES_MAX = 20
@@ -30,11 +32,14 @@ def run(
     _refuse_other_builds(measured, runs)
     tables = {label: _together(measured, runs, label) for label in ("samples", "resources")}
     windows = [tuple(run["window_s"]) for run in runs]
-    of_runs = samples_of(spec["workload"], tables["samples"])
     paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in tables}
     for label, table in tables.items():
         with records.replacing(paths[label]) as temporary:
             parquet.write_table(table, temporary, compression="zstd")
+    probes = probes_of(
+        spec["workload"], tables["samples"], [run["client"]["jobs"] for run in runs], [run["jobs"] for run in runs]
+    )
+    of_runs = samples_of(spec["workload"], tables["samples"], probes)
     gates = combine([run["gates"] for run in runs])
     newest = max(runs, key=lambda run: run["created"])
     sent = sum(run["client"]["requests"] for run in runs)
@@ -49,6 +54,10 @@ def run(
             "load_key": newest["load_key"],
             "summary": latency.summarise(of_runs),
             "histogram": latency.histogram(of_runs),
+            "steadiness": steadiness(of_runs),
+            **({"cold": cold(of_runs, runs)} if spec["workload"].get("start") == "cold" else {}),
+            **({"probes": probes} if probes is not None else {}),
+            **({"open_loop": open_loop(runs)} if spec["workload"].get("loop") == "open" else {}),
             "failures": _failures(runs),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
             **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
@@ -57,7 +66,7 @@ def run(
             "rounds": [_round(run) for run in runs],
             "client": {
                 **{name: newest["client"][name] for name in ("asked_by", "warmup_source", "ceiling")},
-                **client_facts([run["client"] for run in runs], sent),
+                **client_facts([job for run in runs for job in run["client"]["jobs"]], sent),
             },
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("artifact", "platform", "clients")},
@@ -67,16 +76,102 @@ def run(
     )
 
 
-def samples_of(workload: Mapping[str, Any], samples: pa.Table) -> list[latency.Run]:
-    """The raw samples, run by run."""
-    number, query, due_ns, latency_ns, status = (
-        samples[name].to_numpy() for name in ("run", "query", "due_ns", "latency_ns", "status")
-    )
-    duration_s = workload.get("duration_s")
+def samples_of(
+    workload: Mapping[str, Any], samples: pa.Table, probes: Sequence[Sequence[Mapping[str, Any]]] | None = None
+) -> list[latency.Run]:
+    """The raw samples, run by run.
+
+    Of a search for a rate (`probes`: those of each run), the samples at the highest rate that passed.
+    """
+    if probes is None:
+        return [_run(workload, samples, number) for number in range(workload["runs"])]
+    best = [capacity.accepted(of_run) for of_run in probes]
     return [
-        latency.Run(due_ns[part], latency_ns[part], status[part], duration_s, query[part])
-        for part in (number == run for run in range(workload["runs"]))
+        _run(workload, samples, number, -1 if probe is None else probe["number"]) for number, probe in enumerate(best)
     ]
+
+
+def steadiness(runs: Sequence[latency.Run]) -> dict[str, Any]:
+    """When the runs were steady, and how far they drifted: over runs, and how many did not settle."""
+    each = [steady.of_run(run) for run in runs]
+    after_s = [run["steady_after_s"] for run in each]
+    return {
+        "steady_after_s": latency.over_runs(after_s),
+        "drift": latency.over_runs([run["drift"] for run in each]),
+        "unsettled": [number for number, value in enumerate(after_s, start=1) if math.isnan(value)],
+    }
+
+
+def cold(of_runs: Sequence[latency.Run], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Cold starts: seconds from the start of the process to the first search, and the first query of the workload."""
+    firsts = [float(run.latency_ns[np.argmin(run.due_ns)] / 1e6) if len(run.due_ns) else math.nan for run in of_runs]
+    starts = [run["cold"] for run in runs]
+    return {
+        "searchable_s": latency.over_runs([start["start_s"] + start["open_s"] for start in starts]),
+        "first_ms": latency.over_runs(firsts),
+        "page_cache": starts[0]["page_cache"],
+        "resident_share": max(start["resident_share"] for start in starts),
+        "starts": starts,
+    }
+
+
+def _run(workload: Mapping[str, Any], samples: pa.Table, run: int, probe: int | None = None) -> latency.Run:
+    """The samples of one run, or of one probe of it."""
+    part = samples["run"].to_numpy() == run
+    if probe is not None:
+        part &= samples["probe"].to_numpy() == probe
+    query, due_ns, latency_ns, status = (
+        samples[name].to_numpy()[part] for name in ("query", "due_ns", "latency_ns", "status")
+    )
+    return latency.Run(due_ns, latency_ns, status, workload.get("duration_s"), query)
+
+
+def probes_of(
+    workload: Mapping[str, Any],
+    samples: pa.Table,
+    facts: Sequence[Sequence[Mapping[str, Any]]],
+    jobs: Sequence[Sequence[Mapping[str, Any]]],
+) -> list[list[dict[str, Any]]] | None:
+    """The probes of each run, judged by their samples and the driver's `facts`; None for a workload without slo."""
+    if "slo" not in workload:
+        return None
+    return [
+        [
+            capacity.as_record(
+                capacity.judge(
+                    job["number"],
+                    job["rate_per_s"],
+                    _run(workload, samples, run, job["number"]),
+                    said["lag_p99_ms"],
+                    workload["slo"]["p99_ms"],
+                )
+            )
+            for job, said in zip(of_run, facts[run], strict=True)
+        ]
+        for run, of_run in enumerate(jobs)
+    ]
+
+
+def open_loop(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether the client kept its schedules: how late it was itself, how long requests waited for a connection.
+
+    The lag is the client's own (a connection was free); what is queued waits for the system, and is in the latency.
+    """
+    jobs = [job for run in runs for job in run["client"]["jobs"] if job["queued_p99_ms"] is not None]
+    lag_ms = max((job["lag_p99_ms"] for job in jobs), default=0.0)
+    unsent = sum(job["unsent"] for job in jobs)
+    kept = lag_ms <= capacity.LAG_MAX_MS
+    return {
+        "schedule_kept": kept,
+        "lag_p99_ms": lag_ms,
+        "queued_p99_ms": max((job["queued_p99_ms"] for job in jobs), default=0.0),
+        "unsent": unsent,
+        "detail": (
+            f"the client sent 99 % of the requests within {lag_ms:.3f} ms of when it could have"
+            + ("" if kept else f": more than {capacity.LAG_MAX_MS:g} ms, so the schedule was not kept")
+            + (f"; {unsent} requests were never sent, no connection was free in time" if unsent else "")
+        ),
+    }
 
 
 def combine(gates: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -152,5 +247,5 @@ def _round(run: Mapping[str, Any]) -> dict[str, Any]:
         "counters": run["counters"],
         **{name: run["server"][name] for name in ("start_s", "open_s", "up_s")},
         **{name: run["platform"][name] for name in ("load_average_before", "load_average_after")},
-        "cpu_us_per_query": 1e6 * run["client"]["cpu_s"] / max(1, run["client"]["requests"]),
+        "cpu_us_per_query": client_facts(run["client"]["jobs"], run["client"]["requests"])["cpu_us_per_query"],
     }

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry.drive.protocol import OK
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.vectors import open_vectors
+from anncestry.metrics import capacity, stats
 from anncestry.metrics import recall as metric
-from anncestry.metrics import stats
 from anncestry.metrics.latency import over_runs, quantile
 from anncestry.provenance import records
 
@@ -22,10 +23,19 @@ from anncestry.provenance import records
 def returned_ids(samples: Any, k: int) -> NDArray[np.int64]:
     """Ids of all samples, (n, k), padded with -1."""
     column = samples["ids"].combine_chunks()
+    if not len(column):
+        return np.empty((0, k), np.int64)
     sizes = np.diff(column.offsets.to_numpy())
     ids = np.full((len(sizes), k), -1, dtype=np.int64)
     ids[np.arange(k)[None, :] < sizes[:, None]] = column.flatten().to_numpy()
     return ids
+
+
+def _accepted(samples: Any, probes: Sequence[Sequence[Mapping[str, Any]]]) -> Any:
+    """The samples at each run's highest rate that kept the bound on latency."""
+    best = [capacity.accepted(of_run) for of_run in probes]
+    wanted = np.array([-1 if probe is None else probe["number"] for probe in best])
+    return samples.filter(pa.array(samples["probe"].to_numpy() == wanted[samples["run"].to_numpy()]))
 
 
 def run(
@@ -51,7 +61,11 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     vectors = open_vectors(vectors_record, truth["spec"]["vectors"], verify=False)
     k = measured["spec"]["workload"]["k"]
     # Not `read_table`: that imports pandas, a third of the time of this whole stage.
-    samples = parquet.ParquetFile(samples_path).read(columns=["run", "query", "status", "ids"])
+    probes = measured.get("probes")
+    columns = ["run", "query", "status", "ids", *(["probe"] if probes is not None else [])]
+    samples = parquet.ParquetFile(samples_path).read(columns=columns)
+    if probes is not None:
+        samples = _accepted(samples, probes)
     answered = samples["status"].to_numpy() == OK
     query = samples["query"].to_numpy().astype(np.int64)
     runs = samples["run"].to_numpy()
@@ -91,16 +105,19 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         return {**summary, **found.facts()} if summary["value"] is not None else summary
 
     defined = by_id[~np.isnan(by_id)]
+    by_id_over_runs = by_run(by_id)
+    slo = measured["spec"]["workload"].get("slo")
     return {
         "query_key": measured["key"],
         "valid": measured["valid"],
         "recall": {
             "k": k,
-            "by_id": by_run(by_id),
+            "by_id": by_id_over_runs,
             "by_distance": by_run(by_distance),
             "ndcg": by_run(metric.ndcg(*near, abs_eps=abs_eps)[of_sample]),
             "mrr": by_run(metric.reciprocal_rank(*near, abs_eps=abs_eps)[of_sample]),
         },
+        **({"slo": capacity.verdict(slo, probes, by_id_over_runs["runs"])} if probes is not None else {}),
         # A mean hides queries that found nothing; answers, not queries, as the same query may be answered differently.
         "distribution": {
             "zero_share": float((defined == 0).mean()) if len(defined) else None,

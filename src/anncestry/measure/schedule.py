@@ -37,3 +37,25 @@ def prime(measured: int, warmup: int, clients: int) -> NDArray[np.int64]:
         return np.empty((clients, 0), np.int64)
     share = max(-(-warmup // clients), min(_PRIME_MIN, warmup))
     return measured + np.resize(np.arange(warmup), (clients, share))
+
+
+def arrivals(rate_per_s: float, duration_s: float, kind: str, seed: int, run: int, probe: int = 0) -> NDArray[np.int64]:
+    """Due times of an open loop, nanoseconds from the clock's zero, ascending, all before `duration_s`.
+
+    `constant`: one every 1/rate. `poisson`: exponential gaps of that mean, as many independent users make them; their
+    number varies by its square root. Seeded: the same run asks at the same instants, of every system.
+    """
+    if kind == "constant":
+        due_s = np.arange(int(np.floor(rate_per_s * duration_s))) / rate_per_s
+    else:
+        random = np.random.RandomState([seed % 2**32, run, probe, 1])
+        expected = rate_per_s * duration_s
+        gaps = random.exponential(1 / rate_per_s, int(expected + 10 * np.sqrt(expected) + 10))
+        due_s = np.cumsum(gaps)
+    due_s = due_s[due_s < duration_s]
+    return (due_s * 1e9).astype(np.int64)
+
+
+def order(measured: int, seed: int, run: int) -> NDArray[np.int64]:
+    """The order in which an open loop goes round the measured queries, (1, measured)."""
+    return np.random.RandomState([seed % 2**32, run]).permutation(measured)[None, :]

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import ceiling, clients, keep, oracle, tune
+from anncestry.measure import ceiling, clients, keep, oracle, page_cache, schedule, tune
 from anncestry.measure.filtering import Filtering
-from anncestry.measure.keep import Run
+from anncestry.measure.keep import Job, Run
 from anncestry.measure.load import (
     Place,
     artifact_facts,
@@ -38,8 +38,8 @@ from anncestry.measure.load import (
     probe_facts,
     probe_gates,
 )
-from anncestry.measure.schedule import schedule
 from anncestry.measure.vectors import Vectors, choose, open_vectors
+from anncestry.metrics import capacity, latency
 from anncestry.metrics.resources import Sampler
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
@@ -94,7 +94,8 @@ class _Session:
             for query, spec in sorted(cells.items())
         ]
         order = np.random.RandomState([first["seed"] % 2**32, number]).permutation(len(everyone))
-        self.runs = [everyone[i] for i in order]
+        # Cold starts come last: each has a server of its own, so that no other run has to follow one.
+        self.runs = sorted((everyone[i] for i in order), key=lambda run: run.cold_start)
         for run in self.runs:
             run.filtering = Filtering.of(run.workload.get("filter"), self.vectors, run.choice.regions)
         self.server: Server | None = None
@@ -109,10 +110,11 @@ class _Session:
 
     # The server
 
-    def start(self) -> Server:
-        """A server on a fresh copy of the loaded index, searchable."""
+    def start(self, prepare: Callable[[Path], None] = lambda _: None) -> Server:
+        """A server on a fresh copy of the loaded index, searchable; `prepare` is called with that copy before."""
         data_dir = (self.out_dir / "serve" / "data").resolve()
         copy_tree(self.index_record.parent / "data", data_dir)
+        prepare(data_dir)
         self.up_from = time.monotonic()
         self.server = self.engine.start(
             self.place.artifact.parent.resolve(),
@@ -185,25 +187,66 @@ class _Session:
             protocol.write_requests(run.folder, requests)
 
     def measure(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
-        """One run."""
+        """One run: one job of the driver, or as many as the search for a rate takes."""
         work = run.workload
         self.apply(run.ef_search)
-        rows, prime = schedule(work, len(run.choice.measured), len(run.choice.warmup), run.spec["seed"], run.number)
-        protocol.write_job(
-            run.job,
-            requests=run.folder,
-            transport=clients.transport(self.engine, server, work, run.ef_search, run.filtering),
-            schedule=rows,
-            prime=prime,
-            timeout_s=work["timeout_s"],
-            duration_s=work.get("duration_s"),
-        )
         before = server.counters()
-        done = driver.run(run.job, check=server.check_alive)
-        sampler.sample()
-        run.window_s = (done["zero_ns"] / 1e9, done["end_ns"] / 1e9)
-        server.check_members()
+        if "slo" in work:
+            self.search(run, driver, sampler, server)
+        else:
+            self.drive(run, driver, sampler, server, work.get("rate_per_s"))
         run.counters = counted_since(before, server.counters())
+
+    def drive(self, run: Run, driver: Driver, sampler: Sampler, server: Server, rate_per_s: float | None) -> Job:
+        """One job: an open loop at this rate, or a closed loop."""
+        work, measured, seed = run.workload, len(run.choice.measured), run.spec["seed"]
+        number = len(run.jobs)
+        folder = run.job_folder(number)
+        common: dict[str, Any] = {
+            "requests": run.folder,
+            "transport": clients.transport(self.engine, server, work, run.ef_search, run.filtering),
+            "timeout_s": work["timeout_s"],
+        }
+        if rate_per_s is None:
+            rows, prime = schedule.schedule(work, measured, len(run.choice.warmup), seed, run.number)
+            protocol.write_job(folder, schedule=rows, prime=prime, duration_s=work.get("duration_s"), **common)
+        else:
+            due_ns = schedule.arrivals(rate_per_s, work["duration_s"], work["arrivals"], seed, run.number, number)
+            protocol.write_job(
+                folder,
+                schedule=schedule.order(measured, seed, run.number),
+                prime=schedule.prime(measured, len(run.choice.warmup), work["clients"]),
+                due_ns=due_ns,
+                **common,
+            )
+        done = driver.run(folder, check=server.check_alive)
+        sampler.sample()
+        job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
+        run.jobs.append(job)
+        server.check_members()
+        return job
+
+    def search(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
+        """The highest rate that keeps the workload's bound; every probe of the search is kept."""
+        slo = run.workload["slo"]
+        window_s = run.workload["duration_s"]
+
+        def samples_of(job: Job) -> tuple[latency.Run, float]:
+            outcome = protocol.read_outcome(job.folder)
+            found = outcome.samples
+            return (
+                latency.Run(found["due_ns"], found["latency_ns"], found["status"], window_s),
+                outcome.facts["lag_p99_ms"],
+            )
+
+        def passes(rate_per_s: float) -> bool:
+            job = self.drive(run, driver, sampler, server, rate_per_s)
+            samples, lag_ms = samples_of(job)
+            return capacity.judge(job.number, rate_per_s, samples, lag_ms, slo["p99_ms"]).passed
+
+        closed, _ = samples_of(self.drive(run, driver, sampler, server, None))
+        lowest_per_s = capacity.SAMPLES_MIN / window_s
+        capacity.search(passes, latency.of_run(closed)["qps"], slo["precision"], slo["max_probes"], lowest_per_s)
 
     def measure_all(self, driver: Driver) -> Sampler:
         """All runs; one whose server died is given up, the others go on."""
@@ -212,13 +255,37 @@ class _Session:
         with Sampler(pids) as sampler, Progress(name, len(self.runs), "run") as progress:
             for run in self.runs:
                 try:
-                    server = self.server or self.start_again(driver)
-                    self.measure(run, driver, sampler, server)
+                    if run.cold_start:
+                        self.measure_cold(run, driver, sampler)
+                    else:
+                        server = self.server or self.start_again(driver)
+                        self.measure(run, driver, sampler, server)
                 except ServerError as error:
                     run.failure = self._failure(error)
                     self.stop()
                 progress.add(1)
         return sampler
+
+    def measure_cold(self, run: Run, driver: Driver, sampler: Sampler) -> None:
+        """One run on a server that has answered nothing but the search that showed it searchable; judged afterwards."""
+        self.stop()
+        resident = 0.0
+
+        def prepare(data_dir: Path) -> None:
+            nonlocal resident
+            if run.workload["page_cache"] == "dropped":
+                page_cache.drop(data_dir)
+            resident = page_cache.resident(data_dir)
+
+        server = self.start(prepare)
+        self.measure(run, driver, sampler, server)
+        run.cold = {
+            "start_s": self.start_s[-1],
+            "open_s": self.open_s[-1],
+            "page_cache": run.workload["page_cache"],
+            "resident_share": resident,
+        }
+        self.judge(server, driver)
 
     def _failure(self, error: ServerError) -> str:
         """Why a run was given up, with the end of the server's log if it is the server that is gone."""
@@ -241,7 +308,8 @@ class _Session:
         with Driver(self.driver) as driver:
             for run in self.runs:
                 if run.failure is None:
-                    run.ceiling = ceiling.of_cell(run.folder, [run.job], self.spec["platform"], driver)
+                    folders = [job.folder for job in run.jobs]
+                    run.ceiling = ceiling.of_cell(run.folder, folders, self.spec["platform"], driver)
 
 
 def run(

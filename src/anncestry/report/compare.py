@@ -22,7 +22,7 @@ from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import identity, read_record, sha256_file
 from anncestry.report import diffs
 from anncestry.report.compare_noise import Noise, between_pairs
-from anncestry.report.numbers import ABSENT, MISSING, PHASES, read, rows_of
+from anncestry.report.numbers import ABSENT, MISSING, PHASES, first_builds, read, rows_of
 from anncestry.report.tables import Row
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval
 
@@ -195,6 +195,7 @@ def side(label: str, numbers: pd.DataFrame, results: Path, *, kind: str = "") ->
 
     DataError if a record is missing, or no longer has the sha256 it had when the table was made.
     """
+    numbers = first_builds(numbers)
     records: dict[str, _Body] = {}
     for path, digest in sorted(set(zip(numbers["record"], numbers["record_sha256"], strict=True))):
         if not digest:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from anncestry.provenance.records import replacing
-from anncestry.report.numbers import rows_of
+from anncestry.report.numbers import first_builds, rows_of
 from anncestry.report.tables import Row
 
 FOLDERS = ("metrics", "plots/latency", "plots/qps")
@@ -55,7 +55,7 @@ def files(df: pd.DataFrame, experiment: str) -> dict[str, str]:
     metrics: dict[str, dict[str, float]] = {}
     latency: dict[str, list[str]] = {}
     qps: dict[str, list[tuple[int, float]]] = {}
-    for row in rows_of(df):
+    for row in rows_of(first_builds(df)):
         if row["value"] is None or (row["phase"], row["metric"]) not in _METRICS:
             continue
         load = f"{experiment}/{row['dataset']}/{row['system']}/{row['topology']}"

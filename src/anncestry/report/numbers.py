@@ -37,6 +37,7 @@ ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED})
 CLIENT_SHARE = 0.5
 """A cell that asks more than this share of the client's own ceiling is client-bound."""
 
+UNREACHED = "target not reached: "
 LOAD_INVALID = "its load is invalid: "
 
 _DTYPES: dict[str, str] = {
@@ -47,6 +48,7 @@ _DTYPES: dict[str, str] = {
     "engine": "str",
     "topology": "str",
     "workload": "str",
+    "rebuild": "Int64",
     "k": "Int64",
     "client": "str",
     "clients": "Int64",
@@ -64,14 +66,18 @@ _DTYPES: dict[str, str] = {
     "interval": "str",
     "runs": "Int64",
     "client_bound": "boolean",
+    "rebuilds": "Int64",
+    "rebuild_mean": "float64",
+    "rebuild_std": "float64",
     "valid": "bool",
     "reason": "str",
+    "note": "str",
     "record": "str",
     "record_sha256": "str",
     "key": "str",
 }
 COLUMNS = tuple(_DTYPES)
-_ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "number_id"]
+_ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "rebuild", "number_id"]
 
 COUNTED = ("vectors", "dimensions", "queries")
 """Units of numbers that are exact."""
@@ -130,10 +136,27 @@ _QUERY = (
     _Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
     _Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
     _Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
+    _Metric("query", "steady_after_s", "s", ("steadiness", "steady_after_s")),
+    _Metric("query", "drift", "fraction", ("steadiness", "drift")),
     _Metric("query", "selectivity", "fraction", ("selectivity",)),
     *(_Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
     *_resource_metrics("query"),
 )
+_OPEN = (
+    _Metric("query", "rate_per_s", "1/s", ("spec", "workload", "rate_per_s")),
+    _Metric("query", "lag_p99_ms", "ms", ("open_loop", "lag_p99_ms")),
+    _Metric("query", "queued_p99_ms", "ms", ("open_loop", "queued_p99_ms")),
+    _Metric("query", "unsent", "queries", ("open_loop", "unsent")),
+)
+"""Of open loops only."""
+_COLD = (
+    _Metric("query", "searchable_s", "s", ("cold", "searchable_s")),
+    _Metric("query", "first_ms", "ms", ("cold", "first_ms")),
+    _Metric("query", "resident_share", "fraction", ("cold", "resident_share")),
+)
+"""Of cold starts only."""
+_SLO = (_Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),)
+"""Of searches for a rate only."""
 _RECALL = (
     _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
     _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
@@ -206,20 +229,46 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         query_reason = _query_reason(query, load, load_reason)
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):
-            rows += _rows(row, str(cell["query_path"]), query, query_reason, _QUERY)
+            more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
+            more += _COLD if query is not None and "cold" in query.body else ()
+            rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            rows += _rows({**row, "client_bound": None}, str(cell["recall_path"]), recall, reason, _RECALL)
+            more_recall = _SLO if recall is not None and "slo" in recall.body else ()
+            where = {**row, "client_bound": None}
+            rows += _rows(where, str(cell["recall_path"]), recall, reason, (*_RECALL, *more_recall))
     df = frame(rows)
     twice = df["number_id"][df["number_id"].duplicated()]
     if len(twice):
         raise DataError(f"number {twice.iloc[0]} is there twice: a cell is listed more than once")
-    return df.sort_values(_ORDER, kind="stable", ignore_index=True)
+    return _over_rebuilds(df).sort_values(_ORDER, kind="stable", ignore_index=True)
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as a frame with the columns and types of the tidy table."""
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
+
+
+_SAME = ["dataset", "system", "topology", "workload", "phase", "metric"]
+
+
+def _over_rebuilds(df: pd.DataFrame) -> pd.DataFrame:
+    """The frame with what independent builds of one load say together, the same in the rows of all of them.
+
+    `rebuilds` that have the number, the mean of their values, and their sample standard deviation (n - 1): what
+    differs from build to build, apart from what differs from run to run of one (`std`).
+    """
+    builds = df.groupby(_SAME, dropna=False)["value"]
+    return df.assign(
+        rebuilds=builds.transform("count").astype("Int64"),
+        rebuild_mean=builds.transform("mean"),
+        rebuild_std=builds.transform("std"),
+    )
+
+
+def first_builds(df: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first build of every load: what tables and charts show, each number with one record behind it."""
+    return df[df["rebuild"].fillna(1) == 1].reset_index(drop=True)
 
 
 def write(df: pd.DataFrame, out_dir: Path) -> None:
@@ -264,6 +313,8 @@ def brief(reason: str) -> str:
         return NOT_MEASURED
     if reason == UPGRADED:
         return "upgraded in place"
+    if reason.startswith(UNREACHED):
+        return "not reached"
     return reason if reason in ABSENT else "invalid"
 
 
@@ -307,6 +358,7 @@ class Facts:
             "engine": self._engines.get(cell["system"], ""),
             "topology": str(cell["topology"]),
             "workload": workload,
+            "rebuild": int(cell.get("rebuild", 1)),
             "k": asked.get("k"),
             "client": asked.get("client", "bytes") if workload else "",
             "clients": asked.get("clients"),
@@ -349,8 +401,12 @@ def _rows(
             "high": high,
             "interval": interval,
             "runs": runs,
+            "rebuilds": None,
+            "rebuild_mean": None,
+            "rebuild_std": None,
             "valid": not reason and not absent,
             "reason": reason or absent,
+            "note": _note(body, metric) if value is not None else "",
             "record": path,
             "record_sha256": record.sha256 if record else "",
             "key": key,
@@ -409,12 +465,28 @@ def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
         return NO_SUCH_PHASE
     if metric.name == "selectivity" and not _at(body, ("spec", "workload", "filter")):
         return NO_FILTER
+    if metric.name == "max_rate_per_s":
+        return UNREACHED + str(_at(body, ("slo", "reason")))
     return NOT_RECORDED
 
 
 def _upgraded(body: Mapping[str, Any]) -> bool:
     """Whether this is the record of a load into which nothing was inserted: another one's data, opened in place."""
     return "upgrade_of" in body.get("spec", {})
+
+
+def _note(body: Mapping[str, Any], metric: _Metric) -> str:
+    """What a reader must know of a number that is valid: a schedule that was not kept, a limit that is not its own."""
+    if metric.name == "max_rate_per_s":
+        said = {
+            "client_bound": "bound by the client in run",
+            "bound_by_probes": "a lower limit, no rate failed in run",
+        }
+        found = {words: _at(body, ("slo", name)) for name, words in said.items()}
+        return "; ".join(f"{words} {', '.join(map(str, runs))}" for words, runs in found.items() if runs)
+    if metric.phase == "query" and _at(body, ("open_loop", "schedule_kept")) is False:
+        return str(_at(body, ("open_loop", "detail")))
+    return ""
 
 
 def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from anncestry.report import audit_page, curves, latencies, more_tables
 from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
 from anncestry.report.markup import Numbers, legend, sheet, table, text
-from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, by_bytes, rows_of, write
+from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, by_bytes, first_builds, rows_of, write
 from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
 from anncestry.report.summary import HEADLINE_K, Highlight, highlights
 from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, tables, text_of
@@ -124,11 +124,12 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
 
 
 def _document(df: pd.DataFrame, records: Records, title: str, published: Path | None) -> str:
+    rows = rows_of(df)
+    df = first_builds(df)
     numbers = Numbers()
     palette = colours(df)
     plain = by_bytes(df)
     drawn = [*figures(plain), *curves.figures(plain, records)]
-    rows = rows_of(df)
     built = [*tables(plain, published), *more_tables.tables(plain, records), *more_tables.libraries(df)]
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),

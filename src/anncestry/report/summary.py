@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anncestry.report.numbers import MISSING, brief, by_bytes, rows_of
+from anncestry.report.numbers import MISSING, brief, by_bytes, first_builds, rows_of
 from anncestry.report.tables import Row, text_of
 
 _WIDTH = 100
@@ -53,7 +53,7 @@ def highlights(df: pd.DataFrame) -> list[Highlight]:
 
     Latency and recall are of one client with a fixed count of queries, where there is such a workload.
     """
-    rows = rows_of(by_bytes(df))
+    rows = rows_of(by_bytes(first_builds(df)))
     places = sorted({(row["dataset"], row["topology"], row["system"]) for row in rows})
     return [_highlight(rows, *place) for place in places]
 

@@ -1,0 +1,58 @@
+"""How a workload puts load on a system: a closed loop, an open loop at a rate, or the search for the highest rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anncestry.errors import ConfigError
+
+ARRIVALS = "poisson"
+PRECISION = 0.05
+MAX_PROBES = 16
+_OPEN_ONLY = ("rate_per_s", "arrivals")
+_ARRIVALS_MIN = 20
+
+
+def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The workload with the defaults of its kind of load; ConfigError for keys that don't go together.
+
+    A closed loop stays as it is. `where` names file and workload.
+    """
+    asked = dict(workload)
+    if asked.get("start") == "cold":
+        if asked["warmup"]:
+            raise ConfigError(
+                f"{where}.warmup: {asked['warmup']} queries before a cold start is measured; say warmup: 0"
+            )
+        if "slo" in asked or "target_recall" in asked:
+            raise ConfigError(f"{where}.start: cold is for one run a start, not for a search that asks many times")
+        asked.setdefault("page_cache", "dropped")
+    elif "page_cache" in asked:
+        raise ConfigError(f"{where}.page_cache: is of a cold start; say start: cold too")
+    slo = asked.get("slo")
+    loop = asked.get("loop", "closed")
+    if slo is not None:
+        if "rate_per_s" in asked:
+            raise ConfigError(f"{where}.rate_per_s: with slo the rate is what is searched for")
+        if loop != "open":
+            raise ConfigError(f"{where}.slo: needs loop: open (a closed loop slows down with the system)")
+        asked["slo"] = {"precision": PRECISION, "max_probes": MAX_PROBES, **slo}
+    if loop == "closed":
+        given = [key for key in _OPEN_ONLY if key in asked]
+        if given:
+            raise ConfigError(f"{where}.{given[0]}: is of an open loop; say loop: open too")
+        return asked
+    if "duration_s" not in asked:
+        raise ConfigError(f"{where}: loop: open needs duration_s")
+    asked.setdefault("arrivals", ARRIVALS)
+    if slo is None:
+        if "rate_per_s" not in asked:
+            raise ConfigError(f"{where}: loop: open needs rate_per_s, or slo")
+        expected = asked["rate_per_s"] * asked["duration_s"]
+        if expected < _ARRIVALS_MIN:
+            raise ConfigError(
+                f"{where}: {asked['rate_per_s']:g} a second for {asked['duration_s']:g} s are about {expected:.0f} "
+                f"requests, fewer than {_ARRIVALS_MIN}: there is no percentile of so few"
+            )
+    return asked
