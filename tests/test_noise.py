@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 
 from anncestry import workflow
 from anncestry.report import noise, numbers
-from tests.toy import Toy
+from tests.toy import ROOT, Toy
 
 
 @pytest.fixture
@@ -62,6 +63,11 @@ def test_an_experiment_with_rebuilds_shows_their_spread_and_leaves_a_floor_for_c
     page = (toy.folder / "reports" / "default" / "index.html").read_text()
     assert str(p50["number_id"].iloc[0]) in page
     assert toy.jobs() == {}
+    done = subprocess.run(
+        [sys.executable, "-m", "anncestry", "verify"], cwd=toy.folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(toy.folder / "config")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def frame(values: dict[int, float | None], metric: str = "p50_ms") -> pd.DataFrame:
@@ -75,17 +81,6 @@ def test_a_floor_is_the_largest_difference_of_any_two_builds():
     assert "3 numbers measured twice" in str(found["p50_ms"])
 
 
-def test_one_build_or_a_number_that_is_missing_says_nothing_of_noise(tmp_path):
+def test_one_build_or_a_number_that_is_missing_says_nothing_of_noise():
     for values in ({1: 1.0}, {1: 1.0, 2: None}):
         assert noise.floors(frame(values)) == {}
-        noise.write(frame(values), tmp_path, "here")
-    assert not list(tmp_path.iterdir())
-
-
-def test_of_several_tables_the_highest_floor_of_a_platform_counts(tmp_path):
-    for name, relative in (("a@000000000000", 0.1), ("b@000000000000", 0.3)):
-        folder = tmp_path / "table" / name
-        folder.mkdir(parents=True)
-        body = {"platform": "here", "floors": {"qps": {"relative": relative, "source": "seen"}}}
-        (folder / noise.FILE).write_text(json.dumps(body))
-    assert noise.measured(Path(tmp_path), "here")["qps"].relative == 0.3

@@ -209,14 +209,13 @@ def recall(run: _Run, options: argparse.Namespace) -> None:
 
 
 def table(run: _Run, options: argparse.Namespace) -> None:
-    """All numbers of an experiment as one tidy table, and the noise between builds, if there are several."""
-    from anncestry.report import noise, numbers, sealed
+    """All numbers of an experiment as one tidy table."""
+    from anncestry.report import numbers, sealed
 
     spec = run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
     folder = Path(run.matrix.table_path).parent
     numbers.write(frame, folder)
-    noise.write(frame, folder, run.matrix.config.platform)
     sealed.table(folder, options.key, spec, frame)
     # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
     shutil.rmtree("scratch/session", ignore_errors=True)

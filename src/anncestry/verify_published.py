@@ -21,7 +21,7 @@ from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError, UserError
 from anncestry.findings import Findings, Problem
 from anncestry.provenance import records
-from anncestry.report import audit, noise, numbers, page
+from anncestry.report import audit, numbers, page
 
 WORKLOADS_AT_ONCE = 40
 PAGE_ROWS_MAX = 100_000
@@ -55,8 +55,6 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
         return
     before = len(findings.problems)
     _table(findings, matrix, table_dir, facts)
-    if any(cell.rebuild > 1 for cell in matrix.cells):
-        findings.check(str(table_dir), lambda: _noise(table_dir, matrix.config.platform))
     if len(findings.problems) > before or not report_dir.exists():
         return
     rows = parquet.ParquetFile(table_dir / "numbers.parquet").metadata.num_rows
@@ -79,16 +77,6 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
                     raise DataError(f"{other}: the table says otherwise")
 
     findings.check(str(report_dir), report)
-
-
-def _noise(table_dir: Path, platform: str) -> None:
-    """The floors that builds of one spec show, found again in the table."""
-    stored = table_dir / noise.FILE
-    with tempfile.TemporaryDirectory() as folder:
-        noise.write(numbers.read(table_dir), Path(folder), platform)
-        again = Path(folder) / noise.FILE
-        if stored.exists() != again.exists() or (again.exists() and not _equal_files(again, stored)):
-            raise DataError(f"{stored}: the table says otherwise")
 
 
 def _equal_files(one: Path, other: Path) -> bool:
@@ -139,11 +127,11 @@ def _pieces(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], set[str], bool]
         return cell.dataset, cell.system, cell.topology
 
     for _, group in groupby(sorted(cells, key=lambda cell: (place(cell), cell.workload)), key=place):
-        # All builds of a workload at once: each row holds what they say together.
-        here = [list(builds) for _, builds in groupby(group, key=lambda cell: cell.workload)]
+        # Whole workloads: all builds of a cell are in one piece, as their rows tell of each other.
+        here = {name: list(builds) for name, builds in groupby(group, key=lambda cell: cell.workload)}
         for start in range(0, len(here), WORKLOADS_AT_ONCE):
-            piece = [cell for builds in here[start : start + WORKLOADS_AT_ONCE] for cell in builds]
-            yield piece, {cell.workload for cell in piece}, start == 0
+            names = list(here)[start : start + WORKLOADS_AT_ONCE]
+            yield [cell for name in names for cell in here[name]], set(names), start == 0
 
 
 def _compare_rows(

@@ -21,9 +21,7 @@ from anncestry.cells.load_model import complete
 from anncestry.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-TABLE_SOURCES = python_files(
-    [PACKAGE / "report" / name for name in ("numbers.py", "noise.py", "compare_noise.py")] + [PACKAGE / "metrics"]
-)
+TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
 PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
 REPORT_SOURCES = (
     *(file for file in python_files([PACKAGE / "report"]) if "compare" not in file.name),

@@ -55,9 +55,9 @@ class Run:
     filtering: Filtering | None = None
     tuned: Tuned | None = None
     jobs: list[Job] = field(default_factory=list)
+    cold: dict[str, Any] | None = None
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
-    cold: dict[str, Any] | None = None
     failure: str | None = None
     ceiling: dict[str, Any] | None = None
 
@@ -139,7 +139,6 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     selectivity = None if filters is None else filters.share(every)
     fewest = None if filters is None else int(filters.wanted(every, k).min())
     judged = _Judged()
-    decode = decoder(context.engine, work)
     tables: list[pa.Table] = []
     facts: list[dict[str, Any]] = []
     for job in run.jobs:
@@ -149,7 +148,9 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             judged.count_errors(client["errors"])
             judged.primed += client["prime_errors"]
         samples = outcome.samples
-        answered = decoding.decode(decode, outcome.responses, samples["status"], k, vectors.metric)
+        answered = decoding.decode(
+            decoder(context.engine, work), outcome.responses, samples["status"], k, vectors.metric
+        )
         judged.count_errors(answered.errors)
         judged.sent += len(samples)
         judged.good += int((answered.status == protocol.OK).sum())

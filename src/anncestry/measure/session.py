@@ -245,7 +245,8 @@ class _Session:
             return capacity.judge(job.number, rate_per_s, samples, lag_ms, slo["p99_ms"]).passed
 
         closed, _ = samples_of(self.drive(run, driver, sampler, server, None))
-        capacity.search(passes, latency.of_run(closed)["qps"], slo["precision"], slo["max_probes"])
+        lowest_per_s = capacity.SAMPLES_MIN / window_s
+        capacity.search(passes, latency.of_run(closed)["qps"], slo["precision"], slo["max_probes"], lowest_per_s)
 
     def measure_all(self, driver: Driver) -> Sampler:
         """All runs; one whose server died is given up, the others go on."""
@@ -307,9 +308,8 @@ class _Session:
         with Driver(self.driver) as driver:
             for run in self.runs:
                 if run.failure is None:
-                    run.ceiling = ceiling.of_cell(
-                        run.folder, [job.folder for job in run.jobs], self.spec["platform"], driver
-                    )
+                    folders = [job.folder for job in run.jobs]
+                    run.ceiling = ceiling.of_cell(run.folder, folders, self.spec["platform"], driver)
 
 
 def run(

@@ -1,8 +1,10 @@
 """Capacity: the highest rate of an open loop at which a system keeps a promise on its latency, found by search.
 
-A probe is an open loop at one rate. It passes if no request failed, the p99 from the due time is within the bound, and
-the client itself kept the schedule. The search starts below what a closed loop reached, widens until one rate has
-passed and one has not, and bisects (by the geometric mean) until they are within the asked precision of each other.
+A probe is an open loop at one rate. It passes if no request failed and the p99 from the due time is within the bound:
+the client's own delay is in that latency, so a probe that passes has kept the promise whatever the client did, and one
+that does not, while the client was late by a good part of the bound, is the client's limit and said to be that. The
+search starts below what a closed loop reached, widens until one rate has passed and one has not, and bisects (by the
+geometric mean) until they are within the asked precision of each other.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from anncestry.drive.protocol import OK
 from anncestry.metrics import latency
 
 LAG_MAX_MS = 1.0
-"""A client whose own delay (p99) is above this did not ask what it was told to ask."""
+"""A client whose own delay (p99) is above this did not keep its schedule (its latencies tell so, too)."""
+LAG_SHARE_MAX = 0.25
+"""Above this part of the bound, the client's own delay (p99) may be what a probe failed by."""
+SAMPLES_MIN = 100
+"""Requests that a probe needs on average: of fewer there is no 99th percentile."""
 _FIRST = 0.7
 _WIDER = 1.3
 
@@ -34,6 +40,7 @@ class Probe:
     p99_ms: float | None
     lag_p99_ms: float | None
     passed: bool
+    client_late: bool
     reason: str
 
 
@@ -49,16 +56,32 @@ def judge(number: int, rate_per_s: float | None, run: latency.Run, lag_p99_ms: f
         reason = f"{failed} of {len(run.status)} requests failed"
     elif p99_ms is None or p99_ms > bound_ms:
         reason = f"p99 {'none' if p99_ms is None else f'{p99_ms:.2f} ms'}, above {bound_ms:g} ms"
-    elif lag_p99_ms is not None and lag_p99_ms > LAG_MAX_MS:
-        reason = f"the client was {lag_p99_ms:.2f} ms late itself (p99): this is its limit, not the system's"
-    return Probe(number, rate_per_s, len(run.status), failed, p99_ms, lag_p99_ms, not reason, reason)
+    late = bool(reason) and not failed and lag_p99_ms is not None and lag_p99_ms > LAG_SHARE_MAX * bound_ms
+    if rate_per_s is not None and late:
+        reason += f", but the client itself was {lag_p99_ms:.2f} ms late (p99)"
+    return Probe(
+        number,
+        rate_per_s,
+        len(run.status),
+        failed,
+        p99_ms,
+        lag_p99_ms,
+        not reason,
+        rate_per_s is not None and late,
+        reason,
+    )
 
 
-def search(probe: Callable[[float], bool], estimate_per_s: float, precision: float, max_probes: int) -> None:
-    """Call `probe` with rates until one that passed and one that did not are within `precision`, or probes run out."""
+def search(
+    probe: Callable[[float], bool], estimate_per_s: float, precision: float, max_probes: int, lowest_per_s: float = 1.0
+) -> None:
+    """Call `probe` with rates until one that passed and one that did not are within `precision`, or probes run out.
+
+    No rate below `lowest_per_s` is tried.
+    """
     low: float | None = None
     high: float | None = None
-    rate = max(1.0, _FIRST * estimate_per_s)
+    rate = max(lowest_per_s, _FIRST * estimate_per_s)
     for _ in range(max_probes):
         if probe(rate):
             low = rate
@@ -69,9 +92,9 @@ def search(probe: Callable[[float], bool], estimate_per_s: float, precision: flo
                 return
             rate = math.sqrt(low * high)
         elif high is not None:
-            rate = high / 2
-            if rate < 1.0:
+            if high <= lowest_per_s:
                 return
+            rate = max(lowest_per_s, high / 2)
         else:
             rate *= _WIDER
 
@@ -114,7 +137,7 @@ def verdict(
 
     `runs` are the probes of each run, `recalls` the recall (by id) of the answers at each run's accepted rate.
     The true limit is higher in the runs (from 1) that are `bound_by_probes` (no rate failed) and `client_bound` (the
-    first rate that failed did so because the client could not keep it).
+    first rate that failed may have done so by the client's own delay).
     """
     rates: list[float] = []
     reasons: list[str] = []
@@ -135,9 +158,5 @@ def verdict(
         "max_rate_per_s": latency.over_runs(rates),
         "reason": "; ".join(reasons),
         "bound_by_probes": [number for number, end in ends.items() if end is None],
-        "client_bound": [
-            number
-            for number, end in ends.items()
-            if end is not None and not end["failed"] and end["p99_ms"] is not None and end["p99_ms"] <= slo["p99_ms"]
-        ],
+        "client_bound": [number for number, end in ends.items() if end is not None and end["client_late"]],
     }

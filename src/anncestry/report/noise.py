@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from anncestry.errors import DataError
-from anncestry.provenance.records import read_json, write_json
+from anncestry.provenance.records import read_record
 from anncestry.report.compare_noise import Floor, between_pairs
+from anncestry.report.numbers import read
 
-FILE = "noise.json"
 _SAME = ["dataset", "system", "topology", "workload", "phase", "metric"]
 
 
@@ -32,26 +31,26 @@ def floors(df: pd.DataFrame) -> dict[str, Floor]:
     return between_pairs(pairs)
 
 
-def write(df: pd.DataFrame, out_dir: Path, platform: str) -> None:
-    """Leave the floors of a table beside it, if it has cells that were built more than once."""
-    found = floors(df)
-    if found:
-        body = {metric: {"relative": floor.relative, "source": floor.source} for metric, floor in found.items()}
-        write_json(out_dir / FILE, {"platform": platform, "floors": body})
-
-
 def measured(results: Path, platform: str) -> dict[str, Floor]:
-    """The floors of a platform that tables below `results` hold; of several of one metric, the highest."""
+    """The floors that tables below `results` show for a platform; of several of one metric, the highest."""
     found: dict[str, Floor] = {}
-    for path in sorted((results / "table").glob(f"*@*/{FILE}")):
-        body = read_json(path)
-        try:
-            if body["platform"] != platform:
-                continue
-            for metric, entry in body["floors"].items():
-                floor = Floor(float(entry["relative"]), f"{entry['source']} on builds of {path.parent.name}")
-                if metric not in found or floor.relative > found[metric].relative:
-                    found[metric] = floor
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise DataError(f"{path}: not the noise of a table") from None
+    for folder in sorted((results / "table").glob("*@*")):
+        if not (folder / "numbers.parquet").exists():
+            continue
+        df = read(folder)
+        if not (df["rebuild"].fillna(1) > 1).any() or _platform(df, results) != platform:
+            continue
+        for metric, floor in floors(df).items():
+            said = Floor(floor.relative, f"{floor.source} on builds of {folder.name}")
+            if metric not in found or said.relative > found[metric].relative:
+                found[metric] = said
     return found
+
+
+def _platform(df: pd.DataFrame, results: Path) -> str | None:
+    """The platform that a table was measured on, from its first record that is here."""
+    for path in dict.fromkeys(df[df["phase"] == "load"]["record"]):
+        file = results.parent / path
+        if file.exists():
+            return str(read_record(file)["spec"]["platform"])
+    return None

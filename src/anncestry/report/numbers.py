@@ -71,6 +71,7 @@ _DTYPES: dict[str, str] = {
     "rebuild_std": "float64",
     "valid": "bool",
     "reason": "str",
+    "note": "str",
     "record": "str",
     "record_sha256": "str",
     "key": "str",
@@ -233,9 +234,9 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            more = _SLO if recall is not None and "slo" in recall.body else ()
-            known = {**row, "client_bound": None}
-            rows += _rows(known, str(cell["recall_path"]), recall, reason, (*_RECALL, *more))
+            more_recall = _SLO if recall is not None and "slo" in recall.body else ()
+            where = {**row, "client_bound": None}
+            rows += _rows(where, str(cell["recall_path"]), recall, reason, (*_RECALL, *more_recall))
     df = frame(rows)
     twice = df["number_id"][df["number_id"].duplicated()]
     if len(twice):
@@ -252,16 +253,17 @@ _SAME = ["dataset", "system", "topology", "workload", "phase", "metric"]
 
 
 def _over_rebuilds(df: pd.DataFrame) -> pd.DataFrame:
-    """The table with what independent builds of one load say together, the same in the rows of all of them.
+    """The frame with what independent builds of one load say together, the same in the rows of all of them.
 
     `rebuilds` that have the number, the mean of their values, and their sample standard deviation (n - 1): what
     differs from build to build, apart from what differs from run to run of one (`std`).
     """
     builds = df.groupby(_SAME, dropna=False)["value"]
-    df["rebuilds"] = builds.transform("count").astype("Int64")
-    df["rebuild_mean"] = builds.transform("mean")
-    df["rebuild_std"] = builds.transform("std")
-    return df
+    return df.assign(
+        rebuilds=builds.transform("count").astype("Int64"),
+        rebuild_mean=builds.transform("mean"),
+        rebuild_std=builds.transform("std"),
+    )
 
 
 def first_builds(df: pd.DataFrame) -> pd.DataFrame:
@@ -404,6 +406,7 @@ def _rows(
             "rebuild_std": None,
             "valid": not reason and not absent,
             "reason": reason or absent,
+            "note": _note(body, metric) if value is not None else "",
             "record": path,
             "record_sha256": record.sha256 if record else "",
             "key": key,
@@ -470,6 +473,20 @@ def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
 def _upgraded(body: Mapping[str, Any]) -> bool:
     """Whether this is the record of a load into which nothing was inserted: another one's data, opened in place."""
     return "upgrade_of" in body.get("spec", {})
+
+
+def _note(body: Mapping[str, Any], metric: _Metric) -> str:
+    """What a reader must know of a number that is valid: a schedule that was not kept, a limit that is not its own."""
+    if metric.name == "max_rate_per_s":
+        said = {
+            "client_bound": "bound by the client in run",
+            "bound_by_probes": "a lower limit, no rate failed in run",
+        }
+        found = {words: _at(body, ("slo", name)) for name, words in said.items()}
+        return "; ".join(f"{words} {', '.join(map(str, runs))}" for words, runs in found.items() if runs)
+    if metric.phase == "query" and _at(body, ("open_loop", "schedule_kept")) is False:
+        return str(_at(body, ("open_loop", "detail")))
+    return ""
 
 
 def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:

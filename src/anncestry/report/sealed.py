@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from anncestry.provenance.records import write_record
-from anncestry.report import noise
 
 
 def table(folder: Path, key: str, spec: Mapping[str, Any], df: pd.DataFrame) -> dict[str, Any]:
@@ -23,10 +22,7 @@ def table(folder: Path, key: str, spec: Mapping[str, Any], df: pd.DataFrame) -> 
         stage="table",
         key=key,
         spec=spec,
-        outputs={
-            **{suffix: folder / f"numbers.{suffix}" for suffix in ("csv", "json", "parquet")},
-            **({"noise": folder / noise.FILE} if (folder / noise.FILE).exists() else {}),
-        },
+        outputs={suffix: folder / f"numbers.{suffix}" for suffix in ("csv", "json", "parquet")},
         body={
             "rows": len(df),
             "numbers": int(df["value"].notna().sum()),
