@@ -80,7 +80,8 @@ def h2load(folder: Path, transport: Mapping[str, Any], request: bytes, clients: 
     done = subprocess.run(
         [
             "h2load", "-c", str(clients), "-m", "1", "-t", "1", "-D", f"{1000 * SECONDS:.0f}ms",
-            "--warm-up-time", "200ms", "-d", str(body), "--log-file", str(log), "-H", "te: trailers", "-H", "content-type: application/grpc",
+            "--warm-up-time", "200ms", "-d", str(body), "--log-file", str(log),
+            "-H", "te: trailers", "-H", "content-type: application/grpc",
             f"http://{transport['target']}{transport['method']}",
         ],
         capture_output=True, text=True, check=True,
