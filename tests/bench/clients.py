@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,10 @@ def h2load(folder: Path, transport: Mapping[str, Any], request: bytes, clients: 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [
-            "h2load", "-c", str(clients), "-m", "1", "-t", "1", "-D", str(SECONDS), "--warm-up-time", "0.2",
-            "-d", str(body), "--log-file", str(log), "-H", "te: trailers", "-H", "content-type: application/grpc",
+            "h2load", "-c", str(clients), "-m", "1", "-t", "1", "-D", f"{1000 * SECONDS:.0f}ms",
+            "--warm-up-time", "200ms", "-d", str(body), "--log-file", str(log),
+            # The driver's headers: a deadline, too, makes work for the server.
+            "-H", "te: trailers", "-H", "content-type: application/grpc", "-H", "grpc-timeout: 30000m",
             f"http://{transport['target']}{transport['method']}",
         ],
         capture_output=True, text=True, check=True,
@@ -98,13 +100,17 @@ def h2load(folder: Path, transport: Mapping[str, Any], request: bytes, clients: 
     )
 
 
-def bench(system: str, folder: Path) -> dict[tuple[str, int], Figure]:
-    """Medians of every client, by name and number of clients."""
+Found = dict[tuple[str, int], list[Figure]]
+"""The figures of every round, by the client's name and the number of clients."""
+
+
+def bench(system: str, folder: Path) -> Found:
+    """All clients, in turn, on one server."""
     engine = get(SYSTEMS[system]["engine"])
     vectors = small_vectors("l2", ROWS, DIMENSIONS)
     queries = np.random.default_rng(8).normal(size=(QUERIES, DIMENSIONS)).astype(np.float32)
     work = {"k": K, "ef_search": EF}
-    found: dict[tuple[str, int], list[Figure]] = {}
+    found: Found = {}
     with running(system, artifact(system, folder / "artifact"), folder / "data") as server:
         with Progress(f"{system}: load", ROWS, "row") as progress:
             engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
@@ -136,31 +142,38 @@ def bench(system: str, folder: Path) -> dict[tuple[str, int], Figure]:
                         for name in names[number % len(names) :] + names[: number % len(names)]:
                             found.setdefault((name, clients), []).append(ways[name](clients))
                             progress.add(1)
-    return {
-        at: Figure(*(statistics.median(getattr(f, name) for f in figures) for name in Figure.__dataclass_fields__))
-        for at, figures in found.items()
-    }
+    return found
 
 
-def show(system: str, found: Mapping[tuple[str, int], Figure]) -> None:
+def median(figures: Sequence[Figure]) -> Figure:
+    return Figure(*(statistics.median(getattr(f, name) for f in figures) for name in Figure.__dataclass_fields__))
+
+
+def show(system: str, found: Found) -> None:
     """The figures and the goals."""
     print(f"\n{system}: {ROWS:,} × {DIMENSIONS}, k={K}, ef={EF}; medians of {ROUNDS} rounds of {SECONDS} s, in turn")
     print(f"{'client':30}{'clients':>8}{'QPS':>9}{'mean ms':>9}{'p50 ms':>9}{'p99 ms':>9}{'CPU µs/query':>14}")
-    for (name, clients), f in sorted(found.items(), key=lambda item: item[0][1]):
+    for (name, clients), figures in sorted(found.items(), key=lambda item: item[0][1]):
+        f = median(figures)
         print(f"{name:30}{clients:8}{f.qps:9.0f}{f.mean_ms:9.3f}{f.p50_ms:9.3f}{f.p99_ms:9.3f}{f.cpu_us:14.1f}")
-    native, sdk = found["native driver", 1], found["SDK", 1]
-    goals = [("CPU a query, native driver / SDK, 1 client", native.cpu_us / sdk.cpu_us, "≤", 0.5)]
-    if ("h2load, one request", 1) in found:
-        other, ours = found["h2load, one request", 1], found["native driver, one request", 1]
-        many, our_many = found["h2load, one request", 16], found["native driver, one request", 16]
+
+    def ratio(metric: str, ours: str, other: str, clients: int) -> float:
+        """Median over rounds of the ratio within a round: what passes over the machine meets both."""
+        pairs = zip(found[ours, clients], found[other, clients], strict=True)
+        return statistics.median(getattr(a, metric) / getattr(b, metric) for a, b in pairs)
+
+    one, h2 = "native driver, one request", "h2load, one request"
+    goals = [("CPU a query, native driver / SDK, 1 client", ratio("cpu_us", "native driver", "SDK", 1), "≤", 0.5)]
+    if (h2, 1) in found:
         goals += [
-            ("mean latency, native driver / h2load, one request, 1 client", ours.mean_ms / other.mean_ms, "≤", 1.10),
-            ("QPS, native driver / h2load, one request, 16 clients", our_many.qps / many.qps, "≥", 0.8),
-            ("CPU a query, native driver / h2load, one request, 1 client", ours.cpu_us / other.cpu_us, "", 0.0),
+            ("mean latency, native driver / h2load, one request, 1 client", ratio("mean_ms", one, h2, 1), "≤", 1.10),
+            ("median latency, the same", ratio("p50_ms", one, h2, 1), "", 0.0),
+            ("CPU a query, the same", ratio("cpu_us", one, h2, 1), "", 0.0),
+            ("QPS, native driver / h2load, one request, 16 clients", ratio("qps", one, h2, 16), "≥", 0.8),
         ]
-    for what, ratio, sign, goal in goals:
-        met = "" if not sign else ("met" if (ratio <= goal if sign == "≤" else ratio >= goal) else "MISSED")
-        print(f"  {what}: {ratio:.2f}" + (f"   goal {sign} {goal}: {met}" if sign else ""))
+    for what, value, sign, goal in goals:
+        met = "" if not sign else ("met" if (value <= goal if sign == "≤" else value >= goal) else "MISSED")
+        print(f"  {what}: {value:.2f}" + (f"   goal {sign} {goal}: {met}" if sign else ""))
 
 
 def main() -> None:

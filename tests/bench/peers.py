@@ -68,7 +68,7 @@ def main() -> None:
             environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
             environment |= {"LOG_LEVEL": "ERROR", "LOG_FILE": str(folder / "vectordbbench.log")}
             with Progress("VectorDBBench and the driver", ROUNDS * len(CLIENTS), "pair") as progress:
-                for _ in range(ROUNDS):
+                for number in range(ROUNDS):
                     for clients in CLIENTS:
                         done = subprocess.run(
                             [
@@ -84,6 +84,11 @@ def main() -> None:
                             driver, folder / "job", engine.transport(server), False, clients, seconds=SECONDS
                         )
                         ours.setdefault(clients, []).append(figure)
+                        print(
+                            f"round {number + 1}, {clients} clients: VectorDBBench {theirs[clients][-1]['qps']:.0f}/s, "
+                            f"the driver {figure.qps:.0f}/s",
+                            flush=True,
+                        )
                         progress.add(1)
     print(f"\n{SYSTEM}: {bench.ROWS:,} × {bench.DIMENSIONS}, k={bench.K}, ef={bench.EF}; medians of {ROUNDS} rounds")
     print(f"{'clients':>8}{'VectorDBBench QPS':>20}{'mean ms':>9}{'driver QPS':>12}{'mean ms':>9}{'ratio':>7}")

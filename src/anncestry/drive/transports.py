@@ -148,14 +148,14 @@ class Http(Transport):
 class Sdk(Transport):
     """A database's own client library, for what a Python program sees.
 
-    `module` has `connect(target, options, timeout_s)`, which returns a function from query bytes (float32) to the
-    library's result with ids and distances taken out of it, as two sequences. A response is, little-endian, their
-    number n (uint32), n ids (int64), n distances (float64).
+    `module` has `connect(target, options, timeout_s)`, which returns a function from request bytes (the number of a
+    filter, uint32, and the query, float32) to ids and distances as the library has them, and one that ends the client.
+    A response is, little-endian, their number n (uint32), n ids (int64), n distances (float64).
     """
 
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
         module = importlib.import_module(transport["module"])
-        self._search = module.connect(transport["target"], transport["options"], timeout_s)
+        self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
 
     def call(self, request: bytes, timeout_s: float) -> Any:
         """What the library finds."""
@@ -165,6 +165,10 @@ class Sdk(Transport):
         except Exception as error:
             late = time.monotonic() - started >= timeout_s
             raise CallError(f"{type(error).__name__}: {error}", late) from None
+
+    def close(self) -> None:
+        """End the client."""
+        self._close()
 
     def pack(self, response: Any) -> bytes:
         """Number, ids, distances."""

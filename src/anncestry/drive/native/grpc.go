@@ -77,13 +77,13 @@ type header struct {
 	message string
 }
 
-func newGRPC(t *transport, timeoutS float64) *grpcWire {
+func newGRPC(t *transport, target string, timeoutS float64) *grpcWire {
 	w := &grpcWire{}
 	w.fields = []hpack.HeaderField{
 		{Name: ":method", Value: "POST"},
 		{Name: ":scheme", Value: "http"},
 		{Name: ":path", Value: t.Method},
-		{Name: ":authority", Value: t.Target},
+		{Name: ":authority", Value: target},
 		{Name: "te", Value: "trailers"},
 		{Name: "content-type", Value: "application/grpc"},
 		{Name: "user-agent", Value: "anncestry/" + strconv.Itoa(protocolVersion)},

@@ -34,9 +34,9 @@ const (
 	untilClosed
 )
 
-func newHTTP(t *transport) (*httpWire, error) {
+func newHTTP(t *transport, target string) (*httpWire, error) {
 	var head strings.Builder
-	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: %s\r\n", t.Method, t.Path, t.Target)
+	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: %s\r\n", t.Method, t.Path, target)
 	for name, value := range t.Headers {
 		if strings.ContainsAny(name+value, "\r\n") {
 			return nil, fmt.Errorf("transport.headers: %q has a line break", name)

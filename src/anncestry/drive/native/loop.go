@@ -140,7 +140,7 @@ func newLoop(j *job, to []address, next *atomic.Int64) (*loop, error) {
 }
 
 func (l *loop) add(number int, spool *spool) error {
-	w, err := newWire(&l.job.Transport, l.job.TimeoutS)
+	w, err := newWire(&l.job.Transport, l.job.Transport.target(number), l.job.TimeoutS)
 	if err != nil {
 		return err
 	}

@@ -23,12 +23,12 @@ var version = "unknown"
 
 const heapBytes = 768 << 20
 
-func newWire(t *transport, timeoutS float64) (wire, error) {
+func newWire(t *transport, target string, timeoutS float64) (wire, error) {
 	switch t.Kind {
 	case "grpc":
-		return newGRPC(t, timeoutS), nil
+		return newGRPC(t, target, timeoutS), nil
 	case "http":
-		return newHTTP(t)
+		return newHTTP(t, target)
 	case "mysql":
 		return newMySQL(t)
 	}

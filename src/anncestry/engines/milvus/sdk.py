@@ -26,8 +26,8 @@ def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec
 
 def connect(
     target: str, options: dict[str, Any], timeout_s: float
-) -> Callable[[bytes], tuple[Sequence[int], Sequence[float]]]:
-    """A search for one request by a client of its own; returns ids, and the library's scores."""
+) -> tuple[Callable[[bytes], tuple[Sequence[int], Sequence[float]]], Callable[[], None]]:
+    """A search for one request by a client of its own (it returns ids, and the library's scores), and its end."""
     client = MilvusClient(uri=f"http://{target}", timeout=timeout_s)
     expressions = options["expressions"]
     params = {"metric_type": options["metric_type"], "params": {"ef": options["ef_search"]}}
@@ -45,7 +45,7 @@ def connect(
         )
         return [hit["id"] for hit in hits], [hit["distance"] for hit in hits]
 
-    return search
+    return search, client.close
 
 
 def sdk_decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -48,8 +48,8 @@ def _filter(filter: Spec | None) -> Any:
 
 def connect(
     target: str, options: dict[str, Any], timeout_s: float
-) -> Callable[[bytes], tuple[Sequence[int], Sequence[float]]]:
-    """A search for one request by a client of its own; returns ids, and distances as the library has."""
+) -> tuple[Callable[[bytes], tuple[Sequence[int], Sequence[float]]], Callable[[], None]]:
+    """A search for one request by a client of its own (it returns ids, and the library's distances), and its end."""
     host, _, port = target.rpartition(":")
     client = weaviate.connect_to_local(
         host,
@@ -70,7 +70,7 @@ def connect(
         ).objects
         return [hit.uuid.int & 0xFFFFFFFFFFFF for hit in found], [hit.metadata.distance or 0.0 for hit in found]
 
-    return search
+    return search, client.close
 
 
 def sdk_decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
