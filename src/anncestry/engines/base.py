@@ -19,7 +19,7 @@ from anncestry.progress import Progress
 from anncestry.runtimes.base import Ending
 
 Spec = Mapping[str, Any]
-RUNTIMES = ("native", "docker")
+RUNTIMES = ("native", "docker", "remote")
 T = TypeVar("T")
 
 
@@ -401,6 +401,8 @@ def check_topology(
     if runtime not in runtimes:
         known = ", ".join(runtimes)
         raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
+    if "publish" in topology and runtime != "docker":
+        raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
     for key in ("entry", "consistency", "external", "roles"):
         if key in topology and key not in offered:
             raise ConfigError(f"topology: engine {engine} has no {key} to choose")
@@ -409,6 +411,26 @@ def check_topology(
         raise ConfigError(
             f"topology: limits.memory_mib: {memory_mib} MiB; {engine} does not start with less than {memory_min_mib}"
         )
+
+
+def check_remote(engine: str, topology: Spec, needed: Sequence[str], offered: Sequence[str] = ()) -> None:
+    """ConfigError unless a remote topology names a variable for each endpoint that is needed, and no other any.
+
+    `offered` are endpoints that may be named beside them.
+    """
+    endpoints = topology.get("endpoints")
+    if topology.get("runtime") != "remote":
+        for key in ("endpoints", "credentials"):
+            if key in topology:
+                raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
+        return
+    for key in ("limits", "publish", "external", "roles", "entry"):
+        if key in topology:
+            raise ConfigError(f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)")
+    for name in needed:
+        if name not in (endpoints or {}):
+            raise ConfigError(f"topology: endpoints.{name} is missing: the variable that holds {engine}'s HOST:PORT")
+    refuse_unknown(f"topology.endpoints of {engine}", endpoints or {}, (*needed, *offered))
 
 
 def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction: tuple[int, int]) -> None:

@@ -15,6 +15,8 @@ class GroupServer:
         self.group = group
         self.topology = topology
         self.start_s = 0.0
+        self.mark: str | None = None
+        """What marks the collection, on a server that holds others'."""
 
     def pids(self) -> list[int]:
         """Main processes of all members."""
@@ -54,9 +56,16 @@ class GroupServer:
         """Stop all members."""
         return self.group.stop()
 
+    @property
+    def credentials(self) -> dict[str, str] | None:
+        """Name and scheme of the credentials that every call must carry, if any."""
+        return getattr(next(iter(self.group)).handle, "named", None)
+
     def grpc_transport(self, method: str) -> dict[str, Any]:
         """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
         found: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
+        if self.credentials is not None:
+            found["authorization"] = self.credentials
         if self.topology.get("entry") == "all":
             found["targets"] = self.endpoints
         return found

@@ -65,6 +65,8 @@ class Sampler:
             for name in self._groups:
                 others = set().union(*(pids for other, pids in mains.items() if other != name))
                 self._find(name, mains[name], others, rescan)
+                if not mains[name] and not self._last[name]:
+                    continue  # nothing of it was ever to be seen: somebody else's machine, which is not an idle one
                 self._rows.append((now, name, *self._read(name)))
             times = psutil.cpu_times()
             busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))

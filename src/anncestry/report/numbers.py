@@ -31,7 +31,8 @@ NOT_RECORDED = "not recorded"
 NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
 UPGRADED = "not measured: upgraded in place"
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED})
+NOT_OURS = "somebody else's server"
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 CLIENT_SHARE = 0.5
@@ -458,6 +459,8 @@ def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
     """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
     if _upgraded(body) and (metric.phase in (*PHASES, "load")):
         return UPGRADED
+    if metric.at[0] in ("storage", "resources") and _remote(body):
+        return NOT_OURS
     if metric.phase in PHASES and _at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
     if metric.name == "selectivity" and not _at(body, ("spec", "workload", "filter")):
@@ -470,6 +473,12 @@ def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
 def _upgraded(body: Mapping[str, Any]) -> bool:
     """Whether this is the record of a load into which nothing was inserted: another one's data, opened in place."""
     return "upgrade_of" in body.get("spec", {})
+
+
+def _remote(body: Mapping[str, Any]) -> bool:
+    """Whether somebody else runs the server, so that its disk and processes are not to be seen."""
+    members = _at(body, ("server", "members")) or {}
+    return any(_at(facts, ("run_by",)) for facts in members.values())
 
 
 def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from anncestry.engines.base import (
     Spec,
     check_hnsw,
     check_newer,
+    check_remote,
     check_search,
     check_topology,
     check_version,
@@ -75,6 +76,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     """ConfigError for a combination that this engine can't run."""
     check_version("milvus", system, OLDEST, BELOW)
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
+    check_remote("milvus", topology, ("proxy",), ("metrics",))
     check_roles(topology)
     check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
     for dotted, value in (system.get("settings") or {}).items():

@@ -10,6 +10,7 @@ from anncestry.engines.base import (
     Spec,
     check_hnsw,
     check_newer,
+    check_remote,
     check_search,
     check_topology,
     check_version,
@@ -74,6 +75,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     """ConfigError for a combination that this engine can't run."""
     check_version("weaviate", system, _OLDEST, _BELOW)
     check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
+    check_remote("weaviate", topology, ("http", "grpc"))
     _check_cluster(topology)
     check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
     settings = system.get("settings") or {}
