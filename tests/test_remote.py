@@ -215,7 +215,7 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(envi
 
 
 def test_two_loads_for_one_endpoint_are_refused_while_parsing(tmp_path: Path) -> None:
-    config = config_folder(tmp_path / "config", ["remote"], ["random-xs-20-angular", "random-xs-20-angular"])
+    config = config_folder(tmp_path / "config", ["remote"], ["random-xs-20-angular", "fashion-mnist-784-euclidean"])
     done = snakemake(tmp_path, config)
     assert done.returncode != 0
     assert "a remote endpoint holds one load at a time" in done.stdout + done.stderr
