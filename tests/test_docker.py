@@ -22,7 +22,7 @@ from anncestry.engines import get
 from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
-from anncestry.runtimes import dockerd
+from anncestry.runtimes import dockerd, leftovers
 from anncestry.runtimes.base import Limits
 from anncestry.runtimes.docker import Remnant, remnants
 from anncestry.runtimes.images import local_image
@@ -128,7 +128,7 @@ def test_a_container_that_somebody_else_removed_is_noticed(bench: Bench, client:
 
 def test_a_taken_container_name_is_told(bench: Bench) -> None:
     bench.start(bench.pod(session="twice"), "one", "sleep", "60")
-    with pytest.raises(UserError, match="container name anncestry-twice-one is taken: `anncestry containers` lists"):
+    with pytest.raises(UserError, match="container name anncestry-twice-one is taken: `anncestry leftovers` lists"):
         bench.start(bench.pod(session="twice"), "one", "sleep", "60")
 
 
@@ -193,7 +193,11 @@ def _left(client: docker.DockerClient, session: str) -> list[Remnant]:
 
 
 def test_what_a_killed_run_left_behind_is_named_and_removed_only_on_request(
-    bench: Bench, client: docker.DockerClient, capsys: pytest.CaptureFixture[str]
+    bench: Bench,
+    client: docker.DockerClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", _KILLED, str(bench.folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -208,12 +212,13 @@ def test_what_a_killed_run_left_behind_is_named_and_removed_only_on_request(
         ]
         run.kill()
     assert [found.used for found in _left(client, session)] == [False, False]
-    assert main(["containers"]) == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # whatever else is measured on this machine
+    assert main(["leftovers"]) == 0
     said = capsys.readouterr().out
-    assert f"container anncestry-{session}-one: left behind" in said
-    assert f"container anncestry-{mine.session}-mine: in use" in said
-    assert "nothing was removed" in said and len(_left(client, session)) == 2
-    assert main(["containers", "--remove"]) == 0
+    assert f"container: anncestry-{session}-one" in said and f"network: anncestry-{session}" in said
+    assert mine.session not in said and len(_left(client, session)) == 2
+    found = [one for one in leftovers.find(tmp_path) if session in one.name]
+    assert leftovers.clean(found) == []
     assert _left(client, session) == []
     assert len(_left(client, mine.session)) == 2, "what is in use stays"
 

@@ -142,7 +142,9 @@ def start(
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> WeaviateServer:
         data_dir.mkdir(parents=True, exist_ok=True)
-        ports = {node: {name: numbers[f"{node}.{name}"] for name in _PORTS} for node in nodes}
+        # Nodes that have an address each must have the same ports: one dials the other at the RAFT port of its own.
+        of = {node: nodes[0] if runner.apart else node for node in nodes}
+        ports = {node: {name: numbers[f"{of[node]}.{name}"] for name in _PORTS} for node in nodes}
         hosts = {node: runner.host(node) for node in nodes}
         write_json(kept, {"first_port": min(numbers.values())})
         for node in nodes:
