@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import numpy as np
 import psutil
 import pytest
 
 from anncestry.cli import main
+from anncestry.drive import protocol
+from anncestry.drive.driver import Driver
 from anncestry.engines import get
 from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.errors import ServerError, UserError
+from anncestry.measure.answers import decode
+from anncestry.measure.fault import Fault, Impact, impact
 from anncestry.progress import Progress
 from anncestry.runtimes import dockerd, leftovers
 from anncestry.runtimes.base import Limits
@@ -310,11 +315,36 @@ def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
         wait_until(lambda: _whole(server), 90)
         assert weaviate.probe(server).rows == rows
 
+        seen = _partition_during_a_run(weaviate, server, tmp_path / "job")
+        assert seen.made_s >= 1 and seen.mended_s is not None and seen.mended_s - seen.made_s >= 2
+        assert seen.lost > 0 and seen.silence_s > 0.5, (
+            "with one copy of each shard, the cluster can't answer without it"
+        )
+        assert sum(step["requests"] for step in seen.steps) == seen.requests
+        assert weaviate.probe(server).rows == rows
+
         server.group["node2"].handle.kill()
         with pytest.raises(ServerError, match=r"node2 .* is not running any more \(exit code 137\)"):
             server.check_alive()
     finally:
         server.stop()
+
+
+def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> Impact:
+    queries = small_vectors("cosine").base[:100]
+    protocol.write_requests(folder, engine.encode(server, queries, 10, 64, None))
+    every = np.arange(len(queries))[None, :]
+    transport = engine.transport(server)
+    protocol.write_job(
+        folder, requests=folder, transport=transport, schedule=every, prime=every[:, :5], timeout_s=1.0, duration_s=6.0
+    )
+    fault = Fault(server, {"kind": "partition", "member": "node3", "at_s": 1, "for_s": 2})
+    with Driver() as driver:
+        done = driver.run(folder, check=fault.check)
+    fault.end(timeout_s=90)
+    outcome = protocol.read_outcome(folder)
+    answered = decode(engine, outcome.responses, outcome.samples["status"], 10, "cosine")
+    return impact(outcome.samples, answered.status, done["zero_ns"], fault, None)
 
 
 def _until_missed(server: Any) -> None:
