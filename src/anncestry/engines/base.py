@@ -84,6 +84,9 @@ class Server(Protocol):
     def members(self) -> dict[str, dict[str, Any]]:
         """By name of the member: role, whether it is alive, limits and how they are enforced, use; for the record."""
 
+    def charged(self) -> dict[str, float]:
+        """Memory that control groups charge for all members now, by the names of `metrics.resources.CHARGED`."""
+
     def counters(self) -> dict[str, dict[str, float]]:
         """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
 

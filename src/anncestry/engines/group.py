@@ -38,6 +38,18 @@ class GroupServer:
         """Role, limits and use of each member, by name."""
         return self.group.facts()
 
+    def charged(self) -> dict[str, float]:
+        """Memory that the control groups of all members charge now (MiB); empty where one of them has none."""
+        accounts = [member.handle.usage() for member in self.group]
+        if not accounts or not all("memory_mib" in account for account in accounts):
+            return {}
+        names = {
+            "charged_mib": "memory_mib",
+            "charged_anon_mib": "memory_anon_mib",
+            "charged_cache_mib": "memory_cache_mib",
+        }
+        return {ours: sum(account[theirs] for account in accounts) for ours, theirs in names.items()}
+
     def counters(self) -> dict[str, dict[str, float]]:
         """Running totals that members keep, by name: "searches" answered, where the system counts them."""
         return {}

@@ -130,9 +130,10 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         server = engine.start(
             place.artifact.parent.resolve(), data_dir, spec["system"], spec["topology"], first_port=place.first_port
         )
+        charged = {"server": server.charged}
         try:
             with (
-                Sampler({"server": server.pids, "client": lambda: [os.getpid()]}) as sampler,
+                Sampler({"server": server.pids, "client": lambda: [os.getpid()]}, charged=charged) as sampler,
                 Progress(label, len(vectors.base), "row") as progress,
             ):
                 result = engine.load(server, vectors, spec["index"], spec["load"], progress)

@@ -251,7 +251,11 @@ class _Session:
         """All runs; one whose server died is given up, the others go on."""
         name = f"query {self.spec['system']['name']} · {self.spec['dataset']['name']}"
         pids = {"server": lambda: self.server.pids() if self.server else [], "client": driver.pids}
-        with Sampler(pids) as sampler, Progress(name, len(self.runs), "run") as progress:
+        charged = {"server": lambda: self.server.charged() if self.server else {}}
+        with (
+            Sampler(pids, charged=charged) as sampler,
+            Progress(name, len(self.runs), "run") as progress,
+        ):
             for run in self.runs:
                 try:
                     if run.cold_start:

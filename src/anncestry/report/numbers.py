@@ -93,6 +93,10 @@ _RESOURCES = {
 }
 
 
+_CHARGED = ("charged_peak_mib", "charged_anon_peak_mib", "charged_cache_peak_mib")
+"""Memory by control groups: only a server in a container or under a limit has them."""
+
+
 @dataclass(frozen=True)
 class _Metric:
     """A number's name and unit, and where in its record it stands."""
@@ -108,6 +112,8 @@ def _resource_metrics(phase: str) -> Iterator[_Metric]:
     for name, unit in _RESOURCES.items():
         yield _Metric(phase, name, unit, ("resources", "server", phase, name))
         yield _Metric(phase, f"client_{name}", unit, ("resources", "client", phase, name))
+    for name in _CHARGED:
+        yield _Metric(phase, name, "MiB", ("resources", "server", phase, name))
     for group in ("other", "steal"):
         yield _Metric(phase, f"{group}_cpu_avg_pct", "% of one core", ("resources", group, phase, "cpu_avg_pct"))
 
