@@ -63,11 +63,16 @@ class WeaviateServer(GroupServer):
         names = [member.name for member in self.group]
         if len(names) == 1:
             return []
-        seen = [
-            {node["name"] for node in rest_of(member).membership() if node["status"] == "HEALTHY"}
-            for member in self.group
-        ]
-        return [name for name in names if not all(name in healthy for healthy in seen)]
+        seen: list[set[str]] = []
+        silent: list[str] = []
+        for member in self.group:
+            try:
+                nodes = rest_of(member).membership()
+            except ServerError:
+                silent.append(member.name)  # cut off, frozen or gone: from here too
+            else:
+                seen.append({node["name"] for node in nodes if node["status"] == "HEALTHY"})
+        return [name for name in names if name in silent or not all(name in healthy for healthy in seen)]
 
     def check_members(self) -> None:
         """ServerError for a node that is gone, or that the others miss: they may answer without its shards."""
