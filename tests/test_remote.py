@@ -40,6 +40,10 @@ MILVUS = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "endpoint
 # Refusals, without a server
 
 
+def version_of(engine: str) -> dict[str, Any]:
+    return {"version": next(entry["version"] for entry in SYSTEMS.values() if entry["engine"] == engine)}
+
+
 @pytest.mark.parametrize(
     ("engine", "changes", "complaint"),
     [
@@ -54,7 +58,7 @@ def test_a_remote_topology_that_can_not_be_is_refused_by_name(
     engine: str, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        get(engine).check({}, {**WEAVIATE, **changes}, INDEX, None)
+        get(engine).check(version_of(engine), {**WEAVIATE, **changes}, INDEX, None)
 
 
 def test_a_variable_that_is_not_set_or_no_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from anncestry.provenance.records import replacing
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 _SOURCES = {
-    "artifact": ["runtimes/artifacts.py"],
+    "artifact": ["runtimes/artifacts.py", "runtimes/go.py"],
     "download": ["datasets/formats.py", "datasets/sources.py", "datasets/download.py"],
     "normalize": ["datasets/normalize.py", "datasets/metadata.py", "datasets/regions.py", "datasets/distance.py"],
     "truth": ["datasets/truth.py", "datasets/metadata.py", "datasets/distance.py", "datasets/idlists.py"],
