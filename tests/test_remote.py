@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from anncestry.drive.credentials import authorization
 from anncestry.engines import get
 from anncestry.engines.base import wait_for
 from anncestry.engines.milvus.serve import as_milvus
@@ -25,6 +24,7 @@ from anncestry.engines.weaviate.serve import environment
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.progress import Progress
 from anncestry.runtimes.base import NO_LIMITS
+from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import NativeProcess, free_ports
 from anncestry.runtimes.remote import endpoint
 from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from anncestry.drive.credentials import authorization
+from anncestry.runtimes.credentials import authorization
 
 _CONNECT_S = 10.0
 

@@ -35,6 +35,7 @@ _SOURCES = {
         "runtimes/accounting.py",
         "runtimes/base.py",
         "runtimes/choice.py",
+        "runtimes/credentials.py",
         "runtimes/docker.py",
         "runtimes/dockerd.py",
         "runtimes/images.py",

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anncestry.drive.credentials import authorization
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes.base import Ending
+from anncestry.runtimes.credentials import authorization
 
 MARK = "made by anncestry, load"
 _CONNECT_S = 5.0

@@ -18,7 +18,6 @@ import numpy as np
 import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
-from anncestry.drive.credentials import authorization
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.milvus.internal import component_setting, segment_indexes
@@ -30,6 +29,7 @@ from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import remote
 from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0

@@ -10,7 +10,6 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from anncestry.drive.credentials import authorization
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
@@ -23,6 +22,7 @@ from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import remote
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import await_listening, clean_environment
 
 _OPEN_TIMEOUT_S = 600.0
