@@ -25,7 +25,7 @@ from anncestry.engines import get
 from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.errors import ServerError, UserError
 from anncestry.measure.answers import decode
-from anncestry.measure.fault import Fault, Impact, impact
+from anncestry.measure.fault import Fault, impact
 from anncestry.progress import Progress
 from anncestry.runtimes import dockerd, leftovers
 from anncestry.runtimes.base import Limits
@@ -330,7 +330,7 @@ def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
         server.stop()
 
 
-def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> Impact:
+def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> dict[str, Any]:
     queries = small_vectors("cosine").base[:100]
     protocol.write_requests(folder, engine.encode(server, queries, 10, 64, None))
     every = np.arange(len(queries))[None, :]
@@ -344,7 +344,9 @@ def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> Impact:
     fault.end(timeout_s=90)
     outcome = protocol.read_outcome(folder)
     answered = decode(engine, outcome.responses, outcome.samples["status"], 10, "cosine")
-    return impact(outcome.samples, answered.status, done["zero_ns"], fault, None)
+    times = fault.times(done["zero_ns"] / 1e9)
+    due_s, latency_ms = outcome.samples["due_ns"] / 1e9, outcome.samples["latency_ns"] / 1e6
+    return {**times, **impact(due_s, latency_ms, answered.status == protocol.OK, times)}
 
 
 def _until_missed(server: Any) -> None:

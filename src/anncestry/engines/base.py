@@ -464,6 +464,28 @@ def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False)
         filter_bounds(filter)
 
 
+def check_fault(topology: Spec, workload: Spec, members: Sequence[str]) -> None:
+    """ConfigError for a fault that none of these members can have, or that doesn't fit into a run."""
+    fault = workload.get("fault")
+    if fault is None:
+        return
+    runtime, duration_s = topology["runtime"], workload.get("duration_s")
+    if runtime == "remote":
+        raise ConfigError("fault: a server that somebody else runs (runtime remote) is left in peace")
+    if fault["kind"] == "partition" and runtime != "docker":
+        raise ConfigError("fault.kind: partition needs runtime docker: processes share the network of the machine")
+    if fault["member"] not in members:
+        raise ConfigError(f"fault.member: {fault['member']!r} is no member; there are {', '.join(members)}")
+    if "slo" in workload:
+        raise ConfigError("fault: a search for a rate (slo) can't have one: it is many runs")
+    if duration_s is None:
+        raise ConfigError("fault: only a run of fixed time (duration_s) can have one")
+    if fault["at_s"] + fault["for_s"] >= duration_s:
+        raise ConfigError(
+            f"fault: ends {fault['at_s'] + fault['for_s']:g} s after the start of a run of {duration_s:g} s"
+        )
+
+
 @dataclass(frozen=True)
 class FilterBounds:
     """A workload's filter, read: `field` in `values`, or at least `low` and below `high` (None: not bounded)."""

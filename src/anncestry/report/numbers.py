@@ -163,6 +163,12 @@ _COLD = (
 """Of cold starts only."""
 _SLO = (_Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),)
 """Of searches for a rate only."""
+_FAULT = (
+    _Metric("query", "fault_lost", "queries", ("fault", "lost")),
+    *(_Metric("query", f"fault_{name}", "s", ("fault", name)) for name in ("silence_s", "recovered_s", "whole_s")),
+)
+_RECALL_DURING = (_Metric("recall", "fault_recall_during", "fraction", ("fault", "recall_during")),)
+"""Of workloads with a fault only."""
 _RECALL = (
     _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
     _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
@@ -237,10 +243,12 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         if cell.get("query_path"):
             more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
             more += _COLD if query is not None and "cold" in query.body else ()
+            more += _FAULT if query is not None and "fault" in query.body else ()
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             more = _SLO if recall is not None and "slo" in recall.body else ()
+            more += _RECALL_DURING if recall is not None and "fault" in recall.body else ()
             known = {**row, "client_bound": None}
             rows += _rows(known, str(cell["recall_path"]), recall, reason, (*_RECALL, *more))
     df = frame(rows)

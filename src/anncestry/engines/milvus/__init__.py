@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anncestry.engines.base import (
     Component,
     Spec,
+    check_fault,
     check_hnsw,
     check_newer,
     check_remote,
@@ -91,6 +92,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             )
     if workload is not None:
         check_search("milvus", workload, largest_k=16_384, sdk=True)
+        check_fault(topology, workload, [*members_of(system["version"], topology), *(topology.get("external") or {})])
 
 
 def limited(system: Spec, topology: Spec) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anncestry.engines.base import (
     Component,
     Spec,
+    check_fault,
     check_hnsw,
     check_newer,
     check_remote,
@@ -88,6 +89,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
+        check_fault(topology, workload, [f"node{number + 1}" for number in range(topology["nodes"])])
 
 
 def _check_cluster(topology: Spec) -> None:
