@@ -262,9 +262,13 @@ def await_searchable(server: WeaviateServer) -> None:
 
 
 def placement(server: WeaviateServer) -> list[Placed]:
-    """Which shard lies on which node. The objects that a node counts lag behind: what it holds in memory is missing."""
+    """Which shard lies on which node. The objects that a node counts lag behind: what it holds in memory is missing.
+
+    So they are of no use before a restart, which a server that somebody else runs never sees.
+    """
+    counts = server.mark is None
     return [
-        Placed(node["name"], shard["name"], shard["objectCount"])
+        Placed(node["name"], shard["name"], shard["objectCount"] if counts else None)
         for node in server.rest.nodes()
         for shard in node.get("shards") or []
     ]
