@@ -14,15 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import numpy as np
 import psutil
 import pytest
 
 from anncestry.cli import main
+from anncestry.drive import protocol
+from anncestry.drive.driver import Driver
 from anncestry.engines import get
 from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.errors import ServerError, UserError
+from anncestry.measure.answers import decode
+from anncestry.measure.fault import Fault, impact
 from anncestry.progress import Progress
-from anncestry.runtimes import dockerd
+from anncestry.runtimes import dockerd, leftovers
 from anncestry.runtimes.base import Limits
 from anncestry.runtimes.docker import Remnant, remnants
 from anncestry.runtimes.images import local_image
@@ -128,7 +133,7 @@ def test_a_container_that_somebody_else_removed_is_noticed(bench: Bench, client:
 
 def test_a_taken_container_name_is_told(bench: Bench) -> None:
     bench.start(bench.pod(session="twice"), "one", "sleep", "60")
-    with pytest.raises(UserError, match="container name anncestry-twice-one is taken: `anncestry containers` lists"):
+    with pytest.raises(UserError, match="container name anncestry-twice-one is taken: `anncestry leftovers` lists"):
         bench.start(bench.pod(session="twice"), "one", "sleep", "60")
 
 
@@ -193,7 +198,11 @@ def _left(client: docker.DockerClient, session: str) -> list[Remnant]:
 
 
 def test_what_a_killed_run_left_behind_is_named_and_removed_only_on_request(
-    bench: Bench, client: docker.DockerClient, capsys: pytest.CaptureFixture[str]
+    bench: Bench,
+    client: docker.DockerClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", _KILLED, str(bench.folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -208,12 +217,13 @@ def test_what_a_killed_run_left_behind_is_named_and_removed_only_on_request(
         ]
         run.kill()
     assert [found.used for found in _left(client, session)] == [False, False]
-    assert main(["containers"]) == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # whatever else is measured on this machine
+    assert main(["leftovers"]) == 0
     said = capsys.readouterr().out
-    assert f"container anncestry-{session}-one: left behind" in said
-    assert f"container anncestry-{mine.session}-mine: in use" in said
-    assert "nothing was removed" in said and len(_left(client, session)) == 2
-    assert main(["containers", "--remove"]) == 0
+    assert f"container: anncestry-{session}-one" in said and f"network: anncestry-{session}" in said
+    assert mine.session not in said and len(_left(client, session)) == 2
+    found = [one for one in leftovers.find(tmp_path) if session in one.name]
+    assert leftovers.clean(found) == []
     assert _left(client, session) == []
     assert len(_left(client, mine.session)) == 2, "what is in use stays"
 
@@ -305,11 +315,38 @@ def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
         wait_until(lambda: _whole(server), 90)
         assert weaviate.probe(server).rows == rows
 
+        seen = _partition_during_a_run(weaviate, server, tmp_path / "job")
+        assert seen.made_s >= 1 and seen.mended_s is not None and seen.mended_s - seen.made_s >= 2
+        assert seen.lost > 0 and seen.silence_s > 0.5, (
+            "with one copy of each shard, the cluster can't answer without it"
+        )
+        assert sum(step["requests"] for step in seen.steps) == seen.requests
+        assert weaviate.probe(server).rows == rows
+
         server.group["node2"].handle.kill()
         with pytest.raises(ServerError, match=r"node2 .* is not running any more \(exit code 137\)"):
             server.check_alive()
     finally:
         server.stop()
+
+
+def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> dict[str, Any]:
+    queries = small_vectors("cosine").base[:100]
+    protocol.write_requests(folder, engine.encode(server, queries, 10, 64, None))
+    every = np.arange(len(queries))[None, :]
+    transport = engine.transport(server)
+    protocol.write_job(
+        folder, requests=folder, transport=transport, schedule=every, prime=every[:, :5], timeout_s=1.0, duration_s=6.0
+    )
+    fault = Fault(server, {"kind": "partition", "member": "node3", "at_s": 1, "for_s": 2})
+    with Driver() as driver:
+        done = driver.run(folder, check=fault.check)
+    fault.end(timeout_s=90)
+    outcome = protocol.read_outcome(folder)
+    answered = decode(engine, outcome.responses, outcome.samples["status"], 10, "cosine")
+    times = fault.times(done["zero_ns"] / 1e9)
+    due_s, latency_ms = outcome.samples["due_ns"] / 1e9, outcome.samples["latency_ns"] / 1e6
+    return {**times, **impact(due_s, latency_ms, answered.status == protocol.OK, times)}
 
 
 def _until_missed(server: Any) -> None:
@@ -360,10 +397,12 @@ def test_the_whole_pipeline_on_containers_passes_every_gate(
     loads = [json.loads(path.read_text()) for path in (folder / "results" / "load").rglob("*.json")]
     queries = [json.loads(path.read_text()) for path in (folder / "results" / "query").rglob("*.json")]
     recalls = [json.loads(path.read_text()) for path in (folder / "results" / "recall").rglob("*.json")]
-    assert len(loads) == len(queries) == len(recalls) >= 4
+    assert (len(loads), len(queries), len(recalls)) == (5, 6, 6)
     for record in [*loads, *queries]:
         assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
         (limits,) = [gate for gate in record["gates"] if gate["gate"] == "limits"][:1]
         assert "by container engine" in limits["detail"]
     assert {record["spec"]["topology"]["nodes"] for record in loads} == {1, 3}
+    (cut,) = [record["fault"]["runs"][0] for record in queries if "fault" in record]
+    assert (cut["kind"], cut["member"]) == ("partition", "node3") and cut["requests"] > 500
     assert parse_jobs(snakemake("-n")) == {}

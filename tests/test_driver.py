@@ -22,6 +22,8 @@ class Echo:
     def __init__(self):
         self.seen: list[bytes] = []
         self.times: list[tuple[float, str]] = []
+        self.headers: list[dict[str, str]] = []
+        self.credentials: dict[str, str] | None = None
         self.slow: dict[bytes, float] = {}
         self.broken: set[bytes] = set()
         self.lock = threading.Lock()
@@ -35,6 +37,7 @@ class Echo:
         with self.lock:
             self.seen.append(request)
             self.times.append((time.monotonic(), context.peer()))
+            self.headers.append(dict(context.invocation_metadata()))
         time.sleep(self.slow.get(request, 0))
         if request in self.broken:
             context.abort(grpc.StatusCode.INTERNAL, "the disk is on fire")
@@ -42,7 +45,8 @@ class Echo:
 
     @property
     def transport(self):
-        return {"kind": "grpc", "target": f"127.0.0.1:{self.port}", "method": "/echo.Echo/Say"}
+        found = {"kind": "grpc", "target": f"127.0.0.1:{self.port}", "method": "/echo.Echo/Say"}
+        return found if self.credentials is None else {**found, "authorization": self.credentials}
 
 
 @pytest.fixture
@@ -81,6 +85,19 @@ def test_every_request_is_sent_once_in_order_and_its_answer_kept(driver, echo, t
     assert (outcome.samples["latency_ns"] > 0).all()
     ends = outcome.samples["start_ns"] + outcome.samples["latency_ns"]
     assert (outcome.samples["start_ns"][1:] >= ends[:-1]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("scheme", "sent"), [("bearer", "Bearer user:secret"), ("base64", "dXNlcjpzZWNyZXQ=")])
+def test_credentials_travel_with_every_request_and_stand_in_no_file(kind, scheme, sent, echo, tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_DRIVER_KEY", "user:secret")
+    echo.credentials = {"env": "TEST_DRIVER_KEY", "scheme": scheme}
+    with Driver(kind) as driver:
+        outcome = drive(driver, echo, tmp_path, [[1, 2, 3]], prime=[[4]])
+    assert (outcome.samples["status"] == protocol.OK).all()
+    assert [headers.get("authorization") for headers in echo.headers] == [sent] * 4
+    for path in tmp_path.iterdir():
+        assert b"secret" not in path.read_bytes() and sent.encode() not in path.read_bytes()
 
 
 def test_priming_reaches_the_server_before_the_clock_and_is_in_no_sample(driver, echo, tmp_path):

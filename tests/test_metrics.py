@@ -61,7 +61,7 @@ def test_a_run_without_an_answer_has_no_latency_instead_of_zero():
 
 
 def table(rows):
-    return pa.table({name: [row[i] for row in rows] for i, name in enumerate(resources.COLUMNS)})
+    return pa.table({name: [row[i] for row in rows] for i, name in enumerate(resources.COLUMNS[: len(rows[0])])})
 
 
 def test_resources_are_attributed_to_the_phase_in_which_they_were_used():
@@ -114,3 +114,30 @@ def test_storage_counts_blocks_once_and_no_holes(tmp_path):
     (tmp_path / "away").symlink_to("/usr")
     assert storage.allocated_mib([tmp_path]) == pytest.approx(3, abs=0.1)
     assert storage.allocated_mib([tmp_path / "missing"]) == 0
+
+
+def test_memory_that_control_groups_charge_is_kept_beside_rss_where_somebody_accounts() -> None:
+    charges = iter(range(100, 10_000, 100))
+    charged = {
+        "server": lambda: {"charged_mib": float(next(charges)), "charged_anon_mib": 7.0, "charged_cache_mib": 9.0}
+    }
+    pids = {"server": lambda: [os.getpid()], "client": lambda: [os.getpid()]}
+    with resources.Sampler(pids, 0.05, charged) as sampler:
+        start_s = time.monotonic()
+        time.sleep(0.3)
+        end_s = time.monotonic()
+    table = sampler.table()
+    server = resources.attribute(table, "server", [(start_s, end_s)])
+    client = resources.attribute(table, "client", [(start_s, end_s)])
+    assert server is not None and client is not None
+    assert 200 <= server["charged_peak_mib"] <= 1000 and server["charged_anon_peak_mib"] == 7.0
+    assert "charged_peak_mib" not in client
+    assert resources.attribute(table.drop_columns(list(resources.CHARGED)), "server", [(start_s, end_s)]) is not None
+
+
+def test_a_group_of_which_nothing_was_ever_seen_has_no_numbers_rather_than_zeros() -> None:
+    with resources.Sampler({"server": list}, 0.05) as sampler:
+        start_s = time.monotonic()
+        time.sleep(0.1)
+    used = resources.by_group(sampler.table(), {"query": [(start_s, time.monotonic())]})
+    assert used["server"] == {} and "query" in used["host"]

@@ -130,3 +130,25 @@ def test_the_exec_wrapper_refuses_when_its_parent_is_gone(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     assert done.returncode == 1
     assert "gone" in done.stderr
+
+
+def test_a_process_can_be_frozen_killed_and_started_again(tmp_path: Path) -> None:
+    process = NativeProcess.start("sleeper", ["/bin/sleep", "60"], clean_environment(), tmp_path, tmp_path / "log")
+    try:
+        wait_until(lambda: psutil.Process(process.pid).name() == "sleep")
+        process.pause()
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        assert process.alive()
+        process.resume()
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
+        first = process.pid
+        process.kill()
+        assert not process.alive()
+        process.restart()
+        assert process.alive() and process.pid != first
+        process.pause()
+        assert process.stop(term_wait_s=5).signal == "SIGTERM", "one that is frozen still hears it"
+        with pytest.raises(UserError, match="runtime docker can"):
+            process.cut_off()
+    finally:
+        process.stop(0)

@@ -235,7 +235,7 @@ def report(run: _Run, options: argparse.Namespace) -> None:
 
 
 def leftovers(run: _Run, options: argparse.Namespace) -> None:
-    """What killed runs left on this machine: processes, control groups, copies of data."""
+    """What killed runs left on this machine: processes, containers, control groups, copies of data."""
     from anncestry.provenance import platform
     from anncestry.runtimes import leftovers as left
 
@@ -452,26 +452,6 @@ def epochs(run: _Run, options: argparse.Namespace) -> None:
     print("measuring code is what its epochs say")
 
 
-def containers(run: _Run, options: argparse.Namespace) -> None:
-    """Containers and networks of ours that the engine holds; what killed runs left behind can be removed."""
-    from anncestry.runtimes import docker
-
-    client = docker.connect()
-    found = docker.remnants(client)
-    for remnant in found:
-        state = {True: "in use", False: "left behind", None: "of another machine"}[remnant.used]
-        print(f"{remnant.kind} {remnant.name}: {state} (made by {remnant.owner})")
-    behind = [remnant for remnant in found if remnant.used is False]
-    if options.remove:
-        for remnant in behind:
-            docker.remove(client, remnant)
-        print(f"removed: {len(behind)}")
-    elif behind:
-        print("nothing was removed; with --remove what was left behind goes")
-    elif not found:
-        print("no container or network of ours")
-
-
 def engine(run: _Run, options: argparse.Namespace) -> None:
     """Run a command beside a container engine: the one that answers, else one for the time of the command."""
     from anncestry.runtimes import dockerd
@@ -571,9 +551,6 @@ def _parser() -> argparse.ArgumentParser:
     choice.add_argument("--keep-results", action="store_false", dest="results", help="all but results/ (the default)")
     command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
     command.set_defaults(function=gc)
-    command = commands.add_parser("containers", help=(containers.__doc__ or ""))
-    command.add_argument("--remove", action="store_true", help="remove what killed runs left behind")
-    command.set_defaults(function=containers)
     command = commands.add_parser("engine", help=(engine.__doc__ or ""))
     command.add_argument("--install", action="store_true", help="where none is installed, have Debian's docker.io")
     command.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="what to run")

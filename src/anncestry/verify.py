@@ -26,7 +26,7 @@ from anncestry import verify_published
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError
 from anncestry.findings import Findings, Problem
-from anncestry.measure import publish, recall
+from anncestry.measure import fault, publish, recall
 from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import links, records, schema
@@ -237,6 +237,8 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
+    if "fault" in measured and not _equal(measured["fault"], fault.summary(samples, measured["fault"]["runs"])):
+        raise DataError(f"{cell.query_path}: what clients saw of its fault is not what its samples say")
 
 
 def _ceiling(cell: Cell, measured: Mapping[str, Any]) -> None:

@@ -290,6 +290,7 @@ class _Expander:
         self.config = matrix.config
         self._data: dict[str, tuple[dict[str, Any], str, str]] = {}
         self._loads: dict[tuple[str, str, str, int], tuple[str, str]] = {}
+        self._remote: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self._truths: dict[tuple[str, str, int], str] = {}
         self._find = engine
         self._engines: dict[str, Checker] = {}
@@ -329,6 +330,7 @@ class _Expander:
             with _named(f"system {system}"):
                 self.engine(system).check(described, placed, config.index, None)
             parts = self.parts(topology, placed)
+            self._alone_at_its_endpoint(names, described["engine"], placed)
             artifact = self._stage(
                 "artifact",
                 system=described["built_as"],
@@ -417,6 +419,18 @@ class _Expander:
             built_as=self.config.systems[older]["built_as"],
         )
         return replace(bare, older=self._older_cell(bare))
+
+    def _alone_at_its_endpoint(self, names: tuple[Any, ...], engine: str, placed: Spec) -> None:
+        """ConfigError if another load of this matrix goes to the same server of somebody else's."""
+        if placed["runtime"] == "remote":
+            endpoint = (engine, *sorted(placed["endpoints"].values()))
+            other = self._remote.setdefault(endpoint, names)
+            if other != names:
+                raise ConfigError(
+                    f"{', '.join(map(str, names))}: a remote endpoint holds one load at a time, and "
+                    f"{', '.join(map(str, other))} (dataset, system, topology, build) is "
+                    f"loaded at the same one ({', '.join(endpoint[1:])}): put them into experiments of their own"
+                )
 
     def engine(self, system: str) -> Checker:
         """The engine of a system."""

@@ -12,7 +12,8 @@ Left
   done.json       the clock's zero (CLOCK_MONOTONIC) and the driver's facts (below)
 
 Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several
-  grpc            `method`: unary; request and response are the messages' bytes
+  grpc            `method`: unary; request and response are the messages' bytes. `authorization`: {env, scheme}, the
+                  variable that holds the credentials, and how they become that header: bearer or base64
   http            `method`, `path`, `headers`: HTTP/1.1, kept alive; request and response are bodies; status ≥ 400 fails
   mysql           `user`, `password_env`, `database`, `init` (statements): a request is a COM_QUERY's text, or a whole
                   packet with its header if `raw`; a response the packets that answer it, with their headers

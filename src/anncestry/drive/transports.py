@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from anncestry.runtimes.credentials import authorization
+
 _CONNECT_S = 10.0
 
 Call = Callable[[bytes, float], Any]
@@ -68,6 +70,8 @@ class Grpc(Transport):
             self._channel.close()
             raise CallError(f"no connection to {transport['target']}", timeout=True) from None
         self._method = self._channel.unary_unary(transport["method"])
+        header = authorization(transport.get("authorization"))
+        self._metadata = None if header is None else (("authorization", header),)
         self._lost = False
         self._channel.subscribe(self._on_state)
 
@@ -81,7 +85,7 @@ class Grpc(Transport):
     def call(self, request: bytes, timeout_s: float) -> bytes:
         """Send the message, receive the message."""
         try:
-            return self._method(request, timeout=timeout_s)  # type: ignore[no-any-return]
+            return self._method(request, timeout=timeout_s, metadata=self._metadata)  # type: ignore[no-any-return]
         except self._grpc.RpcError as error:
             code = error.code()
             late = code == self._grpc.StatusCode.DEADLINE_EXCEEDED

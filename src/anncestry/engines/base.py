@@ -19,7 +19,7 @@ from anncestry.progress import Progress
 from anncestry.runtimes.base import Ending
 
 Spec = Mapping[str, Any]
-RUNTIMES = ("native", "docker")
+RUNTIMES = ("native", "docker", "remote")
 T = TypeVar("T")
 
 
@@ -83,6 +83,9 @@ class Server(Protocol):
 
     def members(self) -> dict[str, dict[str, Any]]:
         """By name of the member: role, whether it is alive, limits and how they are enforced, use; for the record."""
+
+    def charged(self) -> dict[str, float]:
+        """Memory that control groups charge for all members now, by the names of `metrics.resources.CHARGED`."""
 
     def counters(self) -> dict[str, dict[str, float]]:
         """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
@@ -401,6 +404,8 @@ def check_topology(
     if runtime not in runtimes:
         known = ", ".join(runtimes)
         raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
+    if "publish" in topology and runtime != "docker":
+        raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
     for key in ("entry", "consistency", "external", "roles"):
         if key in topology and key not in offered:
             raise ConfigError(f"topology: engine {engine} has no {key} to choose")
@@ -409,6 +414,26 @@ def check_topology(
         raise ConfigError(
             f"topology: limits.memory_mib: {memory_mib} MiB; {engine} does not start with less than {memory_min_mib}"
         )
+
+
+def check_remote(engine: str, topology: Spec, needed: Sequence[str], offered: Sequence[str] = ()) -> None:
+    """ConfigError unless a remote topology names a variable for each endpoint that is needed, and no other any.
+
+    `offered` are endpoints that may be named beside them.
+    """
+    endpoints = topology.get("endpoints")
+    if topology.get("runtime") != "remote":
+        for key in ("endpoints", "credentials"):
+            if key in topology:
+                raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
+        return
+    for key in ("limits", "publish", "external", "roles", "entry"):
+        if key in topology:
+            raise ConfigError(f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)")
+    for name in needed:
+        if name not in (endpoints or {}):
+            raise ConfigError(f"topology: endpoints.{name} is missing: the variable that holds {engine}'s HOST:PORT")
+    refuse_unknown(f"topology.endpoints of {engine}", endpoints or {}, (*needed, *offered))
 
 
 def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction: tuple[int, int]) -> None:
@@ -437,6 +462,28 @@ def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False)
         check_filter(filter)  # its bounds are those of a dataset
     elif filter is not None:
         filter_bounds(filter)
+
+
+def check_fault(topology: Spec, workload: Spec, members: Sequence[str]) -> None:
+    """ConfigError for a fault that none of these members can have, or that doesn't fit into a run."""
+    fault = workload.get("fault")
+    if fault is None:
+        return
+    runtime, duration_s = topology["runtime"], workload.get("duration_s")
+    if runtime == "remote":
+        raise ConfigError("fault: a server that somebody else runs (runtime remote) is left in peace")
+    if fault["kind"] == "partition" and runtime != "docker":
+        raise ConfigError("fault.kind: partition needs runtime docker: processes share the network of the machine")
+    if fault["member"] not in members:
+        raise ConfigError(f"fault.member: {fault['member']!r} is no member; there are {', '.join(members)}")
+    if "slo" in workload:
+        raise ConfigError("fault: a search for a rate (slo) can't have one: it is many runs")
+    if duration_s is None:
+        raise ConfigError("fault: only a run of fixed time (duration_s) can have one")
+    if fault["at_s"] + fault["for_s"] >= duration_s:
+        raise ConfigError(
+            f"fault: ends {fault['at_s'] + fault['for_s']:g} s after the start of a run of {duration_s:g} s"
+        )
 
 
 @dataclass(frozen=True)

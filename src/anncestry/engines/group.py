@@ -15,6 +15,8 @@ class GroupServer:
         self.group = group
         self.topology = topology
         self.start_s = 0.0
+        self.mark: str | None = None
+        """What marks the collection, on a server that holds others'."""
 
     def pids(self) -> list[int]:
         """Main processes of all members."""
@@ -36,6 +38,18 @@ class GroupServer:
         """Role, limits and use of each member, by name."""
         return self.group.facts()
 
+    def charged(self) -> dict[str, float]:
+        """Memory that the control groups of all members charge now (MiB); empty where one of them has none."""
+        accounts = [member.handle.usage() for member in self.group]
+        if not accounts or not all("memory_mib" in account for account in accounts):
+            return {}
+        names = {
+            "charged_mib": "memory_mib",
+            "charged_anon_mib": "memory_anon_mib",
+            "charged_cache_mib": "memory_cache_mib",
+        }
+        return {ours: sum(account[theirs] for account in accounts) for ours, theirs in names.items()}
+
     def counters(self) -> dict[str, dict[str, float]]:
         """Running totals that members keep, by name: "searches" answered, where the system counts them."""
         return {}
@@ -54,9 +68,16 @@ class GroupServer:
         """Stop all members."""
         return self.group.stop()
 
+    @property
+    def credentials(self) -> dict[str, str] | None:
+        """Name and scheme of the credentials that every call must carry, if any."""
+        return getattr(next(iter(self.group)).handle, "named", None)
+
     def grpc_transport(self, method: str) -> dict[str, Any]:
         """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
         found: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
+        if self.credentials is not None:
+            found["authorization"] = self.credentials
         if self.topology.get("entry") == "all":
             found["targets"] = self.endpoints
         return found

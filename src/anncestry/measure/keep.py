@@ -58,6 +58,8 @@ class Run:
     cold: dict[str, Any] | None = None
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
+    fault: Mapping[str, Any] | None = None
+    """When it was made and mended (see `fault.Fault.times`), in a run that had one."""
     failure: str | None = None
     ceiling: dict[str, Any] | None = None
 
@@ -134,7 +136,7 @@ class _Judged:
 def keep(run: Run, context: Context, measured_dir: Path) -> None:
     """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
     work, vectors = run.workload, context.vectors
-    k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted"
+    k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted" or run.fault is not None
     every = np.arange(len(run.choice.measured))
     selectivity = None if filters is None else filters.share(every)
     fewest = None if filters is None else int(filters.wanted(every, k).min())
@@ -205,6 +207,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "counters": run.counters,
             "ef_search": run.ef_search,
             "tuning": None if run.tuned is None else run.tuned.facts(),
+            **({} if run.fault is None else {"fault": run.fault}),
             "selectivity": selectivity,
             "filters": None if filters is None else filters.facts(every),
             "short_answers": judged.short,

@@ -130,9 +130,10 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         server = engine.start(
             place.artifact.parent.resolve(), data_dir, spec["system"], spec["topology"], first_port=place.first_port
         )
+        charged = {"server": server.charged}
         try:
             with (
-                Sampler({"server": server.pids, "client": lambda: [os.getpid()]}) as sampler,
+                Sampler({"server": server.pids, "client": lambda: [os.getpid()]}, charged=charged) as sampler,
                 Progress(label, len(vectors.base), "row") as progress,
             ):
                 result = engine.load(server, vectors, spec["index"], spec["load"], progress)
@@ -165,7 +166,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             gates.alone(waited_s, others_pct),
             gates.on_platform(spec["platform"]),
         ]
-        storage = storage_facts(engine, data_dir, vectors)
+        storage = storage_facts(engine, data_dir, vectors, spec["topology"])
 
     resources = out_dir / "resources.parquet"
     table = sampler.table()
@@ -221,8 +222,12 @@ def _resources(table: Any, result: LoadResult) -> dict[str, dict[str, dict[str, 
     return by_group(table, {"load": whole, **{phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}})
 
 
-def storage_facts(engine: Engine, data_dir: Path, vectors: Vectors) -> dict[str, Any]:
+def storage_facts(engine: Engine, data_dir: Path, vectors: Vectors, topology: Mapping[str, Any]) -> dict[str, Any]:
     """What lies on disk once the server has stopped, by component; the folder holds this load and nothing else."""
+    raw_mib = vectors.base.nbytes / 2**20
+    if topology["runtime"] == "remote":
+        nothing: dict[str, Any] = {"total_mib": None, "net_mib": None, "net_components": [], "components": {}}
+        return {**nothing, "raw_mib": raw_mib, "reason": "the server is somebody else's: its disk is not to be seen"}
     components = engine.data_components(data_dir)
     sizes = {part.name: allocated_mib(part.paths) for part in components}
     return {
@@ -230,5 +235,5 @@ def storage_facts(engine: Engine, data_dir: Path, vectors: Vectors) -> dict[str,
         "net_mib": sum(sizes[part.name] for part in components if part.net),
         "net_components": [part.name for part in components if part.net],
         "components": sizes,
-        "raw_mib": vectors.base.nbytes / 2**20,
+        "raw_mib": raw_mib,
     }

@@ -14,6 +14,7 @@ import pyarrow.parquet as parquet
 
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
+from anncestry.measure import fault
 from anncestry.metrics import capacity, latency, resources, steady
 from anncestry.provenance import records
 
@@ -42,6 +43,7 @@ def run(
     of_runs = samples_of(spec["workload"], tables["samples"], probes)
     gates = combine([run["gates"] for run in runs])
     newest = max(runs, key=lambda run: run["created"])
+    asked = spec["workload"].get("fault") is not None
     sent = sum(run["client"]["requests"] for run in runs)
     return records.write_record(
         target,
@@ -58,6 +60,7 @@ def run(
             **({"cold": cold(of_runs, runs)} if spec["workload"].get("start") == "cold" else {}),
             **({"probes": probes} if probes is not None else {}),
             **({"open_loop": open_loop(runs)} if spec["workload"].get("loop") == "open" else {}),
+            **({"fault": fault.summary(tables["samples"], [run["fault"] for run in runs])} if asked else {}),
             "failures": _failures(runs),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
             **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},

@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry.drive.protocol import OK
+from anncestry.measure.fault import STEP_S
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.vectors import open_vectors
 from anncestry.metrics import capacity, stats
@@ -62,7 +63,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     k = measured["spec"]["workload"]["k"]
     # Not `read_table`: that imports pandas, a third of the time of this whole stage.
     probes = measured.get("probes")
-    columns = ["run", "query", "status", "ids", *(["probe"] if probes is not None else [])]
+    columns = ["run", "query", "status", "ids", "due_ns", *(["probe"] if probes is not None else [])]
     samples = parquet.ParquetFile(samples_path).read(columns=columns)
     if probes is not None:
         samples = _accepted(samples, probes)
@@ -123,9 +124,30 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
             "zero_share": float((defined == 0).mean()) if len(defined) else None,
             **{f"p{p}": quantile(defined, p / 100) if len(defined) else None for p in (1, 5, 50)},
         },
+        **_under_fault(measured, runs, samples["due_ns"].to_numpy() / 1e9, answered, by_distance),
         "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
         "queries": len(np.unique(query)),
         "samples": len(query),
         "unanswered": int((~answered).sum()),
         "without_truth": int(np.isnan(by_id).sum()),
     }
+
+
+def _under_fault(
+    measured: Mapping[str, Any],
+    runs: NDArray[np.integer[Any]],
+    due_s: NDArray[np.float64],
+    answered: NDArray[np.bool_],
+    scores: NDArray[np.float64],
+) -> dict[str, Any]:
+    """Recall of what was answered, over time and while the fault lasted: loss that no error tells. Else nothing."""
+    if "fault" not in measured:
+        return {}
+    during, over_time = [], []
+    for number, times in enumerate(measured["fault"]["runs"]):
+        mine = (runs == number) & answered & ~np.isnan(scores)
+        inside = mine & (due_s >= times["made_s"]) & (due_s < (times["mended_s"] or np.inf))
+        during.append(float(scores[inside].mean()) if inside.any() else float("nan"))
+        steps = (due_s[mine] // STEP_S).astype(int)
+        over_time.append([[step * STEP_S, float(scores[mine][steps == step].mean())] for step in np.unique(steps)])
+    return {"fault": {"recall_during": over_runs(during), "over_time": over_time}}

@@ -25,8 +25,10 @@ from anncestry import engines
 from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
+from anncestry.engines.group import as_group
 from anncestry.errors import DataError, ServerError, UserError
 from anncestry.measure import ceiling, clients, keep, oracle, page_cache, schedule, tune
+from anncestry.measure.fault import Fault
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.keep import Job, Run
 from anncestry.measure.load import (
@@ -47,6 +49,8 @@ from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
 
 MEASURED = Path("scratch/measured")
+_WHOLE_S = 120.0
+"""How long a system may take to be whole again after a fault; longer is "not in time", not an error."""
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -195,6 +199,9 @@ class _Session:
             self.search(run, driver, sampler, server)
         else:
             self.drive(run, driver, sampler, server, work.get("rate_per_s"))
+        if run.fault is not None:
+            self.stop()  # what it did to data and members shall be nobody else's
+            return
         run.counters = counted_since(before, server.counters())
 
     def drive(self, run: Run, driver: Driver, sampler: Sampler, server: Server, rate_per_s: float | None) -> Job:
@@ -219,11 +226,16 @@ class _Session:
                 due_ns=due_ns,
                 **common,
             )
-        done = driver.run(folder, check=server.check_alive)
+        fault = Fault(as_group(server), work["fault"]) if work.get("fault") else None
+        done = driver.run(folder, check=server.check_alive if fault is None else fault.check)
         sampler.sample()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
-        server.check_members()
+        if fault is None:
+            server.check_members()
+        else:
+            fault.end(_WHOLE_S)
+            run.fault = fault.times(done["zero_ns"] / 1e9)
         return job
 
     def search(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
@@ -252,7 +264,11 @@ class _Session:
         """All runs; one whose server died is given up, the others go on."""
         name = f"query {self.spec['system']['name']} · {self.spec['dataset']['name']}"
         pids = {"server": lambda: self.server.pids() if self.server else [], "client": driver.pids}
-        with Sampler(pids) as sampler, Progress(name, len(self.runs), "run") as progress:
+        charged = {"server": lambda: self.server.charged() if self.server else {}}
+        with (
+            Sampler(pids, charged=charged) as sampler,
+            Progress(name, len(self.runs), "run") as progress,
+        ):
             for run in self.runs:
                 try:
                     if run.cold_start:

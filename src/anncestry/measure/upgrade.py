@@ -102,7 +102,7 @@ def run(
             gates.alone(waited_s, used["other"][PHASE]["cpu_avg_pct"]),
             gates.on_platform(spec["platform"]),
         ]
-        storage = storage_facts(engine, data_dir, vectors)
+        storage = storage_facts(engine, data_dir, vectors, spec["topology"])
 
     resources = out_dir / "resources.parquet"
     parquet.write_table(table, resources, compression="zstd")

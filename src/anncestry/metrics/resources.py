@@ -12,7 +12,10 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib")
+CHARGED = ("charged_mib", "charged_anon_mib", "charged_cache_mib")
+"""Memory that control groups charge: all of it, heaps and stacks, file pages. Null where nobody accounts."""
+COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib", *CHARGED)
+_TYPES = {name: pa.float64() for name in CHARGED}
 _MIB = float(1 << 20)
 _PEAK_WINDOW_S = 0.2
 
@@ -23,14 +26,21 @@ class Sampler:
     `groups` maps a name to a function that gives its main pids now; their children count along.
     A sample holds the group's total CPU seconds since it started, its RSS (shared pages counted once a process),
     and what it read from and wrote to storage (`/proc/PID/io`, page cache writes included when written back).
+    `charged` gives for a group what its control groups (a container's, those of a limit) charge now: see CHARGED.
     CPU of a process that ended stays counted. Two groups come by themselves: "host", the CPU seconds of all processes
     of the machine, and "steal", those that its hypervisor gave to other machines.
     """
 
-    def __init__(self, groups: Mapping[str, Callable[[], Sequence[int]]], every_s: float = 0.25) -> None:
+    def __init__(
+        self,
+        groups: Mapping[str, Callable[[], Sequence[int]]],
+        every_s: float = 0.25,
+        charged: Mapping[str, Callable[[], Mapping[str, float]]] | None = None,
+    ) -> None:
         self._groups = dict(groups)
+        self._charged = dict(charged or {})
         self._every_s = every_s
-        self._rows: list[tuple[float, str, float, float, float, float]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._known: dict[str, dict[int, psutil.Process]] = {name: {} for name in groups}
         self._last: dict[str, dict[int, tuple[float, float, float]]] = {name: {} for name in groups}
         self._lock = threading.Lock()
@@ -65,11 +75,15 @@ class Sampler:
             for name in self._groups:
                 others = set().union(*(pids for other, pids in mains.items() if other != name))
                 self._find(name, mains[name], others, rescan)
-                self._rows.append((now, name, *self._read(name)))
+                if not mains[name] and not self._last[name]:
+                    continue  # nothing of it was ever to be seen: somebody else's machine, which is not an idle one
+                charged = self._charged[name]() if name in self._charged else {}
+                self._rows.append((now, name, *self._read(name), *(charged.get(column) for column in CHARGED)))
             times = psutil.cpu_times()
             busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
-            self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0))
-            self._rows.append((now, "steal", getattr(times, "steal", 0.0), 0.0, 0.0, 0.0))
+            nobody = (None,) * len(CHARGED)
+            self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0, *nobody))
+            self._rows.append((now, "steal", getattr(times, "steal", 0.0), 0.0, 0.0, 0.0, *nobody))
 
     def _find(self, name: str, pids: set[int], others: set[int], rescan: bool) -> None:
         """Learn of processes that are new: down from each known one, but not into those of another group.
@@ -117,8 +131,9 @@ class Sampler:
     def table(self) -> pa.Table:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
         with self._lock:
-            rows = sorted(self._rows)
-        return pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)})
+            rows = sorted(self._rows, key=lambda row: (row[0], row[1]))
+        columns = {name: pa.array([row[i] for row in rows], _TYPES.get(name)) for i, name in enumerate(COLUMNS)}
+        return pa.table(columns)
 
 
 def by_group(
@@ -181,11 +196,12 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
         "rss_peak_mib": float(memory.max()),
         "io_read_mib": used["io_read_mib"],
         "io_write_mib": used["io_write_mib"],
+        **_charged(chosen, windows),
     }
 
 
 _SUMS = ("wall_s", "cpu_s", "io_read_mib", "io_write_mib")
-_PEAKS = ("cpu_peak_pct", "rss_peak_mib")
+_PEAKS = ("cpu_peak_pct", "rss_peak_mib", *(f"{name.removesuffix('_mib')}_peak_mib" for name in CHARGED))
 
 
 def over_runs(table: pa.Table, phase: str, windows: Sequence[tuple[float, float]]) -> dict[str, dict[str, Any]]:
@@ -212,9 +228,24 @@ def _merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(parts), 1 / len(parts))
     merged: dict[str, Any] = {}
     for name in parts[0]:
+        if not all(name in part for part in parts):
+            continue
         values = np.array([part[name] for part in parts])
         if name in _SUMS:
             merged[name] = float(values.sum())
         else:
             merged[name] = float(values.max() if name in _PEAKS else values @ weights)
     return merged
+
+
+def _charged(chosen: pa.Table, windows: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Peaks of what control groups charged in the windows; nothing where that was not accounted throughout."""
+    found: dict[str, float] = {}
+    for name in CHARGED:
+        if name not in chosen.column_names or chosen[name].null_count or not len(chosen):
+            continue
+        at, values = chosen["at_s"].to_numpy(), chosen[name].to_numpy()
+        points = [np.concatenate([[start], at[(at > start) & (at < end)], [end]]) for start, end in windows]
+        seen = np.concatenate([np.interp(inside, at, values) for inside in points])
+        found[f"{name.removesuffix('_mib')}_peak_mib"] = float(seen.max())
+    return found

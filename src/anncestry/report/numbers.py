@@ -31,7 +31,8 @@ NOT_RECORDED = "not recorded"
 NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
 UPGRADED = "not measured: upgraded in place"
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED})
+NOT_OURS = "somebody else's server"
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 CLIENT_SHARE = 0.5
@@ -93,6 +94,10 @@ _RESOURCES = {
 }
 
 
+_CHARGED = ("charged_peak_mib", "charged_anon_peak_mib", "charged_cache_peak_mib")
+"""Memory by control groups: only a server in a container or under a limit has them."""
+
+
 @dataclass(frozen=True)
 class _Metric:
     """A number's name and unit, and where in its record it stands."""
@@ -108,6 +113,8 @@ def _resource_metrics(phase: str) -> Iterator[_Metric]:
     for name, unit in _RESOURCES.items():
         yield _Metric(phase, name, unit, ("resources", "server", phase, name))
         yield _Metric(phase, f"client_{name}", unit, ("resources", "client", phase, name))
+    for name in _CHARGED:
+        yield _Metric(phase, name, "MiB", ("resources", "server", phase, name))
     for group in ("other", "steal"):
         yield _Metric(phase, f"{group}_cpu_avg_pct", "% of one core", ("resources", group, phase, "cpu_avg_pct"))
 
@@ -157,6 +164,12 @@ _COLD = (
 """Of cold starts only."""
 _SLO = (_Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),)
 """Of searches for a rate only."""
+_FAULT = (
+    _Metric("query", "fault_lost", "queries", ("fault", "lost")),
+    *(_Metric("query", f"fault_{name}", "s", ("fault", name)) for name in ("silence_s", "recovered_s", "whole_s")),
+)
+_RECALL_DURING = (_Metric("recall", "fault_recall_during", "fraction", ("fault", "recall_during")),)
+"""Of workloads with a fault only."""
 _RECALL = (
     _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
     _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
@@ -231,10 +244,12 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         if cell.get("query_path"):
             more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
             more += _COLD if query is not None and "cold" in query.body else ()
+            more += _FAULT if query is not None and "fault" in query.body else ()
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             more_recall = _SLO if recall is not None and "slo" in recall.body else ()
+            more_recall += _RECALL_DURING if recall is not None and "fault" in recall.body else ()
             where = {**row, "client_bound": None}
             rows += _rows(where, str(cell["recall_path"]), recall, reason, (*_RECALL, *more_recall))
     df = frame(rows)
@@ -461,6 +476,8 @@ def _why_absent(body: Mapping[str, Any], metric: _Metric) -> str:
     """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
     if _upgraded(body) and (metric.phase in (*PHASES, "load")):
         return UPGRADED
+    if metric.at[0] in ("storage", "resources") and _remote(body):
+        return NOT_OURS
     if metric.phase in PHASES and _at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
     if metric.name == "selectivity" and not _at(body, ("spec", "workload", "filter")):
@@ -487,6 +504,12 @@ def _note(body: Mapping[str, Any], metric: _Metric) -> str:
     if metric.phase == "query" and _at(body, ("open_loop", "schedule_kept")) is False:
         return str(_at(body, ("open_loop", "detail")))
     return ""
+
+
+def _remote(body: Mapping[str, Any]) -> bool:
+    """Whether somebody else runs the server, so that its disk and processes are not to be seen."""
+    members = _at(body, ("server", "members")) or {}
+    return any(_at(facts, ("run_by",)) for facts in members.values())
 
 
 def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -101,8 +101,9 @@ def usage(groups: ControlGroups) -> dict[str, float | int]:
             "oom_kills": groups.table("memory", "memory.oom_control").get("oom_kill"),
             "cpu_s": _over(groups.number("cpuacct", "cpuacct.usage"), 1e9),
             "throttled_s": _over(cpu.get("throttled_time"), 1e9),
-            "io_read_mib": moved["Read"] / _MIB,
-            "io_write_mib": moved["Write"] / _MIB,
+            # Zeros mean that nobody counts: version 1 does so only on devices that are throttled.
+            "io_read_mib": _mib(moved["Read"] if any(moved.values()) else None),
+            "io_write_mib": _mib(moved["Write"] if any(moved.values()) else None),
         }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -104,6 +104,10 @@ class Runner(Protocol):
     def listen(self) -> str:
         """The address that members listen on."""
 
+    @property
+    def apart(self) -> bool:
+        """Whether each member has an address of its own."""
+
     def host(self, member: str) -> str:
         """The address by which the members reach this one; known before it starts."""
 

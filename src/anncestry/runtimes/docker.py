@@ -9,11 +9,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import platform
+import re
 import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ from docker.types import IPAMConfig, IPAMPool, LogConfig
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import accounting
 from anncestry.runtimes.base import Ending, Limits
-from anncestry.runtimes.images import ROOT, ImageFacts, local_image
+from anncestry.runtimes.images import PARTS, ROOT, ImageFacts, local_image
+from anncestry.runtimes.native import free_ports
 
 LABEL = "anncestry.session"
 OWNER = "anncestry.owner"
@@ -154,13 +156,25 @@ def pod_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Pod:
     behind = [remnant.name for remnant in remnants(client) if remnant.used is False]
     if behind:
         print(
-            f"left behind by killed runs: {', '.join(behind)} (`anncestry containers --remove` removes them)",
+            f"left behind by killed runs: {', '.join(behind)} (`anncestry leftovers --clean` removes them)",
             file=sys.stderr,
             flush=True,
         )
-    folders = [folder.resolve() for folder in artifacts]
-    images = {folder: local_image(client, "artifact", folder) for folder in folders}
+    images = {folder: local_image(client, name, folder) for name, folder in _programs(artifacts)}
     return Pod(client, images, publish=bool(topology.get("publish", False)))
+
+
+def _programs(artifacts: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Name and folder of every artifact, and of every part that stands in one."""
+    for artifact in artifacts:
+        folder = artifact.resolve()
+        yield _image_name(folder), folder
+        for part in sorted((folder / PARTS).glob("*")):
+            yield _image_name(part), part
+
+
+def _image_name(folder: Path) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", folder.name.partition("@")[0].lower()).strip("-") or "artifact"
 
 
 class Pod:
@@ -171,6 +185,7 @@ class Pod:
     """
 
     listen = "0.0.0.0"
+    apart = True
 
     def __init__(
         self,
@@ -186,6 +201,7 @@ class Pod:
         self._lock = threading.Lock()
         self._running: list[Container] = []
         self._addresses: dict[str, str] = {}
+        self._published: dict[tuple[str, int], int] = {}
         self.network = self._make_network()
         bridge = Path("/sys/class/net") / f"br-{str(self.network.id)[:12]}"
         self.publish = publish or not bridge.exists()
@@ -219,8 +235,13 @@ class Pod:
         return self._addresses.setdefault(member, str(self.subnet[_FIRST_HOST + len(self._addresses)]))
 
     def reached(self, member: str, port: int) -> str:
-        """The member's address, or a published port of the same number."""
-        return f"127.0.0.1:{port}" if self.publish else f"{self.host(member)}:{port}"
+        """The member's address, or a published port: of the same number, for the first member that wants that."""
+        if not self.publish:
+            return f"{self.host(member)}:{port}"
+        if (member, port) not in self._published:
+            taken = port in self._published.values()
+            self._published[member, port] = free_ports(1)[0] if taken else port
+        return f"127.0.0.1:{self._published[member, port]}"
 
     def start(
         self,
@@ -238,7 +259,9 @@ class Pod:
         `cwd` is bound to the same path inside as outside: the data lies where it lies for a native process, and what
         configuration files say of paths holds in both.
         """
-        folder = next(folder for folder in self._images if Path(argv[0]).is_relative_to(folder))
+        # A part's folder lies in that of its system: the innermost is the program's own.
+        owners = [folder for folder in self._images if Path(argv[0]).is_relative_to(folder)]
+        folder = max(owners, key=lambda folder: len(folder.parts))
         image = self._images[folder]
 
         def inside(text: str | Path) -> str:
@@ -250,6 +273,10 @@ class Pod:
             bounds["nano_cpus"] = round(limits.cpus * 1e9)
         if limits.memory_mib is not None:
             bounds.update(mem_limit=limits.memory_mib * _MIB, memswap_limit=limits.memory_mib * _MIB)
+        published: dict[str, tuple[str, int]] = {}
+        if self.publish:
+            for port in ports:
+                published[f"{port}/tcp"] = ("127.0.0.1", int(self.reached(member, port).rpartition(":")[2]))
         endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
         try:
             container = self.client.containers.create(
@@ -266,7 +293,7 @@ class Pod:
                 labels=self._labels,
                 network=str(self.network.name),
                 networking_config={str(self.network.name): endpoint},
-                ports={f"{port}/tcp": ("127.0.0.1", port) for port in ports} if self.publish else {},
+                ports=published,
                 # No health check of the engine's: it would run a program inside of what is measured, again and again.
                 healthcheck={"test": ["NONE"]},
                 log_config=LogConfig(type="json-file", config={"max-size": "64m"}),
@@ -275,7 +302,7 @@ class Pod:
         except APIError as error:
             if error.status_code == 409:
                 raise UserError(
-                    f"container name {name} is taken: `anncestry containers` lists what a killed run left behind"
+                    f"container name {name} is taken: `anncestry leftovers` lists what a killed run left behind"
                 ) from None
             raise ServerError(f"{title}: the engine can't make its container: {_explanation(error)}") from None
         made = Container(self, member, title, container, log_path, limits, image)

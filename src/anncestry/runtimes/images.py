@@ -27,6 +27,8 @@ from anncestry.provenance.records import sha256_file
 
 ROOT = "/opt/artifact"
 """Where an image has its artifact."""
+PARTS = "parts"
+"""In an artifact's folder, what stands beside it: each with an image of its own."""
 _REPOSITORY = "anncestry"
 _ELF = b"\x7fELF"
 _PASSWD = b"root:x:0:0:root:/:/nonexistent\n"
@@ -106,7 +108,7 @@ def _import(client: docker.DockerClient, reference: str, files: Mapping[str, Pat
 def _artifact_files(artifact_dir: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(artifact_dir.rglob("*")):
         name = path.relative_to(artifact_dir).as_posix()
-        if path.is_file() and name != "record.json":
+        if path.is_file() and name != "record.json" and not name.startswith(f"{PARTS}/"):
             yield f"{ROOT}/{name}", path
 
 

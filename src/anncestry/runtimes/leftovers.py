@@ -1,7 +1,8 @@
 """What a run that was killed has left on this machine: found and named, cleaned only when that is asked for.
 
 The kernel ends a server with the one that started it, so that there is rarely anything: a child that a server started
-by itself, a control group, the copy of the data that a session worked on.
+by itself, a control group, the copy of the data that a session worked on. Containers and their networks outlive a
+run that was killed.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ from pathlib import Path
 import psutil
 
 from anncestry.errors import UserError
-from anncestry.runtimes import limits
+from anncestry.runtimes import docker, limits
 from anncestry.runtimes.native import MARK, owner_alive
 
 _TERM_WAIT_S = 10.0
+_KINDS = ("process", "container", "network", "control group", "data copy")
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing: its kind (process, control group, data copy), what it is, for people, and where."""
+    """One thing: its kind (one of _KINDS), what it is, for people, and where."""
 
     kind: str
     name: str
     pid: int | None = None
     path: Path | None = None
+    remnant: docker.Remnant | None = None
 
 
 def find(here: Path) -> list[Leftover]:
     """Everything of ours on this machine whose run has ended, and session folders below `here` that nobody works on."""
-    return [*_processes(), *_groups(), *_copies(here)]
+    return [*_processes(), *_containers(), *_groups(), *_copies(here)]
 
 
 def clean(found: list[Leftover]) -> list[str]:
@@ -44,7 +47,7 @@ def clean(found: list[Leftover]) -> list[str]:
     A process is asked to end and given ten seconds; it is never killed, and its data may need them.
     """
     problems = []
-    for leftover in sorted(found, key=lambda one: ("process", "control group", "data copy").index(one.kind)):
+    for leftover in sorted(found, key=lambda one: _KINDS.index(one.kind)):
         try:
             _remove(leftover)
         except (OSError, UserError) as error:
@@ -61,6 +64,17 @@ def _processes() -> Iterator[Leftover]:
         if mark is not None and not owner_alive(mark):
             command = " ".join(process.info["cmdline"] or ["?"])
             yield Leftover("process", f"{command[:100]} (pid {process.pid})", pid=process.pid)
+
+
+def _containers() -> Iterator[Leftover]:
+    """What the engine holds of runs that have ended; nothing where none answers, as nothing can run there."""
+    try:
+        client = docker.connect()
+    except UserError:
+        return
+    for remnant in docker.remnants(client):
+        if remnant.used is False:
+            yield Leftover(remnant.kind, remnant.name, remnant=remnant)
 
 
 def _groups() -> Iterator[Leftover]:
@@ -91,6 +105,8 @@ def _remove(leftover: Leftover) -> None:
             if time.monotonic() > deadline:
                 raise UserError(f"does not end when asked to; look at it, and end it by its pid {leftover.pid}")
             time.sleep(0.05)
+    elif leftover.remnant is not None:
+        docker.remove(docker.connect(), leftover.remnant)
     elif leftover.kind == "control group":
         assert leftover.path is not None
         leftover.path.rmdir()

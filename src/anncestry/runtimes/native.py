@@ -306,6 +306,7 @@ class NativeRunner:
     """Members as processes, on loopback; see `runtimes.base.Runner`."""
 
     listen = "127.0.0.1"
+    apart = False
 
     def host(self, member: str) -> str:
         """Loopback."""

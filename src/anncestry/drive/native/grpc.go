@@ -92,6 +92,9 @@ func newGRPC(t *transport, target string, timeoutS float64) *grpcWire {
 	for name, value := range t.Headers {
 		w.fields = append(w.fields, hpack.HeaderField{Name: strings.ToLower(name), Value: value})
 	}
+	if t.Credentials != nil {
+		w.fields = append(w.fields, hpack.HeaderField{Name: "authorization", Value: t.Credentials.header()})
+	}
 	return w
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -27,6 +28,7 @@ type transport struct {
 	Headers     map[string]string `json:"headers"`
 	User        string            `json:"user"`
 	PasswordEnv string            `json:"password_env"`
+	Credentials *credentials      `json:"authorization"`
 	Database    string            `json:"database"`
 	Init        []string          `json:"init"`
 	Prepare     []string          `json:"prepare"`
@@ -39,6 +41,19 @@ func (t *transport) target(client int) string {
 		return t.Target
 	}
 	return t.Targets[client%len(t.Targets)]
+}
+
+// credentials name the environment variable that holds them, and how they become the header "authorization".
+type credentials struct {
+	Env    string `json:"env"`
+	Scheme string `json:"scheme"`
+}
+
+func (c *credentials) header() string {
+	if c.Scheme == "base64" {
+		return base64.StdEncoding.EncodeToString([]byte(os.Getenv(c.Env)))
+	}
+	return "Bearer " + os.Getenv(c.Env)
 }
 
 // job is what the harness left in a folder.

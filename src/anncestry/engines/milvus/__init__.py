@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from anncestry.engines.base import (
     Component,
     Spec,
+    check_fault,
     check_hnsw,
     check_newer,
+    check_remote,
     check_search,
     check_topology,
     check_version,
@@ -75,6 +77,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     """ConfigError for a combination that this engine can't run."""
     check_version("milvus", system, OLDEST, BELOW)
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
+    check_remote("milvus", topology, ("proxy",), ("metrics",))
     check_roles(topology)
     check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
     for dotted, value in (system.get("settings") or {}).items():
@@ -89,6 +92,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             )
     if workload is not None:
         check_search("milvus", workload, largest_k=16_384, sdk=True)
+        check_fault(topology, workload, [*members_of(system["version"], topology), *(topology.get("external") or {})])
 
 
 def limited(system: Spec, topology: Spec) -> int:

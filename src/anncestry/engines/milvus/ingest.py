@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
-from anncestry.engines.milvus.rpc import COLLECTION, METRICS
+from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE
 from anncestry.engines.milvus.serve import as_milvus, open_collection
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
+from anncestry.runtimes.remote import may_replace
 
 _SMALLEST_INDEXED_SEGMENT = 1024  # rootCoord.minSegmentSizeToEnableIndex
 _INSERT_TIMEOUT_S = 120.0
@@ -55,10 +56,11 @@ def insert_request(
     return milvus_pb2.InsertRequest(collection_name=COLLECTION, fields_data=fields, num_rows=len(base))
 
 
-def collection_schema(dimensions: int) -> schema_pb2.CollectionSchema:
+def collection_schema(dimensions: int, mark: str | None = None) -> schema_pb2.CollectionSchema:
     """Primary key, metadata, vector."""
     return schema_pb2.CollectionSchema(
         name=COLLECTION,
+        description=mark or "",
         fields=[
             schema_pb2.FieldSchema(name="id", data_type=_Type.Int64, is_primary_key=True),
             schema_pb2.FieldSchema(name="category", data_type=_Type.Int64),
@@ -93,9 +95,11 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     rows, dimensions = vectors.base.shape
     if rows < _SMALLEST_INDEXED_SEGMENT:
         raise UserError(f"milvus builds no index over fewer than {_SMALLEST_INDEXED_SEGMENT} rows; these are {rows}")
+    if milvus.mark is not None and may_replace(REMOTE, COLLECTION, rpc.description()):
+        rpc.drop()
     create = milvus_pb2.CreateCollectionRequest(
         collection_name=COLLECTION,
-        schema=collection_schema(dimensions).SerializeToString(),
+        schema=collection_schema(dimensions, milvus.mark).SerializeToString(),
         shards_num=milvus.topology["shards"],
     )
     rpc.call("CreateCollection", create, common_pb2.Status)

@@ -40,6 +40,8 @@ def check_roles(topology: Spec) -> None:
             raise ConfigError("topology: roles: a milvus without external log is one process, of all roles")
     if external and "etcd" not in external:
         raise ConfigError("topology: external: milvus keeps its etcd inside only if nothing else is outside")
+    if topology.get("runtime") == "docker" and "log" in external:
+        raise ConfigError("topology: external.log: a distributed milvus runs natively only so far, not in docker")
     if replicas > nodes:
         raise ConfigError(f"topology: {replicas} replicas need as many query nodes, there are {nodes}")
     for role in topology.get("roles") or {}:

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.native import CHANNEL_OPTIONS
+from anncestry.engines.remote import authorized
 from anncestry.errors import ServerError
 
 COLLECTION = "Bench"
+REMOTE = "milvus (remote)"
+"""A server that somebody else runs, in messages."""
 METRICS = {"l2": "L2", "cosine": "IP"}
 """Vectors come normalised for cosine, so that the inner product is the cosine."""
 _PAGE_ROWS = 100_000
@@ -61,8 +64,8 @@ def status_error(status: common_pb2.Status) -> str | None:
 class Rpc:
     """One channel to a Milvus. A call that fails, or whose reply says that it failed, is a ServerError."""
 
-    def __init__(self, target: str) -> None:
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+    def __init__(self, target: str, authorization: str | None = None) -> None:
+        self._channel = authorized(grpc.insecure_channel(target, options=CHANNEL_OPTIONS), authorization)
 
     def call(self, method: str, request: Any, reply: type[Any], timeout_s: float = 10.0) -> Any:
         """Send `request` to the service's `method` and return its reply, of type `reply`, checked for success."""
@@ -91,6 +94,17 @@ class Rpc:
         """Names of the collections."""
         reply = self.call("ShowCollections", milvus_pb2.ShowCollectionsRequest(), milvus_pb2.ShowCollectionsResponse)
         return list(reply.collection_names)
+
+    def description(self) -> str | None:
+        """The collection's description, None where there is no collection."""
+        if COLLECTION not in self.collections():
+            return None
+        request = milvus_pb2.DescribeCollectionRequest(collection_name=COLLECTION)
+        return str(self.call("DescribeCollection", request, milvus_pb2.DescribeCollectionResponse).schema.description)
+
+    def drop(self) -> None:
+        """Drop the collection."""
+        self.call("DropCollection", milvus_pb2.DropCollectionRequest(collection_name=COLLECTION), common_pb2.Status)
 
     def index(self) -> milvus_pb2.IndexDescription:
         """The vector index of the collection: parameters, rows indexed and pending, state."""

@@ -21,13 +21,15 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.milvus.internal import component_setting, segment_indexes
-from anncestry.engines.milvus.rpc import COLLECTION, METRICS, Rpc, search_request
+from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE, Rpc, search_request
 from anncestry.engines.milvus.versions import facts
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes import remote
 from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import clean_environment, http_get
 
 _LOAD_TIMEOUT_S = 600.0
@@ -75,7 +77,10 @@ class MilvusServer(GroupServer):
         super().__init__(group, topology)
         self.settings: Spec = system.get("settings") or {}
         self.facts = facts(system)
-        self.rpc = Rpc(self.endpoint)
+        self.rpc = self._rpc()
+
+    def _rpc(self) -> Rpc:
+        return Rpc(self.endpoint, authorization(self.credentials))
 
     def address(self, interface: str) -> str:
         """host:port of an interface that only one member has (or the first of those that have it)."""
@@ -102,7 +107,7 @@ class MilvusServer(GroupServer):
     def connect(self) -> None:
         """Replace the channel: one that was refused waits longer and longer before it tries again, up to 10 s."""
         self.rpc.close()
-        self.rpc = Rpc(self.endpoint)
+        self.rpc = self._rpc()
 
     def stop(self) -> Ending:
         """Sign off from its etcd, then SIGKILL: what is stored stays whole, and the next start takes 3 s.
@@ -214,6 +219,8 @@ def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
+    if topology["runtime"] == "remote":
+        return _connect(data_dir, system, topology)
     if topology["runtime"] == "native":
         check_runtime_dirs()
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
@@ -258,6 +265,24 @@ def start(
         kept_first_port,
         lambda: runner_for(topology, [artifact_dir]),
     )
+
+
+def _connect(data_dir: Path, system: Spec, topology: Spec) -> MilvusServer:
+    """A server that somebody else runs: what it holds under our name must be ours."""
+    found = {interface: remote.endpoint(topology, interface) for interface in ("proxy", "metrics")}
+    addresses = {interface: address for interface, address in found.items() if address is not None}
+    group = Group()
+    handle = remote.RemoteHandle(REMOTE, addresses["proxy"], topology, "base64")
+    group.add(Member("remote", "remote", handle, addresses))
+    server = MilvusServer(group, system, topology)
+    server.mark, loaded = remote.mark_of(data_dir)
+    server.check_alive()
+    description = server.rpc.description()
+    if loaded:
+        remote.check_mark(REMOTE, COLLECTION, description, server.mark)
+    else:
+        remote.may_replace(REMOTE, COLLECTION, description)
+    return server
 
 
 def _answers(server: MilvusServer) -> bool | None:
@@ -361,6 +386,8 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     if not server.facts.evaluates:
         told = component_setting(server.address, dotted)
         return None if told is None else yaml.safe_load(told)
+    if "metrics" not in {name for member in server.group for name in member.addresses}:
+        return None
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:

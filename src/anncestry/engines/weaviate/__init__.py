@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from anncestry.engines.base import (
     Component,
     Spec,
+    check_fault,
     check_hnsw,
     check_newer,
+    check_remote,
     check_search,
     check_topology,
     check_version,
@@ -74,6 +76,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     """ConfigError for a combination that this engine can't run."""
     check_version("weaviate", system, _OLDEST, _BELOW)
     check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
+    check_remote("weaviate", topology, ("http", "grpc"))
     _check_cluster(topology)
     check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
     settings = system.get("settings") or {}
@@ -86,6 +89,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
+        check_fault(topology, workload, [f"node{number + 1}" for number in range(topology["nodes"])])
 
 
 def _check_cluster(topology: Spec) -> None:

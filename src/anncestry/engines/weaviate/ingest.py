@@ -18,20 +18,22 @@ from anncestry.engines.weaviate.serve import (
     channel,
     index_state,
 )
-from anncestry.engines.weaviate.settings import COLLECTION, METRICS
+from anncestry.engines.weaviate.settings import COLLECTION, METRICS, REMOTE
 from anncestry.engines.weaviate.wire import consistency_level, uuid_of
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
+from anncestry.runtimes.remote import may_replace
 
 _COLUMNS = ("category", "price", "region")
 _BATCH_TIMEOUT_S = 300.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
 
 
-def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec) -> dict[str, Any]:
+def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec, mark: str | None) -> dict[str, Any]:
     """The collection, sharded and replicated as declared; metadata indexed for the filters that workloads use."""
     return {
         "class": COLLECTION,
+        "description": mark or "",
         "vectorizer": "none",
         "vectorIndexType": index["type"],
         "vectorIndexConfig": {
@@ -74,10 +76,12 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
     """
     weaviate = as_weaviate(server)
+    if weaviate.mark is not None and may_replace(REMOTE, COLLECTION, weaviate.rest.description()):
+        weaviate.rest.call("DELETE", f"/v1/schema/{COLLECTION}")
     weaviate.rest.call(
         "POST",
         "/v1/schema",
-        class_definition(weaviate.settings, index, vectors.metric, weaviate.topology),
+        class_definition(weaviate.settings, index, vectors.metric, weaviate.topology, weaviate.mark),
     )
     rows = len(vectors.base)
     result = LoadResult()

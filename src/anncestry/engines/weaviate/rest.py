@@ -13,8 +13,11 @@ from anncestry.errors import ServerError
 class Rest:
     """Calls to one server on loopback; a new connection each, so that nothing stays open while queries are timed."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, authorization: str | None = None) -> None:
         self._host, self._port = host, port
+        self._headers = {"Content-Type": "application/json"}
+        if authorization is not None:
+            self._headers["Authorization"] = authorization
 
     def status(self, path: str, timeout_s: float = 2.0) -> int | None:
         """HTTP status of a GET, None where nobody answers."""
@@ -37,13 +40,18 @@ class Rest:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         try:
             payload = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            connection.request(method, path, payload, self._headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
 
     # What more than one module asks.
+
+    def description(self) -> str | None:
+        """The collection's description ("" without one), None where there is no collection."""
+        classes = self.call("GET", "/v1/schema")["classes"]
+        return next((str(found.get("description", "")) for found in classes if found["class"] == COLLECTION), None)
 
     def collection(self) -> dict[str, Any]:
         """The collection's effective definition."""

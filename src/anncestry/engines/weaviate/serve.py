@@ -13,13 +13,16 @@ import numpy as np
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
+from anncestry.engines.remote import authorized
 from anncestry.engines.weaviate.rest import Rest
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, DEFAULT_CUTOFF, METRICS
+from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE
 from anncestry.engines.weaviate.wire import METHOD, search_request, uuid_of, where
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes import remote
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import await_listening, clean_environment
 
 _OPEN_TIMEOUT_S = 600.0
@@ -54,14 +57,22 @@ class WeaviateServer(GroupServer):
 
     def missed(self) -> list[str]:
         """Members that another member misses or calls unhealthy: each is asked, as one may know less than another."""
+        if self.mark is not None:
+            nodes = self.rest.membership()
+            return [str(node["name"]) for node in nodes if node["status"] != "HEALTHY"]
         names = [member.name for member in self.group]
         if len(names) == 1:
             return []
-        seen = [
-            {node["name"] for node in rest_of(member).membership() if node["status"] == "HEALTHY"}
-            for member in self.group
-        ]
-        return [name for name in names if not all(name in healthy for healthy in seen)]
+        seen: list[set[str]] = []
+        silent: list[str] = []
+        for member in self.group:
+            try:
+                nodes = rest_of(member).membership()
+            except ServerError:
+                silent.append(member.name)  # cut off, frozen or gone: from here too
+            else:
+                seen.append({node["name"] for node in nodes if node["status"] == "HEALTHY"})
+        return [name for name in names if name in silent or not all(name in healthy for healthy in seen)]
 
     def check_members(self) -> None:
         """ServerError for a node that is gone, or that the others miss: they may answer without its shards."""
@@ -127,6 +138,8 @@ def start(
 
     On the ports of the last start where they are free: the nodes of a cluster remember each other's.
     """
+    if topology["runtime"] == "remote":
+        return _connect(data_dir, system, topology)
     binary, data_dir = artifact_dir.resolve() / "weaviate-server", data_dir.resolve()
     nodes = [f"node{number + 1}" for number in range(topology["nodes"])]
     limits = Limits.of(topology)
@@ -134,7 +147,9 @@ def start(
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> WeaviateServer:
         data_dir.mkdir(parents=True, exist_ok=True)
-        ports = {node: {name: numbers[f"{node}.{name}"] for name in _PORTS} for node in nodes}
+        # Nodes that have an address each must have the same ports: one dials the other at the RAFT port of its own.
+        of = {node: nodes[0] if runner.apart else node for node in nodes}
+        ports = {node: {name: numbers[f"{of[node]}.{name}"] for name in _PORTS} for node in nodes}
         hosts = {node: runner.host(node) for node in nodes}
         write_json(kept, {"first_port": min(numbers.values())})
         for node in nodes:
@@ -165,6 +180,23 @@ def start(
     return start_native(f"weaviate {system['version']}", launch, _ready, names, first_port, kept_first_port, runner_of)
 
 
+def _connect(data_dir: Path, system: Spec, topology: Spec) -> WeaviateServer:
+    """A server that somebody else runs: what it holds under our name must be ours."""
+    addresses = {interface: str(remote.endpoint(topology, interface)) for interface in ("http", "grpc")}
+    group = Group()
+    handle = remote.RemoteHandle(REMOTE, addresses["http"], topology, "bearer")
+    group.add(Member("remote", "remote", handle, addresses))
+    server = WeaviateServer(group, system.get("settings") or {}, topology)
+    server.mark, loaded = remote.mark_of(data_dir)
+    server.check_alive()
+    found = server.rest.description()
+    if loaded:
+        remote.check_mark(REMOTE, COLLECTION, found, server.mark)
+    else:
+        remote.may_replace(REMOTE, COLLECTION, found)
+    return server
+
+
 def _ready(server: WeaviateServer) -> bool | None:
     for member in server.group:
         if rest_of(member).status("/v1/.well-known/ready") != 200:
@@ -180,7 +212,7 @@ def _ready(server: WeaviateServer) -> bool | None:
 def rest_of(member: Member) -> Rest:
     """The REST interface of a node."""
     host, _, port = member.addresses["http"].rpartition(":")
-    return Rest(host, int(port))
+    return Rest(host, int(port), authorization(getattr(member.handle, "named", None)))
 
 
 def as_weaviate(server: Server) -> WeaviateServer:
@@ -192,7 +224,8 @@ def as_weaviate(server: Server) -> WeaviateServer:
 
 def channel(server: WeaviateServer) -> grpc.Channel:
     """A channel to its gRPC interface; close it."""
-    return grpc.insecure_channel(server.endpoint, options=CHANNEL_OPTIONS)
+    plain = grpc.insecure_channel(server.endpoint, options=CHANNEL_OPTIONS)
+    return authorized(plain, authorization(server.credentials))
 
 
 def open(server: Server, index: Spec) -> float:
@@ -229,9 +262,13 @@ def await_searchable(server: WeaviateServer) -> None:
 
 
 def placement(server: WeaviateServer) -> list[Placed]:
-    """Which shard lies on which node. The objects that a node counts lag behind: what it holds in memory is missing."""
+    """Which shard lies on which node. The objects that a node counts lag behind: what it holds in memory is missing.
+
+    So they are of no use before a restart, which a server that somebody else runs never sees.
+    """
+    counts = server.mark is None
     return [
-        Placed(node["name"], shard["name"], shard["objectCount"])
+        Placed(node["name"], shard["name"], shard["objectCount"] if counts else None)
         for node in server.rest.nodes()
         for shard in node.get("shards") or []
     ]

@@ -11,3 +11,5 @@ MEMORY_MIN_MIB = 128
 """Of a node: below, it dies while it starts or at its first batch."""
 DEFAULT_CUTOFF = 40_000
 """flatSearchCutoff of a collection that sets none."""
+REMOTE = "weaviate (remote)"
+"""A server that somebody else runs, in messages."""

@@ -1,0 +1,179 @@
+"""A fault in one member while queries run: when it was made and mended, and what of it the clients saw.
+
+    fault = Fault(server, {"kind": "partition", "member": "node3", "at_s": 3, "for_s": 4})
+    done = driver.run(folder, check=fault.check)
+    fault.end(timeout_s=60)
+    impact(due_s, latency_ms, good, fault.times(done["zero_ns"] / 1e9))
+
+It acts when the driver calls `check`, in the thread that started the servers: the kernel ties a native process to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anncestry.drive.protocol import OK
+from anncestry.engines.group import GroupServer
+from anncestry.errors import ServerError
+from anncestry.metrics.latency import over_runs
+
+KINDS = {"kill": ("kill", "restart"), "pause": ("pause", "resume"), "partition": ("cut_off", "reconnect")}
+"""Kind → how it is made and mended, by name of the methods of `runtimes.base.Handle`."""
+STEP_S = 0.5
+"""Length of the steps in which a run with a fault is told."""
+_POLL_S = 0.2
+
+
+class Fault:
+    """One fault of one member. Times are of `time.monotonic`, None until it has happened."""
+
+    def __init__(self, server: GroupServer, fault: Mapping[str, Any]) -> None:
+        self._server, self._member = server, server.group[fault["member"]]
+        self._kind = str(fault["kind"])
+        self._make, self._mend = (getattr(self._member.handle, name) for name in KINDS[fault["kind"]])
+        self._at_s, self._for_s = float(fault["at_s"]), float(fault["for_s"])
+        self._from: float | None = None
+        self.made_s: float | None = None
+        self.mended_s: float | None = None
+        self.whole_s: float | None = None
+        """When, after it was mended, every member missed none of the others again."""
+
+    def check(self) -> None:
+        """Make or mend it when it is time to; ServerError if a member is gone that should be there."""
+        now = time.monotonic()
+        if self._from is None:
+            self._from = now
+        if self.made_s is None and now - self._from >= self._at_s:
+            self.made_s = time.monotonic()
+            self._make()
+        elif self.made_s is not None and self.mended_s is None and now - self.made_s >= self._for_s:
+            self._mend()
+            self.mended_s = time.monotonic()
+        for member in self._server.group:
+            if member.name != self._member.name:
+                member.handle.check_alive()
+
+    def end(self, timeout_s: float) -> None:
+        """Mend it if that is still to be done, and give the system so long to be whole again (`whole_s` else None)."""
+        if self.made_s is not None and self.mended_s is None:
+            self._mend()
+            self.mended_s = time.monotonic()
+        deadline = time.monotonic() + timeout_s
+        while self.whole_s is None and time.monotonic() < deadline:
+            try:
+                self._server.check_members()
+            except ServerError:
+                time.sleep(_POLL_S)
+            else:
+                self.whole_s = time.monotonic()
+
+    def times(self, zero_s: float) -> dict[str, Any]:
+        """Kind and member; when it was made, mended, and the system whole again, in seconds from the clock's zero."""
+        if self.made_s is None:
+            raise ServerError(f"the fault of {self._member.name} was never made: the run was over before its time")
+        at = {"made_s": self.made_s, "mended_s": self.mended_s, "whole_s": self.whole_s}
+        return {
+            "kind": self._kind,
+            "member": self._member.name,
+            **{name: None if value is None else value - zero_s for name, value in at.items()},
+        }
+
+
+def summary(samples: pa.Table, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What clients saw of the fault of each run, `faults[r]` (see `Fault.times`) being that of run r: `runs`, and its
+    main numbers over all runs. `whole_s` is the time from mending to a system that misses no member."""
+    run, due_ns, latency_ns, status = (samples[name].to_numpy() for name in ("run", "due_ns", "latency_ns", "status"))
+    runs = []
+    for number, fault in enumerate(faults):
+        part = run == number
+        runs.append(impact(due_ns[part] / 1e9, latency_ns[part] / 1e6, status[part] == OK, fault))
+    whole = [_since(fault["mended_s"], fault["whole_s"]) for fault in faults]
+    return {
+        "lost": over_runs([float(found["lost"]) for found in runs]),
+        "silence_s": over_runs([found["silence_s"] for found in runs]),
+        "recovered_s": over_runs(
+            [math.nan if found["recovered_s"] is None else found["recovered_s"] for found in runs]
+        ),
+        "whole_s": over_runs(whole),
+        "runs": [{**fault, **found} for fault, found in zip(faults, runs, strict=True)],
+    }
+
+
+def _since(start_s: float | None, end_s: float | None) -> float:
+    return math.nan if start_s is None or end_s is None else end_s - start_s
+
+
+def impact(
+    due_s: NDArray[np.floating[Any]],
+    latency_ms: NDArray[np.floating[Any]],
+    good: NDArray[np.bool_],
+    fault: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What clients saw of a `fault` (see `Fault.times`) in one run, of (n,) requests, `good` where answered well.
+
+    `lost` requests failed; the first and last of them was due so long after the fault was made. `silence_s`: the
+    longest time without an answer. `recovered_s`: how long after the fault was made every request was good from then
+    on, and the median of every half second within twice the p99 of before; None if not in this run. `steps`: a row
+    for each half second, by when requests were due.
+    """
+    made_s = fault["made_s"]
+    end_s = due_s + latency_ms / 1e3
+    lost = np.sort(due_s[~good]) - made_s
+    before = good & (end_s <= made_s)
+    p99_ms = float(np.percentile(latency_ms[before], 99, method="higher")) if before.any() else None
+    edges = np.concatenate([[0.0], np.sort(end_s[good]), [float(end_s.max(initial=0.0))]])
+    return {
+        "requests": len(due_s),
+        "lost": int((~good).sum()),
+        "first_lost_s": float(lost[0]) if len(lost) else None,
+        "last_lost_s": float(lost[-1]) if len(lost) else None,
+        "silence_s": float(np.diff(edges).max()),
+        "p99_before_ms": p99_ms,
+        "recovered_s": _recovered_s(due_s, end_s, latency_ms, good, made_s, p99_ms),
+        "steps": _steps(due_s, latency_ms, good),
+    }
+
+
+def _recovered_s(
+    due_s: NDArray[np.floating[Any]],
+    end_s: NDArray[np.floating[Any]],
+    latency_ms: NDArray[np.floating[Any]],
+    good: NDArray[np.bool_],
+    made_s: float,
+    p99_ms: float | None,
+) -> float | None:
+    if p99_ms is None:
+        return None
+    failed = ~good & (end_s > made_s)
+    last = float(end_s[failed].max(initial=made_s))
+    for start in np.arange(made_s, float(due_s.max()), STEP_S):
+        inside = good & (due_s >= start) & (due_s < start + STEP_S)
+        if not inside.any() or float(np.median(latency_ms[inside])) > 2 * p99_ms:
+            last = max(last, float(start + STEP_S))
+    return None if last >= float(end_s.max()) else last - made_s
+
+
+def _steps(
+    due_s: NDArray[np.floating[Any]], latency_ms: NDArray[np.floating[Any]], good: NDArray[np.bool_]
+) -> list[dict[str, Any]]:
+    rows = []
+    for number in range(int(due_s.max(initial=0.0) / STEP_S) + 1):
+        inside = (due_s >= number * STEP_S) & (due_s < (number + 1) * STEP_S)
+        fine = inside & good
+        rows.append(
+            {
+                "from_s": number * STEP_S,
+                "requests": int(inside.sum()),
+                "lost": int((inside & ~good).sum()),
+                "p50_ms": float(np.median(latency_ms[fine])) if fine.any() else None,
+                "max_ms": float(latency_ms[fine].max()) if fine.any() else None,
+            }
+        )
+    return rows

@@ -1,0 +1,25 @@
+"""Credentials: known by the name of their environment variable, read where they are used, written nowhere."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+
+from anncestry.errors import UserError
+
+SCHEMES = {
+    "bearer": lambda secret: f"Bearer {secret}",
+    "base64": lambda secret: base64.b64encode(secret.encode()).decode(),
+}
+"""How a secret becomes the value of the header `authorization`."""
+
+
+def authorization(named: Mapping[str, str] | None) -> str | None:
+    """The header's value for {"env": NAME, "scheme": …}; UserError names the variable if it is not set."""
+    if named is None:
+        return None
+    secret = os.environ.get(named["env"])
+    if not secret:
+        raise UserError(f"the environment variable {named['env']} is not set: it holds the credentials")
+    return SCHEMES[named["scheme"]](secret)

@@ -1,0 +1,129 @@
+"""Somebody else's server: reached at endpoints that the environment names, never started, stopped or looked into.
+
+It holds one collection of ours, which carries our mark. A collection of that name without the mark is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anncestry.errors import ServerError, UserError
+from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes.base import Ending
+from anncestry.runtimes.credentials import authorization
+
+MARK = "made by anncestry, load"
+_CONNECT_S = 5.0
+_KEPT = "remote.json"
+
+
+def endpoint(topology: Mapping[str, Any], interface: str) -> str | None:
+    """host:port of an interface, from the variable that the topology names; None where it names none."""
+    variable = topology["endpoints"].get(interface)
+    if variable is None:
+        return None
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise UserError(f"the environment variable {variable} is not set: it holds the endpoint {interface}, HOST:PORT")
+    value = value.removeprefix("http://").rstrip("/")
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or "//" in value:
+        raise UserError(f"the environment variable {variable}, the endpoint {interface}, is not HOST:PORT without TLS")
+    return value
+
+
+def mark_of(data_dir: Path) -> tuple[str, bool]:
+    """What marks the collection of the load that keeps its files in `data_dir`, and whether it is a load of before."""
+    path = data_dir / _KEPT
+    if path.exists():
+        return str(read_json(path)["mark"]), True
+    mark = f"{MARK} {secrets.token_hex(8)}"
+    data_dir.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"mark": mark})
+    return mark, False
+
+
+def may_replace(where: str, collection: str, found: str | None) -> bool:
+    """Whether a collection with the description `found` (None: there is none) is to be dropped before ours is made.
+
+    UserError if it is not ours.
+    """
+    if found is not None and not found.startswith(MARK):
+        raise UserError(
+            f"{where} has a collection {collection} that anncestry did not make: it is left alone; remove it, "
+            "or choose another endpoint"
+        )
+    return found is not None
+
+
+def check_mark(where: str, collection: str, found: str | None, mark: str) -> None:
+    """ServerError unless the collection is the one that this load left there."""
+    if found != mark:
+        what = "is gone" if found is None else "is of another load" if found.startswith(MARK) else "is not ours"
+        raise ServerError(
+            f"{where}: the collection {collection} {what}: an endpoint holds one load at a time; load again"
+        )
+
+
+class RemoteHandle:
+    """A member that somebody else runs. `runtimes.base.Handle`, as far as it can be."""
+
+    def __init__(self, name: str, address: str, topology: Mapping[str, Any], scheme: str) -> None:
+        self.name = name
+        self._address = address
+        self._variables = sorted(topology["endpoints"].values())
+        credentials = topology.get("credentials")
+        self.named: dict[str, str] | None = None if credentials is None else {"env": credentials, "scheme": scheme}
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of the header `authorization`, None where no credentials are named."""
+        return authorization(self.named)
+
+    def pids(self) -> list[int]:
+        """None of this machine's."""
+        return []
+
+    def alive(self) -> bool:
+        """Whether it takes connections."""
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+        except OSError:
+            return False
+        return True
+
+    def check_alive(self) -> None:
+        """ServerError if it takes no connection."""
+        if not self.alive():
+            raise ServerError(f"{self.name}: the endpoint of {', '.join(self._variables)} takes no connection")
+
+    def log_tail(self, n: int = 15) -> str:
+        """Its log is not ours to see."""
+        return ""
+
+    def limits(self) -> dict[str, Any]:
+        """None can be set."""
+        return {}
+
+    def usage(self) -> dict[str, Any]:
+        """Nobody tells."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Names of the variables, never what they hold."""
+        return {"endpoint_variables": self._variables, "run_by": "somebody else"}
+
+    def stop(self, term_wait_s: float) -> Ending:
+        """Left as it is."""
+        return Ending(None, 0, 0.0)
+
+    def _refuse(self) -> None:
+        raise UserError(f"{self.name}: faults can't be made in a server that somebody else runs")
+
+    pause = resume = kill = restart = cut_off = reconnect = _refuse
