@@ -248,7 +248,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            more_recall = _SLO if recall is not None and "slo" in recall.body else ()
+            more_recall: tuple[_Metric, ...] = _SLO if recall is not None and "slo" in recall.body else ()
             more_recall += _RECALL_DURING if recall is not None and "fault" in recall.body else ()
             where = {**row, "client_bound": None}
             rows += _rows(where, str(cell["recall_path"]), recall, reason, (*_RECALL, *more_recall))
