@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -63,16 +64,19 @@ class WeaviateServer(GroupServer):
         names = [member.name for member in self.group]
         if len(names) == 1:
             return []
-        seen: list[set[str]] = []
-        silent: list[str] = []
-        for member in self.group:
+
+        def healthy(member: Member) -> set[str]:
+            """Whom this one calls healthy; from one that does not answer, only the others' silence is heard."""
             try:
                 nodes = rest_of(member).membership()
             except ServerError:
-                silent.append(member.name)  # cut off, frozen or gone: from here too
-            else:
-                seen.append({node["name"] for node in nodes if node["status"] == "HEALTHY"})
-        return [name for name in names if name in silent or not all(name in healthy for healthy in seen)]
+                return set(names) - {member.name}
+            return {node["name"] for node in nodes if node["status"] == "HEALTHY"}
+
+        # All at once: one that waits for a dead node takes its time, and the others shall be asked meanwhile.
+        with ThreadPoolExecutor(len(names)) as pool:
+            seen = list(pool.map(healthy, self.group))
+        return [name for name in names if not all(name in known for known in seen)]
 
     def check_members(self) -> None:
         """ServerError for a node that is gone, or that the others miss: they may answer without its shards."""
