@@ -749,6 +749,9 @@ _DEFINITIONS = (
     r"for the \d+ nearest",
     r"±",
     r"with \d+ clients?",
+    r"at least \d+ runs",
+    r"corrected p is at most 0\.05",
+    r"can't be below 0\.1 with three runs a side, or 0\.03 with four",
 )
 """Where prose may hold a digit that is no number of ours: names of metrics, and the words that define them."""
 

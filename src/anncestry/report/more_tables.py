@@ -278,7 +278,7 @@ def _comparisons(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) 
             Cell(change.replace("-", "−"), parents=both, value=a["value"] / b["value"]),
             Cell(f"{p:.2g}", parents=both),
             Cell(f"{corrected:.2g}", parents=both),
-            Cell(NO_CELL if permuted is None else f"{permuted:.2g}", parents=both),
+            Cell(NO_CELL) if permuted is None else Cell(f"{permuted:.2g}", parents=both),
             Cell(verdict),
         )
         labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
