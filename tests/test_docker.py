@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -308,23 +307,22 @@ def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
             assert {limit["effective"] for limit in facts["limits"].values()} == {1, 1024}
             assert facts["reached_by"] == "the container's address on the bridge"
 
-        third = server.group["node3"].handle
-        third.cut_off()
-        with ThreadPoolExecutor(1) as pool:
-            noticing = pool.submit(server.check_members)
-            time.sleep(5)
-            third.reconnect()
-            with pytest.raises(ServerError, match="node3"):
-                noticing.result()
-        wait_until(lambda: _whole(server), 90)
+        seen = _partition_during_a_run(weaviate, server, tmp_path / "job")
+        assert seen["made_s"] >= 0.5 and seen["mended_s"] - seen["made_s"] >= 2
+        assert seen["whole_s"] is not None, "a short partition heals by itself"
+        assert seen["lost"] > 0, "with one copy of each shard, the cluster can't answer without it"
+        assert sum(step["requests"] for step in seen["steps"]) == seen["requests"]
         assert weaviate.probe(server).rows == rows
 
-        seen = _partition_during_a_run(weaviate, server, tmp_path / "job")
-        assert seen.made_s >= 1 and seen.mended_s is not None and seen.mended_s - seen.made_s >= 2
-        assert seen.lost > 0 and seen.silence_s > 0.5, (
-            "with one copy of each shard, the cluster can't answer without it"
-        )
-        assert sum(step["requests"] for step in seen.steps) == seen.requests
+        third = server.group["node3"].handle
+        third.cut_off()
+        with pytest.raises(ServerError, match="node3"):
+            _until_missed(server)
+        third.reconnect()
+        # Apart for half a minute, this Weaviate's nodes give each other up for good: it takes a restart to come back.
+        third.kill()
+        third.restart()
+        wait_until(lambda: _whole(server), 60)
         assert weaviate.probe(server).rows == rows
 
         server.group["node2"].handle.kill()
@@ -351,6 +349,13 @@ def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> dict[str,
     times = fault.times(done["zero_ns"] / 1e9)
     due_s, latency_ms = outcome.samples["due_ns"] / 1e9, outcome.samples["latency_ns"] / 1e6
     return {**times, **impact(due_s, latency_ms, answered.status == protocol.OK, times)}
+
+
+def _until_missed(server: Any) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        server.check_members()
+        time.sleep(0.5)
 
 
 def _whole(server: Any) -> bool:
