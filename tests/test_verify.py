@@ -72,6 +72,7 @@ KINDS = [
     "results/query/*/*/*/*.samples.parquet",
     "results/query/*/*/*/*.resources.parquet",
     "results/recall/*/*/*/*.json",
+    "results/ceiling/*.json",
     "results/platform/*.json",
     "results/table/*/record.json",
     "results/report/*/record.json",

@@ -98,6 +98,7 @@ class _Verifier:
                 raise DataError(f"{path}: its spec is not the one that its key stands for")
             findings.files += len(records.verify_outputs(file, body))
             _gates(path, body)
+            _ceiling(path, body)
             self._same_machine(path, body)
             found.update(body)
 
@@ -209,6 +210,22 @@ def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
 def _sealed(file: Path, stage: str) -> None:
     """A record of this stage whose seal is whole."""
     records.read_record(file, stage=stage)
+
+
+def _ceiling(path: str, body: Mapping[str, Any]) -> None:
+    """What a query record quotes of its client's ceiling is what the ceiling's own record says."""
+    file = links.ceiling(body)
+    if file is None:
+        return
+    quoted = body["client"]["ceiling"]
+    record = records.read_record(file, stage="ceiling", key=quoted["record"])
+    schema.check(record, file, whole=True)
+    best = max(record["runs"], key=lambda run: run["qps"])
+    for name in ("qps", "floor_ms", "cpu_us_per_query"):
+        if not _equal(record[name], best[name]):
+            raise DataError(f"{file}: {name} is {record[name]}, its runs say {best[name]}")
+        if not _equal(quoted[name], record[name]):
+            raise DataError(f"{path}: quotes a ceiling of {name} {quoted[name]}, {file} says {record[name]}")
 
 
 def _gates(path: str, body: Mapping[str, Any]) -> None:

@@ -128,6 +128,7 @@ class _Tracer:
             node.state, node.detail = State.CHANGED, str(error)
             return node
         node.facts = {**record_facts(body), **self._licence(body)}
+        ceiling = links.ceiling(body) if body["stage"] == "query" else None
         node.parts = [
             *(self._output(name, file, output) for name, output in body["outputs"].items()),
             *(
@@ -136,8 +137,15 @@ class _Tracer:
                 else self._file(name, source["path"], source)
                 for name, source in body["inputs"].items()
             ),
+            *([] if ceiling is None else [self._ceiling(ceiling)]),
         ]
         return node
+
+    def _ceiling(self, file: Path) -> Node:
+        """The record of what the client could send at most, which a query record names by its key."""
+        if not file.exists():
+            return Node("ceiling record", str(file), state=State.ABSENT, detail=where_from(str(file)))
+        return self.record("ceiling", str(file), {"sha256": records.sha256_file(file)})
 
     def _output(self, label: str, record: Path, entry: Mapping[str, Any]) -> Node:
         return self._file(label, str(record.parent / entry["path"]), entry)

@@ -10,7 +10,7 @@ from typing import Any
 
 from anncestry.cells.matrix import Matrix
 from anncestry.errors import DataError
-from anncestry.provenance import records
+from anncestry.provenance import links, records
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,15 @@ def record_paths(matrix: Matrix) -> list[tuple[str, bool]]:
 
 def walk(matrix: Matrix) -> Iterator[Made]:
     """Every stage whose record is here, one at a time; DataError for a missing result."""
+    seen: set[str] = set()
     for path, needed in record_paths(matrix):
         file = Path(path)
         if file.exists():
             yield _made(path, records.read_record(file))
+            ceiling = links.ceiling(records.read_record(file)) if path.startswith("results/query/") else None
+            if ceiling is not None and str(ceiling) not in seen and ceiling.exists():
+                seen.add(str(ceiling))
+                yield _made(str(ceiling), records.read_record(ceiling))
         elif needed:
             raise DataError(f"{path}: missing; an attestation or export is of complete results: run snakemake first")
 
@@ -79,6 +84,9 @@ def walk(matrix: Matrix) -> Iterator[Made]:
 def _made(path: str, body: Mapping[str, Any]) -> Made:
     folder = Path(path).parent
     used = [File(entry["path"], entry["sha256"]) for entry in body["inputs"].values()]
+    ceiling = links.ceiling(body) if body["stage"] == "query" else None
+    if ceiling is not None and ceiling.exists():
+        used.append(File(str(ceiling), records.sha256_file(ceiling)))
     used += [File(name, digest) for name, digest in (body.get("records") or {}).items()]
     made = [
         File(os.path.normpath(folder / entry["path"]), entry["sha256"], entry.get("bytes"))

@@ -23,6 +23,15 @@ class State(StrEnum):
     ABSENT = "not here"
 
 
+def ceiling(body: Mapping[str, Any]) -> Path | None:
+    """Where the record lies of the client's ceiling that a query record quotes; None where it quotes none."""
+    quoted = (body.get("client") or {}).get("ceiling") or {}
+    if "record" not in quoted:
+        return None
+    name = f"{body['spec']['platform']}-{quoted['transport']}-{quoted['clients']}@{quoted['record']}.json"
+    return Path("results/ceiling", name)
+
+
 def state(file: Path, entry: Mapping[str, Any], label: str = "") -> State:
     """Hold `file` against a record's entry of it; an input that may be made again (by its `label`) by its contents."""
     if not file.exists():
