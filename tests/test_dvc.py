@@ -182,7 +182,7 @@ def test_what_does_not_verify_is_not_kept(mine):
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")
     done = mine.keep(check=False)
     assert done.returncode == 2
-    assert victim.name in done.stdout
+    assert victim.name in done.stdout + done.stderr
     assert mine.git("rev-parse", "HEAD") == head
     assert mine.git("status", "--porcelain") == ""
 
@@ -203,7 +203,7 @@ def test_an_experiment_with_cells_missing_is_kept_only_if_that_is_meant(mine):
     assert "committed: Results of default" in mine.keep("--partial", "--gone").stdout
     victim = next((mine.folder / "results" / "query").rglob("*.samples.parquet"))
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")
-    assert victim.name in mine.keep("--partial", check=False).stdout, "what is there must still verify"
+    assert victim.name in mine.keep("--partial", check=False).stderr, "what is there must still verify"
 
 
 def test_an_experiment_whose_table_is_not_made_yet_is_not_kept(mine):

@@ -147,7 +147,6 @@ class _Verifier:
         if self.quick or measured is None:
             return
         findings.check(cell.query_path, lambda: _summary(cell, measured))
-        findings.check(cell.query_path, lambda: _ceiling(cell, measured))
         findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, _over_runs(measured)))
         if scored is not None and all(here):
             truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
@@ -256,22 +255,6 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
     if "fault" in measured and not _equal(measured["fault"], fault.summary(samples, measured["fault"]["runs"])):
         raise DataError(f"{cell.query_path}: what clients saw of its fault is not what its samples say")
-
-
-def _ceiling(cell: Cell, measured: Mapping[str, Any]) -> None:
-    """What the record says of the client's ceiling is what the ceiling's own record says."""
-    said = measured["client"]["ceiling"]
-    if said is None:
-        return
-    for file in Path("results/ceiling").glob(f"*@{said['record']}.json"):
-        body = records.read_record(file, stage="ceiling", key=said["record"])
-        for name in ("qps", "floor_ms", "cpu_us_per_query"):
-            if said[name] != body[name]:
-                raise DataError(f"{cell.query_path}: its client's {name} is {said[name]}, {file} says {body[name]}")
-        return
-    raise DataError(
-        f"results/ceiling: no record of the ceiling {said['record']} that {cell.query_path} was held against"
-    )
 
 
 def _load(path: str, loaded: Mapping[str, Any]) -> None:
