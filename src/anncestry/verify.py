@@ -147,7 +147,7 @@ class _Verifier:
         if self.quick or measured is None:
             return
         findings.check(cell.query_path, lambda: _summary(cell, measured))
-        findings.check(cell.query_path, lambda: _ceiling(cell, measured))
+        findings.check(cell.query_path, lambda: _held_against(cell, measured))
         findings.check(cell.query_path, lambda: _resources(cell.query_path, measured, _over_runs(measured)))
         if scored is not None and all(here):
             truth, vectors = Path(cell.truth_path), Path(cell.vectors_path)
@@ -258,8 +258,8 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
         raise DataError(f"{cell.query_path}: what clients saw of its fault is not what its samples say")
 
 
-def _ceiling(cell: Cell, measured: Mapping[str, Any]) -> None:
-    """What the record says of the client's ceiling is what the ceiling's own record says."""
+def _held_against(cell: Cell, measured: Mapping[str, Any]) -> None:
+    """The ceiling that a cell was held against has a record, and it says what the cell's quotes."""
     said = measured["client"]["ceiling"]
     if said is None:
         return
