@@ -158,7 +158,7 @@ def test_a_run_that_is_killed_leaves_no_server_and_the_next_one_completes_it(toy
         start_new_session=True,
     ) as run:  # fmt: skip
         deadline = time.monotonic() + 120
-        while not list((toy.folder / "scratch").rglob("job/job.json")):
+        while not list((toy.folder / "scratch").rglob("job0/job.json")):
             assert time.monotonic() < deadline and run.poll() is None
             time.sleep(0.1)
         os.killpg(run.pid, signal.SIGKILL)
