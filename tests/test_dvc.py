@@ -27,7 +27,7 @@ from tests.toy import ROOT, TOY, Toy
 TRACKED = (".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", ".gitattributes", "dvc.yaml")
 """What this repository gives a clone for DVC."""
 
-BLUE = {"load": 1, "record": 1, "session": 2, "query": 1, "recall": 1, "table": 1, "report": 1, "all": 1}
+BLUE = {"load": 1, "record": 1, "session": 3, "query": 1, "recall": 1, "table": 1, "report": 1, "all": 1}
 """Jobs of one system with one cell, its artifact apart."""
 
 MERGE_DRIVER = "dvc git-hook merge-driver --ancestor %O --our %A --their %B"

@@ -131,7 +131,7 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
     for cell in honest.matrix.cells:
         assert failed(honest.record(cell)) == {}
     assert {gate["gate"] for gate in honest.record(filtered)["gates"]} == {
-        "row count", "index complete", "settings", "topology", "server version", "artifact digest",
+        "row count", "index complete", "settings", "topology", "members alive", "server version", "artifact digest",
         "exact-search oracle", "rows findable", "nothing else measured", "platform",
         "answered", "k results", "distances", "warm-up", "filter applied", "filter selectivity", "load",
     }  # fmt: skip
