@@ -582,7 +582,7 @@ def test_a_server_that_can_not_start_shows_the_end_of_its_log(system: tuple[str,
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("system", ["weaviate"], indirect=True)
+@pytest.mark.parametrize("system", ["weaviate-1.27.0"], indirect=True)
 def test_vectors_of_another_length_are_refused_and_counted(system: tuple[str, Path], tmp_path: Path) -> None:
     """Weaviate refuses single rows; the graph gets its length from the first. (Milvus' schema holds the length.)"""
     name, artifact_dir = system
