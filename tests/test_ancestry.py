@@ -27,11 +27,7 @@ from tests.toy import Toy
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    toy = Toy.make(tmp_path_factory.mktemp("toy"))
-    for names in ("datasets", "systems", "topologies"):
-        toy.block[names] = toy.block[names][:1]
-    toy.snakemake()
-    return toy
+    return Toy.finished_place(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture

@@ -84,6 +84,15 @@ class Toy:
         toy.save()
         return toy
 
+    @classmethod
+    def finished_place(cls, folder: Path) -> Toy:
+        """One dataset on one system and topology, with both workloads, measured to the end."""
+        toy = cls.make(folder)
+        for names in ("datasets", "systems", "topologies"):
+            toy.block[names] = toy.block[names][:1]
+        toy.snakemake()
+        return toy
+
     def save(self) -> None:
         (self.folder / "config").mkdir(parents=True, exist_ok=True)
         for name, body in self.files.items():

@@ -12,6 +12,7 @@ import selectors
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -70,14 +71,15 @@ class Driver:
             pool.close()
 
 
-class _Pool:
+class _Pool(ABC):
     """Processes that are told things by line, and answer by line."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
+    @abstractmethod
     def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
-        raise NotImplementedError
+        """Run the job in `folder`; returns the driver's facts."""
 
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]

@@ -10,6 +10,7 @@ import importlib
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -29,22 +30,24 @@ class CallError(Exception):
         self.timeout = timeout
 
 
-class Transport:
+class Transport(ABC):
     """A connection. `pack` turns what `call` returned into response bytes, after the clock."""
 
     reconnects = 0
 
+    @abstractmethod
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
         """Connect, within `timeout_s`; CallError if that fails."""
 
+    @abstractmethod
     def call(self, request: bytes, timeout_s: float) -> Any:
         """Send one request and wait for its answer; CallError if it fails."""
-        raise NotImplementedError
 
     def pack(self, response: Any) -> bytes:
         """The response as bytes."""
         return response  # type: ignore[no-any-return]
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from anncestry.runtimes.base import Ending, Group
 
 
-class GroupServer:
+class GroupServer(ABC):
     """The part of `Server` that needs no knowledge of the system. The first member is the one that is asked."""
 
     def __init__(self, group: Group, topology: Mapping[str, Any]) -> None:
@@ -55,9 +56,9 @@ class GroupServer:
         return {}
 
     @property
+    @abstractmethod
     def endpoint(self) -> str:
         """host:port of the interface that queries use."""
-        raise NotImplementedError
 
     @property
     def endpoints(self) -> list[str]:
