@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env test test-docker test-quick bench bench-peers lint format lock clean help
+.PHONY: all record env browser test test-docker test-quick bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -30,14 +30,21 @@ $(VENV)/.locked: requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: env  ## all tests, those on the real servers too (those in containers: test-docker)
-	@python -m pytest -m 'not docker'
+LIGHT := not servers and not docker and not browser and not slurm
+
+test: env browser  ## all tests but those in containers (test-docker) and on Slurm (test-slurm): light ones side by side, then the real servers and the browser
+	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
+	@python -m pytest -m 'servers or browser'
+
+browser:  ## Chromium and its driver, for the tests of the pages (root: installs Debian's)
+	@command -v chromedriver >/dev/null || { echo "Installing Debian's chromium and chromium-driver"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends chromium chromium-driver >/dev/null; }
 
 test-docker: env  ## the tests in containers; starts an engine if none answers (root: installs Debian's, too), and stops it
 	@anncestry engine --install python -m pytest -m docker
 
 test-quick: env  ## the tests that start no server
-	@python -m pytest -m 'not servers and not docker'
+	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 
 bench: env  ## figures about this program itself: its own overhead, the time of a call with nothing to do
 	@python tests/bench/overhead.py
@@ -60,9 +67,11 @@ format: env  ## put the code into its form
 	@ruff check --fix --quiet src tests
 	@snakefmt Snakefile workflow
 
-lock:  ## resolve requirements.lock anew (needs uv)
-	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header \
-	  --no-annotate --quiet -o requirements.lock
+LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+
+lock:  ## resolve requirements.lock and requirements-cluster.lock anew (needs uv)
+	@$(LOCK) --extra dev -o requirements.lock
+	@$(LOCK) --extra cluster -c requirements.lock -o requirements-cluster.lock
 
 clean:  ## remove what can be made again without measuring: logs, scratch, pages
 	@rm -rf logs scratch reports .snakemake/log
