@@ -18,14 +18,15 @@ import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
-from anncestry.report import audit_page, curves, latencies, more_tables
+from anncestry.report import audit_page, catalogue, latencies
 from anncestry.report.audit import Published
-from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours, figures
+from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours
 from anncestry.report.markup import Numbers, legend, sheet, table, text
-from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, by_bytes, first_builds, rows_of, write
+from anncestry.report.material import Material
+from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
 from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
 from anncestry.report.summary import HEADLINE_K, Highlight, highlights
-from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, tables, text_of
+from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, text_of
 
 _GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
@@ -125,15 +126,15 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
 
 def _document(df: pd.DataFrame, records: Records, title: str, published: Path | None) -> str:
     rows = rows_of(df)
-    df = first_builds(df)
+    material = Material(df, records, published)
     numbers = Numbers()
-    palette = colours(df)
-    plain = by_bytes(df)
-    drawn = [*figures(plain), *curves.figures(plain, records)]
-    built = [*tables(plain, published), *more_tables.tables(plain, records), *more_tables.libraries(df)]
+    palette = colours(material.first)
+    drawn = catalogue.figures_of(material)
+    groups = catalogue.tables_of(material)
+    built = [content for _, of_group in groups for content in of_group]
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
-        ("tables", "Tables", _about_tables(built) + "".join(table(content, palette, numbers) for content in built)),
+        *_tables(groups, palette, numbers),
         ("gaps", "Not measured, and invalid", _gaps(rows)),
         ("where", "Measured where, and with what", _where(records)),
         ("fairness", "Fairness sheet", _fairness(records)),
@@ -145,7 +146,7 @@ def _document(df: pd.DataFrame, records: Records, title: str, published: Path | 
         title=title,
         eyebrow="anncestry: a report in which every number can be traced to its origin",
         # Written after the tables, though it stands before them: a number's address leads to its place in a table.
-        opening=_lede(df, numbers) + _facts(records) + (_AUDIT if published else ""),
+        opening=_lede(material.first, numbers) + _facts(records) + (_AUDIT if published else ""),
         downloads="All numbers",
         files={
             **{"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
@@ -309,6 +310,17 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
         f'<figcaption class="note">{text(figure.caption)}{where}</figcaption>\n'
         f'{legend(signs + more.get(figure.legend, []))}<div class="panels">{panels}</div></figure>\n'
     )
+
+
+def _tables(
+    groups: Sequence[tuple[catalogue.Group, list[Table]]], palette: Mapping[str, str], numbers: Numbers
+) -> Iterator[tuple[str, str, str]]:
+    """A section for each group of tables."""
+    about = _about_tables([content for _, of_group in groups for content in of_group])
+    for group, of_group in groups:
+        intro = f'<p class="note">{text(group.intro)}</p>\n' if group.intro else ""
+        yield group.name, group.heading, about + intro + "".join(table(t, palette, numbers) for t in of_group)
+        about = ""
 
 
 def _about_tables(built: Sequence[Table]) -> str:

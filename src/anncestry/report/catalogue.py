@@ -1,0 +1,56 @@
+"""Every table and figure that a page can show, in the order in which it shows them: to add one, add it here.
+
+A maker returns what the material has something for, and an empty list otherwise. Numbers of tables and names of figures
+are ids of places on the page: each stands for one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anncestry.report import charts, curves, more_tables, tables
+from anncestry.report.charts import Figure
+from anncestry.report.material import Material
+from anncestry.report.tables import Table
+
+MakeTables = Callable[[Material], list[Table]]
+MakeFigures = Callable[[Material], list[Figure]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tables that belong together: `name` is the id of their section, `intro` a sentence in front of them."""
+
+    name: str
+    heading: str
+    tables: tuple[MakeTables, ...]
+    intro: str = ""
+
+
+GROUPS = (
+    Group("tables", "Tables", (lambda m: tables.tables(m.plain, m.paper),)),
+    Group(
+        "more",
+        "Beyond the paper",
+        (lambda m: more_tables.tables(m.plain, m.records), lambda m: more_tables.libraries(m.first)),
+    ),
+)
+"""All tables, by section."""
+
+FIGURES: tuple[MakeFigures, ...] = (
+    lambda m: charts.figures(m.plain),
+    lambda m: curves.figures(m.plain, m.records),
+)
+"""All figures."""
+
+
+def tables_of(material: Material) -> list[tuple[Group, list[Table]]]:
+    """The groups that have a table for this material, each with its tables."""
+    built = [(group, [table for make in group.tables for table in make(material)]) for group in GROUPS]
+    return [(group, found) for group, found in built if found]
+
+
+def figures_of(material: Material) -> list[Figure]:
+    """The figures that have a panel for this material."""
+    return [figure for make in FIGURES for figure in make(material)]

@@ -1,0 +1,47 @@
+"""What the tables and figures of a page are made from: the tidy frame, the records behind it, what others published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anncestry.report.audit import Published
+from anncestry.report.numbers import by_bytes, first_builds, rows_of
+from anncestry.report.tables import Row
+
+
+@dataclass(frozen=True)
+class Material:
+    """`numbers` is the whole tidy frame, `records` are those that it names, by path, each with its `sha256`.
+
+    `paper` is the CSV of the paper's own figures, in a folder of published facts; None: nothing is set beside ours.
+    """
+
+    numbers: pd.DataFrame
+    records: Mapping[str, Mapping[str, Any]]
+    paper: Path | None = None
+
+    @cached_property
+    def first(self) -> pd.DataFrame:
+        """The rows of the first build of each load, by bytes and through the databases' own libraries."""
+        return first_builds(self.numbers)
+
+    @cached_property
+    def plain(self) -> pd.DataFrame:
+        """Of these, the rows of requests that were encoded before: what all tables are of that don't say otherwise."""
+        return by_bytes(self.first)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """`plain`, as plain values."""
+        return rows_of(self.plain)
+
+    @cached_property
+    def facts(self) -> Published | None:
+        """What others published."""
+        return Published(self.paper.parent) if self.paper else None
