@@ -263,7 +263,8 @@ JS = """
   };
   addEventListener("hashchange", fromAddress);
 
-  const specs = read("data-charts");
+  // As wide as its place; its height is its own, often by the number of its rows.
+  const specs = read("data-charts").map((spec) => ({ autosize: { type: "fit-x", contains: "padding" }, ...spec }));
   const drawn = [...document.querySelectorAll("[data-chart]")].map((element) =>
     vegaEmbed(element, specs[Number(element.dataset.chart)], {
       ast: true, renderer: "svg", config: read("data-config"),
@@ -271,7 +272,10 @@ JS = """
     }).then(({ view }) => view.addEventListener("click", (event, item) => {
       const id = item && item.datum && item.datum.number_id;
       if (id) show([id], { getBoundingClientRect: () => new DOMRect(event.clientX, event.clientY, 0, 0) });
-    })));
-  Promise.allSettled(drawn).then(fromAddress);
+    })).catch((error) => {
+      element.replaceChildren(make("p", "This chart could not be drawn; its numbers are in the tables."));
+      console.error(error);
+    }));
+  Promise.all(drawn).then(() => { document.documentElement.dataset.drawn = "all"; fromAddress(); });
 })();
 """
