@@ -40,8 +40,14 @@ browser:  ## Chromium and its driver, for the tests of the pages (root: installs
 	@command -v chromedriver >/dev/null || { echo "Installing Debian's chromium and chromium-driver"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends chromium chromium-driver >/dev/null; }
 
+# OPTIONAL=1: a machine that can't have a container engine is told so, loudly, and passes; a failing test never does
+OPTIONAL ?=
+
 test-docker: env  ## the tests in containers; starts an engine if none answers (root: installs Debian's, too), and stops it
-	@anncestry engine --install python -m pytest -m docker
+	@if anncestry engine --install true; then anncestry engine python -m pytest -m docker; \
+	elif [ -n "$(OPTIONAL)" ]; then \
+	  echo "NOT TESTED: CONTAINERS. This machine can't have a container engine, for the reason above." >&2; \
+	else exit 1; fi
 
 test-quick: env  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'

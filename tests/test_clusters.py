@@ -102,7 +102,7 @@ def test_unequal_totals_are_refused_where_equal_ones_are_asked(
         workflow.expand(workflow.Choice(configured(tmp_path, experiment, {"other": other}), "x"))
 
 
-@pytest.mark.parametrize("experiment", ["default", "topologies", "equal", "paper"])
+@pytest.mark.parametrize("experiment", ["default", "topologies", "equal", "paper", "scale-out"])
 def test_the_topologies_of_the_experiments_are_possible(experiment: str) -> None:
     assert workflow.expand(workflow.Choice(ROOT / "config", experiment)).cells
 

@@ -345,7 +345,7 @@ def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> dict[str,
         done = driver.run(folder, check=fault.check)
     fault.end(timeout_s=90)
     outcome = protocol.read_outcome(folder)
-    answered = decode(engine, outcome.responses, outcome.samples["status"], 10, "cosine")
+    answered = decode(engine.decode, outcome.responses, outcome.samples["status"], 10, "cosine")
     times = fault.times(done["zero_ns"] / 1e9)
     due_s, latency_ms = outcome.samples["due_ns"] / 1e9, outcome.samples["latency_ns"] / 1e6
     return {**times, **impact(due_s, latency_ms, answered.status == protocol.OK, times)}

@@ -39,6 +39,7 @@ class Config:
     load: dict[str, Any]
     driver: str
     equal_totals: bool
+    arms: tuple[str, ...]
     blocks: list[dict[str, Any]]
     datasets: dict[str, dict[str, Any]]
     systems: dict[str, dict[str, Any]]
@@ -196,6 +197,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         load=main["load"],
         driver=main.get("driver", "native"),
         equal_totals=main.get("equal_totals", False),
+        arms=tuple(main.get("arms", ())),
         blocks=blocks,
         datasets=datasets,
         systems=systems,

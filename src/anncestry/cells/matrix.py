@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
+from anncestry.cells import arms
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.keys import key_of, python_files, source_digest
 from anncestry.cells.load_model import complete
@@ -71,6 +72,8 @@ class Cell:
     """Of an upgrade in place: who loaded the data. Only its stages up to the load count; they have no cell's names."""
     rebuild: int = 1
     """Which of the independent builds of the same load this is, from 1."""
+    arm: str = ""
+    """Of a comparison of two arms, the one that this cell is measured in."""
 
     @property
     def chain(self) -> tuple[Cell, ...]:
@@ -86,6 +89,7 @@ class Cell:
             "topology": self.topology,
             "workload": self.workload,
             "rebuild": self.rebuild,
+            "arm": self.arm,
             "load_path": self.load_path,
             "query_path": self.query_path,
             "recall_path": self.recall_path,
@@ -233,7 +237,7 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
     """
     matrix = Matrix(config)
     expander = _Expander(matrix, engine)
-    seen: set[tuple[str, str, str, str, int]] = set()
+    seen: set[tuple[str, str, str, str, int, str]] = set()
     source = config.folder / "config.yaml"
     if config.experiment != "default":
         source = config.folder / "experiments" / f"{config.experiment}.yaml"
@@ -250,11 +254,16 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
                 look_up(table, name, singular, f"{source}: matrix.{number}.{kind}")
         if config.equal_totals:
             expander.check_totals(block["systems"], block["topologies"], f"{source}: matrix.{number}.topologies")
-        builds = range(1, block.get("rebuilds", 1) + 1)
-        for names in product(block["datasets"], block["systems"], block["topologies"], block["workloads"], builds):
-            if names not in seen:
-                seen.add(names)
-                matrix.cells.append(expander.cell(*names))
+        builds = [(build, "") for build in range(1, block.get("rebuilds", 1) + 1)]
+        if config.arms:
+            builds = arms.builds(config.arms, block)
+        for *names, (build, arm) in product(*(block[kind] for kind in tables), builds):
+            asked = (*names, build, arm)
+            if asked not in seen:
+                seen.add(asked)
+                matrix.cells.append(expander.cell(*asked))
+    with _named(str(source)):
+        arms.check(config.arms, config.blocks, {name: entry["engine"] for name, entry in config.systems.items()})
     for cell in matrix.cells:
         for key in (cell.download, cell.vectors, cell.truth, cell.artifact, cell.load, cell.query, cell.recall):
             matrix.cell_of.setdefault(key, cell)
@@ -267,6 +276,7 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
             "stage": "table",
             "experiment": config.experiment,
             "cells": sorted([cell.load, cell.query, cell.recall] for cell in matrix.cells),
+            **({"arms": list(config.arms)} if config.arms else {}),
             "sources": source_digest(TABLE_SOURCES),
         }
     )
@@ -289,7 +299,7 @@ class _Expander:
         self.matrix = matrix
         self.config = matrix.config
         self._data: dict[str, tuple[dict[str, Any], str, str]] = {}
-        self._loads: dict[tuple[str, str, str, int], tuple[str, str]] = {}
+        self._loads: dict[tuple[str, str, str, int, str], tuple[str, str]] = {}
         self._remote: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self._truths: dict[tuple[str, str, int], str] = {}
         self._find = engine
@@ -318,9 +328,12 @@ class _Expander:
             self._data[name] = ({**entry, "name": name, "rows": rows}, download, vectors)
         return self._data[name]
 
-    def loaded(self, dataset: str, system: str, topology: str, rebuild: int) -> tuple[str, str]:
-        """Keys of the artifact and of the load; of a second build and later ones the spec holds the number."""
-        names = (dataset, system, topology, rebuild)
+    def loaded(self, dataset: str, system: str, topology: str, rebuild: int, arm: str) -> tuple[str, str]:
+        """Keys of the artifact and of the load; of a second build and later ones the spec holds the number.
+
+        Of an arm it holds the name: what was measured at another time, for other ends, is no half of a comparison.
+        """
+        names = (dataset, system, topology, rebuild, arm)
         if names not in self._loads:
             config = self.config
             entry, _, vectors = self.data(dataset)
@@ -351,9 +364,10 @@ class _Expander:
                 },
                 topology={"name": topology, **placed},
                 index=config.index,
-                **self._how(dataset, system, topology, rebuild),
+                **self._how(dataset, system, topology, rebuild, arm),
                 platform=config.platform,
                 **({"rebuild": rebuild} if rebuild > 1 else {}),
+                **({"arm": arm} if arm else {}),
             )
             self._loads[names] = (artifact, load)
         return self._loads[names]
@@ -394,20 +408,20 @@ class _Expander:
         name: str | None = self.config.systems[system].get("load", {}).get("upgrade_from")
         return name
 
-    def _how(self, dataset: str, system: str, topology: str, rebuild: int) -> dict[str, Any]:
+    def _how(self, dataset: str, system: str, topology: str, rebuild: int, arm: str) -> dict[str, Any]:
         """The part of a load's spec that says how the data gets there."""
         older = self.older(system)
         if older is None:
             return {"load": {"batch_rows": self.config.load["batch_rows"]}}
         with _named(f"{self.config.folder / 'systems.yaml'}: {system}"):
             self.engine(system).check_upgrade(self.config.systems[system], self.config.systems[older])
-        return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology, rebuild)[1]}
+        return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology, rebuild, arm)[1]}
 
     def _older_cell(self, cell: Cell) -> Cell | None:
         older = self.older(cell.system)
         if older is None:
             return None
-        artifact, load = self.loaded(cell.dataset, older, cell.topology, cell.rebuild)
+        artifact, load = self.loaded(cell.dataset, older, cell.topology, cell.rebuild, cell.arm)
         bare = replace(
             cell,
             system=older,
@@ -439,11 +453,11 @@ class _Expander:
             self._engines[name] = self._find(name)
         return self._engines[name]
 
-    def cell(self, dataset: str, system: str, topology: str, workload: str, rebuild: int) -> Cell:
+    def cell(self, dataset: str, system: str, topology: str, workload: str, rebuild: int, arm: str = "") -> Cell:
         """One cell with the keys of all its stages."""
         config = self.config
         entry, download, vectors = self.data(dataset)
-        artifact, load = self.loaded(dataset, system, topology, rebuild)
+        artifact, load = self.loaded(dataset, system, topology, rebuild, arm)
         place = f"{config.folder / 'workloads.yaml'}: {workload}"
         asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **complete(config.workloads[workload], place)}
         held_out = 0
@@ -505,6 +519,7 @@ class _Expander:
             recall,
             config.systems[system]["built_as"],
             rebuild=rebuild,
+            arm=arm,
         )
         return replace(cell, older=self._older_cell(cell))
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from anncestry.cells.arms import part_of_round
 from anncestry.cells.matrix import Cell, Matrix, session_key
 
 
@@ -20,17 +21,22 @@ class Session:
     key: str
     round: int
     cells: tuple[Cell, ...]
+    arms: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """For people."""
         first = self.cells[0]
-        return f"run {self.round + 1} of {len(self.cells)} cells of {first.system} on {first.dataset}, {first.topology}"
+        arm = f", arm {first.arm}" if first.arm else ""
+        place = f"{first.system} on {first.dataset}, {first.topology}{arm}"
+        return f"run {self.round + 1} of {len(self.cells)} cells of {place}"
 
     @property
     def place(self) -> float:
-        """Where it comes among all sessions: by round, within a round in an order drawn anew each round (the key's)."""
-        return self.round + int(self.key, 16) / float(16 ** len(self.key))
+        """Where it comes among all sessions: by round, within a round by arm, the rest in an order drawn anew each
+        round (the key's)."""
+        drawn = int(self.key, 16) / float(16 ** len(self.key))
+        return self.round + part_of_round(self.arms, self.cells[0].arm, self.round, drawn)
 
     @property
     def path(self) -> str:
@@ -75,7 +81,7 @@ def make(matrix: Matrix) -> Plan:
     sessions: dict[str, Session] = {}
     sessions_of: dict[str, tuple[Session, ...]] = {}
     for number, load in sorted(missing, key=lambda at: at[0]):
-        session = _next_attempt(load, number, tuple(missing[number, load]))
+        session = _next_attempt(load, number, tuple(missing[number, load]), matrix.config.arms)
         sessions[session.key] = session
         for cell in session.cells:
             sessions_of[cell.query] = (*sessions_of.get(cell.query, ()), session)
@@ -87,11 +93,11 @@ def attempt_key(session: Session, attempt: int) -> str:
     return session_key(session.cells[0].load, session.round, (cell.query for cell in session.cells), attempt)
 
 
-def _next_attempt(load: str, number: int, cells: tuple[Cell, ...]) -> Session:
+def _next_attempt(load: str, number: int, cells: tuple[Cell, ...], arms: tuple[str, ...]) -> Session:
     """The first session of these runs that has not failed yet."""
     attempt = 0
     while True:
-        session = Session(session_key(load, number, (cell.query for cell in cells), attempt), number, cells)
+        session = Session(session_key(load, number, (cell.query for cell in cells), attempt), number, cells, arms)
         if not os.path.exists(session.failed_path):  # noqa: PTH110
             return session
         attempt += 1
