@@ -263,8 +263,7 @@ JS = """
   };
   addEventListener("hashchange", fromAddress);
 
-  // As wide as its place; its height is its own, often by the number of its rows.
-  const specs = read("data-charts").map((spec) => ({ autosize: { type: "fit-x", contains: "padding" }, ...spec }));
+  const specs = read("data-charts");
   const drawn = [...document.querySelectorAll("[data-chart]")].map((element) =>
     vegaEmbed(element, specs[Number(element.dataset.chart)], {
       ast: true, renderer: "svg", config: read("data-config"),
