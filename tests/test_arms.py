@@ -9,6 +9,8 @@ import pytest
 from anncestry import workflow
 from anncestry.cells import plan
 from anncestry.errors import ConfigError
+from anncestry.report import arms, numbers
+from anncestry.report import tables as report
 from tests.toy import ROOT, Toy
 
 ARMS = ["one", "three"]
@@ -107,3 +109,71 @@ def test_section_v_holds_one_node_against_three_beside_an_untouched_milvus(exper
         ("standalone", "milvus-2.3.5", "standalone-8gb"),
         ("cluster", "milvus-2.3.5", "standalone-8gb"),
     }
+
+
+# What the page says of them
+
+
+def row(arm: str, value: float, *, engine: str, std: float = 0.01, clients: int = 1, **more: Any) -> dict[str, Any]:
+    changed = engine == "weaviate"
+    return {
+        "number_id": f"n{engine}{arm}{clients}", "dataset": "d", "engine": engine, "system": f"{engine}-1",
+        "topology": arm if changed else "one", "workload": f"k10-{clients}", "k": 10, "filter": "", "clients": clients,
+        "client": "bytes", "duration_s": None, "phase": "query", "metric": "p50_ms", "unit": "ms", "arm": arm,
+        "rebuild": 1 if changed or arm == "before" else 2, "value": value, "std": std, "runs": 3, "reason": "",
+        "low": None, "high": None, **more,
+    }  # fmt: skip
+
+
+def table_xii(changed: tuple[float, float], control: tuple[float, float]) -> report.Table:
+    rows = [row(arm, value, engine=engine) for engine, values in (("weaviate", changed), ("milvus", control))
+            for arm, value in zip(("before", "after"), values, strict=True)]  # fmt: skip
+    (table,) = arms.tables(numbers.frame(rows))
+    assert table.number == "XII" and [column.label for column in table.columns[:2]] == ["before", "after"]
+    return table
+
+
+@pytest.mark.parametrize(
+    ("changed", "control", "verdicts"),
+    [
+        ((3.0, 4.0), (2.0, 2.0), [arms.DIFFERS, arms.WITHIN_NOISE]),
+        ((3.0, 3.0), (2.0, 2.0), [arms.WITHIN_NOISE, arms.WITHIN_NOISE]),
+        ((3.0, 4.0), (2.0, 2.4), [arms.DIFFERS, arms.DRIFTED]),
+        ((3.0, 3.6), (2.0, 2.4), [arms.WITHIN_DRIFT, arms.DRIFTED]),
+    ],
+)
+def test_a_change_is_one_only_beyond_what_the_control_did(changed, control, verdicts):
+    table = table_xii(changed, control)
+    assert [found.cells[-1].text for found in table.rows] == verdicts
+    assert ("THE CONTROL DRIFTED (milvus-1 (control) on d)" in table.caption) == (arms.DRIFTED in verdicts)
+
+
+def test_what_the_control_did_is_taken_out_of_the_change():
+    first, control = table_xii((3.0, 4.5), (2.0, 2.4)).rows
+    assert first.cells[2].value == pytest.approx(50) and first.cells[3].value == pytest.approx(25)
+    assert set(first.cells[3].parents) == {"nweaviatebefore1", "nweaviateafter1", "nmilvusbefore1", "nmilvusafter1"}
+    assert control.labels == ("d", "milvus-1 (control)")
+
+
+def test_two_runs_a_side_show_no_difference():
+    rows = [row(arm, value, engine="weaviate", runs=2) for arm, value in (("before", 3.0), ("after", 4.0))]
+    rows += [row(arm, 2.0, engine="milvus", runs=2) for arm in ("before", "after")]
+    (table,) = arms.tables(numbers.frame(rows))
+    assert [found.cells[-1].text for found in table.rows] == [arms.TOO_FEW] * 2
+
+
+def test_numbers_without_arms_make_no_such_table():
+    assert arms.tables(numbers.frame([row("", 3.0, engine="weaviate")])) == []
+    assert arms.figures(numbers.frame([row("", 3.0, engine="weaviate")])) == []
+
+
+def test_an_experiment_of_two_arms_ends_in_a_page_that_tells_them_apart(toy):
+    toy.files["workloads"]["k10"] = {**toy.files["workloads"]["k5"], "k": 10, "runs": 1}
+    for part in toy.files["config"]["matrix"]:
+        part["workloads"] = ["k10"]
+    toy.snakemake()
+    page = (toy.folder / "reports" / "default" / "index.html").read_text()
+    for number in ("XII", "XIII", "XV"):
+        assert f"Table {number}" in page
+    assert "blue-1.0 (control)" in page and "One and three" in page
+    assert toy.jobs() == {}

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anncestry.report import charts, curves, more_tables, tables
+from anncestry.report import arms, charts, curves, more_tables, tables
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
+from anncestry.report.numbers import by_bytes
 from anncestry.report.tables import Table
 
 MakeTables = Callable[[Material], list[Table]]
@@ -30,6 +31,7 @@ class Group:
 
 GROUPS = (
     Group("tables", "Tables", (lambda m: tables.tables(m.plain, m.paper),)),
+    Group("arms", "Before and after, with a control", (lambda m: arms.tables(by_bytes(m.numbers)),)),
     Group(
         "more",
         "Beyond the paper",
@@ -41,6 +43,7 @@ GROUPS = (
 FIGURES: tuple[MakeFigures, ...] = (
     lambda m: charts.figures(m.plain),
     lambda m: curves.figures(m.plain, m.records),
+    lambda m: arms.figures(by_bytes(m.numbers)),
 )
 """All figures."""
 
