@@ -30,8 +30,9 @@ from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, ru
 
 ENGINES = ("milvus", "weaviate")
 VERSIONS = {"milvus": {"version": "2.3.5"}, "weaviate": {"version": "1.27.0"}}
-LOADED = [name for name, entry in SYSTEMS.items() if "engine" in entry]
-"""Systems that are loaded; the others open what one of these has loaded."""
+LOADED = [name for name, entry in SYSTEMS.items() if entry.get("engine") in ENGINES]
+"""Systems that are loaded; the others open what one of these has loaded. (Engines of other kinds have test files of
+their own.)"""
 K = 10
 
 
@@ -43,7 +44,7 @@ def system_of(engine: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'redis'; known: milvus, weaviate"):
+    with pytest.raises(ConfigError, match=r"'redis'; known: .*milvus, .*weaviate"):
         engines.get("redis")
     with pytest.raises(ConfigError, match=r"no module 'nowhere\.engine'"):
         engines.get("nowhere.engine")
@@ -56,7 +57,7 @@ def test_an_engine_may_be_a_module_from_elsewhere() -> None:
 def test_checking_imports_no_client() -> None:
     program = (
         "import sys; from anncestry import engines\n"
-        "for name in engines.known(): engines.get(name).check("
+        f"for name in {ENGINES}: engines.get(name).check("
         f"{VERSIONS}[name], {STANDALONE}, {INDEX}, {{'k': 10, 'ef_search': 100}})\n"
         "assert not {'grpc', 'pymilvus', 'weaviate'} & set(sys.modules), sorted(sys.modules)"
     )

@@ -32,13 +32,14 @@ _LEAD_NS = 30_000_000
 class Driver:
     """Runs jobs, by the native driver or by the Python one; its processes start when first needed, and are kept.
 
-    `kind` is native or python. What only a Python program can send (transport kind sdk) goes by the Python one anyway.
+    `kind` is native or python. What only a Python program can send (transport kinds sdk and inprocess) goes by the
+    Python one anyway.
     """
 
     def __init__(self, kind: str = "native") -> None:
         assert kind in KINDS, kind
         self.kind = kind
-        self._pools: dict[str, _Pool] = {"native": _Native(), "python": _Python()}
+        self._pools: dict[str, _Pool] = {"native": _Native(), "python": _Python(), "inprocess": _InProcess()}
 
     def __enter__(self) -> Driver:
         return self
@@ -49,8 +50,12 @@ class Driver:
         self.close()
 
     def pids(self) -> list[int]:
-        """Process ids of all clients."""
-        return [pid for pool in self._pools.values() for pid in pool.pids()]
+        """Process ids of all clients; but of those that are themselves what is measured, see `libraries`."""
+        return [pid for kind, pool in self._pools.items() if kind != "inprocess" for pid in pool.pids()]
+
+    def libraries(self) -> list[int]:
+        """Process ids of the clients that search in their own process: what they use is the system's."""
+        return self._pools["inprocess"].pids()
 
     def run(self, folder: Path, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Run the job in `folder` and write its done.json; returns its content.
@@ -60,7 +65,7 @@ class Driver:
         for the whole: every request has its own.
         """
         job = json.loads((folder / "job.json").read_text())
-        kind = "python" if job["transport"]["kind"] == "sdk" else self.kind
+        kind = {"sdk": "python", "inprocess": "inprocess"}.get(job["transport"]["kind"], self.kind)
         done = self._pools[kind].run(folder.resolve(), job, check)
         (folder / "done.json").write_text(json.dumps(done))
         return done
@@ -201,6 +206,20 @@ class _Python(_Pool):
             "gap_max_ms": None,
             "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
         }
+
+
+class _InProcess(_Python):
+    """Python clients that hold an index themselves: new ones for each job, so that none holds more than it searches.
+
+    They are ended by the next job or with the driver: until then what they used can be read.
+    """
+
+    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+        self.close()
+        return super().run(folder, job, check)
+
+    def _start(self, command: list[str], **more: str) -> None:
+        super()._start(command, **more, OMP_NUM_THREADS="1")
 
 
 def complaints(runs: Sequence[dict[str, Any]]) -> list[str]:

@@ -18,6 +18,7 @@ Transports, by `kind`; `target` is host:port, `targets` where client i takes the
   mysql           `user`, `password_env`, `database`, `init` (statements): a request is a COM_QUERY's text, or a whole
                   packet with its header if `raw`; a response the packets that answer it, with their headers
   sdk             `module`, `options`: a Python client library; see `client`
+  inprocess       `module` (a file), `paths`, `target`, `options`: a library that each client loads and searches itself
 
 Closed loop: a client sends its next request when the last is answered; `due_ns` is when it does. Open loop: clients
 are connections that take the arrivals in order, each when it is free, and send it when it is due: what an arrival

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import http.client
 import importlib
+import importlib.util
 import socket
 import struct
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -183,6 +185,18 @@ class Sdk(Transport):
         return struct.pack(f"<I{len(ids)}q{len(ids)}d", len(ids), *ids, *distances)
 
 
+class InProcess(Sdk):
+    """A library that searches right here: `module` is a file that has `connect`, `paths` go first on the path."""
+
+    def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
+        sys.path[:0] = [path for path in transport["paths"] if path not in sys.path]
+        spec = importlib.util.spec_from_file_location("inprocess", transport["module"])
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
+
+
 def unpack(response: bytes) -> tuple[Any, Any]:
     """What `Sdk` packed: ids (int64) and distances (float64), as arrays."""
     import numpy as np
@@ -191,4 +205,4 @@ def unpack(response: bytes) -> tuple[Any, Any]:
     return np.frombuffer(response, "<i8", count, 4), np.frombuffer(response, "<f8", count, 4 + 8 * count)
 
 
-TRANSPORTS: dict[str, type[Transport]] = {"grpc": Grpc, "http": Http, "sdk": Sdk}
+TRANSPORTS: dict[str, type[Transport]] = {"grpc": Grpc, "http": Http, "sdk": Sdk, "inprocess": InProcess}

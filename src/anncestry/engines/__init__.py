@@ -10,9 +10,14 @@ from anncestry.engines.base import Engine
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
-    from anncestry.engines import milvus, weaviate
+    from anncestry.engines import faiss, hnswlib, milvus, weaviate
 
-    _ENGINES: tuple[Engine, ...] = (milvus, weaviate)  # mypy: each module has every function, as declared
+    _ENGINES: tuple[Engine, ...] = (
+        faiss,
+        hnswlib,
+        milvus,
+        weaviate,
+    )  # mypy: each module has every function, as declared
 
 
 def known() -> list[str]:

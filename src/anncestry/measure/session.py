@@ -263,7 +263,10 @@ class _Session:
     def measure_all(self, driver: Driver) -> Sampler:
         """All runs; one whose server died is given up, the others go on."""
         name = f"query {self.spec['system']['name']} · {self.spec['dataset']['name']}"
-        pids = {"server": lambda: self.server.pids() if self.server else [], "client": driver.pids}
+        pids = {
+            "server": lambda: [*(self.server.pids() if self.server else []), *driver.libraries()],
+            "client": driver.pids,
+        }
         charged = {"server": lambda: self.server.charged() if self.server else {}}
         with (
             Sampler(pids, charged=charged) as sampler,

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_json, sha256_file, write_json, write_record
-from anncestry.runtimes import go
+from anncestry.runtimes import go, python_packages
+from anncestry.runtimes.unpacking import unpack
 
 _MANIFEST = "manifest.json"
 _FILES = "files"
@@ -174,22 +174,6 @@ def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: P
     return {}
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip file; DataError for a member that would end up outside of `folder`, or a damaged archive."""
-    inside = folder.resolve()
-    try:
-        with zipfile.ZipFile(archive) as members:
-            for name in members.namelist():
-                if "\\" in name or not (inside / name).resolve().is_relative_to(inside):
-                    raise DataError(f"{archive.name}: its member {name!r} points outside of the archive")
-            members.extractall(inside)
-            for member in members.infolist():
-                if not member.is_dir() and member.external_attr >> 16 & 0o111:
-                    (inside / member.filename).chmod(0o755)
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{archive.name}: damaged ({error})") from None
-
-
 def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
     """Download a Go module, check its content against the pinned h1, build its main package inside of it.
 
@@ -285,6 +269,7 @@ def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files:
 _MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path], dict[str, str]]] = {
     "wheel": _make_wheel,
     "go-module": _make_go_module,
+    "python": python_packages.make,
     "maven": _make_maven,
     "none": _make_nothing,
 }

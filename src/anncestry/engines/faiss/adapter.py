@@ -1,0 +1,76 @@
+"""faiss, where it runs: see `library_host`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import faiss as _faiss
+import numpy as np
+
+faiss: Any = _faiss  # its stubs lack half of it
+PACKAGE = "faiss-cpu"
+_FILE = "faiss.index"
+_METRICS = {"l2": faiss.METRIC_L2, "cosine": faiss.METRIC_INNER_PRODUCT}
+"""Cosine by the inner product: the vectors have length 1."""
+_TYPES = {"IndexHNSWFlat": "hnsw", "IndexFlat": "flat", "IndexFlatL2": "flat", "IndexFlatIP": "flat"}
+
+
+class Builder:
+    """Inserts as rows come."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self.folder = folder
+        faiss.omp_set_num_threads(facts["threads"])
+        asked, metric = facts["index"], _METRICS[facts["metric"]]
+        if asked["type"] == "hnsw":
+            self.index = faiss.IndexHNSWFlat(facts["dim"], asked["M"], metric)
+            self.index.hnsw.efConstruction = asked["ef_construction"]
+            self.index.hnsw.rng = faiss.RandomGenerator(facts["seed"])
+        else:
+            self.index = faiss.IndexFlat(facts["dim"], metric)
+
+    def add(self, vectors: Any) -> None:
+        """The next rows."""
+        self.index.add(vectors)
+
+    def finish(self) -> None:
+        """Write it."""
+        faiss.write_index(self.index, str(self.folder / _FILE))
+
+
+class Searcher:
+    """Searches the stored index, one query at a time, on the thread that asks."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        faiss.omp_set_num_threads(1)
+        self.index = faiss.read_index(str(folder / _FILE))
+        self.type = _TYPES[type(self.index).__name__]
+        self.parameters: dict[int, Any] = {}
+        self.similarity = self.index.metric_type == faiss.METRIC_INNER_PRODUCT
+
+    def search(self, query: Any, k: int, ef: int) -> tuple[Any, Any]:
+        """The nearest; faiss pads with -1, which is cut off."""
+        parameters = None
+        if self.type == "hnsw":
+            parameters = self.parameters.get(ef)
+            if parameters is None:
+                parameters = self.parameters[ef] = faiss.SearchParametersHNSW(efSearch=ef)
+        found, ids = self.index.search(query[None], k, params=parameters)
+        ids, found = ids[0], found[0]
+        if ids[-1] < 0:
+            ids, found = ids[ids >= 0], found[ids >= 0]
+        return ids, 1.0 - found if self.similarity else found
+
+    def describe(self) -> dict[str, Any]:
+        """What the file holds."""
+        metric = next(name for name, number in _METRICS.items() if number == self.index.metric_type)
+        settings: dict[str, Any] = {"index_type": self.type, "metric": metric}
+        if self.type == "hnsw":
+            hnsw = self.index.hnsw
+            settings.update(M=hnsw.nb_neighbors(1), ef_construction=hnsw.efConstruction)
+        return {"rows": self.index.ntotal, "settings": settings}
+
+    def vectors(self, rows: Any) -> Any:
+        """Those that the index holds."""
+        return self.index.reconstruct_batch(np.asarray(rows))
