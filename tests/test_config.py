@@ -43,7 +43,7 @@ def test_an_unknown_name_in_the_matrix_is_refused_and_a_close_one_suggested(toy,
     [
         ("config", ["seed"], "three", ["config.yaml: seed", "integer"]),
         ("config", ["index", "M"], 1, ["config.yaml: index.M"]),
-        ("config", ["index", "m"], 16, ["config.yaml: index", "unknown key 'm'"]),
+        ("config", ["index", "efc"], 16, ["config.yaml: index", "unknown key 'efc'"]),
         ("config", ["platfrom"], "x", ["config.yaml", "unknown key 'platfrom'", "did you mean 'platform'"]),
         ("datasets", ["blobs-l2", "metric"], "euclid", ["datasets.yaml: blobs-l2.metric"]),
         ("datasets", ["blobs-l2", "rows"], 2.5, ["datasets.yaml: blobs-l2.rows"]),

@@ -11,6 +11,10 @@ class ConfigError(UserError):
     """A config file, a key in it, or a combination of choices is not possible."""
 
 
+class Unsupported(ConfigError):
+    """A system lacks what is asked of it. An experiment may ask to have such cells listed (unsupported: listed)."""
+
+
 class DataError(UserError):
     """A file is corrupt, truncated, of another shape or content than declared, or can't be had."""
 

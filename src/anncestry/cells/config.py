@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from anncestry.cells import variants
+from anncestry.cells.indexes import EFFORTS
 from anncestry.errors import ConfigError
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
@@ -35,7 +36,8 @@ class Config:
     platform: str
     seed: int
     index: dict[str, Any]
-    ef_search: int
+    efforts: dict[str, int]
+    """By its name in `indexes.EFFORTS`, the search effort where a workload says none."""
     load: dict[str, Any]
     driver: str
     equal_totals: bool
@@ -193,7 +195,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         platform=main["platform"],
         seed=main["seed"],
         index=main["index"],
-        ef_search=main["ef_search"],
+        efforts={name: main[name] for name in EFFORTS if name in main},
         load=main["load"],
         driver=main.get("driver", "native"),
         equal_totals=main.get("equal_totals", False),

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from anncestry.cells import arms
 from anncestry.cells.config import Config, look_up
+from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits
 from anncestry.cells.keys import key_of, python_files, source_digest
 from anncestry.cells.load_model import complete
 from anncestry.errors import ConfigError
@@ -340,8 +341,10 @@ class _Expander:
             described = config.systems[system]
             settings = dict(described.get("settings", {}))
             placed = config.topologies[topology]
+            index = self.index(system)
             with _named(f"system {system}"):
-                self.engine(system).check(described, placed, config.index, None)
+                self.engine(system).check(described, placed, index, None)
+                check_fits(index, entry["dim"], f"dataset {dataset}")
             parts = self.parts(topology, placed)
             self._alone_at_its_endpoint(names, described["engine"], placed)
             artifact = self._stage(
@@ -363,7 +366,7 @@ class _Expander:
                     "settings": settings,
                 },
                 topology={"name": topology, **placed},
-                index=config.index,
+                index=index,
                 **self._how(dataset, system, topology, rebuild, arm),
                 platform=config.platform,
                 **({"rebuild": rebuild} if rebuild > 1 else {}),
@@ -371,6 +374,11 @@ class _Expander:
             )
             self._loads[names] = (artifact, load)
         return self._loads[names]
+
+    def index(self, system: str) -> Spec:
+        """What the system builds: its own index, or that of the experiment."""
+        index: Spec = self.config.systems[system].get("index", self.config.index)
+        return index
 
     def parts(self, topology: str, placed: Spec) -> dict[str, Any]:
         """What stands beside the system in a topology, with what that needs itself; nothing where nothing does."""
@@ -413,6 +421,10 @@ class _Expander:
         older = self.older(system)
         if older is None:
             return {"load": {"batch_rows": self.config.load["batch_rows"]}}
+        if self.index(system) != self.index(older):
+            raise ConfigError(
+                f"{self.config.folder / 'systems.yaml'}: {system}.index: is not that of {older}, whose data is opened"
+            )
         with _named(f"{self.config.folder / 'systems.yaml'}: {system}"):
             self.engine(system).check_upgrade(self.config.systems[system], self.config.systems[older])
         return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology, rebuild, arm)[1]}
@@ -459,12 +471,15 @@ class _Expander:
         entry, download, vectors = self.data(dataset)
         artifact, load = self.loaded(dataset, system, topology, rebuild, arm)
         place = f"{config.folder / 'workloads.yaml'}: {workload}"
-        asked = {"ef_search": config.ef_search, "timeout_s": 30.0, **complete(config.workloads[workload], place)}
+        effort = asked_effort(self.index(system), config.workloads[workload], config.efforts, place)
+        given = {key: value for key, value in config.workloads[workload].items() if key not in EFFORTS}
+        asked = {**effort, "timeout_s": 30.0, **complete(given, place)}
         held_out = 0
         if "target_recall" in asked:
-            if "ef_search" in config.workloads[workload]:
-                raise ConfigError(f"{place}: has both target_recall and ef_search; the target finds the ef")
-            del asked["ef_search"]
+            for name in EFFORTS:
+                if name in config.workloads[workload]:
+                    raise ConfigError(f"{place}: has both target_recall and {name}; the target finds it")
+                asked.pop(name, None)
             held_out = asked.setdefault("tuning_queries", TUNING_QUERIES)
         elif "tuning_queries" in asked:
             raise ConfigError(f"{place}.tuning_queries: nothing is tuned without target_recall")
@@ -483,7 +498,7 @@ class _Expander:
             )
         if asked["warmup"] > entry["rows"]:
             raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
-        self.engine(system).check(config.systems[system], config.topologies[topology], config.index, asked)
+        self.engine(system).check(config.systems[system], config.topologies[topology], self.index(system), asked)
 
         wanted = asked.get("filter")
         depth = min(truth_depth(asked["k"]), entry["rows"])

@@ -14,6 +14,8 @@ from anncestry.errors import ConfigError
 
 _SWEPT = (
     (("ef_search",), "ef"),
+    (("nprobe",), "nprobe"),
+    (("search_list",), "list"),
     (("filter", "share"), "share"),
     (("filter", "halvings"), "halvings"),
     (("target_recall",), "recall"),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets.metadata import check_filter
-from anncestry.errors import ConfigError, ServerError
+from anncestry.errors import ConfigError, ServerError, Unsupported
 from anncestry.progress import Progress
 from anncestry.runtimes.base import Ending
 
@@ -204,10 +204,14 @@ class Engine(Protocol):
 
     `system` is an entry of systems.yaml, `topology` one of topologies.yaml, `index` e.g. {"type": "hnsw", "M": 16,
     "ef_construction": 200}, `load` e.g. {"batch_rows": 500}. A server holds one collection.
+
+    `ef_search` is the search effort of the index's type (cells/indexes.py): ef, or nprobe, …; 0 for one without.
     """
 
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """ConfigError for what is unknown, out of range or impossible. Cheap: runs while the workflow is parsed.
+
+        Unsupported (a ConfigError) for what this system lacks, though others have it.
 
         `workload` needs `k`; its `filter` and `ef_search` are checked where present.
         """
@@ -440,7 +444,7 @@ def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction:
     """ConfigError unless `index` is a complete HNSW index within the engine's ranges."""
     kind = index.get("type")
     if kind != "hnsw":
-        raise ConfigError(f"index.type: engine {engine} does not support {kind!r} yet; supported: hnsw")
+        raise Unsupported(f"index.type: {kind!r} is unsupported by {engine}; supported: hnsw")
     refuse_unknown("index", index, ("type", "M", "ef_construction"))
     whole_number(f"index.M for {engine}", index.get("M"), *m)
     whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)
@@ -454,9 +458,10 @@ def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False)
     if workload.get("client") == "sdk" and not sdk:
         raise ConfigError(f"client: engine {engine} can't be asked through its sdk; supported: bytes")
     k = whole_number(f"k for {engine}", workload.get("k"), 1, largest_k)
-    ef_search = workload.get("ef_search")
-    if ef_search is not None and whole_number(f"ef_search for {engine}", ef_search, 1, 32_768) < k:
-        raise ConfigError(f"ef_search: {ef_search} is less than k: {k}; {engine} can't search with that")
+    for name in ("ef_search", "search_list"):
+        effort = workload.get(name)
+        if effort is not None and whole_number(f"{name} for {engine}", effort, 1, 32_768) < k:
+            raise ConfigError(f"{name}: {effort} is less than k: {k}; {engine} can't search with that")
     filter = workload.get("filter")
     if filter is not None and {"share", "side"} & set(filter):
         check_filter(filter)  # its bounds are those of a dataset

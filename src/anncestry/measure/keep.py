@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from anncestry.cells.indexes import effort_of
 from anncestry.datasets.distance import pair_distances
 from anncestry.drive import protocol
 from anncestry.engines.base import Engine
@@ -84,8 +85,8 @@ class Run:
 
     @property
     def ef_search(self) -> int:
-        """The search effort: what the workload asks for, or what was found for its target recall."""
-        return self.tuned.ef_search if self.tuned is not None else int(self.workload["ef_search"])
+        """The search effort: what the workload asks for, or what was found for its target recall; 0 where none is."""
+        return self.tuned.ef_search if self.tuned is not None else effort_of(self.workload)
 
     @property
     def window_s(self) -> tuple[float, float]:
@@ -98,7 +99,8 @@ class Context:
     """What the runs of a session have in common once it is over.
 
     `gates` judge the server, `settings` its settings at each search effort, `counted` holds the server's own counts of
-    what passes a filter (by the filter's repr), `facts` goes into every record, `inputs` names its sources.
+    what passes a filter (by the filter's repr), `facts` goes into every record, `inputs` names its sources; the index
+    is `lossy` if it holds codes, so that distances are estimates.
     """
 
     engine: Engine
@@ -110,6 +112,7 @@ class Context:
     resources: pa.Table
     facts: Mapping[str, Any]
     inputs: Mapping[str, Path]
+    lossy: bool = False
 
 
 @dataclass
@@ -125,8 +128,7 @@ class _Judged:
     primed: int = 0
     violated: int = 0
     returned: int = 0
-    worst: float = 0.0
-    checked: int = 0
+    errors_rel: list[NDArray[np.float64]] = field(default_factory=list)
 
     def count_errors(self, found: Mapping[str, int]) -> None:
         for text, count in found.items():
@@ -166,8 +168,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             violated, returned = filters.violations(samples["query"], answered)
             judged.violated, judged.returned = judged.violated + violated, judged.returned + returned
         rows = run.choice.measured[samples["query"]]
-        worst, checked = _distance_error(vectors, rows, answered)
-        judged.worst, judged.checked = max(judged.worst, worst), judged.checked + checked
+        judged.errors_rel.append(_distance_errors(vectors, rows, answered))
         table = _samples_table(run.number, rows, samples, answered)
         if "slo" in work:
             table = table.append_column("probe", pa.array(np.full(len(table), job.number, np.uint8)))
@@ -180,7 +181,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         gates.alone(context.waited_s, others["cpu_avg_pct"]),
         gates.answered(judged.good, judged.sent),
         gates.result_count(judged.wrong, judged.good, k, fewest),
-        gates.distances(judged.worst, judged.checked),
+        _distances(np.concatenate(judged.errors_rel), context.lossy),
         gates.primed(judged.primed),
     ]
     if lenient:
@@ -238,8 +239,14 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     os.replace(run.folder, kept)
 
 
-def _distance_error(vectors: Vectors, rows: NDArray[np.int64], answered: decoding.Answers) -> tuple[float, int]:
-    """Largest relative difference of reported from exact distances, on up to 200 queries; and of how many."""
+def _distances(errors: NDArray[np.float64], lossy: bool) -> Gate:
+    if lossy:
+        return gates.estimates(float(np.median(errors)) if len(errors) else 0.0, len(errors))
+    return gates.distances(float(errors.max(initial=0.0)), len(errors))
+
+
+def _distance_errors(vectors: Vectors, rows: NDArray[np.int64], answered: decoding.Answers) -> NDArray[np.float64]:
+    """Relative differences of reported from exact distances, on up to 200 queries."""
     chosen = np.flatnonzero(answered.status == protocol.OK)
     _, first = np.unique(rows[chosen], return_index=True)
     chosen = chosen[first][:_CHECKED_QUERIES]
@@ -248,13 +255,10 @@ def _distance_error(vectors: Vectors, rows: NDArray[np.int64], answered: decodin
     query_rows = np.repeat(rows[chosen], ids.shape[1]).reshape(ids.shape)[known]
     exact = pair_distances(vectors.base, vectors.queries, ids[known], query_rows, vectors.metric)
     reported = answered.distances[chosen][known]
-    if not len(exact):
-        return 0.0, 0
-    if not np.isfinite(reported).all():
-        return float("inf"), len(exact)
     # Cosine distances cancel near 0: their error is absolute, of the order of the terms, which are about 1.
     scale = np.maximum(np.abs(exact), 1.0 if vectors.metric == "cosine" else 1e-9)
-    return float((np.abs(reported - exact) / scale).max()), len(exact)
+    errors: NDArray[np.float64] = np.where(np.isfinite(reported), np.abs(reported - exact) / scale, np.inf)
+    return errors
 
 
 def _samples_table(run: int, rows: NDArray[np.int64], samples: NDArray[Any], answered: decoding.Answers) -> pa.Table:

@@ -29,6 +29,7 @@ EF = 400
 """Search effort of both checks: their own, so that a load is not judged by the effort of some workload."""
 _SEED = 20261121
 _K = 10
+_K_LOSSY = 50
 _QUERIES = 100
 _SAMPLED_ROWS = 200
 _TAIL_ROWS = 1000
@@ -83,11 +84,16 @@ def send(
     return decode(engine.decode, outcome.responses, outcome.samples["status"], k, metric)
 
 
-def check(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> list[Gate]:
-    """Both checks, as gates. Leaves the server at the search effort `EF`."""
+def check(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool = False
+) -> list[Gate]:
+    """Both checks, as gates. Leaves the server at the search effort `EF`.
+
+    An index of codes (`lossy`) is asked for more results in the first: the true ones must be among them.
+    """
     engine.apply(server, EF)
     engine.exact_filters(server, True)
-    exact = _exact(engine, server, driver, folder / "exact", vectors)
+    exact = _exact(engine, server, driver, folder / "exact", vectors, lossy)
     engine.exact_filters(server, False)
     return [exact, _findable(engine, server, driver, folder / "findable", vectors)]
 
@@ -100,14 +106,15 @@ def _narrow(rows: int, seed: int) -> dict[str, Any]:
     return {"field": "price", "from": round(start, 2), "below": round(start + width, 2)}
 
 
-def _exact(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> Gate:
+def _exact(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool) -> Gate:
     seed = _SEED
     narrow = _narrow(len(vectors.base), seed)
     passes = matches(narrow, np.asarray(vectors.category), np.asarray(vectors.price))
     rows = np.flatnonzero(passes)
     chosen = np.sort(np.random.RandomState(seed).permutation(len(vectors.queries))[:_QUERIES])
     queries = np.asarray(vectors.queries[chosen])
-    answers = ask(engine, server, driver, folder, queries, k=_K, ef_search=EF, filter=narrow, metric=vectors.metric)
+    k = _K_LOSSY if lossy else _K
+    answers = ask(engine, server, driver, folder, queries, k=k, ef_search=EF, filter=narrow, metric=vectors.metric)
     wanted = min(_K, len(rows))
     if wanted == 0:
         return Gate("exact-search oracle", False, f"no row passes the oracle's filter {narrow}")
@@ -128,7 +135,7 @@ def _exact(engine: Engine, server: Server, driver: Driver, folder: Path, vectors
         at = position[returned]
         far = everywhere[i][at[at >= 0]]
         hits += min(wanted, int((far <= reach + _TIE * (1.0 + abs(reach))).sum()))
-    return gates.oracle(hits / (wanted * len(queries)), len(queries), len(rows) / len(vectors.base))
+    return gates.oracle(hits / (wanted * len(queries)), len(queries), len(rows) / len(vectors.base), lossy)
 
 
 def _findable(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> Gate:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from anncestry import engines
+from anncestry.cells.indexes import is_lossy, least_effort
 from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
@@ -150,7 +151,8 @@ class _Session:
     def judge(self, server: Server, driver: Driver) -> None:
         """Everything that must hold of a server before it is measured, for this and every later one of the session."""
         self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.built["digest"]))
-        self.gates += oracle.check(self.engine, server, driver, self.out_dir / "oracle", self.vectors)
+        lossy = is_lossy(self.spec["index"])
+        self.gates += oracle.check(self.engine, server, driver, self.out_dir / "oracle", self.vectors, lossy)
         self.ef_search = oracle.EF
         for run in self.runs:
             if "target_recall" in run.workload and run.tuned is None:
@@ -172,9 +174,16 @@ class _Session:
         """The effort that reaches the cell's target recall, found in its first run on this build of the index."""
 
         def find() -> tune.Tuned:
-            folder = self.out_dir / "oracle" / "tune"
             return tune.tune(
-                self.engine, server, driver, folder, self.vectors, self.place.vectors, run.workload, run.spec["seed"]
+                self.engine,
+                server,
+                driver,
+                self.out_dir / "oracle" / "tune",
+                self.vectors,
+                self.place.vectors,
+                run.workload,
+                run.spec["seed"],
+                least_effort(self.spec["index"], run.workload["k"]),
             )
 
         kept = self.measured_dir / run.key / "tuning.json"
@@ -393,6 +402,7 @@ def run(
             "session": {"key": key, "cells": len(session.runs), "waited_s": waited_s},
         },
         {"load": load_record, "index": index_record, "vectors": place.vectors},
+        is_lossy(session.spec["index"]),
     )
     outcome: dict[str, str] = {}
     for measured in session.runs:

@@ -97,10 +97,11 @@ def tune(
     vectors_record: Path,
     workload: Mapping[str, Any],
     seed: int,
+    lowest: int,
 ) -> Tuned:
     """Tune the workload's search effort on `server`, which is left at the last effort that was tried.
 
-    `folder` is the driver's, `vectors_record` names the file of the base beside it.
+    No effort below `lowest` is tried; `folder` is the driver's, `vectors_record` names the file of the base beside it.
     """
     k, target = workload["k"], workload["target_recall"]
     chosen = held_out(vectors, workload["queries"], workload["warmup"], workload["tuning_queries"], seed)
@@ -130,7 +131,7 @@ def tune(
         print(f"tune {workload['name']}: recall {mean:.4f} at ef {ef_search}", file=sys.stderr, flush=True)
         return curve[-1]
 
-    ef_search, reached = search(ask, target, lowest=max(k, 8))
+    ef_search, reached = search(ask, target, lowest)
     ordered = tuple(sorted(curve, key=lambda tried: tried.ef_search))
     return Tuned(ef_search, target, reached, len(chosen), ordered)
 

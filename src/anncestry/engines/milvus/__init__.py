@@ -9,7 +9,6 @@ from anncestry.engines.base import (
     Component,
     Spec,
     check_fault,
-    check_hnsw,
     check_newer,
     check_remote,
     check_search,
@@ -18,6 +17,7 @@ from anncestry.engines.base import (
     components,
     lazy,
 )
+from anncestry.engines.milvus import indexes
 from anncestry.engines.milvus.roles import check_roles, members_of
 from anncestry.engines.milvus.versions import BELOW, COMPONENTS, OLDEST, facts
 from anncestry.errors import ConfigError
@@ -79,7 +79,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
     check_remote("milvus", topology, ("proxy",), ("metrics",))
     check_roles(topology)
-    check_hnsw("milvus", index, m=(4, 64), ef_construction=(8, 512))
+    indexes.check(system, topology, index, workload)
     for dotted, value in (system.get("settings") or {}).items():
         if "." not in dotted or isinstance(value, dict | list):
             raise ConfigError(f"settings: {dotted}: {value!r} is not a dotted name of milvus.yaml with one value")
@@ -108,10 +108,8 @@ def check_upgrade(system: Spec, older: Spec) -> None:
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
     """What the server must say of itself. ef_search is None: it is no setting of the server."""
     return {
-        "index_type": index["type"],
+        **indexes.asked(index),
         "metric": metric,
-        "M": index["M"],
-        "ef_construction": index["ef_construction"],
         "ef_search": None,
         **(system.get("settings") or {}),
     }
@@ -145,7 +143,7 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     return {
         "query protocol": "gRPC, one vector a request, as float32 bytes; ids and scores are returned, no fields",
         "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
-        "HNSW": f"M={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}",
+        **indexes.described(index),
         "ef applies to": "each segment; travels in each request",
         "segments": "set to give one segment, sealed by the flush; the index is built after the flush",
         "filters": (

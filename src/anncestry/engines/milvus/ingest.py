@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
+from anncestry.engines.milvus.indexes import build_params
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE
 from anncestry.engines.milvus.serve import as_milvus, open_collection
 from anncestry.errors import ServerError, UserError
@@ -78,9 +79,9 @@ def collection_schema(dimensions: int, mark: str | None = None) -> schema_pb2.Co
 def index_params(index: Spec, metric: str) -> dict[str, str]:
     """The parameters of CreateIndex."""
     return {
-        "index_type": "HNSW",
+        "index_type": index["type"].upper(),
         "metric_type": METRICS[metric],
-        "params": json.dumps({"M": index["M"], "efConstruction": index["ef_construction"]}),
+        "params": json.dumps(build_params(index)),
     }
 
 
@@ -91,6 +92,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     The index is created after the flush, so that its time is its own and not hidden in the insertion.
     """
     milvus = as_milvus(server)
+    milvus.index = index
     rpc = milvus.rpc
     rows, dimensions = vectors.base.shape
     if rows < _SMALLEST_INDEXED_SEGMENT:

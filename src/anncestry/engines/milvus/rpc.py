@@ -6,6 +6,7 @@ The messages are pymilvus', the client isn't: it retries inserts by itself, and 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -28,9 +29,9 @@ SERVICE = "milvus.proto.milvus.MilvusService"
 
 
 def search_request(
-    query: NDArray[np.float32], k: int, ef_search: int, metric_type: str, expr: str
+    query: NDArray[np.float32], k: int, params: Mapping[str, int], metric_type: str, expr: str
 ) -> milvus_pb2.SearchRequest:
-    """One search for one (d,) query. Nothing is fetched but ids and scores."""
+    """One search for one (d,) query. Nothing is fetched but ids and scores. `params` are those of the index's type."""
     placeholder = common_pb2.PlaceholderValue(
         tag="$0", type=common_pb2.PlaceholderType.FloatVector, values=[query.astype("<f4", copy=False).tobytes()]
     )
@@ -38,7 +39,7 @@ def search_request(
         "anns_field": "vector",
         "topk": str(k),
         "metric_type": metric_type,
-        "params": json.dumps({"ef": ef_search}),
+        "params": json.dumps(params),
         "round_decimal": "-1",
     }
     return milvus_pb2.SearchRequest(

@@ -11,6 +11,7 @@ from pymilvus import MilvusClient
 
 from anncestry.drive.transports import unpack
 from anncestry.engines.base import Server, Spec
+from anncestry.engines.milvus.indexes import search_params
 from anncestry.engines.milvus.rpc import COLLECTION
 from anncestry.engines.milvus.serve import as_milvus
 from anncestry.engines.milvus.wire import expression
@@ -18,9 +19,10 @@ from anncestry.engines.milvus.wire import expression
 
 def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
     """How the driver reaches `connect`, and what it tells it."""
-    metric_type = as_milvus(server).rpc.metric_type()
+    milvus = as_milvus(server)
+    metric_type, params = milvus.rpc.metric_type(), search_params(milvus.index, ef_search)
     expressions = [expression(filter) for filter in filters]
-    options = {"k": k, "ef_search": ef_search, "metric_type": metric_type, "expressions": expressions}
+    options = {"k": k, "params": params, "metric_type": metric_type, "expressions": expressions}
     return {"kind": "sdk", "module": __name__, "package": "pymilvus", "target": server.endpoint, "options": options}
 
 
@@ -30,7 +32,7 @@ def connect(
     """A search for one request by a client of its own (it returns ids, and the library's scores), and its end."""
     client = MilvusClient(uri=f"http://{target}", timeout=timeout_s)
     expressions = options["expressions"]
-    params = {"metric_type": options["metric_type"], "params": {"ef": options["ef_search"]}}
+    params = {"metric_type": options["metric_type"], "params": options["params"]}
 
     def search(request: bytes) -> tuple[Sequence[int], Sequence[float]]:
         (hits,) = client.search(

@@ -20,6 +20,7 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
+from anncestry.engines.milvus.indexes import read_back, search_params
 from anncestry.engines.milvus.internal import component_setting, segment_indexes
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE, Rpc, search_request
 from anncestry.engines.milvus.versions import facts
@@ -78,6 +79,8 @@ class MilvusServer(GroupServer):
         self.settings: Spec = system.get("settings") or {}
         self.facts = facts(system)
         self.rpc = self._rpc()
+        self.index: Spec = {"type": "hnsw"}
+        """What it was loaded with, or is opened with."""
 
     def _rpc(self) -> Rpc:
         return Rpc(self.endpoint, authorization(self.credentials))
@@ -312,7 +315,9 @@ def as_milvus(server: Server) -> MilvusServer:
 def open(server: Server, index: Spec) -> float:
     """Load the stored collection into memory; returns seconds until a search succeeded."""
     started_ns = time.perf_counter_ns()
-    open_collection(as_milvus(server))
+    milvus = as_milvus(server)
+    milvus.index = index
+    open_collection(milvus)
     return (time.perf_counter_ns() - started_ns) / 1e9
 
 
@@ -346,7 +351,8 @@ def open_collection(server: MilvusServer) -> None:
         wait_for(
             "milvus: data on every query node", lambda: placed_as_declared(server) or None, server, _LOAD_TIMEOUT_S
         )
-    search = search_request(np.zeros(server.rpc.dimensions(), np.float32), 1, 1, server.rpc.metric_type(), "")
+    params = search_params(server.index, 1)
+    search = search_request(np.zeros(server.rpc.dimensions(), np.float32), 1, params, server.rpc.metric_type(), "")
     wait_for(
         "milvus: a first search",
         lambda: server.rpc.call("Search", search, milvus_pb2.SearchResults),
@@ -414,6 +420,7 @@ def probe(server: Server) -> Probe:
     index = rpc.index()
     params = {pair.key: pair.value for pair in index.params}
     built = json.loads(params["params"]) if "params" in params else params
+    kind = params.get("index_type", "").lower()
     infos = rpc.segments()
     segments = list({segment.segmentID: segment for segment in infos}.values())  # of several nodes: once each
     names = milvus.node_ids()
@@ -430,7 +437,8 @@ def probe(server: Server) -> Probe:
         indexes = {segment.segmentID: segment.indexID for segment in segments}
     else:
         indexes = milvus.segment_indexes(segments[0].collectionID) if segments else {}
-    covered = all(indexes.get(segment.segmentID) == index.indexID for segment in segments)
+    # A flat "index" is the rows themselves: none is built.
+    covered = kind == "flat" or all(indexes.get(segment.segmentID) == index.indexID for segment in segments)
     state = common_pb2.IndexState.Name(index.state)
     rows = count_rows(milvus)
     replicas = rpc.replicas()
@@ -452,10 +460,8 @@ def probe(server: Server) -> Probe:
             f"{'all' if sealed else 'not all'} sealed, {'all' if covered else 'not all'} with the index"
         ),
         settings={
-            "index_type": params.get("index_type", "").lower(),
+            **read_back(kind, built),
             "metric": {milvus_name: name for name, milvus_name in METRICS.items()}.get(params.get("metric_type", "")),
-            "M": int(built["M"]),
-            "ef_construction": int(built["efConstruction"]),
             "ef_search": None,
             "segments": len(segments),
             **{dotted: effective_setting(milvus, dotted) for dotted in milvus.settings},

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import milvus_pb2
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
+from anncestry.engines.milvus.indexes import search_params
 from anncestry.engines.milvus.rpc import SERVICE, search_request, status_error
 from anncestry.engines.milvus.serve import as_milvus, count_rows
 
@@ -35,10 +36,11 @@ def count(server: Server, filter: Spec | None) -> int:
 
 
 def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
-    """The SearchRequest of each of the (n, d) queries; ef travels in the request."""
-    metric_type = as_milvus(server).rpc.metric_type()
+    """The SearchRequest of each of the (n, d) queries; the search effort travels in the request."""
+    milvus = as_milvus(server)
+    metric_type, params = milvus.rpc.metric_type(), search_params(milvus.index, ef_search)
     expr = expression(filter)
-    return [search_request(query, k, ef_search, metric_type, expr).SerializeToString() for query in queries]
+    return [search_request(query, k, params, metric_type, expr).SerializeToString() for query in queries]
 
 
 def transport(server: Server) -> dict[str, Any]:

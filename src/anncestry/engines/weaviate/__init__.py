@@ -9,7 +9,6 @@ from anncestry.engines.base import (
     Component,
     Spec,
     check_fault,
-    check_hnsw,
     check_newer,
     check_remote,
     check_search,
@@ -17,9 +16,9 @@ from anncestry.engines.base import (
     check_version,
     components,
     lazy,
-    refuse_unknown,
 )
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS, MEMORY_MIN_MIB
+from anncestry.engines.weaviate import indexes
+from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,9 +77,8 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
     check_remote("weaviate", topology, ("http", "grpc"))
     _check_cluster(topology)
-    check_hnsw("weaviate", index, m=(4, 2047), ef_construction=(4, 32_768))
+    indexes.check(system, index)
     settings = system.get("settings") or {}
-    refuse_unknown("settings of weaviate", settings, CLASS_SETTINGS)
     strategy = settings.get("filterStrategy", _FILTER_STRATEGIES[0])
     if strategy not in _FILTER_STRATEGIES:
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
@@ -121,14 +119,7 @@ def check_upgrade(system: Spec, older: Spec) -> None:
 
 def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
     """What the server must say of itself. `ef_search` None leaves it out (nothing was applied yet)."""
-    asked = {
-        "index_type": index["type"],
-        "metric": metric,
-        "M": index["M"],
-        "ef_construction": index["ef_construction"],
-        **(system.get("settings") or {}),
-    }
-    return asked if ef_search is None else {**asked, "ef_search": ef_search}
+    return {"metric": metric, **indexes.asked(system.get("settings") or {}, index, ef_search)}
 
 
 def data_components(data_dir: Path) -> list[Component]:
@@ -141,7 +132,7 @@ def data_components(data_dir: Path) -> list[Component]:
             for name, net, patterns in (
                 ("objects", True, [f"{shard}/lsm/objects"]),
                 ("inverted_index", True, [f"{shard}/lsm/property_*"]),
-                ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d"]),
+                ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d", f"{shard}/lsm/vectors*"]),
                 ("raft", False, ["data/raft"]),
                 ("logs", False, ["logs"]),
                 ("config", False, ["ports.json"]),
@@ -155,13 +146,15 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     settings = system.get("settings") or {}
     shards, replicas = topology["shards"], topology["replicas"]
     told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
+    background = settings.get("asyncIndexing") is True
+    built = "in the background (ASYNC_INDEXING)" if background else "while rows are inserted (synchronous indexing)"
     asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
     return {
         "query protocol": "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties",
         "insert protocol": "gRPC BatchObjects, one connection, the next batch after the acknowledgement",
-        "HNSW": f"maxConnections={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}",
+        **indexes.described(index),
         "ef applies to": "the graph of each shard; a setting of the collection, changed between runs",
-        "segments": f"{_count(shards, 'shard')}, each one graph, built while rows are inserted (synchronous indexing)",
+        "segments": f"{_count(shards, 'shard')}, each one graph, built {built}",
         "clients ask": (
             "each another node in turn" if topology.get("entry") == "all" else "the first node, which asks the others"
         )

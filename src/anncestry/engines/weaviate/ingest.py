@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
+from anncestry.engines.weaviate import indexes
 from anncestry.engines.weaviate.proto import batch_pb2
 from anncestry.engines.weaviate.serve import (
+    WeaviateServer,
     as_weaviate,
     await_placed,
     await_replicated,
@@ -18,7 +20,7 @@ from anncestry.engines.weaviate.serve import (
     channel,
     index_state,
 )
-from anncestry.engines.weaviate.settings import COLLECTION, METRICS, REMOTE
+from anncestry.engines.weaviate.settings import COLLECTION, REMOTE
 from anncestry.engines.weaviate.wire import consistency_level, uuid_of
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
@@ -36,12 +38,7 @@ def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec, m
         "description": mark or "",
         "vectorizer": "none",
         "vectorIndexType": index["type"],
-        "vectorIndexConfig": {
-            "distance": METRICS[metric],
-            "maxConnections": index["M"],
-            "efConstruction": index["ef_construction"],
-            **settings,
-        },
+        "vectorIndexConfig": indexes.config(settings, index, metric),
         "properties": [
             {"name": "category", "dataType": ["int"], "indexFilterable": True},
             {"name": "price", "dataType": ["number"], "indexFilterable": True, "indexRangeFilters": True},
@@ -114,7 +111,22 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     with result.phase("index"):
         await_placed(weaviate)
         wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _INDEX_TIMEOUT_S)
+        if index.get("quantizer") in indexes.TRAINED:
+            compress(weaviate, index)
         await_replicated(weaviate, rows)
     with result.phase("ready"):
         await_searchable(weaviate)
     return result
+
+
+def compress(server: WeaviateServer, index: Spec) -> None:
+    """Turn a quantizer on that learns from the vectors that are there, and wait until every shard is compressed."""
+    definition = server.rest.collection()
+    definition["vectorIndexConfig"].update(indexes.quantizer_config(index))
+    server.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
+    wait_for(
+        f"weaviate: {index['quantizer']} trained",
+        lambda: (index_state(server)[0] and all(shard["compressed"] for shard in server.rest.shards())) or None,
+        server,
+        _INDEX_TIMEOUT_S,
+    )

@@ -65,6 +65,10 @@ class Rest:
         """The nodes with the collection's shards."""
         return list(self.call("GET", f"/v1/nodes/{COLLECTION}?output=verbose")["nodes"])
 
+    def shards(self) -> list[dict[str, Any]]:
+        """The collection's shards on all nodes, with their states."""
+        return [shard for node in self.nodes() for shard in node.get("shards") or []]
+
     def count(self, where: str = "") -> int:
         """Objects (that pass a GraphQL `where`), counted by an aggregation (objectCount of /v1/nodes lags behind)."""
         arguments = f"(where:{where})" if where else ""

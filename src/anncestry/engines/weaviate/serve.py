@@ -15,8 +15,9 @@ from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.engines.remote import authorized
+from anncestry.engines.weaviate.indexes import graph_of, read_back
 from anncestry.engines.weaviate.rest import Rest
-from anncestry.engines.weaviate.settings import CLASS_SETTINGS, COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE
+from anncestry.engines.weaviate.settings import COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE
 from anncestry.engines.weaviate.wire import METHOD, search_request, uuid_of, where
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
@@ -34,7 +35,6 @@ _REPLICATE_TIMEOUT_S = 120.0
 _REPLICA_SAMPLE = 20
 _GO_MEMORY_SHARE = 0.9
 """Of a memory limit, what Go's runtime may take before it collects at once; the rest is mapped files and stacks."""
-_QUANTIZERS = ("pq", "bq", "sq", "rq")
 _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must follow gossip
 
 
@@ -93,7 +93,12 @@ def node_dir(data_dir: Path, node: str, nodes: int) -> Path:
 
 
 def environment(
-    node: str, ports: Mapping[str, Mapping[str, int]], hosts: Mapping[str, str], folder: Path, limits: Limits
+    node: str,
+    ports: Mapping[str, Mapping[str, int]],
+    hosts: Mapping[str, str],
+    folder: Path,
+    limits: Limits,
+    settings: Spec | None = None,
 ) -> dict[str, str]:
     """The variables that configure `node`, one of those in `ports` (node → interface → port) and `hosts`.
 
@@ -128,6 +133,8 @@ def environment(
         variables["RAFT_TIMEOUTS_MULTIPLIER"] = "1"  # its timeouts are those of a wide area network
     if node != first:
         variables["CLUSTER_JOIN"] = f"{hosts[first]}:{ports[first]['gossip']}"
+    if settings and "asyncIndexing" in settings:
+        variables["ASYNC_INDEXING"] = str(settings["asyncIndexing"]).lower()
     if limits.memory_mib is not None:
         variables["GOMEMLIMIT"] = f"{int(limits.memory_mib * _GO_MEMORY_SHARE)}MiB"
     if limits.cpus is not None:
@@ -163,7 +170,7 @@ def start(
                 node,
                 f"weaviate {system['version']}" + (f" {node}" if len(nodes) > 1 else ""),
                 [binary, "--scheme", "http", "--host", runner.listen, "--port", str(ports[node]["http"])],
-                environment(node, ports, hosts, folder, limits),
+                environment(node, ports, hosts, folder, limits, system.get("settings")),
                 folder,
                 folder / "logs" / "server.log",
                 limits,
@@ -335,16 +342,19 @@ def exact_filters(server: Server, on: bool) -> None:
 
 
 def _set(server: WeaviateServer, name: str, value: int) -> None:
-    """Change the collection's vector index config, and wait until every node says so: each has a copy of the schema,
-    which follows that of the leader."""
+    """Change the configuration of the collection's graph, and wait until every node says so: each has a copy of the
+    schema, which follows that of the leader. Nothing to do for a flat index, which has none."""
     definition = server.rest.collection()
-    definition["vectorIndexConfig"][name] = value
+    graph = graph_of(definition)
+    if graph is None:
+        return
+    graph[name] = value
     server.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
     for member in server.group:
         own = rest_of(member)
         wait_for(
             f"weaviate: {name} {value} on {member.name}",
-            lambda own=own: own.collection()["vectorIndexConfig"][name] == value or None,  # type: ignore[misc]
+            lambda own=own: (graph_of(own.collection()) or {}).get(name) == value or None,  # type: ignore[misc]
             server,
             _APPLY_TIMEOUT_S,
         )
@@ -352,7 +362,7 @@ def _set(server: WeaviateServer, name: str, value: int) -> None:
 
 def index_state(server: WeaviateServer) -> tuple[bool, str]:
     """Whether every shard is ready and nothing waits to be indexed, and that in words."""
-    shards = [shard for node in server.rest.nodes() for shard in node.get("shards") or []]
+    shards = server.rest.shards()
     words = "{name} {vectorIndexingStatus}, queue {vectorQueueLength}"
     states = [words.format_map(shard) for shard in shards]
     done = all(shard["vectorIndexingStatus"] == "READY" and shard["vectorQueueLength"] == 0 for shard in shards)
@@ -364,7 +374,7 @@ def probe(server: Server) -> Probe:
     weaviate = as_weaviate(server)
     rest = weaviate.rest
     definition = rest.collection()
-    vectors = definition["vectorIndexConfig"]
+    distance = (graph_of(definition) or definition["vectorIndexConfig"])["distance"]
     placed = placement(weaviate)
     holders: dict[str, set[str]] = {}
     for part in placed:
@@ -377,15 +387,10 @@ def probe(server: Server) -> Probe:
         index_complete=complete,
         index_detail=detail,
         settings={
-            "index_type": definition["vectorIndexType"],
-            "metric": {theirs: ours for ours, theirs in METRICS.items()}.get(vectors["distance"]),
-            "M": vectors["maxConnections"],
-            "ef_construction": vectors["efConstruction"],
-            "ef_search": vectors["ef"],
-            **{name: vectors[name] for name in CLASS_SETTINGS if name in vectors},
+            **read_back(definition, rest.shards()),
+            "metric": {theirs: ours for ours, theirs in METRICS.items()}.get(distance),
             "shards": definition["shardingConfig"]["actualCount"],
             "replication_factor": definition["replicationConfig"]["factor"],
-            "quantizer": next((name for name in _QUANTIZERS if vectors.get(name, {}).get("enabled")), None),
         },
         nodes=len(healthy - set(weaviate.missed())),
         shards=len(holders),

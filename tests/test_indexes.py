@@ -1,0 +1,313 @@
+"""A system's index is its own: built, searched and read back by its type; what a system lacks is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from anncestry import engines
+from anncestry.cells.indexes import EFFORT, asked_effort, check_fits, effort_of, is_lossy, least_effort
+from anncestry.engines.base import Server
+from anncestry.errors import ConfigError, Unsupported
+from anncestry.progress import Progress
+from anncestry.provenance import gates
+from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, SmallVectors, artifact, small_vectors
+from tests.test_config import expand
+from tests.toy import Toy
+
+REMOTE = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "endpoints": {"proxy": "MILVUS"}}
+SCANN = {"type": "scann", "nlist": 64, "reorder_k": 100}
+
+
+def check(engine: str, version: str, index: dict[str, Any], topology: dict[str, Any] = STANDALONE, **more: Any) -> None:
+    workload = more.pop("workload", None)
+    engines.get(engine).check({"engine": engine, "version": version, **more}, topology, index, workload)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "index", "said"),
+    [
+        ("milvus", "2.3.5", {"type": "diskann"}, "diskann is unsupported by the wheel of milvus 2.3.5: DISKANN is not"),
+        ("milvus", "2.2.16", SCANN, r"scann is unsupported by milvus 2\.2\.16; it came with 2\.3\.0"),
+        ("milvus", "2.3.5", {**INDEX, "threshold": 9, "type": "dynamic"}, "dynamic is unsupported"),
+        ("weaviate", "1.27.0", {"type": "ivf_flat", "nlist": 8}, "ivf_flat is unsupported by weaviate 1.27.0"),
+        ("weaviate", "1.27.0", {**INDEX, "quantizer": "rq8"}, r"rq8 is unsupported by weaviate 1\.27\.0; it came with"),
+        ("weaviate", "1.32.0", {**INDEX, "quantizer": "rq1"}, r"rq1 is unsupported by weaviate 1\.32\.0; it came with"),
+        ("weaviate", "1.27.0", {"type": "flat", "quantizer": "pq"}, "pq of flat is unsupported by weaviate 1.27.0"),
+    ],
+)
+def test_what_a_system_lacks_is_unsupported_by_name(
+    engine: str, version: str, index: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Unsupported, match=said):
+        check(engine, version, index)
+
+
+@pytest.mark.parametrize(
+    ("engine", "index", "said"),
+    [
+        ("milvus", {"type": "hnws"}, "unknown type 'hnws'"),
+        ("milvus", {"type": "ivf_flat"}, r"index\.nlist for milvus"),
+        ("milvus", {"type": "ivf_flat", "nlist": 0}, r"index\.nlist for milvus 2\.3\.5: 0 is not"),
+        ("milvus", {"type": "flat", "M": 16}, "unknown key 'M'"),
+        ("weaviate", {**INDEX, "quantizer": "zip"}, "unknown 'zip'"),
+        ("weaviate", {**INDEX, "rescore_limit": 10}, "rescore_limit: is of a quantizer, and there is none"),
+        ("weaviate", {**INDEX, "type": "dynamic", "threshold": 9}, "dynamic needs settings: {asyncIndexing: true}"),
+    ],
+)
+def test_a_wrong_parameter_of_an_index_is_refused_by_name(engine: str, index: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refusal:
+        check(engine, {"milvus": "2.3.5", "weaviate": "1.27.0"}[engine], index)
+    assert not isinstance(refusal.value, Unsupported)
+
+
+def test_diskann_is_for_a_server_that_somebody_else_runs() -> None:
+    check("milvus", "2.3.5", {"type": "diskann"}, REMOTE, workload={"k": 10, "search_list": 100})
+    with pytest.raises(ConfigError, match="search_list: 5 is less than k: 10"):
+        check("milvus", "2.3.5", {"type": "diskann"}, REMOTE, workload={"k": 10, "search_list": 5})
+
+
+def test_settings_of_a_graph_are_refused_of_a_flat_index() -> None:
+    check("weaviate", "1.27.0", {"type": "flat"})
+    with pytest.raises(ConfigError, match=r"settings\.flatSearchCutoff: is of an index with a graph"):
+        check("weaviate", "1.27.0", {"type": "flat"}, settings={"flatSearchCutoff": 1})
+
+
+def test_fewer_candidates_than_results_can_not_be_ranked_again() -> None:
+    check("milvus", "2.3.5", SCANN, workload={"k": 100, "nprobe": 8})
+    with pytest.raises(ConfigError, match=r"index\.reorder_k: 100 is less than k: 101"):
+        check("milvus", "2.3.5", SCANN, workload={"k": 101, "nprobe": 8})
+
+
+def test_every_system_of_the_config_with_an_index_is_possible_or_lacks_it_by_name() -> None:
+    lacking = set()
+    for name, entry in SYSTEMS.items():
+        if "index" in entry:
+            full = {**SYSTEMS[entry["of"]], **entry}
+            try:
+                engines.get(full["engine"]).check(full, STANDALONE, full["index"], None)
+                assert engines.get(full["engine"]).fairness(full, full["index"], STANDALONE)
+            except Unsupported:
+                lacking.add(name)
+    assert lacking == {"milvus-2.3.5-diskann", "milvus-2.2.16-scann", "weaviate-1.27.0-rq8"}
+
+
+# The search effort.
+
+
+def test_each_type_of_index_takes_its_own_effort() -> None:
+    defaults = {"ef_search": 200, "nprobe": 8}
+    taken = {kind: asked_effort({"type": kind}, {"k": 10}, defaults, "w") for kind in EFFORT}
+    assert taken["hnsw"] == taken["dynamic"] == {"ef_search": 200}
+    assert taken["ivf_pq"] == taken["scann"] == {"nprobe": 8}
+    assert taken["diskann"] == {"search_list": 100}
+    assert taken["flat"] == {}
+    both = {"k": 10, "ef_search": 64, "nprobe": 3}
+    assert asked_effort({"type": "ivf_flat"}, both, defaults, "w") == {"nprobe": 3}
+    assert [effort_of(effort) for effort in taken.values()][:3] == [200, 0, 8]
+    assert (least_effort({"type": "hnsw"}, 10), least_effort({"type": "ivf_flat"}, 10)) == (10, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workload", "said"),
+    [
+        (
+            "ivf_flat",
+            {"ef_search": 64},
+            r"w\.ef_search: unsupported by an index of type ivf_flat: its effort is nprobe",
+        ),
+        ("flat", {"ef_search": 64}, "of type flat: it has no search effort"),
+        ("flat", {"target_recall": 0.9}, r"w\.target_recall: unsupported by an index of type flat"),
+    ],
+)
+def test_an_effort_of_another_type_is_refused(kind: str, workload: dict[str, Any], said: str) -> None:
+    with pytest.raises(Unsupported, match=said):
+        asked_effort({"type": kind}, workload, {"ef_search": 200}, "w")
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ({"type": "ivf_pq", "m": 7}, r"here: index\.m: 7 parts of vectors of 20 dimensions"),
+        ({"type": "hnsw", "segments": 3}, r"index\.segments: 3 parts"),
+    ],
+)
+def test_vectors_that_can_not_be_cut_into_the_parts_are_refused(index: dict[str, Any], said: str) -> None:
+    check_fits({**index, "m": 10, "segments": 5}, 20, "here")
+    with pytest.raises(ConfigError, match=said):
+        check_fits(index, 20, "here")
+    with pytest.raises(ConfigError, match="an even number of dimensions, these have 25"):
+        check_fits({"type": "scann"}, 25, "here")
+
+
+# In the matrix.
+
+
+def test_a_systems_index_is_part_of_its_load_and_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    toy = Toy.make(tmp_path)
+    before = {cell.system: cell.load for cell in expand(toy).cells}
+    toy.files["systems"]["blue-1.0"]["index"] = {"type": "ivf_flat", "nlist": 32, "M": 4}
+    toy.files["config"]["nprobe"] = 5
+    matrix = expand(toy)
+    cells = {cell.system: cell for cell in matrix.cells}
+    assert cells["red-1.0"].load == before["red-1.0"]
+    assert cells["blue-1.0"].load != before["blue-1.0"]
+    assert matrix.specs[cells["blue-1.0"].load]["index"]["nlist"] == 32
+    asked = matrix.specs[cells["blue-1.0"].query]["workload"]
+    assert asked["nprobe"] == 5
+    assert "ef_search" not in asked
+    assert matrix.specs[cells["red-1.0"].query]["workload"]["ef_search"] == 50
+
+
+def test_a_sweep_of_lists_visited_makes_a_workload_of_each(tmp_path: Path) -> None:
+    toy = Toy.make(tmp_path)
+    for system in toy.files["systems"].values():
+        system["index"] = {"type": "ivf_flat", "nlist": 32, "M": 4}
+    toy.files["workloads"]["k5"]["nprobe"] = [1, 4]
+    toy.block["workloads"] = ["k5"]
+    assert {cell.workload for cell in expand(toy).cells} == {"k5-nprobe1", "k5-nprobe4"}
+
+
+def test_an_upgrade_keeps_the_index_of_what_it_opens(tmp_path: Path) -> None:
+    toy = Toy.make(tmp_path)
+    toy.files["systems"]["blue-2.0"] = {
+        **toy.files["systems"]["blue-1.0"],
+        "version": "2.0",
+        "load": {"upgrade_from": "blue-1.0"},
+        "index": {"type": "flat", "M": 4},
+    }
+    toy.block["systems"] = ["blue-2.0"]
+    with pytest.raises(ConfigError, match=r"blue-2\.0\.index: is not that of blue-1\.0"):
+        expand(toy)
+
+
+# Requests and what is read back, without servers.
+
+
+def test_milvus_is_asked_by_the_parameters_of_the_type() -> None:
+    from anncestry.engines.milvus.indexes import search_params
+    from anncestry.engines.milvus.ingest import index_params
+
+    assert search_params({"type": "hnsw"}, 64) == {"ef": 64}
+    assert search_params({"type": "flat"}, 0) == {}
+    assert search_params({"type": "ivf_sq8", "nlist": 64}, 8) == {"nprobe": 8}
+    assert search_params(SCANN, 8) == {"nprobe": 8, "reorder_k": 100}
+    assert search_params({"type": "diskann"}, 100) == {"search_list": 100}
+    built = index_params({"type": "ivf_pq", "nlist": 64, "m": 10, "nbits": 8}, "cosine")
+    assert (built["index_type"], built["metric_type"]) == ("IVF_PQ", "IP")
+    assert json.loads(built["params"]) == {"nlist": 64, "m": 10, "nbits": 8}
+    assert json.loads(index_params(INDEX, "l2")["params"]) == {"M": 16, "efConstruction": 200}
+
+
+def test_a_quantizer_that_weaviate_ignored_fails_the_settings_gate() -> None:
+    from anncestry.engines.weaviate import indexes
+
+    index = {**INDEX, "quantizer": "rq8"}
+    assert indexes.config({}, index, "l2")["rq"] == {"enabled": True, "bits": 8}
+    told = {"maxConnections": 16, "efConstruction": 200, "ef": 64, "distance": "l2-squared"}
+    said = {"vectorIndexType": "hnsw", "vectorIndexConfig": told}
+    asked = indexes.asked({}, index, 64)
+    ignored = gates.settings(asked, indexes.read_back(said, [{"compressed": False}]))
+    assert not ignored.ok
+    assert "quantizer is None, asked 'rq8'" in ignored.detail
+    said["vectorIndexConfig"] = {**told, "rq": {"enabled": True, "bits": 8}}
+    assert gates.settings(asked, indexes.read_back(said, [{"compressed": True}])).ok
+    untrained = gates.settings(asked, indexes.read_back(said, [{"compressed": True}, {"compressed": False}]))
+    assert "compressed is False, asked True" in untrained.detail
+    said["vectorIndexConfig"] = {**told, "rq": {"enabled": True, "bits": 1}}
+    assert "quantizer is 'rq1', asked 'rq8'" in gates.settings(asked, indexes.read_back(said, [])).detail
+
+
+def test_a_quantizer_that_learns_is_not_given_at_creation() -> None:
+    from anncestry.engines.weaviate import indexes
+
+    index = {**INDEX, "quantizer": "pq", "segments": 5, "training_limit": 1000}
+    assert "pq" not in indexes.config({}, index, "l2")
+    assert indexes.quantizer_config(index) == {"pq": {"enabled": True, "segments": 5, "trainingLimit": 1000}}
+    assert indexes.quantizer_config(INDEX) == {}
+
+
+# Gates of an index that holds codes.
+
+
+def test_an_index_of_codes_may_estimate_distances_but_not_in_another_metric() -> None:
+    assert is_lossy({"type": "ivf_pq"}) and is_lossy({**INDEX, "quantizer": "sq"}) and not is_lossy(INDEX)
+    assert gates.estimates(0.03, 1000).ok
+    assert not gates.estimates(0.6, 1000).ok
+    assert not gates.distances(0.03, 1000).ok
+    assert gates.oracle(0.97, 100, 0.02, lossy=True).ok
+    assert not gates.oracle(0.97, 100, 0.02).ok
+    assert not gates.oracle(0.90, 100, 0.02, lossy=True).ok
+
+
+# Real servers.
+
+
+@contextmanager
+def loaded(
+    name: str, index: dict[str, Any], vectors: SmallVectors, folder: Path, settings: dict[str, Any]
+) -> Iterator[Server]:
+    entry = {**SYSTEMS[name], "settings": settings}
+    engine = engines.get(entry["engine"])
+    server = engine.start(artifact(name, folder / "artifact"), folder / "data", entry, STANDALONE)
+    try:
+        with Progress("load", len(vectors.base), "rows") as progress:
+            engine.load(server, vectors, index, {"batch_rows": 500}, progress)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("name", "index", "settings", "effort", "least"),
+    [
+        ("milvus-2.3.5", {"type": "ivf_pq", "nlist": 16, "m": 10}, {}, 16, 0.5),
+        ("milvus-2.3.5", {"type": "scann", "nlist": 16, "reorder_k": 200}, {}, 16, 0.9),
+        ("weaviate-1.27.0", {"type": "flat"}, {}, 0, 1.0),
+        ("weaviate-1.27.0", {**INDEX, "quantizer": "sq", "rescore_limit": 50}, {}, 100, 0.9),
+    ],
+)
+def test_an_index_is_built_read_back_and_searched(
+    name: str, index: dict[str, Any], settings: dict[str, Any], effort: int, least: float, tmp_path: Path
+) -> None:
+    from tests.test_engines import ask, exact
+
+    vectors = small_vectors("l2")
+    engine = engines.get(SYSTEMS[name]["engine"])
+    with loaded(name, index, vectors, tmp_path, settings) as server:
+        engine.apply(server, effort)
+        probe = engine.probe(server)
+        asked = engine.asked_settings({**SYSTEMS[name], "settings": settings}, index, "l2", effort)
+        assert gates.settings(asked, probe.settings).ok, gates.settings(asked, probe.settings).detail
+        assert probe.index_complete, probe.index_detail
+        queries = vectors.base[:50] + np.float32(0.01)
+        truth = np.argsort(exact(vectors, queries), axis=1)[:, :10]
+        found = ask(engine, server, vectors, queries, None)
+        assert np.mean([len({*ids} & {*near}) / 10 for (ids, _), near in zip(found, truth, strict=True)]) >= least
+
+
+@pytest.mark.servers
+def test_a_quantizer_that_a_version_ignores_in_silence_is_seen_by_the_gate(tmp_path: Path) -> None:
+    index, vectors = {**INDEX, "quantizer": "rq8"}, small_vectors("l2", rows=1200)
+    engine = engines.get("weaviate")
+    with loaded("weaviate-1.27.0", index, vectors, tmp_path, {}) as server:
+        gate = gates.settings(engine.asked_settings({}, index, "l2", None), engine.probe(server).settings)
+    assert not gate.ok
+    assert "quantizer is None, asked 'rq8'" in gate.detail
+
+
+def test_the_experiment_of_indexes_names_systems_of_every_type() -> None:
+    experiment = yaml.safe_load((ROOT / "config" / "experiments" / "indexes.yaml").read_text())
+    named = {name for block in experiment["matrix"] for name in block["systems"]}
+    types = {SYSTEMS[name].get("index", {"type": "hnsw"})["type"] for name in named}
+    quantizers = {SYSTEMS[name].get("index", {}).get("quantizer") for name in named}
+    assert types == set(EFFORT) - {"diskann"}
+    assert quantizers >= {"pq", "sq", "bq", "rq8"}
