@@ -16,8 +16,8 @@ import pandas as pd
 from anncestry.report.charts import Figure, Panel, colour_of, colours, datum, layer_of, tooltip
 from anncestry.report.more_tables import with_interval
 from anncestry.report.numbers import rows_of
-from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, _computed
-from anncestry.report.welch import Sample, difference_interval
+from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, computed, sample_of
+from anncestry.report.welch import difference_interval
 
 CONTROL = " (control)"
 DRIFTED = "drifted"
@@ -90,7 +90,7 @@ class Pair:
         """Relative change of the mean, and the ends of its interval; None if it can't be told."""
         if self.before is None or self.after is None or not self.before["value"] or self.after["value"] is None:
             return None
-        interval = difference_interval(_sample(self.after), _sample(self.before))
+        interval = difference_interval(sample_of(self.after), sample_of(self.before))
         if interval is None:
             return None
         base = self.before["value"]
@@ -160,7 +160,7 @@ def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question) -> Ta
         control = next((p for p in made if p.control and (p.dataset, p.clients) == (pair.dataset, pair.clients)), None)
         cells = [with_interval(pair.before), with_interval(pair.after)]
         if recall:
-            cells.append(_computed(pair.after, pair.before, lambda a, b: a - b, "{:+.4f}"))
+            cells.append(computed(pair.after, pair.before, lambda a, b: a - b, "{:+.4f}"))
         else:
             said = verdict(pair, control)
             if said == DRIFTED:
@@ -182,12 +182,8 @@ def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question) -> Ta
     return Table(question.number, question.title, question.caption + how, names, tuple(columns), tuple(body))
 
 
-def _sample(row: Row) -> Sample:
-    return Sample(row["value"], row["std"] or 0.0, (row["runs"] or 1) if row["std"] is not None else 1)
-
-
 def _change(pair: Pair) -> Cell:
-    cell = _computed(pair.after, pair.before, lambda a, b: 100 * (a / b - 1), "{:+,.1f}")
+    cell = computed(pair.after, pair.before, lambda a, b: 100 * (a / b - 1), "{:+,.1f}")
     change = pair.change
     if cell.value is None or change is None:
         return cell

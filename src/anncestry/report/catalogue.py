@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anncestry.report import arms, charts, curves, more_tables, tables
+from anncestry.report import arms, charts, curves, more_tables, paper_charts, paper_tables, tables
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import by_bytes
@@ -30,7 +30,7 @@ class Group:
 
 
 GROUPS = (
-    Group("tables", "Tables", (lambda m: tables.tables(m.plain, m.paper),)),
+    Group("tables", "Tables", (lambda m: tables.tables(m.plain, m.paper), paper_tables.tables)),
     Group("arms", "Before and after, with a control", (lambda m: arms.tables(by_bytes(m.numbers)),)),
     Group(
         "more",
@@ -41,6 +41,7 @@ GROUPS = (
 """All tables, by section."""
 
 FIGURES: tuple[MakeFigures, ...] = (
+    paper_charts.figures,
     lambda m: charts.figures(m.plain),
     lambda m: curves.figures(m.plain, m.records),
     lambda m: arms.figures(by_bytes(m.numbers)),

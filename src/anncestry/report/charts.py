@@ -21,7 +21,12 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 
 PHASE_OPACITY = dict(zip(PHASES, (1.0, 0.7, 0.45, 0.25), strict=True))
 
-_SEPARATOR = "\x1f"
+SEPARATOR = "\x1f"
+"""Between the parts of a label that holds more than one."""
+
+NUMBER = ",.4~r"
+"""The d3 format of axes: at most four digits that count, never a power of ten: Vega's own for logarithms says 1e+1."""
+
 _TOTAL = "total"
 
 
@@ -207,7 +212,7 @@ def _latency(rows: list[Row], palette: dict[str, str]) -> Any:
     wide = min(sizes) > 0 and max(sizes) / min(sizes) > 12
     scale = alt.Scale(type="log", nice=False, padding=12) if wide else alt.Scale(zero=True)
     title = "milliseconds (logarithmic)" if wide else "milliseconds"
-    x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6, format="~g"))
+    x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6, format=NUMBER))
     y = alt.Y("workload:N", title=None)
     offset = alt.YOffset("system:N", scale=alt.Scale(domain=list(palette), paddingOuter=0.35))
     colour = colour_of(palette)
@@ -296,7 +301,7 @@ def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
     raw = measured_rows(rows, "storage_raw_mib")[:1]
     longest = max(datum["value"] for datum in bars + raw)
     # Two systems may both have a component of one name: the place is the system and the name, the label the latter.
-    label = f"split(datum.label, '{_SEPARATOR}')[1]"
+    label = f"split(datum.label, '{SEPARATOR}')[1]"
     y = alt.Y("place:N", title=None, sort=[datum["place"] for datum in bars], axis=alt.Axis(labelExpr=label))
     x = alt.X("value:Q", title="MiB", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
     opacity = alt.Opacity("opacity:Q", scale=None)
@@ -316,7 +321,7 @@ def _bar(row: Row, system: str, name: str) -> dict[str, Any]:
     total = name == _TOTAL
     return datum(
         row,
-        place=f"{system}{_SEPARATOR}{system if total else name}",
+        place=f"{system}{SEPARATOR}{system if total else name}",
         opacity=1.0 if total else 0.45,
         label=text_of(row["value"], None, "MiB"),
     )

@@ -11,6 +11,7 @@ import pandas as pd
 
 from anncestry.report import equal_recall
 from anncestry.report.charts import (
+    NUMBER,
     Figure,
     colour_of,
     colours,
@@ -137,12 +138,14 @@ def _selectivity(rows: list[Row], palette: dict[str, str], metric: str) -> Any:
         return None
     for point in points:
         point["series"] = f"{point['system']} {point['kind']} {point['k']}"
-    x = alt.X("share:Q", title="selectivity", scale=alt.Scale(type="log", nice=False, padding=12))
+    axis = alt.Axis(format=NUMBER)
+    x = alt.X("share:Q", title="selectivity", scale=alt.Scale(type="log", nice=False, padding=12), axis=axis)
     linear = metric.startswith("recall")
     y = alt.Y(
         "value:Q",
         title="recall by id" if linear else "p50 in milliseconds",
         scale=alt.Scale(domain=[0, 1], nice=False) if linear else alt.Scale(type="log"),
+        axis=axis,
     )
     dash = alt.StrokeDash("kind:N", scale=alt.Scale(domain=list(DASHES), range=list(DASHES.values())), legend=None)
     base = {"x": x, "y": y, "color": colour_of(palette)}
@@ -182,8 +185,9 @@ def _distribution(rows: list[Row], palette: dict[str, str], records: Mapping[str
         ]
     top = max(mark["nines"] for mark in marks + lines)
     ticks = [_nines(share) for share in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999) if _nines(share) <= top + 0.01]
-    label = "format(100 * (1 - pow(10, -datum.value)), '.6~g') + ' %'"
-    x = alt.X("ms:Q", title="milliseconds (logarithmic)", scale=alt.Scale(type="log", nice=False, padding=12))
+    label = "format(100 * (1 - pow(10, -datum.value)), '.6~r') + ' %'"
+    scale = alt.Scale(type="log", nice=False, padding=12)
+    x = alt.X("ms:Q", title="milliseconds (logarithmic)", scale=scale, axis=alt.Axis(format=NUMBER))
     y = alt.Y("nines:Q", title="answered within", axis=alt.Axis(values=ticks, labelExpr=label, grid=True))
     base = {"x": x, "y": y, "color": colour_of(palette)}
     return alt.layer(

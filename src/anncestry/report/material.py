@@ -14,6 +14,9 @@ from anncestry.report.audit import Published
 from anncestry.report.numbers import by_bytes, first_builds, rows_of
 from anncestry.report.tables import Row
 
+_SPECIAL = frozenset({"rate_per_s", "max_rate_per_s", "searchable_s", "fault_lost"})
+"""Metrics that only workloads have that can't stand beside others."""
+
 
 @dataclass(frozen=True)
 class Material:
@@ -45,3 +48,9 @@ class Material:
     def facts(self) -> Published | None:
         """What others published."""
         return Published(self.paper.parent) if self.paper else None
+
+    @cached_property
+    def ordinary(self) -> list[Row]:
+        """`rows` without workloads that are no plain closed loop: open loops, cold starts, rates, faults."""
+        special = {row["workload"] for row in self.rows if row["workload"] and row["metric"] in _SPECIAL}
+        return [row for row in self.rows if row["workload"] not in special]

@@ -31,7 +31,7 @@ from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, text_of
 _GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
 # Charts take their ink from the page around them, so that they follow light, dark and print by themselves.
-_CHART_CONFIG = {
+CHART_CONFIG = {
     "background": None,
     "font": 'system-ui, "DejaVu Sans", sans-serif',
     "view": {"stroke": None},
@@ -50,11 +50,13 @@ _CHART_CONFIG = {
         "titlePadding": 8,
         "labelLimit": 150,
     },
+    "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12},
     "axisY": {"grid": False, "titleFontWeight": "normal"},
     "axisX": {"grid": True},
     "text": {"color": "currentColor", "fontSize": 12},
     "rule": {"color": "currentColor"},
 }
+"""Of every chart of a page."""
 
 _HOW_TO_READ = (
     (
@@ -154,7 +156,7 @@ def _document(df: pd.DataFrame, records: Records, title: str, published: Path | 
         },
         sections=sections,
         ancestry=ancestry(rows, records),
-        charts=Charts([panel.spec for figure in drawn for panel in figure.panels], _CHART_CONFIG, _bundle()),
+        charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, _bundle()),
     )
 
 

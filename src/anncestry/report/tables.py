@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from anncestry.errors import DataError
 from anncestry.report.numbers import brief, rows_of
+from anncestry.report.printed import read_printed
 from anncestry.report.welch import Sample, differ
 
 Row = dict[str, Any]
@@ -79,32 +78,34 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _Text:
+class Text:
+    """What stands above a table; `published_note` says how figures of others beside ours were obtained."""
+
     title: str
     caption: str
     published_note: str
 
 
 _TEXTS = {
-    "I": _Text(
+    "I": Text(
         "Datasets",
         "Vectors as counted on the server after loading, and their dimension. Distance l2 is the squared Euclidean one;"
         " for cosine, vectors are scaled to length 1 before they are loaded.",
         "The paper gives these counts and dimensions as the datasets' nominal ones.",
     ),
-    "II": _Text(
+    "II": Text(
         "Load time",
         "Seconds of wall clock from the first insert until the server answers searches over all rows: insert, flush,"
         " index build and making ready together. A load is measured once, so no spread is known and none is better.",
         "The paper's time for Milvus ends before the index is loaded for searching.",
     ),
-    "III": _Text(
+    "III": Text(
         "Processor use while loading",
         "Share of processor time that all processes of the server used, from first insert to searchable;"
         " 100 % is one core, kept busy. Peak is the highest interval between two samples.",
         "The paper's percentages are those of the Python client that loaded, not of the server.",
     ),
-    "IV": _Text(
+    "IV": Text(
         "Latency, K = 10, no filter",
         "Milliseconds from handing an encoded request to the transport until its whole answer is there; one client, the"
         " next query after the answer to the last; encoding and decoding are left out. Each percentile is the mean over"
@@ -112,19 +113,19 @@ _TEXTS = {
         "The paper timed calls of each vendor's Python client, encoding and decoding included;"
         " its ± is the population standard deviation of three runs.",
     ),
-    "V": _Text(
+    "V": Text(
         "Latency, K = 100, no filter",
         "As the table before, with the 100 nearest asked for.",
         "The paper timed calls of each vendor's Python client, encoding and decoding included;"
         " its ± is the population standard deviation of three runs.",
     ),
-    "VI": _Text(
+    "VI": Text(
         "Queries per second, one client",
         "Answers without error, divided by the time from the first request to the last answer; one client, closed"
         " loop, no filter. ± is the sample standard deviation over runs.",
         "The paper derived its figure as 1000 / mean latency in milliseconds.",
     ),
-    "VII": _Text(
+    "VII": Text(
         "What a filter costs",
         "Median latency without and with the filter, one client. The cost is the change of the one against the other;"
         " n.s. marks a change not larger than noise. Selectivity is the measured share of rows that pass the filter."
@@ -132,20 +133,20 @@ _TEXTS = {
         "In the paper's code most queries of the filtered runs carried no filter (the audit page says how many),"
         " and the others passed one row in ten.",
     ),
-    "VIII": _Text(
+    "VIII": Text(
         "Recall",
         "Share of the exact K nearest neighbours among those returned, mean over queries. By id: the returned ids are"
         " the true ones. By distance: the returned ones are as near as the true K-th, so that ties count."
         " Repeats ask the same index the same queries: their spread is not noise, so none is marked better.",
         "The paper's recall is by id.",
     ),
-    "IX": _Text(
+    "IX": Text(
         "Storage",
         "MiB on disk after the server stopped, of one that held this dataset alone. Total is all it occupies; net is"
         " the vectors, metadata and index, without bookkeeping and logs; raw is rows × dimensions × 4 bytes.",
         "The paper prints MB. Its figure for Milvus is of a whole volume, with message logs and earlier runs.",
     ),
-    "X": _Text(
+    "X": Text(
         "Queries per second by number of clients",
         "Answers without error per second, all clients together, each in a closed loop for a fixed time, K = 10, no"
         " filter. One run a cell unless ± is given.",
@@ -159,7 +160,7 @@ def tables(df: pd.DataFrame, published: Path | None = None) -> list[Table]:
 
     `published` is a CSV of the paper's own figures (config/published/paper.csv).
     """
-    builder = _Builder(rows_of(df), _read_published(published) if published else {})
+    builder = _Tables(rows_of(df), read_printed(published) if published else {})
     built = [
         builder.datasets(),
         builder.load_time(),
@@ -182,7 +183,7 @@ def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
         return None
     place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
     others = [row for other, row in numbers if other != place]
-    return place if all(differ(_sample(best), _sample(row)) for row in others) else None
+    return place if all(differ(sample_of(best), sample_of(row)) for row in others) else None
 
 
 def client_mark(row: Row) -> str:
@@ -217,45 +218,25 @@ def _digits(size: float, unit: str) -> int:
     return 0 if size >= 100 else 1
 
 
-def _sample(row: Row) -> Sample:
+def sample_of(row: Row) -> Sample:
+    """A number with its spread over runs."""
     return Sample(row["value"], row["std"] or 0.0, (row["runs"] or 1) if row["std"] is not None else 1)
 
 
-_PUBLISHED_KEY = ("table", "dataset", "topology", "engine", "metric", "k", "filtered", "clients")
-
-
-def _read_published(path: Path) -> dict[tuple[str, ...], str]:
-    """What the paper printed, by the columns of _PUBLISHED_KEY."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return {
-                tuple(row[name] for name in _PUBLISHED_KEY): (
-                    _printed_text(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
-                )
-                for row in csv.DictReader(file)
-            }
-    except (OSError, KeyError) as error:
-        raise DataError(f"{path}: not a table of published figures ({error})") from None
-
-
-def _printed_text(value: str) -> str:
-    """A figure with the digits that were printed, thousands set apart as in our own."""
-    whole, point, digits = value.partition(".")
-    return f"{int(whole):,}{point}{digits}" if whole.isdigit() else value
-
-
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """What the rows of a table go by."""
 
     dataset: str
     topology: str
 
 
-class _Builder:
-    """The numbers at hand, and how each table picks from them."""
+class Builder:
+    """The numbers at hand, and how each table picks from them; `texts` are titles and captions by number of table."""
 
-    def __init__(self, rows: list[Row], published: dict[tuple[str, ...], str]) -> None:
+    texts: Mapping[str, Text]
+
+    def __init__(self, rows: list[Row], published: Mapping[tuple[str, ...], str]) -> None:
         self._rows = rows
         self._published = published
         self._by_name = {
@@ -264,8 +245,109 @@ class _Builder:
         }
         self._systems: list[str] = sorted({row["system"] for row in rows})
         self._engines: dict[str, str] = {row["system"]: row["engine"] for row in rows}
-        self._places = [_Place(*pair) for pair in sorted({(row["dataset"], row["topology"]) for row in rows})]
+        self._places = [Place(*pair) for pair in sorted({(row["dataset"], row["topology"]) for row in rows})]
         self._several_topologies = len({place.topology for place in self._places}) > 1
+
+    def _table(self, number: str, labels: Sequence[str], columns: Sequence[Column], rows: Sequence[TableRow]) -> Table:
+        text = self.texts[number]
+        beside = any(cell.published for row in rows for cell in row.cells)
+        note = text.published_note if beside else ""
+        return Table(number, text.title, text.caption, tuple(labels), tuple(columns), tuple(rows), note)
+
+    def _columns(self, group: str, unit: str) -> list[Column]:
+        return [Column(system, unit, group, system) for system in self._systems]
+
+    def _labels(self, place: Place) -> tuple[str, ...]:
+        return (place.dataset, place.topology) if self._several_topologies else (place.dataset,)
+
+    def _label_names(self, kinds: Sequence[tuple[int, bool]] = ()) -> tuple[str, ...]:
+        names = ("Dataset", "Topology") if self._several_topologies else ("Dataset",)
+        return (*names, "Workload") if self._ambiguous(kinds) else names
+
+    def _workloads(self, k: int, filtered: bool, place: Place | None = None) -> list[str]:
+        """The workloads of one client and a fixed count of queries; those of a fixed time have their own table."""
+        return sorted(
+            {
+                row["workload"]
+                for row in self._rows
+                if (row["k"], row["clients"], bool(row["filter"])) == (k, 1, filtered)
+                and row["duration_s"] is None
+                and (place is None or (row["dataset"], row["topology"]) == (place.dataset, place.topology))
+            }
+        )
+
+    def _ambiguous(self, kinds: Sequence[tuple[int, bool]]) -> bool:
+        return any(len(self._workloads(*kind)) > 1 for kind in kinds)
+
+    def _variants(
+        self, kinds: Sequence[tuple[int, bool]], named: bool | None = None
+    ) -> list[tuple[Place, tuple[str, ...], tuple[str, ...]]]:
+        """Rows of a table of queries: place, labels, and a workload (or an empty name) for each of `kinds`.
+
+        `named`: whether the workloads are among the labels, which otherwise depends on whether any kind has several.
+        """
+        rows = []
+        for place in self._places:
+            of_kind = [self._workloads(*kind, place) for kind in kinds]
+            for workloads in itertools.zip_longest(*of_kind, fillvalue=""):
+                labels = self._labels(place)
+                if self._ambiguous(kinds) if named is None else named:
+                    labels = (*labels, ", ".join(filter(None, workloads)))
+                rows.append((place, labels, workloads))
+        return rows
+
+    def _row(self, place: Place, system: str, workload: str, phase: str, metric: str) -> Row | None:
+        return self._by_name.get((place.dataset, place.topology, system, workload, phase, metric))
+
+    def _of_systems(self, place: Place, workload: str, phase: str, metric: str) -> list[Row | None]:
+        return [self._row(place, system, workload, phase, metric) for system in self._systems]
+
+    def _compared(
+        self, number: str, place: Place, rows: Sequence[Row | None], *, lower: bool | None = None
+    ) -> list[Cell]:
+        """A cell a system; `lower` says which end is better, None that none is."""
+        best = None if lower is None else best_of(rows, lower=lower)
+        return [
+            self._cell(row, self._printed_for(number, place, row), best=rank == best) for rank, row in enumerate(rows)
+        ]
+
+    def _cell(self, row: Row | None, published: str = "", *, best: bool = False) -> Cell:
+        if row is None:
+            return Cell(NO_CELL, published=published)
+        if row["value"] is None:
+            return Cell(brief(row["reason"]), number_id=row["number_id"], published=published, problem=row["reason"])
+        text = text_of(row["value"], row["std"], row["unit"]) + client_mark(row)
+        return Cell(text, row["value"], row["std"], row["number_id"], published, best)
+
+    def _cost(self, with_filter: Row, without: Row | None, place: Place) -> Cell:
+        printed = self._printed_for("VII", place, with_filter, metric="overhead_pct")
+        cell = computed(with_filter, without, lambda a, b: 100 * (a / b - 1), "{:+,.1f}", printed)
+        if cell.value is None or without is None or differ(sample_of(with_filter), sample_of(without)):
+            return cell
+        return replace(cell, text=f"{cell.text} n.s.")
+
+    def _printed(self, number: str, dataset: str, topology: str, engine: str, metric: str, *asked: str) -> str:
+        """What the paper printed; `asked` are k, filtered and clients, for a number of queries."""
+        return self._published.get((number, dataset, topology, engine, metric, *(asked or ("", "", ""))), "")
+
+    def _printed_for(self, number: str, place: Place, row: Row | None, metric: str = "") -> str:
+        """What the paper printed for the same dataset, topology, engine, metric and question as `row`.
+
+        It says whether a filter was asked and by how many clients only for queries, and for recall no clients.
+        """
+        if row is None:
+            return ""
+        asked: tuple[str, ...] = ()
+        if row["workload"] and row["k"] is not None:
+            clients = "" if row["phase"] == "recall" else str(row["clients"])
+            asked = (str(row["k"]), str(int(bool(row["filter"]))), clients)
+        return self._printed(number, place.dataset, place.topology, row["engine"], metric or row["metric"], *asked)
+
+
+class _Tables(Builder):
+    """Tables I-X."""
+
+    texts = _TEXTS
 
     def datasets(self) -> Table:
         rows = []
@@ -301,7 +383,7 @@ class _Builder:
             if two:
                 pair = "/".join(self._engines[system] for system in reversed(self._systems))
                 cells.append(
-                    _computed(
+                    computed(
                         times[1],
                         times[0],
                         lambda a, b: a / b,
@@ -492,108 +574,13 @@ class _Builder:
                 rows.append(TableRow((*self._labels(place), system), cells))
         return self._table("X", (*self._label_names(), "System"), columns, rows)
 
-    def _table(self, number: str, labels: Sequence[str], columns: Sequence[Column], rows: Sequence[TableRow]) -> Table:
-        text = _TEXTS[number]
-        beside = any(cell.published for row in rows for cell in row.cells)
-        note = text.published_note if beside else ""
-        return Table(number, text.title, text.caption, tuple(labels), tuple(columns), tuple(rows), note)
-
-    def _columns(self, group: str, unit: str) -> list[Column]:
-        return [Column(system, unit, group, system) for system in self._systems]
-
-    def _labels(self, place: _Place) -> tuple[str, ...]:
-        return (place.dataset, place.topology) if self._several_topologies else (place.dataset,)
-
-    def _label_names(self, kinds: Sequence[tuple[int, bool]] = ()) -> tuple[str, ...]:
-        names = ("Dataset", "Topology") if self._several_topologies else ("Dataset",)
-        return (*names, "Workload") if self._ambiguous(kinds) else names
-
-    def _workloads(self, k: int, filtered: bool, place: _Place | None = None) -> list[str]:
-        """The workloads of one client and a fixed count of queries; those of a fixed time have their own table."""
-        return sorted(
-            {
-                row["workload"]
-                for row in self._rows
-                if (row["k"], row["clients"], bool(row["filter"])) == (k, 1, filtered)
-                and row["duration_s"] is None
-                and (place is None or (row["dataset"], row["topology"]) == (place.dataset, place.topology))
-            }
-        )
-
-    def _ambiguous(self, kinds: Sequence[tuple[int, bool]]) -> bool:
-        return any(len(self._workloads(*kind)) > 1 for kind in kinds)
-
-    def _variants(
-        self, kinds: Sequence[tuple[int, bool]], named: bool | None = None
-    ) -> list[tuple[_Place, tuple[str, ...], tuple[str, ...]]]:
-        """Rows of a table of queries: place, labels, and a workload (or an empty name) for each of `kinds`.
-
-        `named`: whether the workloads are among the labels, which otherwise depends on whether any kind has several.
-        """
-        rows = []
-        for place in self._places:
-            of_kind = [self._workloads(*kind, place) for kind in kinds]
-            for workloads in itertools.zip_longest(*of_kind, fillvalue=""):
-                labels = self._labels(place)
-                if self._ambiguous(kinds) if named is None else named:
-                    labels = (*labels, ", ".join(filter(None, workloads)))
-                rows.append((place, labels, workloads))
-        return rows
-
-    def _row(self, place: _Place, system: str, workload: str, phase: str, metric: str) -> Row | None:
-        return self._by_name.get((place.dataset, place.topology, system, workload, phase, metric))
-
-    def _of_systems(self, place: _Place, workload: str, phase: str, metric: str) -> list[Row | None]:
-        return [self._row(place, system, workload, phase, metric) for system in self._systems]
-
-    def _compared(
-        self, number: str, place: _Place, rows: Sequence[Row | None], *, lower: bool | None = None
-    ) -> list[Cell]:
-        """A cell a system; `lower` says which end is better, None that none is."""
-        best = None if lower is None else best_of(rows, lower=lower)
-        return [
-            self._cell(row, self._printed_for(number, place, row), best=rank == best) for rank, row in enumerate(rows)
-        ]
-
-    def _cell(self, row: Row | None, published: str = "", *, best: bool = False) -> Cell:
-        if row is None:
-            return Cell(NO_CELL, published=published)
-        if row["value"] is None:
-            return Cell(brief(row["reason"]), number_id=row["number_id"], published=published, problem=row["reason"])
-        text = text_of(row["value"], row["std"], row["unit"]) + client_mark(row)
-        return Cell(text, row["value"], row["std"], row["number_id"], published, best)
-
-    def _cost(self, with_filter: Row, without: Row | None, place: _Place) -> Cell:
-        printed = self._printed_for("VII", place, with_filter, metric="overhead_pct")
-        cell = _computed(with_filter, without, lambda a, b: 100 * (a / b - 1), "{:+,.1f}", printed)
-        if cell.value is None or without is None or differ(_sample(with_filter), _sample(without)):
-            return cell
-        return replace(cell, text=f"{cell.text} n.s.")
-
-    def _printed(self, number: str, dataset: str, topology: str, engine: str, metric: str, *asked: str) -> str:
-        """What the paper printed; `asked` are k, filtered and clients, for a number of queries."""
-        return self._published.get((number, dataset, topology, engine, metric, *(asked or ("", "", ""))), "")
-
-    def _printed_for(self, number: str, place: _Place, row: Row | None, metric: str = "") -> str:
-        """What the paper printed for the same dataset, topology, engine, metric and question as `row`.
-
-        It says whether a filter was asked and by how many clients only for queries, and for recall no clients.
-        """
-        if row is None:
-            return ""
-        asked: tuple[str, ...] = ()
-        if row["workload"] and row["k"] is not None:
-            clients = "" if row["phase"] == "recall" else str(row["clients"])
-            asked = (str(row["k"]), str(int(bool(row["filter"]))), clients)
-        return self._printed(number, place.dataset, place.topology, row["engine"], metric or row["metric"], *asked)
-
 
 def _any_failed(rows: Iterable[Row | None]) -> bool:
     """Whether requests failed or timed out: columns that hold nothing but zeros are left out."""
     return any(row is not None and row["value"] for row in rows)
 
 
-def _computed(
+def computed(
     above: Row | None, below: Row | None, of: Callable[[float, float], float], form: str, published: str = ""
 ) -> Cell:
     """A number made from two others: it has no row of its own, but names its parents."""
