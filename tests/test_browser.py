@@ -114,6 +114,98 @@ def test_a_mark_of_a_chart_opens_its_ancestry(browser: Browser, site: Path) -> N
     assert "anncestry why n" in browser.one("#why").text
 
 
+MILVUS, WEAVIATE, FASHION = "milvus-2.3.5", "weaviate-1.27.0", "fashion-mnist-784-euclidean"
+
+
+def _box(browser: Browser, dimension: str, value: str) -> None:
+    """Click on the box of a value in the filter."""
+    part = browser.one(f'#filter details[data-of="{dimension}"]')
+    if part.get_attribute("open") is None:
+        part.find_element("css selector", "summary").click()
+    part.find_element("css selector", f'input[value="{value}"]').click()
+    part.find_element("css selector", "summary").send_keys("\ue00c")
+    browser.drawn()
+
+
+def test_a_filter_leaves_what_was_chosen_in_tables_and_charts_and_in_the_address(browser: Browser, site: Path) -> None:
+    browser.look()
+    browser.open(site / "index.html")
+    panels, rows = len(browser.all(".panel")), len(browser.all("#table-IV tbody tr"))
+    headings = [cell.text for cell in browser.all("#table-IV thead th")]
+    assert sum(WEAVIATE in text for text in headings) and sum(MILVUS in text for text in headings)
+    _box(browser, "system", MILVUS)
+    assert "Showing 18 of 36 cells" in browser.one("#filter [role=status]").text
+    shown = [cell.text for cell in browser.all("#table-IV thead th")]
+    assert not any(WEAVIATE in text for text in shown) and any(MILVUS in text for text in shown)
+    assert not any(WEAVIATE in mark.text for mark in browser.all("figure svg"))
+    _box(browser, "dataset", FASHION)
+    assert 0 < len(browser.all("#table-IV tbody tr")) < rows
+    assert 0 < len(browser.all(".panel")) < panels
+    systems, datasets = browser.js(
+        "const all = JSON.parse(document.getElementById('data-ancestry').textContent);"
+        "const known = new Map(all.rows.map((row) => [row[0], row]));"
+        "const ids = [...document.querySelectorAll('main td:not(.out) a.num')].filter((link) => link.offsetParent)"
+        ".flatMap((link) => link.dataset.n.split(' '));"
+        "const of = (name) => [...new Set(ids.map((id) => known.get(id)[all.columns.indexOf(name)]))];"
+        "return [of('system'), of('dataset')]"
+    )
+    assert (systems, datasets) == ([MILVUS], [FASHION])
+    browser.screenshot("filtered")
+    address = browser.driver.current_url
+    assert f"system={MILVUS}" in address and f"dataset={FASHION}" in address
+    seen = [part.text for part in browser.all("main h3, main h4, main table")]
+    browser.open(site / "index.html", "?" + address.partition("?")[2])
+    assert [part.text for part in browser.all("main h3, main h4, main table")] == seen, (
+        "the address leads to the same view"
+    )
+    assert browser.one("#filter a").get_attribute("href") == address
+    browser.click(browser.one("#filter button"))
+    browser.drawn()
+    assert len(browser.all(".panel")) == panels and "?" not in browser.driver.current_url
+    assert browser.console() == []
+
+
+def test_a_view_goes_along_to_the_other_pages(browser: Browser, site: Path) -> None:
+    browser.look()
+    for page in sorted(site.glob("*.html")):
+        browser.open(page, f"?system={MILVUS}")
+        links = browser.all("nav.pages a")
+        assert [link.get_attribute("aria-current") for link in links].count("page") == 1
+        files = {(link.get_attribute("href") or "").rpartition("/")[2] for link in links}
+        assert files == {f"{other.name}?system={MILVUS}" for other in site.glob("*.html")}, page.name
+
+
+def test_the_filter_is_worked_by_the_keyboard(browser: Browser, site: Path) -> None:
+    browser.look()
+    browser.open(site / "index.html")
+    summary = browser.one('#filter details[data-of="system"] summary')
+    browser.js("arguments[0].focus()", summary)
+    for keys in ("\ue007", "\ue004", " ", "\ue00c"):  # open, to the first box, choose it, close
+        browser.driver.switch_to.active_element.send_keys(keys)
+    browser.until(lambda: MILVUS in browser.driver.current_url, "the choice in the address")
+    assert browser.driver.switch_to.active_element == summary
+    assert browser.one('#filter details[data-of="system"]').get_attribute("open") is None
+
+
+def test_a_heading_sorts_its_column_and_says_so(browser: Browser, site: Path) -> None:
+    browser.look()
+    browser.open(site / "index.html")
+
+    def values() -> list[float]:
+        return [float(cell.get_attribute("data-v") or "nan") for cell in browser.all("#table-II tbody td:nth-child(2)")]
+
+    before = values()
+    place = "#table-II thead tr:last-child th:nth-child(1) button"
+    assert before and before != sorted(before), "a column that isn't sorted by itself"
+    button = browser.one(place)
+    browser.js("arguments[0].focus()", button)
+    heading = button.find_element("xpath", "..")
+    for state, order in (("ascending", sorted(before)), ("descending", sorted(before, reverse=True)), (None, before)):
+        browser.driver.switch_to.active_element.send_keys("\ue007")
+        assert heading.get_attribute("aria-sort") == state
+        assert values() == order
+
+
 def test_hostile_names_stay_text_on_every_page(browser: Browser, hostile: Path) -> None:
     browser.look()
     for page in sorted(hostile.glob("*.html")):
@@ -139,7 +231,7 @@ def test_nothing_runs_over_the_edge_and_ink_stands_out(
     browser.look(size, dark=dark)
     for page in sorted(site.glob("*.html")):
         browser.open(page)
-        assert browser.js("return document.documentElement.scrollWidth <= innerWidth"), f"{page.name} is too wide"
+        assert browser.js("return document.documentElement.scrollWidth") <= size[0], f"{page.name} is too wide"
         assert _contrast(browser, "body") >= 7, page.name
         browser.screenshot(f"{page.stem}-{name}", 3 * size[1])
 

@@ -1,4 +1,4 @@
-"""The page's own style and script, inlined so that it needs nothing else; plain strings, without data."""
+"""The pages' own style, inlined so that they need nothing else: a plain string, without data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CSS = """
   }
 }
 * { box-sizing: border-box; }
-html { scroll-behavior: smooth; scroll-padding-top: 1rem; -webkit-text-size-adjust: 100%; }
+html { scroll-behavior: smooth; scroll-padding-top: 4rem; -webkit-text-size-adjust: 100%; }
 @media (prefers-reduced-motion: reduce) {
   html { scroll-behavior: auto; }
 }
@@ -25,7 +25,7 @@ body { margin: 0; background: var(--ground); color: var(--ink); font: 1.0625rem/
 .skip { position: absolute; left: -99rem; }
 .skip:focus { left: 1rem; top: 1rem; background: var(--raised); padding: .5rem; }
 header, main, footer { max-width: 76rem; margin: 0 auto; padding: 0 clamp(1rem, 4vw, 3rem); }
-header { padding-top: clamp(1.5rem, 5vw, 4rem); }
+header { padding-top: clamp(1rem, 3vw, 2.5rem); }
 h1 {
   font-size: clamp(1.6rem, 1.1rem + 2.2vw, 2.4rem); line-height: 1.2; font-weight: 600; margin: 0 0 1.25rem;
   max-width: 24em; text-wrap: balance; overflow-wrap: anywhere;
@@ -37,7 +37,7 @@ p, li, dd { max-width: 44em; }
 p { margin: .5rem 0; }
 a { color: var(--link); text-underline-offset: .2em; }
 :focus-visible { outline: 2px solid var(--link); outline-offset: 2px; border-radius: 2px; }
-.eyebrow, nav, .facts, .legend, .downloads { font: .875rem/1.5 var(--sans); color: var(--soft); }
+nav, .eyebrow, .facts, .legend, .downloads { font: .875rem/1.5 var(--sans); color: var(--soft); }
 .eyebrow { margin: 0 0 .4rem; letter-spacing: .01em; }
 .note { color: var(--soft); font-size: .95rem; }
 .lede { font-size: 1.125rem; }
@@ -45,6 +45,34 @@ nav { margin: 1.75rem 0 0; padding: .6rem 0; border-block: 1px solid var(--line)
 nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.5rem; list-style: none; margin: 0; padding: 0; }
 nav a { text-decoration: none; display: inline-block; padding-block: .2rem; }
 nav a:hover { text-decoration: underline; }
+nav.pages { margin: 0 0 1.75rem; padding: 0 0 .5rem; border-top: 0; }
+nav.pages [aria-current] { color: var(--ink); font-weight: 600; box-shadow: 0 .55rem 0 -.43rem var(--ink); }
+[hidden] { display: none !important; }
+#filter {
+  position: sticky; top: 0; z-index: 3; margin-top: 1rem; background: var(--ground); border-bottom: 1px solid
+  var(--line); font: .875rem/1.5 var(--sans); display: flex; flex-wrap: wrap; align-items: center; gap: .25rem 1.25rem;
+  padding-block: .4rem;
+}
+#filter details { margin: 0; position: relative; }
+#filter summary { cursor: pointer; color: var(--link); padding: .2rem 0; overflow-wrap: anywhere; }
+#filter fieldset {
+  position: absolute; top: 100%; left: 0; z-index: 4; margin: 0; padding: .5rem .9rem; min-width: 100%; width:
+  max-content; max-width: min(28rem, 90vw); max-height: 60vh; overflow: auto; border: 1px solid var(--line);
+  border-radius: 4px; background: var(--raised); box-shadow: 0 8px 30px rgb(0 0 0 / .18);
+}
+#filter legend { position: absolute; clip-path: inset(50%); }
+#filter label { display: flex; gap: .5rem; align-items: baseline; padding: .2rem 0; overflow-wrap: anywhere; }
+#filter input { accent-color: var(--link); }
+#filter p { margin: 0; color: var(--soft); }
+#filter button, button.sort { all: unset; cursor: pointer; }
+#filter button { color: var(--link); text-decoration: underline; text-underline-offset: .2em; }
+#filter button:focus-visible, button.sort:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
+button.sort:hover { color: var(--link); }
+button.sort::after { content: ""; display: inline-block; width: 1.1em; text-align: center; color: var(--soft); }
+button.sort:hover::after, button.sort:focus-visible::after { content: "↕"; }
+[aria-sort=ascending] > button.sort::after { content: "↑"; }
+[aria-sort=descending] > button.sort::after { content: "↓"; }
+td.out > * { visibility: hidden; }
 .facts {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 11.5rem), 1fr)); gap: .75rem 2rem; margin:
   1.5rem 0 0;
@@ -74,7 +102,8 @@ div.chart.vega-embed:hover summary, div.chart.vega-embed summary:focus-visible, 
 }
 .chart .mark-symbol path, .chart .mark-rect path { cursor: pointer; }
 .scroll {
-  overflow-x: auto; margin: .75rem 0 .5rem; padding-bottom: .25rem; overscroll-behavior-x: contain; background:
+  position: relative; overflow-x: auto; margin: .75rem 0 .5rem; padding-bottom: .25rem;
+  overscroll-behavior-x: contain; background:
   linear-gradient(90deg, var(--ground) 30%, transparent) 0 0 / 2.5rem 100% no-repeat local, linear-gradient(270deg,
   var(--ground) 30%, transparent) 100% 0 / 2.5rem 100% no-repeat local, linear-gradient(90deg, rgb(0 0 0 / .14),
   transparent) 0 0 / .7rem 100% no-repeat scroll, linear-gradient(270deg, rgb(0 0 0 / .14), transparent) 100% 0 /
@@ -153,6 +182,8 @@ footer { margin-top: 4rem; padding-bottom: 4rem; color: var(--soft); font-size: 
 }
 #why button:hover { background: var(--faint); color: var(--ink); }
 @media (max-width: 40rem) {
+  #filter { position: static; }
+  html { scroll-padding-top: 1rem; }
   body { font-size: 1rem; }
   h2 { margin-top: 3rem; }
   th, td { padding-inline: .55rem; }
@@ -167,7 +198,8 @@ footer { margin-top: 4rem; padding-bottom: 4rem; color: var(--soft); font-size: 
 }
 @media print {
   body { font-size: 10pt; background: #fff; color: #000; }
-  nav, .downloads, #why, .chart details, .skip { display: none !important; }
+  nav, .downloads, .files, #why, #filter, .chart details, .skip { display: none !important; }
+  button.sort::after { content: none !important; }
   header, main, footer { max-width: none; padding: 0; }
   .scroll { overflow: visible; background: none; }
   h2 { margin-top: 1.5rem; }
@@ -177,104 +209,4 @@ footer { margin-top: 4rem; padding-bottom: 4rem; color: var(--soft); font-size: 
   table { font-size: 8.5pt; }
   th, td { padding: .2rem .4rem; }
 }
-"""
-
-JS = """
-(() => {
-  "use strict";
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const ancestry = read("data-ancestry");
-  const numbers = new Map(ancestry.rows.map((row) =>
-    [row[0], Object.fromEntries(ancestry.columns.map((name, place) => [name, row[place]]))]));
-  const card = document.getElementById("why");
-
-  // Everything from data enters as text, never as markup.
-  const make = (tag, ...children) => {
-    const element = document.createElement(tag);
-    element.append(...children.filter((child) => child !== null && child !== ""));
-    return element;
-  };
-  const list = (pairs) => make("dl", ...pairs.filter(([, text]) => text !== null && text !== "" && text !== undefined)
-    .flatMap(([name, text]) => [make("dt", name), make("dd", String(text))]));
-  const file = (what, path, sha256) =>
-    make("li", make("span", what), make("code", path), sha256 ? make("code", "sha256 " + sha256) : "");
-
-  const ancestryOf = (id) => {
-    const n = numbers.get(id);
-    if (!n) return [make("p", "This page holds no number " + id + ".")];
-    const record = ancestry.records[n.record];
-    const chain = make("ol");
-    chain.append(file(record ? "record" : "record expected at", n.record, record && record.sha256));
-    for (const part of record ? record.parts : []) chain.append(file(part[0], part[1], part[2]));
-    return [
-      make("h2", n.shown), make("code", id),
-      list([["metric", n.metric + (n.unit ? " (" + n.unit + ")" : "")], ["phase", n.phase],
-        ["no number because", n.reason], ["dataset", n.dataset],
-        ["system", n.system], ["topology", n.topology], ["workload", n.workload], ["K", n.k],
-        ["clients", n.clients], ["filter", n.filter], ["runs", n.runs], ["key", n.key],
-        ["record made", record && record.created], ["code", record && record.code]]),
-      make("h3", "Made from"), chain,
-      make("h3", "The chain in full"), make("code", "anncestry why " + id),
-    ];
-  };
-
-  const unmark = () => document.querySelectorAll(".num.open").forEach((open) => open.classList.remove("open"));
-
-  const show = (ids, anchor) => {
-    unmark();
-    const close = make("button", "×");
-    close.type = "button";
-    close.setAttribute("aria-label", "Close");
-    close.addEventListener("click", () => card.hidePopover());
-    const parts = ids.flatMap((id, place) => place ? [make("hr"), ...ancestryOf(id)] : ancestryOf(id));
-    if (ids.length > 1) parts.unshift(make("p", "Computed from the first number and the second:"));
-    card.replaceChildren(close, ...parts);
-    if (card.matches(":popover-open")) card.hidePopover();
-    card.showPopover();
-    if (anchor) {
-      const box = anchor.getBoundingClientRect();
-      const below = box.bottom + 8, height = card.offsetHeight;
-      card.style.top = Math.max(8, below + height < innerHeight ? below : Math.min(box.top - height - 8 > 8
-        ? box.top - height - 8 : innerHeight, innerHeight - height - 8)) + "px";
-      card.style.left = Math.max(8, Math.min(box.left, innerWidth - card.offsetWidth - 24)) + "px";
-      if (anchor.classList) anchor.classList.add("open");
-    }
-    card.scrollTop = 0;
-    close.focus({ preventScroll: true });
-  };
-
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest && event.target.closest("a.num");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    const ids = link.dataset.n.split(" ");
-    if (ids.length === 1) history.replaceState(null, "", "#" + ids[0]);
-    show(ids, link);
-  });
-  card.addEventListener("toggle", (event) => { if (event.newState === "closed") unmark(); });
-
-  // A page opened at #n… shows that number at once, so that a number can be cited by its address.
-  const fromAddress = () => {
-    const id = decodeURIComponent(location.hash.slice(1));
-    if (!numbers.has(id)) return;
-    const link = document.getElementById(id) || document.querySelector("h1");
-    link.scrollIntoView({ block: "center", behavior: "instant" });
-    show([id], link);
-  };
-  addEventListener("hashchange", fromAddress);
-
-  const specs = read("data-charts");
-  const drawn = [...document.querySelectorAll("[data-chart]")].map((element) =>
-    vegaEmbed(element, specs[Number(element.dataset.chart)], {
-      ast: true, renderer: "svg", config: read("data-config"),
-      actions: { export: true, source: false, compiled: false, editor: false },
-    }).then(({ view }) => view.addEventListener("click", (event, item) => {
-      const id = item && item.datum && item.datum.number_id;
-      if (id) show([id], { getBoundingClientRect: () => new DOMRect(event.clientX, event.clientY, 0, 0) });
-    })).catch((error) => {
-      element.replaceChildren(make("p", "This chart could not be drawn; its numbers are in the tables."));
-      console.error(error);
-    }));
-  Promise.all(drawn).then(() => { document.documentElement.dataset.drawn = "all"; fromAddress(); });
-})();
 """

@@ -19,7 +19,7 @@ from anncestry.report.audit import COMMIT, DOCUMENTS, REPOSITORY, Figure, Publis
 from anncestry.report.markup import Numbers, text
 from anncestry.report.numbers import rows_of
 from anncestry.report.recompute import CHECKS, Recomputed
-from anncestry.report.shell import Records, ancestry, document
+from anncestry.report.shell import Records, ancestry, document, pages
 from anncestry.report.tables import Row, text_of
 
 NAME = "audit.html"
@@ -88,8 +88,10 @@ def _document(df: pd.DataFrame, records: Records, title: str, facts: Published) 
         title=f"What was published before, audited: {title}",
         eyebrow="anncestry: other people's numbers, by the same means as our own",
         opening=_opening(facts, again, beside),
-        downloads="The page of our results, and its numbers",
-        files={"page": "index.html", "CSV": "numbers.csv"},
+        downloads="Our own numbers",
+        files={"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
+        pages=pages(published=True),
+        here=NAME,
         sections=sections,
         ancestry=ancestry(shown, {path: records[path] for path in {row["record"] for row in shown} & records.keys()}),
     )

@@ -56,11 +56,26 @@ class Numbers:
         return self.link(shown, [row["number_id"]])
 
 
+DIMENSIONS = ("dataset", "system", "topology", "workload")
+"""What the filter of a page chooses by."""
+
+
+def dimensions(**values: str) -> str:
+    """Attributes that tell the filter of what an element speaks: it is hidden while that isn't chosen."""
+    return "".join(f' data-{name}="{text(value)}"' for name, value in values.items() if value)
+
+
+def _of_labels(labels: Sequence[str], values: Sequence[str]) -> str:
+    """The same for a row whose columns are labelled with the names of dimensions."""
+    named = {label.lower(): value for label, value in zip(labels, values, strict=False)}
+    return dimensions(**{name: named[name] for name in DIMENSIONS if named.get(name, "—") != "—"})
+
+
 def table(content: Table, colours: Mapping[str, str], numbers: Numbers) -> str:
     """A table of the paper, in a container of its own to scroll in, with the figures of the paper beside ours."""
     note = f" {content.published_note}" if content.published_note else ""
     body = "".join(
-        "<tr>"
+        f"<tr{_of_labels(content.labels, row.labels)}>"
         + "".join(f'<th scope="row">{text(label)}</th>' for label in row.labels)
         + "".join(_cell(cell, numbers) for cell in row.cells)
         + "</tr>\n"
@@ -75,11 +90,21 @@ def table(content: Table, colours: Mapping[str, str], numbers: Numbers) -> str:
     )
 
 
-def sheet(head: Sequence[str], rows: Iterable[Sequence[str]], *, name: str, kind: str = "") -> str:
-    """A plain table of words: `head` and `rows` are text, the first of each row is its heading."""
-    columns = "".join(f'<th scope="col">{text(label)}</th>' for label in head)
+def sheet(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, name: str, kind: str = "", systems: bool = False
+) -> str:
+    """A plain table of words: `head` and `rows` are text, the first of each row is its heading.
+
+    With `systems`, each column but the first is that of the system that its heading names.
+    """
+    columns = "".join(
+        f'<th scope="col"{dimensions(system=label) if systems and place else ""}>{text(label)}</th>'
+        for place, label in enumerate(head)
+    )
     body = "".join(
-        f'<tr><th scope="row">{text(first)}</th>' + "".join(f"<td>{text(value)}</td>" for value in rest) + "</tr>\n"
+        f'<tr{_of_labels(head, (first, *rest))}><th scope="row">{text(first)}</th>'
+        + "".join(f"<td>{text(value)}</td>" for value in rest)
+        + "</tr>\n"
         for first, *rest in rows
     )
     return (
@@ -117,7 +142,8 @@ def _head(labels: Sequence[str], columns: Sequence[Column], colours: Mapping[str
         for column in of_group:
             unit = "" if shared else _unit(column.unit)
             sign = _sign(colours[column.system]) if column.system in colours else ""
-            second.append(f'<th scope="col" class="n of">{sign}{text(column.label)}{unit}</th>')
+            of = dimensions(system=column.system)
+            second.append(f'<th scope="col" class="n of"{of}>{sign}{text(column.label)}{unit}</th>')
     return f"<tr>{''.join(first)}</tr>" + (f"<tr>{''.join(second)}</tr>" if second else "")
 
 
@@ -134,4 +160,5 @@ def _cell(cell: Cell, numbers: Numbers) -> str:
     shown = numbers.link(cell.text, cell.parents or [cell.number_id])
     better = '<span class="hidden"> (better by more than noise)</span>' if cell.best else ""
     beside = f'<span class="published">paper {text(cell.published)}</span>' if cell.published else ""
-    return f'<td class="{kind}">{shown}{better}{beside}</td>'
+    value = "" if cell.value is None else f' data-v="{float(cell.value)!r}"'
+    return f'<td class="{kind}"{value}>{shown}{better}{beside}</td>'

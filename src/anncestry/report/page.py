@@ -21,10 +21,10 @@ from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report import audit_page, catalogue, latencies
 from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours
-from anncestry.report.markup import Numbers, legend, sheet, table, text
+from anncestry.report.markup import DIMENSIONS, Numbers, dimensions, legend, sheet, table, text
 from anncestry.report.material import Material
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
-from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary
+from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary, pages
 from anncestry.report.summary import HEADLINE_K, Highlight, highlights
 from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, text_of
 
@@ -105,9 +105,6 @@ _HOW_TO_READ = (
 )
 
 
-_AUDIT = f'<p class="note"><a href="{audit_page.NAME}">What was published before, number by number</a></p>\n'
-
-
 def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None) -> Path:
     """Write `out_dir`/index.html and, beside it for download, the numbers; returns the path of the page.
 
@@ -148,7 +145,9 @@ def _document(df: pd.DataFrame, records: Records, title: str, published: Path | 
         title=title,
         eyebrow="anncestry: a report in which every number can be traced to its origin",
         # Written after the tables, though it stands before them: a number's address leads to its place in a table.
-        opening=_lede(material.first, numbers) + _facts(records) + (_AUDIT if published else ""),
+        opening=_lede(material.first, numbers) + _facts(records),
+        pages=pages(published is not None),
+        here="index.html",
         downloads="All numbers",
         files={
             **{"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
@@ -209,7 +208,8 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
             _peak(here, numbers),
         ]
         verdict = _verdict(here)
-        paragraphs.append(f"<p><b>{_name(place)}</b>: {'; '.join(filter(None, sentences))}.{verdict}</p>\n")
+        of = dimensions(dataset=dataset, topology=topology)
+        paragraphs.append(f"<p{of}><b>{_name(place)}</b>: {'; '.join(filter(None, sentences))}.{verdict}</p>\n")
     return f'<p class="lede">{opening}</p>\n{"".join(paragraphs)}'
 
 
@@ -361,7 +361,8 @@ def _gaps(rows: Sequence[Row]) -> str:
     content = ""
     if invalid:
         items = "".join(
-            f"<li><b>{text(' · '.join(place))}</b>: {text(reason)}"
+            f"<li{dimensions(**dict(zip(DIMENSIONS, place, strict=False)))}>"
+            f"<b>{text(' · '.join(place))}</b>: {text(reason)}"
             f'<br><span class="note">without a number therefore: {text(", ".join(names))}</span></li>\n'
             for (*place, reason), names in invalid.items()
         )
@@ -429,7 +430,7 @@ def _by_system(records: Records, facts: Any) -> dict[str, dict[str, str]]:
 def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) -> str:
     topics = list(dict.fromkeys(topic for facts in columns.values() for topic in facts))
     rows = [(topic, *(facts.get(topic, "—") for facts in columns.values())) for topic in topics]
-    return sheet((corner, *columns), rows, name=name)
+    return sheet((corner, *columns), rows, name=name, systems=True)
 
 
 def _checks(records: Records) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anncestry.report.assets import CSS, JS
+from anncestry.report.assets import CSS
 from anncestry.report.markup import inline_json, script, text
+from anncestry.report.scripts import JS
 from anncestry.report.tables import Row, text_of
 
 Records = Mapping[str, Mapping[str, Any]]
@@ -26,6 +27,12 @@ class Charts:
     bundle: str = ""
 
 
+def pages(published: bool) -> dict[str, str]:
+    """The pages of a site, file → name; those that set ours beside others' only where there is something published."""
+    beside = {"audit.html": "Published before, audited"} if published else {}
+    return {"index.html": "Results", **beside}
+
+
 def document(
     *,
     title: str,
@@ -36,11 +43,14 @@ def document(
     sections: Sequence[tuple[str, str, str]],
     ancestry: Mapping[str, Any],
     charts: Charts | None = None,
+    pages: Mapping[str, str] | None = None,
+    here: str = "",
 ) -> str:
     """A whole page.
 
     `opening` is HTML, as is the content of each of `sections` (id, heading, content), of which empty ones are left
     out; `files` are what can be downloaded, name → file, after the words `downloads`; `ancestry` is that of `ancestry`.
+    `pages` are all pages of the site, file → name, of which this is the file `here`.
     """
     charts = charts or Charts()
     scripts = [script(code) for code in (charts.bundle, JS) if code]
@@ -56,6 +66,12 @@ def document(
         for name, heading, content in shown
     )
     links = ", ".join(f'<a href="{text(file)}" download>{text(name)}</a>' for name, file in files.items())
+    current = ' aria-current="page"'
+    others = "".join(
+        f'<li><a href="{text(file)}"{current if file == here else ""}>{text(name)}</a></li>'
+        for file, name in (pages or {}).items()
+    )
+    site = f'<nav class="pages" aria-label="Pages"><ul>{others}</ul></nav>\n' if others else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -63,10 +79,12 @@ def document(
         '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
         f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#main">To the results</a>\n'
-        f'<header>\n<p class="eyebrow">{text(eyebrow)}</p>\n'
+        f'<header>\n{site}<p class="eyebrow">{text(eyebrow)}</p>\n'
         f"<h1>{text(title)}</h1>\n{opening}"
-        f'<p class="downloads">{text(downloads)}: {links}</p>\n'
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n<main id="main">\n{body}</main>\n'
+        + (f'<p class="downloads">{text(downloads)}: {links}</p>\n' if links else "")
+        + f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n'
+        '<main id="main">\n<div id="filter" role="group" aria-label="Filter" hidden></div>\n'
+        f"{body}</main>\n"
         "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
         " It fetches nothing.</p></footer>\n"
         '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
