@@ -111,6 +111,12 @@ def test_data_of_another_database_is_not_opened() -> None:
         MYSQL.check_upgrade({**SEEKDB, "version": "1.4.1"}, changed(SEEKDB, quantizer="sq"))
 
 
+def test_seekdb_is_kept_out_of_folders_whose_files_it_would_remove(tmp_path: Path) -> None:
+    folder = tmp_path / "run.tmp" / "data"
+    with pytest.raises(UserError, match=r"seekdb removes its redo log from a folder with '\.tmp' in its path"):
+        MYSQL.start(tmp_path, folder, SEEKDB, STANDALONE)
+
+
 # Statements.
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from anncestry.engines.base import Spec
 from anncestry.engines.mysql.dialects.base import INDEX, READER, TABLE, Ask, Dialect, found, whole
+from anncestry.errors import UserError
 from anncestry.runtimes.base import Limits
 
 _TYPES = {"none": "hnsw", "sq": "hnsw_sq", "bq": "hnsw_bq"}
@@ -101,6 +102,9 @@ class Seekdb(Dialect):
         self, artifact: Path, folder: Path, host: str, port: int, settings: Spec, limits: Limits
     ) -> list[str | Path]:
         """It preallocates its data file: in small steps, so that its size says something of what is in it."""
+        if ".tmp" in str(folder):
+            # When it starts again, it takes for a temporary file of its own what has this in its path, and removes it.
+            raise UserError(f"seekdb removes its redo log from a folder with '.tmp' in its path: {folder}; use another")
         budget = self.number(settings, "memory_budget_mib")
         if limits.memory_mib is not None and "memory_budget_mib" not in settings:
             budget = min(budget, int(limits.memory_mib * _MEMORY_SHARE))
