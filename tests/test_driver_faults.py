@@ -16,7 +16,14 @@ from anncestry.drive.null import NullServer
 from anncestry.errors import ServerError
 from anncestry.metrics import latency
 
-WAYS = [("native", "grpc"), ("native", "http"), ("native", "mysql"), ("python", "grpc"), ("python", "http")]
+WAYS = [
+    ("native", "grpc"),
+    ("native", "http"),
+    ("native", "mysql"),
+    ("native", "postgres"),
+    ("python", "grpc"),
+    ("python", "http"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +63,8 @@ def steady(per_s, seconds):
 
 
 def answers(outcome, kind):
-    """What the echo returned: MySQL's packets wrapped it."""
-    if kind != "mysql":
+    """What the echo returned: packets of MySQL and messages of PostgreSQL wrap it."""
+    if kind not in ("mysql", "postgres"):
         return outcome.responses
     return [response[response.index(b"re: ") : response.index(b"re: ") + 4 + 9] for response in outcome.responses]
 
@@ -122,9 +129,11 @@ def test_a_lost_connection_costs_its_request_and_no_other_and_is_never_sent_agai
     assert outcome.facts["reconnects"] == 3
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way[1] != "mysql"], ids="-".join, indirect=True)
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way[1] not in ("mysql", "postgres")], ids="-".join, indirect=True
+)
 def test_a_server_that_closes_connections_after_answering_costs_no_request(way, tmp_path):
-    """(MySQL has no way to say that it is about to.)"""
+    """(MySQL and PostgreSQL have no way to say that it is about to.)"""
     driver, kind = way
     with NullServer(kind, echo=True, leave_every=10) as server:
         outcome = run(driver, tmp_path, server, count=40, prime=0)
@@ -278,6 +287,21 @@ def test_mysql_logs_in_with_a_password_from_the_environment_and_runs_prepared_st
     ):
         run(driver, tmp_path, server, count=5, transport={"password_env": "SECRET_OF_TEST"})
     assert "correct horse" not in (tmp_path / "job.json").read_text()
+
+
+def test_postgres_runs_what_it_prepared_with_binary_parameters(tmp_path):
+    def message(kind, body):
+        return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+    bind = b"\0s0\0\0\1\0\1\0\1\0\0\0\5hello\0\1\0\1"
+    request = message(b"B", bind) + message(b"E", b"\0\0\0\0\0") + message(b"S", b"")
+    with NullServer("postgres", echo=True, error_every=4) as server, Driver("native") as driver:
+        more = {"user": "root", "prepare": ["SELECT $1"], "raw": True}
+        outcome = run(driver, tmp_path, server, count=8, prime=0, requests=[request], transport=more)
+    good = [b"re: " + bind in response and response.endswith(b"Z\0\0\0\5I") for response in outcome.responses]
+    assert good == [True, True, True, False] * 2
+    assert outcome.facts["clients"][0]["errors"] == {"PostgreSQL ERROR 58030: the disk is on fire": 2}
+    assert outcome.facts["reconnects"] == 0
 
 
 def test_a_record_says_which_driver_it_was_and_what_it_was_built_from(drivers, tmp_path):

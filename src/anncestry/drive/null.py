@@ -13,7 +13,7 @@ from anncestry.errors import ServerError
 
 
 class NullServer:
-    """A null server while the block lasts. `kind` is grpc, http or mysql; the rest as `plan` in its source says."""
+    """A null server while the block lasts. `kind`: grpc, http, mysql, postgres; the rest is `plan` of its source."""
 
     def __init__(self, kind: str, *, environment: dict[str, str] | None = None, **plan: Any) -> None:
         self.kind = kind
@@ -55,6 +55,7 @@ class NullServer:
             "grpc": {"method": "/null.Null/Answer"},
             "http": {"method": "POST", "path": "/v1/answer", "headers": {"Content-Type": "application/json"}},
             "mysql": {"user": "root", "init": ["SET autocommit = 1"]},
+            "postgres": {"user": "root", "database": "null", "init": ["SET jit = off"], "prepare": ["SELECT 1"]},
         }
         return {"kind": self.kind, "target": self.target, **how[self.kind]}
 

@@ -17,6 +17,8 @@ Transports, by `kind`; `target` is host:port, `targets` where client i takes the
   http            `method`, `path`, `headers`: HTTP/1.1, kept alive; request and response are bodies; status ≥ 400 fails
   mysql           `user`, `password_env`, `database`, `init` (statements): a request is a COM_QUERY's text, or a whole
                   packet with its header if `raw`; a response the packets that answer it, with their headers
+  postgres        `user`, `password_env`, `database`, `init` (statements), `prepare` (statements, named s0, s1, …):
+                  a request is a query's text, or with `raw` messages up to Sync; a response those up to ReadyForQuery
   sdk             `module`, `options`: a Python client library; see `client`
   inprocess       `module` (a file), `paths`, `target`, `options`: a library that each client loads and searches itself
 

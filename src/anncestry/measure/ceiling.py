@@ -20,7 +20,7 @@ from anncestry.drive.driver import Driver
 from anncestry.drive.null import NullServer
 from anncestry.provenance import records
 
-TRANSPORTS = ("grpc", "http", "mysql")
+TRANSPORTS = ("grpc", "http", "mysql", "postgres")
 _EPOCH = 1
 _RUNS = 3
 _RUN_S = 0.3

@@ -26,15 +26,16 @@ _BUILD_FLAGS = "-g0"
 def make(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
     """Put the package of `artifact`, and the packages that it is used `with`, into the folder `files`.
 
-    `package` and `sha256` name a wheel; with `source`, a source distribution that is compiled here: by the machine's
-    C++ compiler with `source.flags`, by the pinned packages of `source.build` and nothing else. Returns the toolchain.
+    `package`, its `version` (else that of the system) and `sha256` name a wheel; with `source`, a source distribution
+    that is compiled here: by the machine's C++ compiler with `source.flags`, by the pinned packages of `source.build`
+    and nothing else. Returns the toolchain.
     """
     toolchain: dict[str, str] = {}
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
         folder = Path(temporary)
         for number, package in enumerate(artifact.get("with", ())):
             unpack(_wheel(system, package, folder / f"with{number}"), files)
-        own = {**artifact, "version": version}
+        own = {"version": version, **artifact}
         source = artifact.get("source")
         if source is None:
             unpack(_wheel(system, own, folder / "own"), files)

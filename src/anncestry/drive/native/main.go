@@ -31,6 +31,8 @@ func newWire(t *transport, target string, timeoutS float64) (wire, error) {
 		return newHTTP(t, target)
 	case "mysql":
 		return newMySQL(t)
+	case "postgres":
+		return newPostgres(t)
 	}
 	return nil, fmt.Errorf("the native driver has no transport %q", t.Kind)
 }

@@ -22,8 +22,8 @@ import (
 
 // plan says how to answer. Requests are counted from 1, over all connections.
 type plan struct {
-	Kind       string `json:"kind"`        // grpc, http or mysql
-	ReplyBytes int    `json:"reply_bytes"` // of the message or body; mysql: of the one value
+	Kind       string `json:"kind"`        // grpc, http, mysql or postgres
+	ReplyBytes int    `json:"reply_bytes"` // of the message or body; mysql, postgres: of the one value
 	Echo       bool   `json:"echo"`        // "re: " and the request instead
 	DelayMs    int    `json:"delay_ms"`
 	SlowEvery  int    `json:"slow_every"` // every so many requests one takes
@@ -113,7 +113,7 @@ func main() {
 		os.Exit(2)
 	}
 	s.canned = bytes.Repeat([]byte{'x'}, s.ReplyBytes)
-	serve := map[string]func(*server, net.Conn) error{"grpc": grpc, "http": http, "mysql": mysql}[s.Kind]
+	serve := map[string]func(*server, net.Conn) error{"grpc": grpc, "http": http, "mysql": mysql, "postgres": postgres}[s.Kind]
 	if serve == nil {
 		fmt.Fprintf(os.Stderr, "unknown kind %q\n", s.Kind)
 		os.Exit(2)

@@ -1,0 +1,70 @@
+"""Loading: COPY in binary, then the index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+
+from anncestry.engines.base import LoadResult, Server, Spec, Vectors
+from anncestry.engines.pgvector import INDEX
+from anncestry.engines.pgvector.serve import OPERATORS, as_pgvector, search_once
+from anncestry.progress import Progress
+
+_SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_TRAILER = b"\xff\xff"
+_COLUMNS = (("id", ">i8"), ("category", ">i2"), ("price", ">f4"), ("region", ">i2"))
+
+
+def copy_data(first: int, base: NDArray[np.float32], category: Any, price: Any, region: Any) -> bytes:
+    """Rows as COPY BINARY has them: the number of fields, then each with its length; a vector with its dimensions."""
+    rows, dim = base.shape
+    fields: list[Any] = [("fields", ">i2")]
+    for name, kind in _COLUMNS:
+        fields += [(f"{name}_length", ">i4"), (name, kind)]
+    fields += [("vector_length", ">i4"), ("dim", ">i2"), ("unused", ">i2"), ("vector", ">f4", (dim,))]
+    table = np.zeros(rows, np.dtype(fields))
+    table["fields"] = len(_COLUMNS) + 1
+    values = {"id": np.arange(first, first + rows), "category": category, "price": price, "region": region}
+    for name, kind in _COLUMNS:
+        table[f"{name}_length"], table[name] = np.dtype(kind).itemsize, values[name]
+    table["vector_length"], table["dim"], table["vector"] = 4 + 4 * dim, dim, base
+    return _SIGNATURE + table.tobytes() + _TRAILER
+
+
+def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
+    """Create the table, insert in batches, settle it, build the index, search once."""
+    pgvector, result = as_pgvector(server), LoadResult()
+    rows, dim = vectors.base.shape
+    _, operators = OPERATORS[vectors.metric]
+    pgvector.ask(
+        f"CREATE TABLE items (id bigint PRIMARY KEY, category smallint, price real, region smallint, "
+        f"embedding vector({dim}))".encode()
+    )
+    with result.phase("insert"), pgvector.connect() as connection:
+        for first in range(0, rows, load["batch_rows"]):
+            part = slice(first, first + load["batch_rows"])
+            base = vectors.base[part]
+            data = copy_data(first, base, vectors.category[part], vectors.price[part], vectors.region[part])
+            try:
+                with connection.cursor().copy("COPY items FROM STDIN (FORMAT BINARY)") as copy:
+                    copy.write(data)
+                result.acknowledge(len(base), 0, None)
+            except psycopg.Error as error:
+                pgvector.check_alive()
+                result.acknowledge(len(base), len(base), " ".join(str(error).split()))
+            progress.at(result.rows_sent)
+    with result.phase("flush"):
+        pgvector.ask("VACUUM (ANALYZE) items")
+        pgvector.ask("CHECKPOINT")
+    with result.phase("index"):
+        pgvector.ask(
+            f"CREATE INDEX {INDEX} ON items USING hnsw (embedding {operators}) "
+            f"WITH (m = {int(index['M'])}, ef_construction = {int(index['ef_construction'])})".encode()
+        )
+        pgvector.ask("CHECKPOINT")
+    with result.phase("ready"):
+        search_once(pgvector)
+    return result

