@@ -51,6 +51,13 @@ K = 10
         ("milvus", {"external": {"etcd": "a", "log": "b"}, "nodes": 2, "replicas": 3}, "3 replicas need as many query"),
         ("milvus", {"external": {"etcd": "a", "log": "b"}, "roles": {"rootcoord": 2}}, r"roles\.rootcoord"),
         ("milvus", {"roles": {"proxy": 2}}, "one process, of all roles"),
+        ("milvus", {"external_limits": {"etcd": {"cpus": 1}}}, r"external_limits\.etcd: there is no external etcd"),
+        (
+            "milvus",
+            {"external": {"etcd": "a", "log": "b"}, "external_limits": {"log": {"memory_mib": 512}}},
+            r"external_limits\.log\.memory_mib: 512 MiB; it does not work with less than 1280",
+        ),
+        ("weaviate", {"external_limits": {"etcd": {"cpus": 1}}}, "weaviate has no external_limits"),
         ("milvus", {"consistency": "all"}, "milvus has no consistency"),
         ("milvus", {"entry": "all"}, "milvus has no entry"),
     ],
@@ -102,7 +109,23 @@ def test_unequal_totals_are_refused_where_equal_ones_are_asked(
         workflow.expand(workflow.Choice(configured(tmp_path, experiment, {"other": other}), "x"))
 
 
-@pytest.mark.parametrize("experiment", ["default", "topologies", "equal", "paper", "scale-out"])
+def test_what_stands_beside_a_system_counts_in_its_total(tmp_path: Path) -> None:
+    experiment = {"equal_totals": True, "matrix": [block(MILVUS, ["standalone-equal", "standalone-external-equal"])]}
+    folder = configured(tmp_path, experiment)
+    assert workflow.expand(workflow.Choice(folder, "x")).cells
+    beside = {**TOPOLOGIES["standalone-external-equal"], "limits": {"cpus": 1.5, "memory_mib": 3072}}
+    unlimited = {name: value for name, value in beside.items() if name != "external_limits"}
+    for changed, complaint in (
+        (beside, r"3072 MiB in standalone-equal and 2 CPUs, 4096 MiB in other"),
+        (unlimited, "other does not limit both cpus and memory_mib of its etcd"),
+    ):
+        experiment = {"equal_totals": True, "matrix": [block(MILVUS, ["standalone-equal", "other"])]}
+        folder = configured(tmp_path / complaint[:4], experiment, {"other": changed})
+        with pytest.raises(ConfigError, match=complaint):
+            workflow.expand(workflow.Choice(folder, "x"))
+
+
+@pytest.mark.parametrize("experiment", ["default", "topologies", "equal", "paper", "scale-out", "scale-up"])
 def test_the_topologies_of_the_experiments_are_possible(experiment: str) -> None:
     assert workflow.expand(workflow.Choice(ROOT / "config", experiment)).cells
 
@@ -138,6 +161,30 @@ def test_a_node_without_data_fails_the_topology_gate() -> None:
 def test_copies_that_do_not_add_up_fail_their_gate() -> None:
     assert gates.copies(6000, 2000, 3).ok
     assert not gates.copies(5999, 2000, 3).ok
+
+
+def test_a_node_that_no_search_reaches_fails_its_gate() -> None:
+    assert gates.shared({"querynode1": 120.0, "querynode2": 100.0}, 220).ok  # type: ignore[union-attr]
+    idle = gates.shared({"querynode1": 220.0, "querynode2": 0.0}, 220)
+    assert idle is not None and not idle.ok and "idle: querynode2" in idle.detail
+    assert gates.shared({"standalone": 220.0}, 220) is None, "one alone shares with nobody"
+    assert gates.shared({"querynode1": 2.0, "querynode2": 0.0}, 2) is None, "too few to tell"
+
+
+def test_searches_by_node_stand_in_a_table_of_their_own() -> None:
+    from anncestry.report import nodes, numbers
+
+    counts = {"querynode1": 300.0, "querynode2": 100.0}
+    rows = [
+        {"number_id": f"n{node}", "dataset": "d", "topology": "distributed-2", "system": "s", "workload": "w",
+         "metric": f"searches[{node}]", "value": count, "unit": "searches", "client": "bytes", "reason": ""}
+        for node, count in counts.items()
+    ]  # fmt: skip
+    (table,) = nodes.tables(numbers.frame([{**row, "rebuild": 1} for row in rows]))
+    (row,) = table.rows
+    assert [cell.text for cell in row.cells] == ["0.50", "300", "100"]
+    assert row.cells[0].parents == ("nquerynode1", "nquerynode2")
+    assert nodes.tables(numbers.frame([])) == []
 
 
 def test_a_member_that_is_gone_fails_its_gate_by_name() -> None:
@@ -356,7 +403,8 @@ def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one
 @pytest.mark.servers
 def test_milvus_with_its_parts_beside_it_finds_its_data_again(tmp_path: Path, nothing_stays: None) -> None:
     engine = engines.get("milvus")
-    topology = TOPOLOGIES["standalone-external"]
+    held = {"etcd": {"memory_mib": 512}, "object_store": {"memory_mib": 768}}
+    topology = {**TOPOLOGIES["standalone-external"], "external_limits": held}
     binary = with_parts(MILVUS, topology, tmp_path / "artifact")
     for first in (True, False):
         server = engine.start(binary, tmp_path / "data", SYSTEMS[MILVUS], topology)
@@ -365,7 +413,12 @@ def test_milvus_with_its_parts_beside_it_finds_its_data_again(tmp_path: Path, no
                 vectors = loaded(engine, server)
             else:
                 engine.open(server, INDEX)
-            assert list(server.members()) == ["etcd", "object_store", "standalone"]
+            members = server.members()
+            assert list(members) == ["etcd", "object_store", "standalone"]
+            for place, limits_ in held.items():
+                limit = members[place]["limits"]["memory_mib"]
+                assert limit["asked"] == limits_["memory_mib"] and limit["by"], f"{place} is held, and by what is told"
+            assert members["standalone"]["limits"] == {}
             probe = engine.probe(server)
             assert probe.rows == 2000 and probe.index_complete, probe.index_detail
             with Driver() as driver:

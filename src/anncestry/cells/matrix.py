@@ -396,16 +396,25 @@ class _Expander:
         return {"parts": dict(sorted(found.items()))} if found else {}
 
     def check_totals(self, systems: Iterable[str], topologies: Iterable[str], where: str) -> None:
-        """ConfigError unless a system may use the same CPU and memory in total in each of the topologies."""
+        """ConfigError unless a system may use the same CPU and memory in total in each of the topologies.
+
+        What stands beside it counts: it does a part of the work.
+        """
         for system in systems:
             first: tuple[str, float, int] | None = None
             for name in topologies:
                 topology = self.config.topologies[name]
-                limits = topology.get("limits") or {}
-                if not {"cpus", "memory_mib"} <= limits.keys():
-                    raise ConfigError(f"{where}: equal_totals: {name} does not limit both cpus and memory_mib")
-                members = self.engine(system).limited(self.config.systems[system], topology)
-                total = (name, round(limits["cpus"] * members, 6), limits["memory_mib"] * members)
+                shares = [("", self.engine(system).limited(self.config.systems[system], topology))]
+                shares += [(place, 1) for place in topology.get("external") or {}]
+                cpus, memory_mib = 0.0, 0
+                for place, members in shares:
+                    beside = topology.get("external_limits") or {}
+                    limits = (beside.get(place) if place else topology.get("limits")) or {}
+                    if not {"cpus", "memory_mib"} <= limits.keys():
+                        of = f"both cpus and memory_mib{' of its ' + place if place else ''}"
+                        raise ConfigError(f"{where}: equal_totals: {name} does not limit {of}")
+                    cpus, memory_mib = cpus + limits["cpus"] * members, memory_mib + limits["memory_mib"] * members
+                total = (name, round(cpus, 6), memory_mib)
                 first = first or total
                 if total[1:] != first[1:]:
                     said = " and ".join(f"{cpus:g} CPUs, {mib} MiB in {of}" for of, cpus, mib in (first, total))

@@ -410,7 +410,7 @@ def check_topology(
         raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
     if "publish" in topology and runtime != "docker":
         raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
-    for key in ("entry", "consistency", "external", "roles"):
+    for key in ("entry", "consistency", "external", "external_limits", "roles"):
         if key in topology and key not in offered:
             raise ConfigError(f"topology: engine {engine} has no {key} to choose")
     memory_mib = (topology.get("limits") or {}).get("memory_mib")
@@ -431,7 +431,7 @@ def check_remote(engine: str, topology: Spec, needed: Sequence[str], offered: Se
             if key in topology:
                 raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
         return
-    for key in ("limits", "publish", "external", "roles", "entry"):
+    for key in ("limits", "publish", "external", "external_limits", "roles", "entry"):
         if key in topology:
             raise ConfigError(f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)")
     for name in needed:

@@ -61,6 +61,7 @@ def run(
             **({"probes": probes} if probes is not None else {}),
             **({"open_loop": open_loop(runs)} if spec["workload"].get("loop") == "open" else {}),
             **({"fault": fault.summary(tables["samples"], [run["fault"] for run in runs])} if asked else {}),
+            **({"searches": searches(runs)} if any(run["counters"] for run in runs) else {}),
             "failures": _failures(runs),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
             **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
@@ -153,6 +154,13 @@ def probes_of(
         ]
         for run, of_run in enumerate(jobs)
     ]
+
+
+def searches(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Searches that each node was sent in a run, by its own count and warm-up included, over runs; by node."""
+    nodes = sorted({node for run in runs for node in run["counters"]})
+    counted = {node: [run["counters"].get(node, {}).get("searches", math.nan) for run in runs] for node in nodes}
+    return {node: latency.over_runs(values) for node, values in counted.items()}
 
 
 def open_loop(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

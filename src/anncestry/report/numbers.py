@@ -38,6 +38,9 @@ ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS})
 CLIENT_SHARE = 0.5
 """A cell that asks more than this share of the client's own ceiling is client-bound."""
 
+SEARCHES = "searches"
+"""Metric of what a node was sent, its name in brackets behind it."""
+
 UNREACHED = "target not reached: "
 LOAD_INVALID = "its load is invalid: "
 
@@ -81,7 +84,7 @@ _DTYPES: dict[str, str] = {
 COLUMNS = tuple(_DTYPES)
 _ORDER = ["dataset", "system", "topology", "workload", "phase", "metric", "rebuild", "number_id"]
 
-COUNTED = ("vectors", "dimensions", "queries")
+COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
 
 _RESOURCES = {
@@ -246,6 +249,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
             more += _COLD if query is not None and "cold" in query.body else ()
             more += _FAULT if query is not None and "fault" in query.body else ()
+            more += tuple(_searches(query)) if query is not None else ()
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
@@ -523,6 +527,12 @@ def _components(load: _Record | None) -> Iterator[_Metric]:
     """One metric for each part of the storage that the record lists; the parts differ from system to system."""
     for name in sorted(_at(load.body, ("storage", "components")) or {}) if load else ():
         yield _Metric("storage", f"storage_component_mib[{name}]", "MiB", ("storage", "components", name))
+
+
+def _searches(query: _Record) -> Iterator[_Metric]:
+    """One metric for each node that counts the searches it is sent."""
+    for node in sorted(_at(query.body, ("searches",)) or {}):
+        yield _Metric("query", f"{SEARCHES}[{node}]", "searches", ("searches", node))
 
 
 def _query_reason(query: _Record | None, load: _Record | None, load_reason: str) -> str:

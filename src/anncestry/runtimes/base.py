@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -97,22 +98,43 @@ class Handle(Protocol):
         """Mend the partition."""
 
 
-class Runner(Protocol):
+@dataclass(frozen=True)
+class Program:
+    """What a member runs: `argv` (its program first, by its path in an artifact of this machine) with exactly `env`.
+
+    `title` is its name in messages, `ports` are those that clients may use; it runs in `cwd`, its output goes to
+    `log_path`.
+    """
+
+    member: str
+    title: str
+    argv: Sequence[str | Path]
+    env: Mapping[str, str]
+    cwd: Path
+    log_path: Path
+    limits: Limits
+    ports: Sequence[int]
+
+
+class Runner(ABC):
     """A runtime that is about to start the members of one server."""
 
-    @property
-    def listen(self) -> str:
-        """The address that members listen on."""
+    listen: str
+    """The address that members listen on."""
+    apart: bool
+    """Whether each member has an address of its own."""
 
-    @property
-    def apart(self) -> bool:
-        """Whether each member has an address of its own."""
-
+    @abstractmethod
     def host(self, member: str) -> str:
         """The address by which the members reach this one; known before it starts."""
 
+    @abstractmethod
     def reached(self, member: str, port: int) -> str:
         """host:port by which the clients here reach a port of it."""
+
+    @abstractmethod
+    def run(self, program: Program) -> Handle:
+        """Start a member."""
 
     def start(
         self,
@@ -125,11 +147,10 @@ class Runner(Protocol):
         limits: Limits,
         ports: Sequence[int],
     ) -> Handle:
-        """Start `argv` (its program first, by its path in an artifact of this machine) with exactly `env` in `cwd`.
+        """Start a member; the arguments are the fields of `Program`."""
+        return self.run(Program(member, title, argv, env, cwd, log_path, limits, ports))
 
-        `title` is its name in messages, `ports` are those that clients may use; its output goes to `log_path`.
-        """
-
+    @abstractmethod
     def close(self) -> None:
         """Give back what was taken for members that never started. Safe to call again."""
 

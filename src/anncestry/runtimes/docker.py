@@ -29,7 +29,7 @@ from docker.types import IPAMConfig, IPAMPool, LogConfig
 
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import accounting
-from anncestry.runtimes.base import Ending, Limits
+from anncestry.runtimes.base import Ending, Limits, Program, Runner
 from anncestry.runtimes.images import PARTS, ROOT, ImageFacts, local_image
 from anncestry.runtimes.native import free_ports
 
@@ -177,7 +177,7 @@ def _image_name(folder: Path) -> str:
     return re.sub(r"[^a-z0-9]+", "-", folder.name.partition("@")[0].lower()).strip("-") or "artifact"
 
 
-class Pod:
+class Pod(Runner):
     """A network, and the containers on it. Addresses are known before anything starts, and stay.
 
     Clients on the engine's own machine reach a container at its address; elsewhere, or with `publish`, through ports
@@ -243,22 +243,13 @@ class Pod:
             self._published[member, port] = free_ports(1)[0] if taken else port
         return f"127.0.0.1:{self._published[member, port]}"
 
-    def start(
-        self,
-        member: str,
-        title: str,
-        argv: Sequence[str | Path],
-        env: Mapping[str, str],
-        cwd: Path,
-        log_path: Path,
-        limits: Limits,
-        ports: Sequence[int],
-    ) -> Container:
+    def run(self, program: Program) -> Container:
         """Start it in a container, as this user, from the image of the artifact that its program belongs to.
 
         `cwd` is bound to the same path inside as outside: the data lies where it lies for a native process, and what
         configuration files say of paths holds in both.
         """
+        member, title, argv, cwd, limits = program.member, program.title, program.argv, program.cwd, program.limits
         # A part's folder lies in that of its system: the innermost is the program's own.
         owners = [folder for folder in self._images if Path(argv[0]).is_relative_to(folder)]
         folder = max(owners, key=lambda folder: len(folder.parts))
@@ -275,7 +266,7 @@ class Pod:
             bounds.update(mem_limit=limits.memory_mib * _MIB, memswap_limit=limits.memory_mib * _MIB)
         published: dict[str, tuple[str, int]] = {}
         if self.publish:
-            for port in ports:
+            for port in program.ports:
                 published[f"{port}/tcp"] = ("127.0.0.1", int(self.reached(member, port).rpartition(":")[2]))
         endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
         try:
@@ -286,7 +277,9 @@ class Pod:
                 name=name,
                 hostname=member,
                 # What says who and where this user is on the host means nothing in there.
-                environment={name: inside(value) for name, value in env.items() if os.environ.get(name) != value},
+                environment={
+                    name: inside(value) for name, value in program.env.items() if os.environ.get(name) != value
+                },
                 working_dir=str(cwd),
                 user=f"{os.getuid()}:{os.getgid()}",
                 volumes={str(cwd): {"bind": str(cwd), "mode": "rw"}},
@@ -305,7 +298,7 @@ class Pod:
                     f"container name {name} is taken: `anncestry leftovers` lists what a killed run left behind"
                 ) from None
             raise ServerError(f"{title}: the engine can't make its container: {_explanation(error)}") from None
-        made = Container(self, member, title, container, log_path, limits, image)
+        made = Container(self, member, title, container, program.log_path, limits, image)
         with self._lock:
             self._running.append(made)
         try:

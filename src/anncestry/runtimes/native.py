@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits
+from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits, Program, Runner
 from anncestry.runtimes.limits import Enclosure, enclose
 
 MARK = "ANNCESTRY_SERVER_OF"
@@ -302,7 +302,7 @@ class NativeProcess:
             pass
 
 
-class NativeRunner:
+class NativeRunner(Runner):
     """Members as processes, on loopback; see `runtimes.base.Runner`."""
 
     listen = "127.0.0.1"
@@ -316,19 +316,11 @@ class NativeRunner:
         """A port of loopback."""
         return f"{self.listen}:{port}"
 
-    def start(
-        self,
-        member: str,
-        title: str,
-        argv: Sequence[str | Path],
-        env: Mapping[str, str],
-        cwd: Path,
-        log_path: Path,
-        limits: Limits,
-        ports: Sequence[int],
-    ) -> NativeProcess:
+    def run(self, program: Program) -> NativeProcess:
         """A process of its own session."""
-        return NativeProcess.start(title, argv, env, cwd, log_path, limits)
+        return NativeProcess.start(
+            program.title, program.argv, program.env, program.cwd, program.log_path, program.limits
+        )
 
     def close(self) -> None:
         """Nothing was taken."""

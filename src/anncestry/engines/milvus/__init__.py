@@ -76,7 +76,7 @@ _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
     check_version("milvus", system, OLDEST, BELOW)
-    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "roles"))
+    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles"))
     check_remote("milvus", topology, ("proxy",), ("metrics",))
     check_roles(topology)
     indexes.check(system, topology, index, workload)
@@ -96,7 +96,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
 
 
 def limited(system: Spec, topology: Spec) -> int:
-    """Every member of Milvus itself has the limits; what stands beside it has none."""
+    """Every member of Milvus itself has the limits; what stands beside it has those of `external_limits`."""
     return len(members_of(system["version"], topology))
 
 
@@ -154,7 +154,7 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         "consistency": "Eventually: nothing is written while queries run, so no search waits for a timestamp",
         "durability": f"inserts are acknowledged from {log}, without an fsync each",
         "clients ask": "one proxy, which spreads searches over the replicas",
-        "stands beside it": f"{beside}; without limits of their own" if beside else "nothing: one process",
+        "stands beside it": f"{beside}; {_limits_beside(topology)}" if beside else "nothing: one process",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback addresses, log level",
         "inner traffic": (
@@ -164,3 +164,15 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         ),
         "left at defaults": "query node concurrency and grouping, caches, compaction, SIMD choice, quotas",
     }
+
+
+def _limits_beside(topology: Spec) -> str:
+    """The limits of what stands beside it, in words."""
+    limited = topology.get("external_limits") or {}
+    if not limited:
+        return "without limits of their own"
+    units = {"cpus": "CPUs", "memory_mib": "MiB"}
+    return "; ".join(
+        f"{place}: " + ", ".join(f"{value:g} {units[name]}" for name, value in sorted(limits.items()))
+        for place, limits in sorted(limited.items())
+    )

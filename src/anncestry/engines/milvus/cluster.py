@@ -46,7 +46,8 @@ def start(
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> DistributedServer:
         data_dir.mkdir(parents=True, exist_ok=True)
         write_json(kept, {"first_port": min(ports.values())})
-        start_parts(runner, group, artifact_dir.resolve() / "parts", topology["external"], ports, data_dir)
+        beside = {place: Limits(**limits) for place, limits in (topology.get("external_limits") or {}).items()}
+        start_parts(runner, group, artifact_dir.resolve() / "parts", topology["external"], ports, data_dir, beside)
         for member, role in members.items():
             own = {name: ports[f"{member}.{name}"] for name in _ports_of(role, template)}
             config = configuration(template, data_dir, member, own, ports, topology, settings, runner)

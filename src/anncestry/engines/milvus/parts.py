@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anncestry.errors import ServerError
-from anncestry.runtimes.base import NO_LIMITS, Group, Member, Runner
+from anncestry.runtimes.base import NO_LIMITS, Group, Limits, Member, Runner
 from anncestry.runtimes.native import await_listening, clean_environment
 
 PORTS = {"etcd": ("etcd", "etcd_peer"), "object_store": ("object_store",), "log": ("log", "log_controller")}
@@ -32,12 +32,16 @@ def start_parts(
     external: Mapping[str, str],
     ports: Mapping[str, int],
     data_dir: Path,
+    limits: Mapping[str, Limits],
 ) -> None:
-    """Start those of `external` (place → part) from the folder `parts` of the artifact, each until it is listening."""
+    """Start those of `external` (place → part) from the folder `parts` of the artifact, each until it is listening.
+
+    Those of a place in `limits` are held by them.
+    """
     starters = {"etcd": _etcd, "object_store": _minio, "log": _kafka}
     for place in PORTS:
         if place in external:
-            starters[place](_Starter(runner, group, ports, data_dir), parts, external[place])
+            starters[place](_Starter(runner, group, ports, data_dir, limits), parts, external[place])
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class _Starter:
     group: Group
     ports: Mapping[str, int]
     data_dir: Path
+    limits: Mapping[str, Limits]
 
     def listen(self, name: str) -> str:
         """host:port to listen on, of the port of this name."""
@@ -62,7 +67,8 @@ class _Starter:
         port = self.ports[role]
         log = self.data_dir / "logs" / f"{role}.log"
         environment = clean_environment(variables)
-        handle = self.runner.start(role, part, argv, environment, self.data_dir, log, NO_LIMITS, [port])
+        limits = self.limits.get(role, NO_LIMITS)
+        handle = self.runner.start(role, part, argv, environment, self.data_dir, log, limits, [port])
         address = self.runner.reached(role, port)
         self.group.add(Member(role, role, handle, {role: address}, term_wait_s))
         await_listening(handle, address, _START_TIMEOUT_S)

@@ -9,6 +9,9 @@ COORDINATORS = ("rootcoord", "datacoord", "querycoord")
 COUNTED = ("proxy", "datanode", "indexnode")
 """Roles of which a topology may ask for more than one (`roles`); query nodes are its `nodes`."""
 
+PART_MEMORY_MIN_MIB = {"etcd": 64, "object_store": 256, "log": 1280}
+"""Of what stands beside it: below, it does not start, or (Kafka, with 1 GiB of heap) can't get what it asks for."""
+
 
 def members_of(version: str, topology: Spec) -> dict[str, str]:
     """Name → role of Milvus' own processes, in the order in which they start. (2.3 has no index coordinator.)"""
@@ -42,6 +45,15 @@ def check_roles(topology: Spec) -> None:
         raise ConfigError("topology: external: milvus keeps its etcd inside only if nothing else is outside")
     if topology.get("runtime") == "docker" and "log" in external:
         raise ConfigError("topology: external.log: a distributed milvus runs natively only so far, not in docker")
+    for place, limits in (topology.get("external_limits") or {}).items():
+        if place not in external:
+            raise ConfigError(f"topology: external_limits.{place}: there is no external {place}")
+        asked_mib, least_mib = limits.get("memory_mib"), PART_MEMORY_MIN_MIB[place]
+        if asked_mib is not None and asked_mib < least_mib:
+            raise ConfigError(
+                f"topology: external_limits.{place}.memory_mib: {asked_mib} MiB; it does not work with less than "
+                f"{least_mib}"
+            )
     if replicas > nodes:
         raise ConfigError(f"topology: {replicas} replicas need as many query nodes, there are {nodes}")
     for role in topology.get("roles") or {}:
