@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env browser test test-docker test-quick bench bench-peers lint format lock clean help
+.PHONY: all record env browser registry test test-docker test-quick bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -44,10 +44,14 @@ browser:  ## Chromium and its driver, for the tests of the pages (root: installs
 OPTIONAL ?=
 
 test-docker: env  ## the tests in containers; starts an engine if none answers (root: installs Debian's, too), and stops it
-	@if anncestry engine --install true; then anncestry engine python -m pytest -m docker; \
+	@if anncestry engine --install true; then $(MAKE) --no-print-directory registry && anncestry engine python -m pytest -m docker; \
 	elif [ -n "$(OPTIONAL)" ]; then \
 	  echo "NOT TESTED: CONTAINERS. This machine can't have a container engine, for the reason above." >&2; \
 	else exit 1; fi
+
+registry:  ## a registry of images, for the tests in containers (root: installs Debian's)
+	@command -v docker-registry >/dev/null || { echo "Installing Debian's docker-registry"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends docker-registry >/dev/null; }
 
 test-quick: env  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'

@@ -118,6 +118,14 @@ def test_a_program_that_does_not_end_in_time_is_killed(bench: Bench) -> None:
     assert not container.alive() and container.stop(1) is ending
 
 
+def test_one_that_ends_while_it_is_being_stopped_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = bench.start(bench.pod(), "quick", "cat", "/nowhere")
+    wait_until(lambda: not container.alive())
+    state, said = container._state, iter([{"Status": "running"}] * 2)
+    monkeypatch.setattr(container, "_state", lambda: next(said, None) or state())
+    assert container.stop(0.2).returncode == 1
+
+
 def test_a_container_that_somebody_else_removed_is_noticed(bench: Bench, client: docker.DockerClient) -> None:
     pod = bench.pod()
     container = bench.start(pod, "gone", "sleep", "60")

@@ -346,6 +346,7 @@ class _Expander:
                 self.engine(system).check(described, placed, index, None)
                 check_fits(index, entry["dim"], f"dataset {dataset}")
             parts = self.parts(topology, placed)
+            self._containers_for_images(system, placed, parts)
             self._alone_at_its_endpoint(names, described["engine"], placed)
             artifact = self._stage(
                 "artifact",
@@ -454,6 +455,13 @@ class _Expander:
             built_as=self.config.systems[older]["built_as"],
         )
         return replace(bare, older=self._older_cell(bare))
+
+    def _containers_for_images(self, system: str, placed: Spec, parts: Mapping[str, Any]) -> None:
+        """ConfigError if an image of a registry were to be run as a process."""
+        named = {system: self.config.systems[system], **parts.get("parts", {})}
+        images = [name for name, entry in named.items() if entry["artifact"]["kind"] == "image"]
+        if images and placed["runtime"] == "native":
+            raise ConfigError(f"{images[0]}: its artifact is a container image: it needs a topology of runtime docker")
 
     def _alone_at_its_endpoint(self, names: tuple[Any, ...], engine: str, placed: Spec) -> None:
         """ConfigError if another load of this matrix goes to the same server of somebody else's."""

@@ -24,6 +24,8 @@ from anncestry.provenance.records import read_json, sha256_file, write_json, wri
 from anncestry.runtimes import go, python_packages
 from anncestry.runtimes.unpacking import unpack
 
+IMAGE = "image.json"
+"""In the folder of an artifact that is an image: which one, and where its programs lie in it."""
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _NETWORK_TIMEOUT_S = 1800
@@ -265,6 +267,15 @@ def module_h1(folder: Path, prefix: str) -> str:
     return "h1:" + base64.b64encode(digest.digest()).decode()
 
 
+def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+    """What an image is and where its programs lie in it: the container engine has it, not this folder.
+
+    (Pulled by its digest when it is first run; see `images.pulled_image`.)
+    """
+    write_json(files / IMAGE, {"image": artifact["image"], "programs": dict(artifact["programs"])})
+    return {}
+
+
 def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
     """For an engine that brings the code it runs."""
     return {}
@@ -275,5 +286,6 @@ _MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path], dict[str, str]]
     "go-module": _make_go_module,
     "python": python_packages.make,
     "maven": _make_maven,
+    "image": _make_image,
     "none": _make_nothing,
 }

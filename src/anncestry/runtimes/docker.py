@@ -30,7 +30,7 @@ from docker.types import IPAMConfig, IPAMPool, LogConfig
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import accounting
 from anncestry.runtimes.base import Ending, Limits, Program, Runner
-from anncestry.runtimes.images import PARTS, ROOT, ImageFacts, local_image
+from anncestry.runtimes.images import PARTS, ImageFacts, image_of
 from anncestry.runtimes.native import free_ports
 
 LABEL = "anncestry.session"
@@ -160,7 +160,7 @@ def pod_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Pod:
             file=sys.stderr,
             flush=True,
         )
-    images = {folder: local_image(client, name, folder) for name, folder in _programs(artifacts)}
+    images = {folder: image_of(client, name, folder) for name, folder in _programs(artifacts)}
     return Pod(client, images, publish=bool(topology.get("publish", False)))
 
 
@@ -256,7 +256,7 @@ class Pod(Runner):
         image = self._images[folder]
 
         def inside(text: str | Path) -> str:
-            return str(text).replace(str(folder), ROOT)
+            return image.inside(folder, text)
 
         name = f"anncestry-{self.session}-{member}"
         bounds: dict[str, Any] = {}
@@ -471,13 +471,13 @@ class Container:
                 state = self._state()
             if state["Status"] == "running" and term_wait_s > 0:
                 sent = "SIGTERM"
-                self._container.kill(signal="SIGTERM")
+                self._signal("SIGTERM")
                 while self._state()["Status"] == "running" and time.monotonic() - started < term_wait_s:
                     time.sleep(_STATE_POLL_S)
             if self._state()["Status"] == "running":
                 clean = sent is None
                 sent = "SIGKILL"
-                self._container.kill()
+                self._signal("SIGKILL")
             if self._state()["Status"] not in ("removed", "created"):
                 code = int(self._container.wait(timeout=_TIMEOUT_S)["StatusCode"])
             self._keep_log()
@@ -488,6 +488,14 @@ class Container:
             self._ending = Ending(sent, 128 - code if code > 128 else code, time.monotonic() - started, clean)
             self._pod._gone(self)
         return self._ending
+
+    def _signal(self, name: str) -> None:
+        """Send it a signal; one that has ended since it was looked at needs none."""
+        try:
+            self._container.kill(signal=name)
+        except APIError as error:
+            if error.status_code != 409:
+                raise
 
     def _keep_log(self) -> None:
         self._last_words = self.log_tail(200)

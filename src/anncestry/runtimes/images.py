@@ -14,7 +14,7 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,8 @@ from docker.errors import APIError, ImageNotFound
 from docker.models.images import Image
 
 from anncestry.errors import DataError
-from anncestry.provenance.records import sha256_file
+from anncestry.provenance.records import read_json, sha256_file
+from anncestry.runtimes.artifacts import IMAGE
 
 ROOT = "/opt/artifact"
 """Where an image has its artifact."""
@@ -46,6 +47,24 @@ class ImageFacts:
     id: str
     layers: list[str]
     host_files: dict[str, str] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """Of an image of a registry: name of a program → its path inside."""
+
+    def inside(self, folder: Path, argument: str | Path) -> str:
+        """An argument as it is inside: paths in the artifact's `folder` are elsewhere there."""
+        text = str(argument)
+        if self.programs:
+            return next((at for name, at in self.programs.items() if text == str(folder / name)), text)
+        return text.replace(str(folder), ROOT)
+
+
+def image_of(client: docker.DockerClient, name: str, artifact_dir: Path) -> ImageFacts:
+    """The image that an artifact is, or else the one that is made of it."""
+    described = artifact_dir / IMAGE
+    if not described.exists():
+        return local_image(client, name, artifact_dir)
+    asked = read_json(described)
+    return replace(pulled_image(client, asked["image"]), programs=asked["programs"])
 
 
 def local_image(client: docker.DockerClient, name: str, artifact_dir: Path) -> ImageFacts:

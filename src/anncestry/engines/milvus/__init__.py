@@ -79,6 +79,10 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles"))
     check_remote("milvus", topology, ("proxy",), ("metrics",))
     check_roles(topology)
+    if (system.get("artifact") or {}).get("kind") == "image":
+        raise ConfigError(
+            "artifact: milvus can't be run from an image yet: its configuration is made from the wheel's template"
+        )
     indexes.check(system, topology, index, workload)
     for dotted, value in (system.get("settings") or {}).items():
         if "." not in dotted or isinstance(value, dict | list):
