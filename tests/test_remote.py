@@ -217,6 +217,19 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(envi
     assert [path for path in files if planted in path.read_bytes()] == []
     assert environs.key not in said
 
+    def withdrawn() -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "anncestry", "withdraw"], cwd=folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "ANNCESTRY_CONFIG": str(tmp_path / "config")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert environs.rest.description() is not None
+    assert withdrawn().startswith("withdrawn: random-xs-20-angular of weaviate")
+    assert environs.rest.description() is None
+    assert withdrawn() == "nothing of this experiment is on a server that somebody else runs\n"
+
 
 def test_two_loads_for_one_endpoint_are_refused_while_parsing(tmp_path: Path) -> None:
     config = config_folder(tmp_path / "config", ["remote"], ["random-xs-20-angular", "fashion-mnist-784-euclidean"])
@@ -251,6 +264,8 @@ def test_a_remote_milvus_is_loaded_marked_probed_and_left_running(
         again = engine.start(tmp_path, tmp_path / "data", entry, topology)
         assert engine.open(again, INDEX) >= 0
         again.stop()
-        own.rpc.drop()
+        third = as_milvus(engine.start(tmp_path, tmp_path / "data", entry, topology))
+        third.drop()
+        third.stop()
         with pytest.raises(ServerError, match="the collection Bench is gone"):
             engine.start(tmp_path, tmp_path / "data", entry, topology)

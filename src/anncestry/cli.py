@@ -254,6 +254,18 @@ def leftovers(run: _Run, options: argparse.Namespace) -> None:
             raise ServerError("; ".join(problems))
 
 
+def withdraw(run: _Run, options: argparse.Namespace) -> None:
+    """Remove what the loads of an experiment left on servers that somebody else runs: our marked collections only."""
+    from anncestry.measure.withdraw import withdraw as withdrawn
+
+    found = False
+    for name in withdrawn(run.matrix, HERE):
+        found = True
+        print(f"withdrawn: {name}")
+    if not found:
+        print("nothing of this experiment is on a server that somebody else runs")
+
+
 def summary(run: _Run, options: argparse.Namespace) -> None:
     """The main numbers of an experiment, and where its page is."""
     from anncestry.report import numbers
@@ -510,6 +522,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("leftovers", help=(leftovers.__doc__ or ""))
     command.add_argument("--clean", action="store_true", help="ask the processes to end, remove the rest")
     command.set_defaults(function=leftovers)
+    command = commands.add_parser("withdraw", help=(withdraw.__doc__ or ""))
+    command.set_defaults(function=withdraw)
     command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
     command.add_argument(
         "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"

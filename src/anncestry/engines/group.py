@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from anncestry.errors import UserError
 from anncestry.runtimes.base import Ending, Group
 
 
@@ -54,6 +55,10 @@ class GroupServer(ABC):
     def counters(self) -> dict[str, dict[str, float]]:
         """Running totals that members keep, by name: "searches" answered, where the system counts them."""
         return {}
+
+    def drop(self) -> None:
+        """Remove the collection that bears our mark from a server that others run; UserError where it can't be."""
+        raise UserError("nothing is dropped from a server of one's own: its data lies in a folder")
 
     @property
     @abstractmethod

@@ -37,6 +37,11 @@ def endpoint(topology: Mapping[str, Any], interface: str) -> str | None:
     return value
 
 
+def was_loaded(data_dir: Path) -> bool:
+    """Whether a load of before keeps its files in `data_dir`."""
+    return (data_dir / _KEPT).exists()
+
+
 def mark_of(data_dir: Path) -> tuple[str, bool]:
     """What marks the collection of the load that keeps its files in `data_dir`, and whether it is a load of before."""
     path = data_dir / _KEPT

@@ -112,6 +112,13 @@ class MilvusServer(GroupServer):
         self.rpc.close()
         self.rpc = self._rpc()
 
+    def drop(self) -> None:
+        """Remove the collection, if it is the one of this load."""
+        if self.mark is None:
+            super().drop()
+        remote.check_mark(REMOTE, COLLECTION, self.rpc.description(), str(self.mark))
+        self.rpc.drop()
+
     def stop(self) -> Ending:
         """Sign off from its etcd, then SIGKILL: what is stored stays whole, and the next start takes 3 s.
 

@@ -78,6 +78,13 @@ class WeaviateServer(GroupServer):
             seen = list(pool.map(healthy, self.group))
         return [name for name in names if not all(name in known for known in seen)]
 
+    def drop(self) -> None:
+        """Remove the collection, if it is the one of this load."""
+        if self.mark is None:
+            super().drop()
+        remote.check_mark(REMOTE, COLLECTION, self.rest.description(), str(self.mark))
+        self.rest.call("DELETE", f"/v1/schema/{COLLECTION}")
+
     def check_members(self) -> None:
         """ServerError for a node that is gone, or that the others miss: they may answer without its shards."""
         self.check_alive()
