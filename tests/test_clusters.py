@@ -164,11 +164,13 @@ def test_copies_that_do_not_add_up_fail_their_gate() -> None:
 
 
 def test_a_node_that_no_search_reaches_fails_its_gate() -> None:
-    assert gates.shared({"querynode1": 120.0, "querynode2": 100.0}, 220).ok  # type: ignore[union-attr]
-    idle = gates.shared({"querynode1": 220.0, "querynode2": 0.0}, 220)
+    shared = gates.shared({"querynode1": 120.0, "querynode2": 100.0}, clients=2)
+    assert shared is not None and shared.ok
+    idle = gates.shared({"querynode1": 220.0, "querynode2": 0.0}, clients=2)
     assert idle is not None and not idle.ok and "idle: querynode2" in idle.detail
-    assert gates.shared({"standalone": 220.0}, 220) is None, "one alone shares with nobody"
-    assert gates.shared({"querynode1": 2.0, "querynode2": 0.0}, 2) is None, "too few to tell"
+    told = gates.shared({"querynode1": 220.0, "querynode2": 0.0}, clients=1)
+    assert told is not None and told.ok and "idle: querynode2" in told.detail, "one client may be served by one node"
+    assert gates.shared({"standalone": 220.0}, clients=8) is None, "one alone shares with nobody"
 
 
 def test_searches_by_node_stand_in_a_table_of_their_own() -> None:
@@ -456,3 +458,6 @@ def test_searches_of_a_query_node_are_read_from_its_metrics() -> None:
     )
     assert read_metrics(text) == (5, {"searches": 12.0, "segment_searches": 12.0})
     assert read_metrics("") == (-1, {"searches": 0.0, "segment_searches": 0.0})
+    older = 'milvus_querynode_sq_req_count{node_id="5",query_type="search",status="total"} 24'
+    said = "2.2 counts a search where it is led and where it is done: twice on a node that is a replica by itself"
+    assert read_metrics(older) == (5, {"searches": 12.0, "segment_searches": 12.0}), said

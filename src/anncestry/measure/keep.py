@@ -188,7 +188,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         found.append(gates.short_answers(judged.short, judged.repeated, judged.good))
     if run.tuned is not None:
         found.append(run.tuned.gate())
-    shared = gates.shared({node: counted["searches"] for node, counted in run.counters.items()}, judged.sent)
+    shared = gates.shared({node: counted["searches"] for node, counted in run.counters.items()}, work["clients"])
     if shared is not None:
         found.append(shared)
     if filters is not None and selectivity is not None:

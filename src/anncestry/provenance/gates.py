@@ -18,8 +18,6 @@ FINDABLE_MIN = 0.95
 """Share of sampled rows that an index search for the row's own vector finds."""
 FINDABLE_TAIL_DROP_MAX = 0.05
 """How much rarer the rows inserted last may be found: a lost tail of the index shows here, while counts are right."""
-SHARED_REQUESTS_MIN = 20
-"""Requests for each node, from which on one without a search is idle, not unlucky."""
 DISTANCE_REL_ERROR_MAX = 1e-3
 """Difference of a reported distance from the exact one, relative to it (float32 sums of up to 65,535 terms)."""
 ESTIMATE_REL_ERROR_MAX = 0.25
@@ -98,16 +96,18 @@ def members(members: Mapping[str, Mapping[str, Any]], problem: str | None, when:
     return Gate("members alive", problem is None and not dead, f"{detail} {when}")
 
 
-def shared(searches: Mapping[str, float], requests: int) -> Gate | None:
-    """Every node that counts its searches was sent some, once there were enough requests for each to get its turn.
+def shared(searches: Mapping[str, float], clients: int) -> Gate | None:
+    """Every node that counts its searches was sent some, where at least as many clients asked as there are nodes.
 
-    `searches` by node, warm-up included; None where fewer than two nodes count, or there were too few requests to tell.
+    With fewer, a balancer may well leave a node without work: that is told, not judged. `searches` by node, warm-up
+    included; None where fewer than two nodes count.
     """
-    if len(searches) < 2 or requests < SHARED_REQUESTS_MIN * len(searches):
+    if len(searches) < 2:
         return None
     idle = sorted(node for node, count in searches.items() if not count)
     said = ", ".join(f"{node} {count:.0f}" for node, count in sorted(searches.items()))
-    return Gate("searches shared", not idle, f"searches by node: {said}" + (f"; idle: {', '.join(idle)}" * bool(idle)))
+    unused = f"; idle: {', '.join(idle)}" if idle else ""
+    return Gate("searches shared", not idle or clients < len(searches), f"searches by node: {said}{unused}")
 
 
 def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
