@@ -183,3 +183,31 @@ def test_truncated_samples_are_refused_by_name(driver, echo, tmp_path):
     path.write_bytes(path.read_bytes()[:-48])
     with pytest.raises(Exception, match=r"samples\.0\.bin: 2 samples"):
         protocol.read_outcome(tmp_path)
+
+
+def test_several_jobs_run_on_one_clock_each_with_files_and_facts_of_its_own(driver, echo, tmp_path):
+    for name, said in (("search", "find"), ("write", "put")):
+        protocol.write_requests(tmp_path / name, [f"{said} {i}".encode() for i in range(10)])
+    searches = {"schedule": np.tile(np.arange(10), (2, 1)), "prime": np.full((2, 1), 9), "duration_s": 0.5}
+    due_ns = np.arange(0, 500_000_000, 50_000_000)
+    writes = {"schedule": np.arange(10), "prime": np.empty((1, 0), int), "due_ns": due_ns}
+    for name, job in (("search", searches), ("write", writes)):
+        protocol.write_job(
+            tmp_path / "job" / name, requests=tmp_path / name, transport=echo.transport, timeout_s=10.0, **job
+        )
+    protocol.write_together(tmp_path / "job", ["search", "write"])
+    done = driver.run(tmp_path / "job")
+    search, write = (protocol.read_outcome(tmp_path / "job" / name) for name in ("search", "write"))
+    assert {search.facts["zero_ns"], write.facts["zero_ns"]} == {done["zero_ns"]}
+    assert done["end_ns"] == max(search.facts["end_ns"], write.facts["end_ns"])
+    assert write.responses == [f"re: put {i}".encode() for i in range(10)]
+    assert write.samples["due_ns"].tolist() == due_ns.tolist()
+    assert len(search.samples) > 20 and set(search.samples["client"]) == {0, 1}
+    assert all(response.startswith(b"re: find") for response in search.responses)
+    between = [request for request in echo.seen if request.startswith(b"find")]
+    assert len(between) == len(search.samples) + 2, "what primed is in no sample"
+    first, last = echo.seen.index(b"put 0"), echo.seen.index(b"put 9")
+    assert sum(request.startswith(b"find") for request in echo.seen[first:last]) > 10, "searches go on meanwhile"
+    # The folder's next job is run alone again.
+    outcome = drive(driver, echo, tmp_path / "alone", [[3, 1]])
+    assert outcome.samples["query"].tolist() == [3, 1]

@@ -212,6 +212,30 @@ def test_a_system_that_fails_in_the_course_of_its_queries_is_invalid(bench, lie,
         assert any("no searches today" in text for text in record["failures"])
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"duration_s": 0.5, "stream": {"delete_per_s": 20}},
+        {"warmup": 0, "start": "cold"},
+        {"duration_s": 1.5, "fault": {"kind": "pause", "member": "flat", "at_s": 0.3, "for_s": 0.2}},
+    ],
+    ids=["stream", "cold", "fault"],
+)
+def test_a_server_is_looked_at_after_its_queries_though_the_last_run_of_the_round_leaves_none(bench, last):
+    def change(files):
+        files["workloads"]["k5"].update(last)
+        files["config"]["matrix"][0]["workloads"] = ["k7", "k5"]
+
+    liar = bench("lose-later", change=change)
+    seven, changing = liar.matrix.cells
+    liar.load(seven)
+    assert set(liar.query(changing, seven).values()) == {"ok"}
+    record = liar.record(seven)
+    assert failed(record)["row count"] == "539 of 540 rows after the queries"
+    when = [gate["detail"] for gate in record["gates"] if gate["gate"] == "members alive"]
+    assert any(detail.endswith("after the queries") for detail in when)
+
+
 def test_another_program_than_the_one_that_loaded_is_invalid(bench):
     honest = bench()
     cell = honest.matrix.cells[0]

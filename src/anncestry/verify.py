@@ -26,7 +26,7 @@ from anncestry import verify_published
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError
 from anncestry.findings import Findings, Problem
-from anncestry.measure import fault, publish, recall
+from anncestry.measure import fault, publish, recall, stream
 from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import links, records, schema
@@ -255,6 +255,14 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
     if "fault" in measured and not _equal(measured["fault"], fault.summary(samples, measured["fault"]["runs"])):
         raise DataError(f"{cell.query_path}: what clients saw of its fault is not what its samples say")
+    if "stream" in measured:
+        writes = parquet.ParquetFile(Path(cell.query_path).parent / measured["outputs"]["writes"]["path"]).read()
+        for name, value in stream.summary(writes, work["duration_s"]).items():
+            if not _equal(measured["stream"].get(name), value):
+                raise DataError(
+                    f"{cell.query_path}: {name} of its stream is {measured['stream'].get(name)}, its samples of the "
+                    f"changes say {value}"
+                )
 
 
 def _load(path: str, loaded: Mapping[str, Any]) -> None:

@@ -187,3 +187,20 @@ def decode(response: bytes, metric: str) -> tuple[np.ndarray, np.ndarray]:
     values = np.frombuffer(response, np.float64)
     half = len(values) // 2
     return values[:half].astype(np.int64), values[half:]
+
+
+def write_transport(server: FlatServer, kind: str) -> dict[str, str]:
+    return {"kind": "grpc", "target": server.endpoint, "method": "/flat.Flat/Change"}
+
+
+def encode_insert(server: FlatServer, first: int, rows) -> bytes:
+    columns = {name: getattr(rows, name).tolist() for name in ("category", "price", "region")}
+    return pack({"first": first, "rows": len(rows.base), **columns}, np.ascontiguousarray(rows.base).tobytes())
+
+
+def encode_delete(server: FlatServer, ids) -> bytes:
+    return pack({"ids": list(ids)}, b"")
+
+
+def decode_write(kind: str, response: bytes) -> int:
+    return json.loads(response)["done"]

@@ -26,12 +26,14 @@ class Store:
         self.vectors = np.empty((0, 0), np.float32)
         self.category, self.price = np.empty(0, np.uint8), np.empty(0, np.float32)
         self.region = np.empty(0, np.uint8)
+        self.ids = np.empty(0, np.int64)
         self.metric, self.settings = "l2", {}
         if (folder / "base.npy").exists():
             self.open()
 
     def open(self) -> None:
         self.vectors = np.load(self.folder / "base.npy")
+        self.ids = np.arange(len(self.vectors))
         self.category, self.price = np.load(self.folder / "category.npy"), np.load(self.folder / "price.npy")
         self.region = np.load(self.folder / "region.npy")
         facts = json.loads((self.folder / "facts.json").read_text())
@@ -49,10 +51,27 @@ class Store:
             return json.dumps({"failed": 1, "error": "row 0: no space left on device"}).encode()
         self.vectors = vectors if not len(self.vectors) else np.concatenate([self.vectors, vectors])
         rows = len(vectors)
+        first = head.get("first", len(self.ids))
+        self.ids = np.concatenate([self.ids, np.arange(first, first + rows)])
         self.category = np.concatenate([self.category, np.array(head["category"][:rows], np.uint8)])
         self.price = np.concatenate([self.price, np.array(head["price"][:rows], np.float32)])
         self.region = np.concatenate([self.region, np.array(head["region"][:rows], np.uint8)])
         return json.dumps({"failed": 0}).encode()
+
+    def change(self, request: bytes) -> bytes:
+        """Rows inserted while searches run, or deleted (a head with ids)."""
+        head, _ = split(request)
+        with self.lock:
+            if "ids" not in head:
+                if self.lie == "forget-inserts":
+                    return json.dumps({"done": head["rows"]}).encode()
+                self.insert(request)
+                return json.dumps({"done": head["rows"]}).encode()
+            keep = ~np.isin(self.ids, head["ids"])
+            if self.lie != "keep-deleted":
+                self.vectors, self.ids = self.vectors[keep], self.ids[keep]
+                self.category, self.price, self.region = self.category[keep], self.price[keep], self.region[keep]
+            return json.dumps({"done": int((~keep).sum())}).encode()
 
     def commit(self, request: bytes) -> bytes:
         head, _ = split(request)
@@ -98,6 +117,7 @@ class Store:
         with self.lock:
             self.searches += 1
             self.of_seven += head.get("k") == 7
+            vectors, ids = self.vectors, self.ids
         if head.get("k") == 7 and (self.lie == "refuse" or (self.lie == "cold" and self.of_seven <= 3)):
             raise RuntimeError("flat: no searches today")
         if self.lie == "die-on-query" and head.get("k") == 7 and self.searches > 20:
@@ -105,7 +125,7 @@ class Store:
             os._exit(4)
         query = np.frombuffer(body, np.float32)
         metric = {"l2": "cosine", "cosine": "l2"}[self.metric] if self.lie == "wrong-metric" else self.metric
-        far = np.square(self.vectors - query).sum(axis=1) if metric == "l2" else 1 - self.vectors @ query
+        far = np.square(vectors - query).sum(axis=1) if metric == "l2" else 1 - vectors @ query
         keep = np.ones(len(far), bool)
         wanted = head.get("filter")
         if wanted and self.lie != "ignore-filter":
@@ -118,7 +138,7 @@ class Store:
         if self.lie == "duplicate" and len(best) > 1:
             best[-1] = best[0]
         said = np.full(len(best), np.nan) if self.lie == "no-distances" else far[best].astype(np.float64)
-        return np.concatenate([best.astype(np.float64), said]).tobytes()
+        return np.concatenate([ids[best].astype(np.float64), said]).tobytes()
 
 
 def split(request: bytes) -> tuple[dict, bytes]:
@@ -143,6 +163,7 @@ def main() -> None:
     )
     calls = {
         "Insert": store.insert,
+        "Change": store.change,
         "Commit": store.commit,
         "Probe": store.probe,
         "Search": store.search,

@@ -12,6 +12,14 @@ PRECISION = 0.05
 MAX_PROBES = 16
 _OPEN_ONLY = ("rate_per_s", "arrivals")
 _ARRIVALS_MIN = 20
+_NOT_WITH_STREAM = {
+    "slo": "a search for a rate is many runs, and each would find other rows",
+    "start": "a cold start is measured by itself",
+    "fault": "what was in doubt after it would be in doubt for ever",
+    "filter": "filtered truth of the moment is not known yet",
+    "target_recall": "the effort would be found on other rows than those that are searched",
+    "client": "the changes are sent as bytes, and so are the queries",
+}
 
 
 def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -30,6 +38,8 @@ def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
         asked.setdefault("page_cache", "dropped")
     elif "page_cache" in asked:
         raise ConfigError(f"{where}.page_cache: is of a cold start; say start: cold too")
+    if "stream" in asked:
+        asked["stream"] = _stream(asked, where)
     slo = asked.get("slo")
     loop = asked.get("loop", "closed")
     if slo is not None:
@@ -56,3 +66,35 @@ def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
                 f"requests, fewer than {_ARRIVALS_MIN}: there is no percentile of so few"
             )
     return asked
+
+
+def changes_of(workload: Mapping[str, Any]) -> dict[str, int]:
+    """How many rows a run of a completed workload inserts and deletes while it searches, whole batches; 0 without."""
+    stream = workload.get("stream")
+    if stream is None:
+        return {"insert": 0, "delete": 0}
+    batch = stream["batch_rows"]
+    return {
+        kind: batch * int(workload["duration_s"] * stream[f"{kind}_per_s"] / batch + 1e-9)
+        for kind in ("insert", "delete")
+    }
+
+
+def _stream(asked: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The workload's stream of changes with its defaults; ConfigError for what does not go together with it."""
+    if "duration_s" not in asked:
+        raise ConfigError(f"{where}: stream needs duration_s: changes come at a rate, for a time")
+    for key, said in _NOT_WITH_STREAM.items():
+        if asked.get(key, "warm") not in ("warm", "bytes"):
+            raise ConfigError(f"{where}.stream: does not go with {key}: {said}")
+    stream = {"insert_per_s": 0, "delete_per_s": 0, "batch_rows": 1, "clients": 1, **asked["stream"]}
+    counts = changes_of({**asked, "stream": stream})
+    for kind, rows in counts.items():
+        if stream[f"{kind}_per_s"] and not rows:
+            raise ConfigError(
+                f"{where}.stream.{kind}_per_s: not one batch of {stream['batch_rows']} rows in "
+                f"{asked['duration_s']:g} s"
+            )
+    if not any(counts.values()):
+        raise ConfigError(f"{where}.stream: needs insert_per_s, delete_per_s, or both")
+    return stream

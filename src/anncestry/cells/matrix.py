@@ -19,7 +19,7 @@ from anncestry.cells import arms
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits
 from anncestry.cells.keys import key_of, python_files, source_digest
-from anncestry.cells.load_model import complete
+from anncestry.cells.load_model import changes_of, complete
 from anncestry.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -513,12 +513,25 @@ class _Expander:
                 f"{place}: {asked['queries']} queries, {asked['warmup']} to warm up and {held_out} to tune on are more "
                 f"than dataset {dataset} has ({entry['queries']}): those reported must not be those tuned on"
             )
+        changes = changes_of(asked)
+        if changes["insert"] and asked["queries"] + asked["warmup"] + changes["insert"] > entry["queries"]:
+            raise ConfigError(
+                f"{place}.stream.insert_per_s: {changes['insert']} rows to insert, {asked['queries']} queries and "
+                f"{asked['warmup']} to warm up are more than the queries of dataset {dataset} ({entry['queries']}): "
+                "what is inserted are queries that are not asked"
+            )
+        if 2 * changes["delete"] > entry["rows"]:
+            raise ConfigError(
+                f"{place}.stream.delete_per_s: {changes['delete']} rows to delete are more than half of dataset "
+                f"{dataset} ({entry['rows']} rows)"
+            )
         if asked["warmup"] > entry["rows"]:
             raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
         self.engine(system).check(config.systems[system], config.topologies[topology], self.index(system), asked)
 
         wanted = asked.get("filter")
-        depth = min(truth_depth(asked["k"]), entry["rows"])
+        # Of near rows that are deleted, the next ones must be known.
+        depth = min(truth_depth(asked["k"] * (3 if changes["delete"] else 1)), entry["rows"])
         shared = (dataset, repr(wanted), depth)
         if shared not in self._truths:
             self._truths[shared] = self._stage(

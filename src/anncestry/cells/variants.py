@@ -20,6 +20,7 @@ _SWEPT = (
     (("filter", "halvings"), "halvings"),
     (("target_recall",), "recall"),
     (("rate_per_s",), "rate"),
+    (("stream", "insert_per_s"), "insert"),
 )
 
 

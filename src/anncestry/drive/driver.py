@@ -24,6 +24,8 @@ from anncestry.errors import ServerError
 KINDS = ("native", "python")
 LAG_MS, GAP_MS, QUEUED_MS = 5.0, 100.0, 100.0
 """More than this is complained of: see `complaints`."""
+_OF_TRANSPORT = {"sdk": "python", "inprocess": "inprocess"}
+"""Kinds of transport that go by a driver of their own, whatever was chosen for the others."""
 _CHECK_S = 0.5
 _LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: long enough for the word to reach every client before it."""
@@ -58,15 +60,18 @@ class Driver:
         return self._pools["inprocess"].pids()
 
     def run(self, folder: Path, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Run the job in `folder` and write its done.json; returns its content.
+        """Run the job in `folder`, or those that it names together, and write done.json of each; returns the folder's.
 
         ServerError if a client can't connect or dies; requests that fail are samples, not errors. `check` is called
         twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). There is no limit
         for the whole: every request has its own.
         """
-        job = json.loads((folder / "job.json").read_text())
-        kind = {"sdk": "python", "inprocess": "inprocess"}.get(job["transport"]["kind"], self.kind)
-        done = self._pools[kind].run(folder.resolve(), job, check)
+        jobs = {name: json.loads((folder / name / "job.json").read_text()) for name in _names(folder)}
+        transports = {job["transport"]["kind"] for job in jobs.values()}
+        kind = next((own for of, own in _OF_TRANSPORT.items() if of in transports), self.kind)
+        done = self._pools[kind].run(folder.resolve(), jobs, check)
+        for name, facts in done.get("together", {}).items():
+            (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
         return done
 
@@ -76,6 +81,11 @@ class Driver:
             pool.close()
 
 
+def _names(folder: Path) -> list[str]:
+    """The folders within this one whose jobs are run together; of a single job the folder itself, ""."""
+    return json.loads((folder / "job.json").read_text()).get("together") or [""]
+
+
 class _Pool(ABC):
     """Processes that are told things by line, and answer by line."""
 
@@ -83,8 +93,8 @@ class _Pool(ABC):
         self._processes: list[subprocess.Popen[str]] = []
 
     @abstractmethod
-    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
-        """Run the job in `folder`; returns the driver's facts."""
+    def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
+        """Run the jobs in `folder`, by their names ("" for a single one); returns the driver's facts."""
 
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
@@ -164,7 +174,7 @@ class _Pool(ABC):
 class _Native(_Pool):
     """One process for all clients, from `build`."""
 
-    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+    def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
         if not self._processes:
             # Its threads sleep where Go does not know of it; signals to preempt them would only wake them in vain.
             self._start([str(build.programs().driver)], GODEBUG="asyncpreemptoff=1")
@@ -182,18 +192,30 @@ class _Native(_Pool):
 class _Python(_Pool):
     """A process for each client, of this interpreter."""
 
-    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
-        while len(self._processes) < job["clients"]:
+    def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
+        seats = [(name, number) for name, job in jobs.items() for number in range(job["clients"])]
+        while len(self._processes) < len(seats):
             self._start([sys.executable, "-c", "from anncestry.drive.client import main; main()"])
-        (folder / "next.bin").write_bytes(bytes(8))
-        clients = self._processes[: job["clients"]]
-        for number, client in enumerate(clients):
-            self._tell(client, f"job {number} {folder}")
+        for name in jobs:
+            (folder / name / "next.bin").write_bytes(bytes(8))
+        clients = self._processes[: len(seats)]
+        for client, (name, number) in zip(clients, seats, strict=True):
+            self._tell(client, f"job {number} {folder / name}")
         self._answers(clients, "ready", check)
         zero_ns = time.monotonic_ns() + _LEAD_NS
         for client in clients:
             self._tell(client, f"go {zero_ns}")
         parts = [json.loads(text) for text in self._answers(clients, "done", check)]
+        facts = {
+            name: self._facts(zero_ns, [part for part, (of, _) in zip(parts, seats, strict=True) if of == name])
+            for name in jobs
+        }
+        if "" in facts:
+            return facts[""]
+        return {"zero_ns": zero_ns, "end_ns": max(part["end_ns"] for part in parts), "together": facts}
+
+    @staticmethod
+    def _facts(zero_ns: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
         sums = ("cpu_s", "rss_peak_mib", "unsent", "reconnects")
         return {
             "zero_ns": zero_ns,
@@ -214,9 +236,9 @@ class _InProcess(_Python):
     They are ended by the next job or with the driver: until then what they used can be read.
     """
 
-    def run(self, folder: Path, job: dict[str, Any], check: Callable[[], None]) -> dict[str, Any]:
+    def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
         self.close()
-        return super().run(folder, job, check)
+        return super().run(folder, jobs, check)
 
     def _start(self, command: list[str], **more: str) -> None:
         super()._start(command, **more, OMP_NUM_THREADS="1")

@@ -11,6 +11,11 @@ Left
   samples.C.bin   one SAMPLE for each request of client C; responses.C.bin the response bytes they point into
   done.json       the clock's zero (CLOCK_MONOTONIC) and the driver's facts (below)
 
+Several jobs on one clock: a folder whose job.json holds version and `together`, the names of folders within it, each a
+whole job. All clients of all of them connect and prime, and then start at the same zero. Each job has files and facts
+of its own in its folder; the outer done.json holds zero_ns, end_ns and `together`, the facts by name. The native
+driver is one process for all of them: cpu_s, rss_peak_mib and pauses are then those of the process, in each alike.
+
 Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several
   grpc            `method`: unary; request and response are the messages' bytes. `authorization`: {env, scheme}, the
                   variable that holds the credentials, and how they become that header: bearer or base64
@@ -55,7 +60,18 @@ import numpy as np
 from anncestry.drive.client import ERROR, OK, TIMEOUT, VERSION
 from anncestry.errors import DataError
 
-__all__ = ["ERROR", "OK", "SAMPLE", "TIMEOUT", "VERSION", "Outcome", "read_outcome", "write_job", "write_requests"]
+__all__ = [
+    "ERROR",
+    "OK",
+    "SAMPLE",
+    "TIMEOUT",
+    "VERSION",
+    "Outcome",
+    "read_outcome",
+    "write_job",
+    "write_requests",
+    "write_together",
+]
 
 SAMPLE = np.dtype(
     [
@@ -130,6 +146,11 @@ def write_job(
         "timeout_s": timeout_s,
     }
     (folder / "job.json").write_text(json.dumps(job))
+
+
+def write_together(folder: Path, names: Sequence[str]) -> None:
+    """Say that the jobs in these folders within `folder`, written by `write_job`, are run together, on one clock."""
+    (folder / "job.json").write_text(json.dumps({"version": VERSION, "together": list(names)}))
 
 
 def read_outcome(folder: Path) -> Outcome:

@@ -6,7 +6,7 @@ import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from anncestry.engines.base import Engine
+from anncestry.engines.base import Engine, Streaming
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         milvus,
         weaviate,
     )  # mypy: each module has every function, as declared
+    _STREAMING: tuple[Streaming, ...] = (milvus, weaviate)
 
 
 def known() -> list[str]:

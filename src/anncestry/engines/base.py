@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -288,6 +288,34 @@ class Engine(Protocol):
         """
 
 
+WRITES = ("insert", "delete")
+"""What can be done to rows while they are searched."""
+
+
+class Streaming(Protocol):
+    """What an engine's module has, too, if its collection can be changed while it is searched."""
+
+    def write_transport(self, server: Server, kind: str) -> dict[str, Any]:
+        """How to send the requests of a kind of `WRITES`: as `Engine.transport`."""
+
+    def encode_insert(self, server: Server, first: int, rows: Vectors) -> bytes:
+        """The request that inserts all of `rows`, with ids `first`, `first` + 1, …"""
+
+    def encode_delete(self, server: Server, ids: Sequence[int]) -> bytes:
+        """The request that deletes the rows of these ids."""
+
+    def decode_write(self, kind: str, response: bytes) -> int | None:
+        """How many rows were inserted or deleted; DecodeError where the reply is none, or tells an error.
+
+        None where the system counts only what it refuses: all that were sent.
+        """
+
+
+def streaming(engine: Engine) -> Streaming:
+    """An engine that `check` lets have a workload with `stream`, as what writes."""
+    return cast(Streaming, engine)
+
+
 def lazy(package: str, functions: Mapping[str, str]) -> Callable[[str], Any]:
     """A module `__getattr__` that imports function → submodule at first use, to keep `import` of an engine cheap."""
 
@@ -450,11 +478,14 @@ def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction:
     whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)
 
 
-def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False) -> None:
+def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False, stream: bool = False) -> None:
     """ConfigError for a bad k or filter, or for an ef_search below k: engines refuse that or silently use k.
 
-    `sdk` says whether the engine can be asked through its own library (client: sdk), by `sdk_transport`.
+    `sdk` says whether the engine can be asked through its own library (client: sdk), by `sdk_transport`; `stream`
+    whether its collection can be changed meanwhile (see `Streaming`).
     """
+    if workload.get("stream") is not None and not stream:
+        raise ConfigError(f"stream: engine {engine} can't be written to while it is searched yet")
     if workload.get("client") == "sdk" and not sdk:
         raise ConfigError(f"client: engine {engine} can't be asked through its sdk; supported: bytes")
     k = whole_number(f"k for {engine}", workload.get("k"), 1, largest_k)
@@ -489,6 +520,12 @@ def check_fault(topology: Spec, workload: Spec, members: Sequence[str]) -> None:
         raise ConfigError(
             f"fault: ends {fault['at_s'] + fault['for_s']:g} s after the start of a run of {duration_s:g} s"
         )
+
+
+def check_stream(topology: Spec, workload: Spec) -> None:
+    """ConfigError for a stream of changes into a server that somebody else runs: only a copy may be changed."""
+    if workload.get("stream") is not None and topology["runtime"] == "remote":
+        raise ConfigError("stream: what is stored on a server that somebody else runs (runtime remote) is not changed")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from anncestry.cells.indexes import effort_of
 from anncestry.datasets.distance import pair_distances
 from anncestry.drive import protocol
-from anncestry.engines.base import Engine
+from anncestry.engines.base import Engine, streaming
 from anncestry.measure import answers as decoding
+from anncestry.measure import stream
 from anncestry.measure.clients import decoder
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.tune import Tuned
@@ -61,6 +62,10 @@ class Run:
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     fault: Mapping[str, Any] | None = None
     """When it was made and mended (see `fault.Fault.times`), in a run that had one."""
+    changes: Sequence[stream.Changes] = ()
+    """What was inserted and deleted meanwhile, in a run that had a stream."""
+    rows_after: int = 0
+    """Rows that the server counted after them."""
     failure: str | None = None
     ceiling: dict[str, Any] | None = None
 
@@ -78,6 +83,16 @@ class Run:
     def cold_start(self) -> bool:
         """Whether the run has a server of its own, which has answered nothing before."""
         return bool(self.workload.get("start") == "cold")
+
+    @property
+    def streams(self) -> bool:
+        """Whether rows come and go while the queries run."""
+        return self.workload.get("stream") is not None
+
+    @property
+    def spends_server(self) -> bool:
+        """Whether the server can't be used for another run afterwards: its data or members may be other ones."""
+        return self.streams or self.workload.get("fault") is not None
 
     def job_folder(self, number: int) -> Path:
         """A folder for the driver."""
@@ -138,10 +153,12 @@ class _Judged:
 def keep(run: Run, context: Context, measured_dir: Path) -> None:
     """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
     work, vectors = run.workload, context.vectors
-    k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted" or run.fault is not None
+    k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted" or run.spends_server
     every = np.arange(len(run.choice.measured))
     selectivity = None if filters is None else filters.share(every)
     fewest = None if filters is None else int(filters.wanted(every, k).min())
+    # Rows that came meanwhile are known, too; which of them a query may return is for recall to say.
+    known = len(vectors.base) + sum(changes.ids.size for changes in run.changes if changes.kind == "insert")
     judged = _Judged()
     tables: list[pa.Table] = []
     facts: list[dict[str, Any]] = []
@@ -159,8 +176,8 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         judged.sent += len(samples)
         judged.good += int((answered.status == protocol.OK).sum())
         wanted = k if filters is None else filters.wanted(samples["query"], k)
-        off = decoding.wrong_counts(answered, len(vectors.base), wanted)
-        bad = decoding.wrong_counts(answered, len(vectors.base), wanted, short_is_wrong=False)
+        off = decoding.wrong_counts(answered, known, wanted)
+        bad = decoding.wrong_counts(answered, known, wanted, short_is_wrong=False)
         judged.wrong += bad if lenient else off
         judged.short += off - bad
         judged.repeated += decoding.repeated(answered)
@@ -194,9 +211,17 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     if filters is not None and selectivity is not None:
         found.append(filters.gate(context.counted))
         found.append(gates.filtered(judged.violated, judged.returned, selectivity))
-    samples_path, resources_path = run.folder / "samples.parquet", run.folder / "resources.parquet"
-    parquet.write_table(pa.concat_tables(tables), samples_path, compression="zstd")
-    parquet.write_table(nearby, resources_path, compression="zstd")
+    kept_tables = {"samples": pa.concat_tables(tables), "resources": nearby}
+    written = None
+    if run.streams:
+        folder = run.job_folder(run.jobs[0].number)
+        written = stream.read(streaming(context.engine), run.changes, folder, run.number)
+        found += stream.judge(written, len(vectors.base), run.rows_after, work["duration_s"])
+        judged.count_errors(written.errors)
+        kept_tables["writes"] = written.table
+    paths = {label: run.folder / f"{label}.parquet" for label in kept_tables}
+    for label, kept_table in kept_tables.items():
+        parquet.write_table(kept_table, paths[label], compression="zstd")
     records.write_record(
         run.folder / "record.json",
         stage="run",
@@ -212,6 +237,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             "ef_search": run.ef_search,
             "tuning": None if run.tuned is None else run.tuned.facts(),
             **({} if run.fault is None else {"fault": run.fault}),
+            **({} if written is None else {"stream": {"rows_after": run.rows_after, "jobs": written.facts}}),
             "selectivity": selectivity,
             "filters": None if filters is None else filters.facts(every),
             "short_answers": judged.short,
@@ -229,10 +255,10 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             **context.facts,
         },
         inputs=context.inputs,
-        outputs={"samples": samples_path, "resources": resources_path},
+        outputs=paths,
     )
     for job in run.jobs:
-        shutil.rmtree(job.folder)
+        shutil.rmtree(run.job_folder(job.number))
     for leftover in ("requests.bin", "requests.idx"):
         (run.folder / leftover).unlink(missing_ok=True)
     # Kept apart from the session: a run that is measured stays so, whatever becomes of the others.

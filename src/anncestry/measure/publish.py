@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
-from anncestry.measure import fault
+from anncestry.measure import fault, stream
 from anncestry.metrics import capacity, latency, resources, steady
 from anncestry.provenance import records
 
@@ -31,7 +31,9 @@ def run(
     """
     runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(spec["workload"]["runs"])]
     _refuse_other_builds(measured, runs)
-    tables = {label: _together(measured, runs, label) for label in ("samples", "resources")}
+    streams = spec["workload"].get("stream") is not None
+    labels = ("samples", "resources", *(("writes",) if streams else ()))
+    tables = {label: _together(measured, runs, label) for label in labels}
     windows = [tuple(run["window_s"]) for run in runs]
     paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in tables}
     for label, table in tables.items():
@@ -62,6 +64,7 @@ def run(
             **({"open_loop": open_loop(runs)} if spec["workload"].get("loop") == "open" else {}),
             **({"fault": fault.summary(tables["samples"], [run["fault"] for run in runs])} if asked else {}),
             **({"searches": searches(runs)} if any(run["counters"] for run in runs) else {}),
+            **({"stream": changes(spec["workload"], tables["writes"], runs)} if streams else {}),
             "failures": _failures(runs),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
             **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
@@ -78,6 +81,22 @@ def run(
         inputs={"load": load_record, "vectors": vectors_record},
         outputs=paths,
     )
+
+
+def changes(workload: Mapping[str, Any], writes: pa.Table, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What clients saw of the rows that came and went, and of each run the server's count after it and the client."""
+    return {
+        **stream.summary(writes, workload["duration_s"]),
+        "runs": [
+            {
+                "rows_after": run["stream"]["rows_after"],
+                "clients": {
+                    kind: client_facts([facts], facts["samples"]) for kind, facts in run["stream"]["jobs"].items()
+                },
+            }
+            for run in runs
+        ],
+    }
 
 
 def samples_of(

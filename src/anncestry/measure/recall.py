@@ -12,6 +12,8 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry.drive.protocol import OK
+from anncestry.errors import DataError
+from anncestry.measure import stream
 from anncestry.measure.fault import STEP_S
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.vectors import open_vectors
@@ -44,26 +46,36 @@ def run(
 ) -> dict[str, Any]:
     """Recall@k of every sample by both rules, averaged by run; writes the record to `out`."""
     measured = records.read_record(query_record, stage="query", key=spec["query"])
-    samples = records.verify_outputs(query_record, measured)["samples"]
+    files = records.verify_outputs(query_record, measured)
     records.verify_outputs(truth_record, records.read_record(truth_record, stage="truth", key=spec["truth"]))
     return records.write_record(
         out,
         stage="recall",
         key=key,
         spec=spec,
-        body=score(measured, samples, truth_record, vectors_record),
-        inputs={"query": query_record, "samples": samples, "truth": truth_record, "vectors": vectors_record},
+        body=score(measured, files["samples"], truth_record, vectors_record),
+        inputs={
+            "query": query_record,
+            **{label: files[label] for label in ("samples", "writes") if label in files},
+            "truth": truth_record,
+            "vectors": vectors_record,
+        },
     )
 
 
 def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, vectors_record: Path) -> dict[str, Any]:
-    """The body of a recall record, from the query record `measured`, its samples, the truth and the vectors."""
+    """The body of a recall record, from the query record `measured`, its samples, the truth and the vectors.
+
+    Of a run with changes, what was changed (the file beside the samples) says what the truth of each moment was.
+    """
     truth = records.read_record(truth_record, stage="truth")
     vectors = open_vectors(vectors_record, truth["spec"]["vectors"], verify=False)
     k = measured["spec"]["workload"]["k"]
     # Not `read_table`: that imports pandas, a third of the time of this whole stage.
     probes = measured.get("probes")
+    streams = "stream" in measured
     columns = ["run", "query", "status", "ids", "due_ns", *(["probe"] if probes is not None else [])]
+    columns += ["start_ns", "latency_ns"] if streams else []
     samples = parquet.ParquetFile(samples_path).read(columns=columns)
     if probes is not None:
         samples = _accepted(samples, probes)
@@ -76,19 +88,33 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         for name in ("ids", "distances")
     )
 
-    # The same answer to the same query has the same recall: score each once, then give it to all its samples.
-    answers = np.concatenate([query[:, None], ids], axis=1)
-    distinct, of_sample = np.unique(answers, axis=0, return_inverse=True)
-    of_sample = of_sample.reshape(-1)
-    asked, returned = distinct[:, 0], distinct[:, 1:]
-    # A near row that the filter of its query excludes is no hit, however near.
-    exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
-    filters = Filtering.of(truth["spec"]["filter"], vectors, np.asarray(vectors.query_region)[asked])
-    if filters is not None:
-        exact = np.where(filters.passing(np.arange(len(asked)), returned), exact, np.inf)
-    near = (returned, exact, truth_distances[asked], k)
+    judged: stream.Judged | None = None
+    if streams:
+        writes = parquet.ParquetFile(samples_path.parent / measured["outputs"]["writes"]["path"]).read()
+        judged = stream.against_moment(samples, ids, writes, vectors, truth_ids, truth_distances)
+        if judged.shallow:
+            raise DataError(
+                f"{truth_record}: {truth_ids.shape[1]} neighbours a query are too few: of {judged.shallow} answers of "
+                f"{measured['key']} so many near rows were deleted that the next ones are not known"
+            )
+        of_sample = np.arange(len(ids))
+        returned, wanted = ids, judged.truth_ids
+        near = (returned, judged.exact, judged.truth_distances, k)
+    else:
+        # The same answer to the same query has the same recall: score each once, then give it to all its samples.
+        answers = np.concatenate([query[:, None], ids], axis=1)
+        distinct, of_sample = np.unique(answers, axis=0, return_inverse=True)
+        of_sample = of_sample.reshape(-1)
+        asked, returned = distinct[:, 0], distinct[:, 1:]
+        # A near row that the filter of its query excludes is no hit, however near.
+        exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
+        filters = Filtering.of(truth["spec"]["filter"], vectors, np.asarray(vectors.query_region)[asked])
+        if filters is not None:
+            exact = np.where(filters.passing(np.arange(len(asked)), returned), exact, np.inf)
+        near = (returned, exact, truth_distances[asked], k)
+        wanted = truth_ids[asked]
     abs_eps = metric.ABS_EPS[vectors.metric]
-    by_id = metric.recall_by_id(returned, truth_ids[asked], k)[of_sample]
+    by_id = metric.recall_by_id(returned, wanted, k)[of_sample]
     by_distance = metric.recall_by_distance(*near, abs_eps=abs_eps)[of_sample]
     numbers = range(measured["spec"]["workload"]["runs"])
     known, of_query = np.unique(query, return_inverse=True)
@@ -124,6 +150,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
             "zero_share": float((defined == 0).mean()) if len(defined) else None,
             **{f"p{p}": quantile(defined, p / 100) if len(defined) else None for p in (1, 5, 50)},
         },
+        **({} if judged is None else {"stream": stream.freshness(judged, ids, runs, len(numbers))}),
         **_under_fault(measured, runs, samples["due_ns"].to_numpy() / 1e9, answered, by_distance),
         "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
         "queries": len(np.unique(query)),

@@ -25,10 +25,10 @@ from anncestry import engines
 from anncestry.cells.indexes import is_lossy, least_effort
 from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, Server
+from anncestry.engines.base import Engine, Server, streaming
 from anncestry.engines.group import as_group
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import ceiling, clients, keep, oracle, page_cache, schedule, tune
+from anncestry.measure import ceiling, clients, keep, oracle, page_cache, schedule, stream, tune
 from anncestry.measure.fault import Fault
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.keep import Job, Run
@@ -99,11 +99,14 @@ class _Session:
             for query, spec in sorted(cells.items())
         ]
         order = np.random.RandomState([first["seed"] % 2**32, number]).permutation(len(everyone))
-        # Cold starts come last: each has a server of its own, so that no other run has to follow one.
-        self.runs = sorted((everyone[i] for i in order), key=lambda run: run.cold_start)
+        # What leaves no server behind comes last, so that as few runs as can be need a server of their own; and cold
+        # starts, which need one anyway, after all.
+        self.runs = sorted((everyone[i] for i in order), key=lambda run: (run.cold_start, run.spends_server))
         for run in self.runs:
             run.filtering = Filtering.of(run.workload.get("filter"), self.vectors, run.choice.regions)
         self.server: Server | None = None
+        self.to_look_after = False
+        """Whether a run was measured on the server that runs, and nobody has looked at it since."""
         self.ef_search: int | None = None
         self.open_s: list[float] = []
         self.start_s: list[float] = []
@@ -135,11 +138,26 @@ class _Session:
 
     def stop(self) -> None:
         """Stop the server, if one runs, and drop its copy of the data."""
+        self.to_look_after = False
         if self.server is not None:
             self.server.stop()
             self.server = None
             self.up_s += time.monotonic() - self.up_from
         shutil.rmtree(self.out_dir / "serve", ignore_errors=True)
+
+    def look_after(self) -> None:
+        """What must hold of a server after its queries: every row and member is still there, and no limit was hit.
+
+        Before it is stopped, or a run changes what is on it; of a server that no run was measured on, nothing.
+        """
+        if self.server is None or not self.to_look_after:
+            return
+        self.to_look_after = False
+        after = self.engine.probe(self.server)
+        self.gates.append(gates.row_count(after.rows, len(self.vectors.base), "after the queries"))
+        members, of_members = member_gates(self.server, "after the queries")
+        self.facts["members"] = members
+        self.gates += of_members
 
     def apply(self, ef_search: int) -> None:
         """Set the search effort, where it is not set already."""
@@ -208,16 +226,20 @@ class _Session:
             self.search(run, driver, sampler, server)
         else:
             self.drive(run, driver, sampler, server, work.get("rate_per_s"))
-        if run.fault is not None:
+        if run.fault is None:
+            run.counters = counted_since(before, server.counters())
+        if run.spends_server:
             self.stop()  # what it did to data and members shall be nobody else's
-            return
-        run.counters = counted_since(before, server.counters())
+        else:
+            self.to_look_after = True
 
     def drive(self, run: Run, driver: Driver, sampler: Sampler, server: Server, rate_per_s: float | None) -> Job:
         """One job: an open loop at this rate, or a closed loop."""
         work, measured, seed = run.workload, len(run.choice.measured), run.spec["seed"]
         number = len(run.jobs)
-        folder = run.job_folder(number)
+        changes = stream.plan(work, self.vectors, seed, run.number) if run.streams else []
+        whole = run.job_folder(number)
+        folder = whole / stream.SEARCH if changes else whole
         common: dict[str, Any] = {
             "requests": run.folder,
             "transport": clients.transport(self.engine, server, work, run.ef_search, run.filtering),
@@ -236,7 +258,9 @@ class _Session:
                 **common,
             )
         fault = Fault(as_group(server), work["fault"]) if work.get("fault") else None
-        done = driver.run(folder, check=server.check_alive if fault is None else fault.check)
+        if changes:
+            stream.write_jobs(streaming(self.engine), self.vectors, server, work, changes, whole)
+        done = driver.run(whole, check=server.check_alive if fault is None else fault.check)
         sampler.sample()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
@@ -245,6 +269,8 @@ class _Session:
         else:
             fault.end(_WHOLE_S)
             run.fault = fault.times(done["zero_ns"] / 1e9)
+        if changes:
+            run.changes, run.rows_after = changes, self.engine.probe(server).rows
         return job
 
     def search(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
@@ -286,6 +312,8 @@ class _Session:
                     if run.cold_start:
                         self.measure_cold(run, driver, sampler)
                     else:
+                        if run.spends_server:
+                            self.look_after()
                         server = self.server or self.start_again(driver)
                         self.measure(run, driver, sampler, server)
                 except ServerError as error:
@@ -296,6 +324,7 @@ class _Session:
 
     def measure_cold(self, run: Run, driver: Driver, sampler: Sampler) -> None:
         """One run on a server that has answered nothing but the search that showed it searchable; judged afterwards."""
+        self.look_after()
         self.stop()
         resident = 0.0
 
@@ -375,12 +404,7 @@ def run(
                 session.prepare(server)
                 load_before = os.getloadavg()[0]
                 sampler = session.measure_all(driver)
-            if session.server is not None:
-                after = session.engine.probe(session.server)
-                session.gates.append(gates.row_count(after.rows, len(session.vectors.base), "after the queries"))
-                members, of_members = member_gates(session.server, "after the queries")
-                session.facts["members"] = members
-                session.gates += of_members
+            session.look_after()
         finally:
             session.stop()
         session.find_ceilings()

@@ -250,6 +250,23 @@ def answered(good: int, samples: int) -> Gate:
     return Gate("answered", good > 0, f"{good} of {samples} requests answered")
 
 
+def rows_after_changes(counted: int, least: int, most: int) -> Gate:
+    """The server's own count after a stream of changes is what the acknowledgements say.
+
+    `least` and `most` differ by the changes that nobody answered: they may have been made or not.
+    """
+    wanted = str(least) if least == most else f"{least} to {most}, as some changes were not answered,"
+    return Gate("rows after the stream", least <= counted <= most, f"{counted} rows, {wanted} by the acknowledgements")
+
+
+def written(detail: str, idle: Sequence[str]) -> Gate:
+    """There was a stream: some of each kind of change was acknowledged (`idle`: kinds of which none was).
+
+    A system that does not keep the stream's rate is no fault of the measurement: it is said.
+    """
+    return Gate("stream", not idle, "".join(f"not one {kind} acknowledged; " for kind in idle) + detail)
+
+
 def primed(errors: int) -> Gate:
     """Warm-up went through: what is measured afterwards is a warm system."""
     return Gate("warm-up", errors == 0, f"{errors} warm-up requests failed")

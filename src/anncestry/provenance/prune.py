@@ -27,7 +27,7 @@ from anncestry.provenance.revisions import FOLDER as REVISIONS
 _KEY = re.compile(r"^[0-9a-f]{12}$")
 _KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})$")
 _RECORD_FILE = re.compile(
-    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet)$"
+    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet|\.writes\.parquet)$"
 )
 _LINK = "lies outside of this folder, behind a link"
 
@@ -192,7 +192,7 @@ def _add_made_from(
 
 def _files_of(record: Path) -> list[Path]:
     """A record and what is published beside it, the record first: a present record means a complete stage."""
-    return [record, *(record.with_name(f"{record.stem}.{part}.parquet") for part in ("samples", "resources"))]
+    return [record, *(record.with_name(f"{record.stem}.{part}.parquet") for part in ("samples", "resources", "writes"))]
 
 
 def _published(sweep: Sweep, keys: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anncestry.report import arms, charts, curves, more_tables, nodes, paper_charts, paper_tables, tables
+from anncestry.report import arms, charts, curves, more_tables, nodes, paper_charts, paper_tables, stream_table, tables
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import by_bytes
@@ -37,6 +37,7 @@ GROUPS = (
         "Beyond the paper",
         (
             lambda m: more_tables.tables(m.plain, m.records),
+            lambda m: stream_table.tables(m.plain),
             lambda m: more_tables.libraries(m.first),
             lambda m: nodes.tables(m.plain),
         ),

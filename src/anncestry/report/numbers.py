@@ -174,6 +174,22 @@ _FAULT = (
 )
 _RECALL_DURING = (_Metric("recall", "fault_recall_during", "fraction", ("fault", "recall_during")),)
 """Of workloads with a fault only."""
+_STREAM = {
+    kind: (
+        _Metric("query", f"stream_{kind}_rows_per_s", "1/s", ("stream", "kinds", kind, "rows_per_s")),
+        *(_Metric("query", f"stream_{kind}_{p}", "ms", ("stream", "kinds", kind, p)) for p in ("p50_ms", "p99_ms")),
+    )
+    for kind in ("insert", "delete")
+}
+"""Of workloads with a stream of changes only, by kind."""
+_STREAM_WHOLE = (
+    _Metric("query", "stream_on_time", "fraction", ("stream", "on_time")),
+    _Metric("query", "stream_failed", "rows", ("stream", "failed")),
+)
+_STREAM_RECALL = (
+    _Metric("recall", "stream_fresh_recall", "fraction", ("stream", "fresh_recall")),
+    _Metric("recall", "stream_stale_share", "fraction", ("stream", "stale_share")),
+)
 _RECALL = (
     _Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
     _Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
@@ -250,11 +266,15 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             more += _COLD if query is not None and "cold" in query.body else ()
             more += _FAULT if query is not None and "fault" in query.body else ()
             more += tuple(_searches(query)) if query is not None else ()
+            if query is not None and "stream" in query.body:
+                kinds = query.body["stream"]["kinds"]
+                more += (*(metric for kind in _STREAM if kind in kinds for metric in _STREAM[kind]), *_STREAM_WHOLE)
             rows += _rows(row, str(cell["query_path"]), query, query_reason, (*_QUERY, *more))
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             more_recall: tuple[_Metric, ...] = _SLO if recall is not None and "slo" in recall.body else ()
             more_recall += _RECALL_DURING if recall is not None and "fault" in recall.body else ()
+            more_recall += _STREAM_RECALL if recall is not None and "stream" in recall.body else ()
             where = {**row, "client_bound": None}
             rows += _rows(where, str(cell["recall_path"]), recall, reason, (*_RECALL, *more_recall))
     df = frame(rows)
@@ -509,6 +529,8 @@ def _note(body: Mapping[str, Any], metric: _Metric) -> str:
         return "; ".join(f"{words} {', '.join(map(str, runs))}" for words, runs in found.items() if runs)
     if metric.phase == "query" and _at(body, ("open_loop", "schedule_kept")) is False:
         return str(_at(body, ("open_loop", "detail")))
+    if metric.phase == "query" and _at(body, ("stream", "kept")) is False:
+        return str(_at(body, ("stream", "detail")))
     return ""
 
 

@@ -75,6 +75,28 @@ type job struct {
 	due      []int64
 }
 
+// readTogether names the folders within this one whose jobs are run together; of a single job, the folder itself ("").
+func readTogether(folder string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(folder, "job.json"))
+	if err != nil {
+		return nil, err
+	}
+	var found struct {
+		Version  int      `json:"version"`
+		Together []string `json:"together"`
+	}
+	if err := json.Unmarshal(text, &found); err != nil {
+		return nil, fmt.Errorf("job.json: %w", err)
+	}
+	if found.Version != protocolVersion {
+		return nil, fmt.Errorf("job.json: version %d, this driver reads %d", found.Version, protocolVersion)
+	}
+	if len(found.Together) == 0 {
+		return []string{""}, nil
+	}
+	return found.Together, nil
+}
+
 func readJob(folder string) (*job, error) {
 	text, err := os.ReadFile(filepath.Join(folder, "job.json"))
 	if err != nil {

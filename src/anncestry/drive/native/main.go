@@ -2,6 +2,7 @@
 //
 // Commands on standard input: "job FOLDER" connects, primes and answers "ready"; "go T0" starts the clock at T0
 // (CLOCK_MONOTONIC, nanoseconds) and answers "done FACTS". Either may answer "failed REASON". It ends with its input.
+// The folder holds a job, or names several that are run together, on one clock.
 package main
 
 import (
@@ -62,15 +63,41 @@ type facts struct {
 	Clients   []clientFacts     `json:"clients"`
 }
 
-// run is one job, prepared.
+// run is one job, prepared; name is that of its folder among those that are run together, else empty.
 type run struct {
+	name  string
 	job   *job
 	spool *spool
 	loops []*loop
 	next  atomic.Int64
 }
 
-func prepare(folder string) (*run, error) {
+// prepare makes ready what the folder holds: its job, or all of those that it names.
+func prepare(folder string) (runs []*run, err error) {
+	names, err := readTogether(folder)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		r, err := prepareJob(filepath.Join(folder, name))
+		if err != nil {
+			closeAll(runs)
+			return nil, err
+		}
+		r.name = name
+		runs = append(runs, r)
+	}
+	runtime.GC() // before the barrier, and then only if memory runs short
+	return runs, nil
+}
+
+func closeAll(runs []*run) {
+	for _, r := range runs {
+		r.close()
+	}
+}
+
+func prepareJob(folder string) (*run, error) {
 	j, err := readJob(folder)
 	if err != nil {
 		return nil, err
@@ -111,38 +138,52 @@ func prepare(folder string) (*run, error) {
 		r.close()
 		return nil, failure
 	}
-	runtime.GC() // before the barrier, and then only if memory runs short
 	return r, nil
 }
 
-func (r *run) measure(zero int64) (*facts, error) {
+// measure runs all from the same instant, and tells of each; what is of the process is told of each alike.
+func measure(runs []*run, zero int64) ([]*facts, error) {
 	var before, after debug.GCStats
 	debug.ReadGCStats(&before)
+	var loops []*loop
+	for _, r := range runs {
+		loops = append(loops, r.loops...)
+	}
 	// One P for each loop and one for the watch: with an idle one, every preemption would wake a thread in vain.
-	usual := runtime.GOMAXPROCS(len(r.loops) + 1)
+	usual := runtime.GOMAXPROCS(len(loops) + 1)
 	defer runtime.GOMAXPROCS(usual)
 	stop, gap := watch()
-	for _, l := range r.loops {
+	for _, l := range loops {
 		l.start <- zero
 	}
 	sleepUntil(zero)
 	cpu := cpuSeconds()
-	for _, l := range r.loops {
+	for _, l := range loops {
 		<-l.done
 	}
-	f := &facts{ZeroNs: zero, Driver: map[string]string{"kind": "native", "sources": version, "go": runtime.Version()[2:]},
-		Threads: len(r.loops)}
-	f.CPUS = cpuSeconds() - cpu
+	cpu = cpuSeconds() - cpu
 	close(stop)
-	f.GapMax = float64(<-gap) / 1e6
+	gapMax := float64(<-gap) / 1e6
 	debug.ReadGCStats(&after)
-	f.GCPause = longest(&before, &after)
-	f.RSSPeak = peakRSS()
+	var all []*facts
+	for _, r := range runs {
+		f := &facts{ZeroNs: zero, Driver: map[string]string{"kind": "native", "sources": version, "go": runtime.Version()[2:]},
+			Threads: len(r.loops), CPUS: cpu, GapMax: gapMax, GCPause: longest(&before, &after), RSSPeak: peakRSS()}
+		if err := r.tell(f); err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// tell completes the facts by what is the run's own, and its files.
+func (r *run) tell(f *facts) error {
 	clients := make([]clientFacts, r.job.Clients)
 	var lag histogram
 	for _, l := range r.loops {
 		if l.err != nil {
-			return nil, l.err
+			return l.err
 		}
 		f.EndNs = max(f.EndNs, l.ended)
 		f.Unsent += l.unsent
@@ -153,25 +194,25 @@ func (r *run) measure(zero int64) (*facts, error) {
 		}
 	}
 	f.Clients = clients
-	if lasted := float64(f.EndNs-zero) / 1e9; lasted > 0 {
+	if lasted := float64(f.EndNs-f.ZeroNs) / 1e9; lasted > 0 {
 		f.BusyPct = 100 * f.CPUS / lasted / float64(len(r.loops))
 	}
 	f.LagP99, f.LagMax = float64(lag.quantile(0.99))/1e6, float64(lag.max)/1e6
 	r.spool.drain(0)
 	if r.spool.err != nil {
-		return nil, r.spool.err
+		return r.spool.err
 	}
 	f.Spilled = float64(r.spool.spilled) / (1 << 20)
 	for _, l := range r.loops {
 		for _, c := range l.clients {
 			for _, s := range []*stream{c.samples, c.responses} {
 				if err := s.close(); err != nil {
-					return nil, err
+					return err
 				}
 			}
 		}
 	}
-	return f, nil
+	return nil
 }
 
 func (r *run) close() {
@@ -218,6 +259,25 @@ func watch() (chan struct{}, chan int64) {
 	return stop, told
 }
 
+// together is what is said of several jobs on one clock, by the names of their folders.
+type together struct {
+	ZeroNs int64             `json:"zero_ns"`
+	EndNs  int64             `json:"end_ns"`
+	Jobs   map[string]*facts `json:"together"`
+}
+
+func said(runs []*run, all []*facts) any {
+	if runs[0].name == "" {
+		return all[0]
+	}
+	t := together{ZeroNs: all[0].ZeroNs, Jobs: map[string]*facts{}}
+	for i, f := range all {
+		t.EndNs = max(t.EndNs, f.EndNs)
+		t.Jobs[runs[i].name] = f
+	}
+	return t
+}
+
 func main() {
 	debug.SetMemoryLimit(heapBytes)
 	debug.SetGCPercent(-1) // garbage is collected between runs, and within one only at the limit
@@ -230,28 +290,25 @@ func main() {
 		}
 		os.Exit(0)
 	}()
-	var current *run
+	var current []*run
 	for line := range lines {
 		word, rest, _ := strings.Cut(line, " ")
 		answer := ""
 		var err error
 		switch word {
 		case "job":
-			if current != nil {
-				current.close()
-			}
+			closeAll(current)
 			if current, err = prepare(rest); err == nil {
 				answer = "ready"
 			}
 		case "go":
 			var zero int64
 			if zero, err = strconv.ParseInt(rest, 10, 64); err == nil && current != nil {
-				var f *facts
-				if f, err = current.measure(zero); err == nil {
+				var all []*facts
+				if all, err = measure(current, zero); err == nil {
 					var text []byte
-					if text, err = json.Marshal(f); err == nil {
+					if text, err = json.Marshal(said(current, all)); err == nil {
 						answer = "done " + string(text)
-						err = os.WriteFile(filepath.Join(current.job.folder, "done.json"), text, 0o666)
 					}
 				}
 			}

@@ -12,6 +12,7 @@ from anncestry.engines.base import (
     check_newer,
     check_remote,
     check_search,
+    check_stream,
     check_topology,
     check_version,
     components,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from anncestry.engines.milvus.sdk import sdk_decode, sdk_transport
     from anncestry.engines.milvus.serve import apply, exact_filters, open, probe
     from anncestry.engines.milvus.wire import count, decode, encode, transport
+    from anncestry.engines.milvus.write import decode_write, encode_delete, encode_insert, write_transport
 else:
     __getattr__ = lazy(
         __name__,
@@ -41,6 +43,10 @@ else:
             "encode": "wire",
             "transport": "wire",
             "decode": "wire",
+            "write_transport": "write",
+            "encode_insert": "write",
+            "encode_delete": "write",
+            "decode_write": "write",
             "count": "wire",
             "sdk_transport": "sdk",
             "sdk_decode": "sdk",
@@ -55,7 +61,10 @@ __all__ = [
     "count",
     "data_components",
     "decode",
+    "decode_write",
     "encode",
+    "encode_delete",
+    "encode_insert",
     "exact_filters",
     "fairness",
     "limited",
@@ -66,6 +75,7 @@ __all__ = [
     "sdk_transport",
     "start",
     "transport",
+    "write_transport",
 ]
 
 MEMORY_MIN_MIB = 512
@@ -95,7 +105,8 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
                 f"of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
             )
     if workload is not None:
-        check_search("milvus", workload, largest_k=16_384, sdk=True)
+        check_search("milvus", workload, largest_k=16_384, sdk=True, stream=True)
+        check_stream(topology, workload)
         check_fault(topology, workload, [*members_of(system["version"], topology), *(topology.get("external") or {})])
 
 
@@ -155,7 +166,7 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
             "exactly, more are searched by HNSW, where 2.3 returns fewer than k rows for some queries whatever ef is "
             "(milvus-io/milvus issues 31658, 33933, 37683)"
         ),
-        "consistency": "Eventually: nothing is written while queries run, so no search waits for a timestamp",
+        "consistency": "Eventually: no search waits for a timestamp (rows change only in workloads with a stream)",
         "durability": f"inserts are acknowledged from {log}, without an fsync each",
         "clients ask": "one proxy, which spreads searches over the replicas",
         "stands beside it": f"{beside}; {_limits_beside(topology)}" if beside else "nothing: one process",

@@ -49,7 +49,8 @@ def search_request(
         placeholder_group=common_pb2.PlaceholderGroup(placeholders=[placeholder]).SerializeToString(),
         search_params=[common_pb2.KeyValuePair(key=key, value=value) for key, value in settings.items()],
         nq=1,
-        # Nothing is written while queries run, so nothing newer can exist that a search would have to wait for.
+        # No search waits: mostly nothing is written while queries run, and where it is, how late a search sees it is
+        # what is asked.
         consistency_level=common_pb2.ConsistencyLevel.Eventually,
         guarantee_timestamp=1,
     )

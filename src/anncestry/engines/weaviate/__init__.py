@@ -12,6 +12,7 @@ from anncestry.engines.base import (
     check_newer,
     check_remote,
     check_search,
+    check_stream,
     check_topology,
     check_version,
     components,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from anncestry.engines.weaviate.sdk import sdk_decode, sdk_transport
     from anncestry.engines.weaviate.serve import apply, count, exact_filters, open, probe, start
     from anncestry.engines.weaviate.wire import decode, encode, transport
+    from anncestry.engines.weaviate.write import decode_write, encode_delete, encode_insert, write_transport
 else:
     __getattr__ = lazy(
         __name__,
@@ -39,6 +41,10 @@ else:
             "encode": "wire",
             "transport": "wire",
             "decode": "wire",
+            "write_transport": "write",
+            "encode_insert": "write",
+            "encode_delete": "write",
+            "decode_write": "write",
             "count": "serve",
             "sdk_transport": "sdk",
             "sdk_decode": "sdk",
@@ -53,7 +59,10 @@ __all__ = [
     "count",
     "data_components",
     "decode",
+    "decode_write",
     "encode",
+    "encode_delete",
+    "encode_insert",
     "exact_filters",
     "fairness",
     "limited",
@@ -64,6 +73,7 @@ __all__ = [
     "sdk_transport",
     "start",
     "transport",
+    "write_transport",
 ]
 
 _OLDEST, _BELOW = (1, 27, 0), (1, 36, 0)
@@ -83,7 +93,8 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     if strategy not in _FILTER_STRATEGIES:
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
-        check_search("weaviate", workload, largest_k=10_000, sdk=True)
+        check_search("weaviate", workload, largest_k=10_000, sdk=True, stream=True)
+        check_stream(topology, workload)
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
