@@ -67,12 +67,12 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
             fresh = Path(folder)
             frame = numbers.read(table_dir)
             page.write_page(frame, fresh, title=matrix.config.title, published=published)
-            for path in sorted(fresh.iterdir()):
-                other = report_dir / path.name
+            for path in sorted(file for file in fresh.rglob("*") if file.is_file()):
+                other = report_dir / path.relative_to(fresh)
                 if not other.exists():
                     raise DataError(f"{other}: missing")
                 # The bytes of Parquet depend on the version of the library that wrote it; its rows must not.
-                same = _rows(path) == _rows(other) if path.suffix == ".parquet" else _equal_files(path, other)
+                same = _equal_tables(path, other) if path.suffix == ".parquet" else _equal_files(path, other)
                 if not same:
                     raise DataError(f"{other}: the table says otherwise")
 
@@ -83,8 +83,11 @@ def _equal_files(one: Path, other: Path) -> bool:
     return records.sha256_file(one) == records.sha256_file(other)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return numbers.rows_of(numbers.read(path.parent))
+def _equal_tables(one: Path, other: Path) -> bool:
+    try:
+        return bool(parquet.read_table(one).to_pylist() == parquet.read_table(other).to_pylist())
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{other}: not a table ({error})") from None
 
 
 def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Facts) -> None:

@@ -46,7 +46,7 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.5rem; list-style: none; m
 nav a { text-decoration: none; display: inline-block; padding-block: .2rem; }
 nav a:hover { text-decoration: underline; }
 nav.pages { margin: 0 0 1.75rem; padding: 0 0 .5rem; border-top: 0; }
-nav.pages [aria-current] { color: var(--ink); font-weight: 600; box-shadow: 0 .55rem 0 -.43rem var(--ink); }
+nav.pages [aria-current] { color: var(--ink); font-weight: 600; border-bottom: 2px solid var(--ink); }
 [hidden] { display: none !important; }
 #filter {
   position: sticky; top: 0; z-index: 3; margin-top: 1rem; background: var(--ground); border-bottom: 1px solid
@@ -72,6 +72,10 @@ button.sort::after { content: ""; display: inline-block; width: 1.1em; text-alig
 button.sort:hover::after, button.sort:focus-visible::after { content: "↕"; }
 [aria-sort=ascending] > button.sort::after { content: "↑"; }
 [aria-sort=descending] > button.sort::after { content: "↓"; }
+pre.mono { white-space: pre-wrap; }
+.gates { list-style: none; padding: 0; margin: .5rem 0; font: .875rem/1.5 var(--sans); }
+.files { font: .8125rem/1.5 var(--sans); color: var(--soft); margin: 0 0 1.5rem; }
+.tables + .files + .tables { margin-top: 2.25rem; }
 td.out > * { visibility: hidden; }
 .facts {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 11.5rem), 1fr)); gap: .75rem 2rem; margin:
@@ -135,7 +139,7 @@ tbody th { font-weight: 400; white-space: nowrap; }
 .num, .name { white-space: nowrap; }
 .num { color: inherit; text-decoration: underline dotted var(--soft) 1px; text-underline-offset: .25em; }
 .num:hover { color: var(--link); text-decoration-style: solid; }
-.num:target, .num.open { background: var(--mark); }
+tr:target, .num:target, .num.open { background: var(--mark); }
 .best .num { font-weight: 700; }
 .absent .num, .absent { color: var(--warn); font-style: italic; }
 .published { display: block; color: var(--soft); font-size: .8125rem; font-style: normal; }

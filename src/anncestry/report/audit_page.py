@@ -74,7 +74,7 @@ def recomputed(facts: Published) -> dict[str, Recomputed]:
 def _document(df: pd.DataFrame, records: Records, title: str, facts: Published) -> str:
     numbers = Numbers()
     rows = rows_of(df)
-    beside = _Beside(rows, records)
+    beside = Beside(rows, records)
     again = recomputed(facts)
     sections = [
         (f"findings-{name}", f"Findings: {words}", _findings(facts, name, again)) for name, words in DOCUMENTS.items()
@@ -97,7 +97,7 @@ def _document(df: pd.DataFrame, records: Records, title: str, facts: Published) 
     )
 
 
-def _opening(facts: Published, again: Mapping[str, Recomputed], beside: _Beside) -> str:
+def _opening(facts: Published, again: Mapping[str, Recomputed], beside: Beside) -> str:
     traced = [figure for figure in facts.figures if figure.agrees is not None]
     good = sum(bool(figure.agrees) for figure in traced)
     counts = Counter(finding["verdict"] for finding in facts.findings)
@@ -148,7 +148,7 @@ def _sources(figures: Sequence[Figure]) -> str:
     return f"<details><summary>from {len(figures)} numbers</summary>{links}</details>"
 
 
-def _numbers(facts: Published, name: str, beside: _Beside, numbers: Numbers) -> str:
+def _numbers(facts: Published, name: str, beside: Beside, numbers: Numbers) -> str:
     parts = ""
     mine = [figure for figure in facts.figures if figure.document == name]
     traced = any(figure.source_file for figure in mine)
@@ -164,7 +164,7 @@ def _numbers(facts: Published, name: str, beside: _Beside, numbers: Numbers) -> 
     return parts
 
 
-def _line(figure: Figure, traced: bool, beside: _Beside, numbers: Numbers) -> str:
+def _line(figure: Figure, traced: bool, beside: Beside, numbers: Numbers) -> str:
     spread = f" ± {figure.std}" if figure.std else ""
     cells = [
         f'<a href="#{text(figure.id)}">{text(figure.value + spread)}</a> {text(figure.unit)}',
@@ -190,7 +190,7 @@ def _table(head: str, lines: str, name: str, kind: str) -> str:
     )
 
 
-class _Beside:
+class Beside:
     """Our measurements, by what was asked; those that were shown are remembered, for their ancestry."""
 
     def __init__(self, rows: Iterable[Row], records: Records) -> None:
@@ -202,21 +202,27 @@ class _Beside:
             if row["value"] is not None:
                 self._rows.setdefault((row["dataset"], row["engine"], row["topology"], row["metric"]), []).append(row)
 
-    def of(self, figure: Figure, numbers: Numbers) -> str:
-        """What we measured of the same thing, a line a system, each with its ratio to the published number."""
+    def matches(self, figure: Figure) -> list[Row]:
+        """What we measured of the same thing: a row a system."""
         metric = _OURS.get(figure.metric, figure.metric)
         where = (figure.dataset, figure.system, figure.ran_on or figure.topology, metric)
         chosen: dict[str, Row] = {}
         for row in sorted(self._rows.get(where, ()), key=lambda row: (row["duration_s"] is None) == _timed(figure)):
             if _same_question(figure, row):
                 chosen.setdefault(row["system"], row)
-        parts = []
-        for system, row in sorted(chosen.items()):
+        found = [chosen[system] for system in sorted(chosen)]
+        for row in found:
             self.shown.add(row["number_id"])
             self._machine(row)
+        return found
+
+    def of(self, figure: Figure, numbers: Numbers) -> str:
+        """The same as a line a system, each with its ratio to the published number."""
+        parts = []
+        for row in self.matches(figure):
             link = numbers.of(row, text_of(row["value"], row["std"], row["unit"]))
             ratio = f", {row['value'] / figure.number:.2f} times" if figure.number else ""
-            parts.append(f'{link} <span class="unit">{text(system)}{ratio}</span>')
+            parts.append(f'{link} <span class="unit">{text(row["system"])}{ratio}</span>')
         return "<br>".join(parts) or "—"
 
     def _machine(self, row: Row) -> None:

@@ -6,7 +6,6 @@ run, and nothing is fetched.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -18,9 +17,10 @@ import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
-from anncestry.report import audit_page, catalogue, latencies
+from anncestry.report import audit_page, catalogue, cells_page, downloads, latencies, method_page, published_page
 from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours
+from anncestry.report.facts import flat
 from anncestry.report.markup import DIMENSIONS, Numbers, dimensions, legend, sheet, table, text
 from anncestry.report.material import Material
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
@@ -57,6 +57,16 @@ CHART_CONFIG = {
     "rule": {"color": "currentColor"},
 }
 """Of every chart of a page."""
+
+_FORMATS = {
+    "csv": "CSV",
+    "json": "JSON",
+    "parquet": "Parquet",
+    "tex": "LaTeX",
+    "md": "Markdown",
+    "svg": "SVG",
+    "png": "PNG",
+}
 
 _HOW_TO_READ = (
     (
@@ -106,30 +116,39 @@ _HOW_TO_READ = (
 
 
 def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None) -> Path:
-    """Write `out_dir`/index.html and, beside it for download, the numbers; returns the path of the page.
+    """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
 
-    `published` is the paper's table in a folder of published facts: then audit.html is written, too.
+    Returns the path of index.html. `published` is the paper's table in a folder of published facts: then there are
+    pages that set ours beside them, too.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
     records = _read_records(df)
     write(df, out_dir)
     latencies.write(df, records, out_dir)
+    material = Material(df, records, published)
+    drawn = catalogue.figures_of(material)
+    groups = catalogue.tables_of(material)
     path = out_dir / "index.html"
     with replacing(path) as temporary:
-        temporary.write_text(_document(df, records, title, published), encoding="utf-8")
+        temporary.write_text(_document(material, drawn, groups, title), encoding="utf-8")
+    downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, _CHART_CONFIG)
+    cells_page.write(material, out_dir, title=title)
+    method_page.write(material, out_dir, title=title)
     if published:
-        audit_page.write(df, records, out_dir, title=title, facts=Published(published.parent))
+        facts = Published(published.parent)
+        published_page.write(material, facts, out_dir, title=title)
+        audit_page.write(df, records, out_dir, title=title, facts=facts)
     return path
 
 
-def _document(df: pd.DataFrame, records: Records, title: str, published: Path | None) -> str:
+def _document(
+    material: Material, drawn: Sequence[Figure], groups: Sequence[tuple[catalogue.Group, list[Table]]], title: str
+) -> str:
+    df, records = material.numbers, material.records
     rows = rows_of(df)
-    material = Material(df, records, published)
     numbers = Numbers()
     palette = colours(material.first)
-    drawn = catalogue.figures_of(material)
-    groups = catalogue.tables_of(material)
     built = [content for _, of_group in groups for content in of_group]
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
@@ -146,7 +165,7 @@ def _document(df: pd.DataFrame, records: Records, title: str, published: Path | 
         eyebrow="anncestry: a report in which every number can be traced to its origin",
         # Written after the tables, though it stands before them: a number's address leads to its place in a table.
         opening=_lede(material.first, numbers) + _facts(records),
-        pages=pages(published is not None),
+        pages=pages(material.paper is not None),
         here="index.html",
         downloads="All numbers",
         files={
@@ -267,7 +286,7 @@ def _and(items: Sequence[str]) -> str:
 def _facts(records: Records) -> str:
     """The few facts that a reader looks for first."""
     loads = _of_stage(records, "load")
-    machine = _merged(dict(_flat(record.get("platform"))) for record in loads)
+    machine = _merged(dict(flat(record.get("platform"))) for record in loads)
     created = sorted(str(record["created"]) for record in records.values())
     facts = {
         "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
@@ -290,7 +309,8 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
     panels = "".join(
         f'<div class="panel"><h4>{text(panel.heading)}</h4>'
         f'<div class="chart" data-chart="{before + place}" role="img" aria-label="{text(panel.description)}">'
-        "<noscript>Drawn by the script of this page; the numbers are in the tables.</noscript></div></div>\n"
+        "<noscript>Drawn by the script of this page; the numbers are in the tables.</noscript></div>"
+        f"{_files(downloads.images(figure, place), panel.heading)}</div>\n"
         for place, panel in enumerate(figure.panels)
     )
     where = f' Numbers: <a href="#table-{figure.table}">Table {figure.table}</a>.' if figure.table in known else ""
@@ -321,8 +341,25 @@ def _tables(
     about = _about_tables([content for _, of_group in groups for content in of_group])
     for group, of_group in groups:
         intro = f'<p class="note">{text(group.intro)}</p>\n' if group.intro else ""
-        yield group.name, group.heading, about + intro + "".join(table(t, palette, numbers) for t in of_group)
+        yield (
+            group.name,
+            group.heading,
+            about
+            + intro
+            + "".join(
+                table(t, palette, numbers) + _files(downloads.names(t.number), f"Table {t.number}") for t in of_group
+            ),
+        )
         about = ""
+
+
+def _files(files: Mapping[str, str], what: str) -> str:
+    """Links to the files of a table or chart; `what` tells them apart for those who only hear them."""
+    links = " ".join(
+        f'<a href="{text(file)}" download aria-label="{text(f"{what} as {_FORMATS[suffix]}")}">{_FORMATS[suffix]}</a>'
+        for suffix, file in files.items()
+    )
+    return f'<p class="files">{links}</p>\n'
 
 
 def _about_tables(built: Sequence[Table]) -> str:
@@ -378,11 +415,9 @@ def _where(records: Records) -> str:
     loads = _of_stage(records, "load")
     if not loads:
         return ""
-    machine = _merged(dict(_flat(record.get("platform"))) for record in loads)
+    machine = _merged(dict(flat(record.get("platform"))) for record in loads)
     machine["code"] = _and(sorted({code_of(record) for record in records.values()}))
-    machine |= {
-        f"client {name}": found for name, found in _merged(dict(_flat(r.get("clients"))) for r in loads).items()
-    }
+    machine |= {f"client {name}": found for name, found in _merged(dict(flat(r.get("clients"))) for r in loads).items()}
     machine["drawn with"] = f"altair {version('altair')}, vl-convert {version('vl-convert-python')}"
     by_system = _by_system(records, _system_facts)
     return (
@@ -403,14 +438,14 @@ def _system_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("system", "topology", "index", "load"):
         asked = spec.get(name)
         if isinstance(asked, Mapping):
-            yield from ((f"{name}: {key}", value) for key, value in _flat(asked) if key not in ("name", "version"))
+            yield from ((f"{name}: {key}", value) for key, value in flat(asked) if key not in ("name", "version"))
     for name in ("nodes", "shards", "replicas", "settings"):
-        yield from ((f"found: {key}", value) for key, value in _flat({name: server.get(name)}) if server.get(name))
+        yield from ((f"found: {key}", value) for key, value in flat({name: server.get(name)}) if server.get(name))
 
 
 def _fairness(records: Records) -> str:
     """What each system was given, side by side."""
-    by_system = _by_system(records, lambda record: _flat(record.get("fairness")))
+    by_system = _by_system(records, lambda record: flat(record.get("fairness")))
     if not any(by_system.values()):
         return ""
     return '<p class="note">What each system was given, and what differs.</p>\n' + _matrix(
@@ -460,19 +495,6 @@ def _records(records: Records) -> str:
 
 def _of_stage(records: Records, stage: str) -> list[Mapping[str, Any]]:
     return [record for record in records.values() if record["stage"] == stage]
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Nested facts as pairs of dotted name and text."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, bool):
-        yield name, "yes" if value else "no"
-    elif isinstance(value, list):
-        yield name, ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
-    elif name:
-        yield name, "unknown" if value is None else str(value)
 
 
 def _merged(facts: Iterable[Mapping[str, str]]) -> dict[str, str]:

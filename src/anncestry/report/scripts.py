@@ -375,6 +375,13 @@ _DRAW = """
 """
 
 _START = """
+  // What the address leads to is opened, if it can be.
+  const unfold = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target && target.tagName === "DETAILS") target.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
   apply();
   fromAddress();
 """

@@ -32,7 +32,7 @@ def table(folder: Path, key: str, spec: Mapping[str, Any], df: pd.DataFrame) -> 
 
 
 def report(folder: Path, key: str, spec: Mapping[str, Any], table_dir: Path) -> dict[str, Any]:
-    """Seal the page in `folder`, drawn from the table in `table_dir`, with every file beside it."""
+    """Seal the page in `folder`, drawn from the table in `table_dir`, with all files beside it and below."""
     record = folder / "record.json"
     return write_record(
         record,
@@ -40,6 +40,10 @@ def report(folder: Path, key: str, spec: Mapping[str, Any], table_dir: Path) -> 
         key=key,
         spec=spec,
         inputs={"table": table_dir / "numbers.parquet"},
-        outputs={path.name: path for path in sorted(folder.iterdir()) if path.is_file() and path != record},
+        outputs={
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path != record
+        },
         body={"title": spec["title"]},
     )

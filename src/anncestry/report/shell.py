@@ -29,8 +29,13 @@ class Charts:
 
 def pages(published: bool) -> dict[str, str]:
     """The pages of a site, file → name; those that set ours beside others' only where there is something published."""
-    beside = {"audit.html": "Published before, audited"} if published else {}
-    return {"index.html": "Results", **beside}
+    return {
+        "index.html": "Results",
+        **({"published.html": "Measured beside published"} if published else {}),
+        "cells.html": "Cells",
+        "method.html": "Method",
+        **({"audit.html": "Published before, audited"} if published else {}),
+    }
 
 
 def document(

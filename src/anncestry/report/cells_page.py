@@ -1,0 +1,160 @@
+"""The page of cells, cells.html: of each its state and why, the keys of its records, its gates, what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anncestry.provenance.records import replacing
+from anncestry.report.facts import flat
+from anncestry.report.markup import DIMENSIONS, dimensions, text
+from anncestry.report.material import Material
+from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, rows_of
+from anncestry.report.shell import Records, document, pages
+
+NAME = "cells.html"
+STATES = ("valid", "invalid", "not measured")
+
+_STAGES = ("load", "query", "recall")
+
+
+@dataclass
+class _Cell:
+    """One dataset × system × topology × workload, of one build."""
+
+    place: tuple[str, ...]
+    build: int | None
+    records: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, None] = field(default_factory=dict)
+    number: str = ""
+
+    @property
+    def state(self) -> str:
+        if any(reason not in MISSING for reason in self.reasons):
+            return "invalid"
+        return "not measured" if self.reasons else "valid"
+
+
+def write(material: Material, out_dir: Path, *, title: str) -> Path:
+    """Write cells.html beside the page of results; returns its path."""
+    path = out_dir / NAME
+    with replacing(path) as temporary:
+        temporary.write_text(_document(material, title), encoding="utf-8")
+    return path
+
+
+def _document(material: Material, title: str) -> str:
+    cells = _cells(material)
+    counts = {state: sum(cell.state == state for cell in cells) for state in STATES}
+    said = ", ".join(f"{counts[state]} {state}" for state in STATES)
+    opening = (
+        f'<p class="lede">{len(cells)} cells: {said}.</p>\n'
+        "<p>A cell is one dataset, system, topology and workload. Its load, its queries and their recall are a record"
+        " each, under the key of everything that could change it. A record that fails a gate is invalid, and no number"
+        " of it is shown.</p>\n"
+    )
+    sections = [
+        ("cells", "Cells", _table(cells, material.records)),
+        ("records", "Gates and specs", _specs(material.records)),
+    ]
+    return document(
+        title=f"Cells: {title}",
+        eyebrow="anncestry: what was asked to be measured, and what came of it",
+        opening=opening,
+        downloads="",
+        files={},
+        sections=sections,
+        ancestry={"columns": ["number_id", *DIMENSIONS], "rows": [], "records": {}},
+        pages=pages(material.paper is not None),
+        here=NAME,
+    )
+
+
+def _cells(material: Material) -> list[_Cell]:
+    """All cells, in the order of the tidy table."""
+    found: dict[tuple[Any, ...], _Cell] = {}
+    loads: dict[tuple[Any, ...], str] = {}
+    for row in rows_of(material.numbers):
+        place = tuple(str(row[name]) for name in DIMENSIONS)
+        if not row["workload"]:
+            loads.setdefault((*place[:3], row["rebuild"]), row["record"])
+            continue
+        cell = found.setdefault((*place, row["rebuild"]), _Cell(place, row["rebuild"]))
+        stage = "recall" if row["phase"] == "recall" else "query"
+        cell.records.setdefault(stage, row["record"])
+        if row["reason"] and row["reason"] not in ABSENT:
+            cell.reasons.setdefault(row["reason"])
+        if not cell.number and row["metric"] == "p50_ms":
+            cell.number = row["number_id"]
+    for (*place, _, build), cell in found.items():
+        load = loads.get((*place, build)) or loads.get((*place, None))
+        if load:
+            cell.records["load"] = load
+    return list(found.values())
+
+
+def _table(cells: list[_Cell], records: Records) -> str:
+    head = ("Dataset", "System", "Topology", "Workload", "State", "Why", "Gates passed", "Keys", "Numbers")
+    lines = "".join(_line(cell, records) for cell in cells)
+    columns = "".join(f'<th scope="col">{text(label)}</th>' for label in head)
+    return (
+        '<div class="scroll" role="region" tabindex="0" aria-label="Cells"><table class="sheet tight">'
+        f'<caption class="hidden">Cells</caption><thead><tr>{columns}</tr></thead>\n'
+        f"<tbody>{lines}</tbody></table></div>\n"
+    )
+
+
+def _line(cell: _Cell, records: Records) -> str:
+    gates = [gate for path in cell.records.values() if path in records for gate in records[path].get("gates", ())]
+    passed = f"{sum(bool(gate['ok']) for gate in gates)} of {len(gates)}" if gates else "—"
+    keys = "<br>".join(_key(stage, cell.records[stage], records) for stage in _STAGES if stage in cell.records)
+    why = "; ".join(reason.removeprefix(LOAD_INVALID) for reason in cell.reasons) or "—"
+    workload = cell.place[3] + (f" (build {cell.build})" if cell.build else "")
+    mark = ' class="absent"' if cell.state == "invalid" else ""
+    number = f'<a href="index.html#{text(cell.number)}">p50</a>' if cell.number and cell.state == "valid" else "—"
+    names = "".join(f"<td>{text(name)}</td>" for name in (*cell.place[1:3], workload))
+    return (
+        f'<tr data-cell{dimensions(**dict(zip(DIMENSIONS, cell.place, strict=True)))}><th scope="row">'
+        f"{text(cell.place[0])}</th>{names}<td{mark}>{cell.state}</td><td>{text(why)}</td><td>{passed}</td>"
+        f'<td class="mono">{keys}</td><td>{number}</td></tr>\n'
+    )
+
+
+def _key(stage: str, path: str, records: Records) -> str:
+    """A record's key, as a link to its gates and spec if it is there."""
+    key = Path(path).stem.rpartition("@")[2]
+    shown = f'<a href="#{stage}-{text(key)}">{text(key)}</a>' if path in records else text(key)
+    return f'<span class="name">{stage} {shown}</span>'
+
+
+def _specs(records: Records) -> str:
+    return "".join(_spec(path, record) for path, record in records.items() if record["stage"] in _STAGES)
+
+
+def _spec(path: str, record: Mapping[str, Any]) -> str:
+    stage, key = str(record["stage"]), str(record["key"])
+    failed = sum(not gate["ok"] for gate in record.get("gates", ()))
+    gates = "".join(
+        f"<li{'' if gate['ok'] else ' class=absent'}>{'✓' if gate['ok'] else '✗'} {text(gate['gate'])}:"
+        f" {text(gate['detail'])}</li>"
+        for gate in record.get("gates", ())
+    )
+    spec = "\n".join(f"{name}: {value}" for name, value in flat(record.get("spec")))
+    verdict = f", {failed} gates failed" if failed else ""
+    return (
+        f'<details id="{text(stage)}-{text(key)}"{dimensions(**dict(_names(record)))}>'
+        f"<summary>{text(stage)} {text(key)}{verdict}</summary>\n"
+        f'<p class="mono">{text(path)}<br>sha256 {text(record["sha256"])}</p>\n'
+        + (f'<ul class="gates">{gates}</ul>\n' if gates else "")
+        + f'<pre class="mono">{text(spec)}</pre></details>\n'
+    )
+
+
+def _names(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dimensions that a record's own spec names."""
+    for name in DIMENSIONS:
+        part = (record.get("spec") or {}).get(name)
+        if isinstance(part, Mapping) and part.get("name"):
+            yield name, str(part["name"])

@@ -1,0 +1,267 @@
+"""What stands beside the pages for download: every table in five formats, every chart as SVG and PNG.
+
+tables/NUMBER.{csv,json,parquet,tex,md} and charts/FIGURE-PLACE.{svg,png}; equal tables and charts give equal files.
+CSV and Parquet hold a row a cell, with its number's id, so that no number leaves its ancestry behind; LaTeX (booktabs)
+and Markdown hold the table as it is read.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import vl_convert
+
+from anncestry.provenance.records import replacing, write_json
+from anncestry.report.charts import Figure
+from anncestry.report.tables import Cell, Column, Table
+
+FORMATS = ("csv", "json", "parquet", "tex", "md")
+IMAGES = ("svg", "png")
+
+_INK = "#1c2127"
+_WIDTH_PX = 480
+_PNG_SCALE = 2.0
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": r"$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≠": r"$\neq$",
+    "→": r"$\rightarrow$",
+    "·": r"$\cdot$",
+    "Δ": r"$\Delta$",
+    "µ": r"\textmu{}",
+    "μ": r"\textmu{}",
+    "°": r"\textdegree{}",
+    "‡": r"\textdaggerdbl{}",
+    "†": r"\textdagger{}",
+    "—": "---",
+    "–": "--",
+    "…": r"\ldots{}",
+    "²": r"$^2$",
+    "\u00a0": "~",
+    "\u202f": r"\,",
+    "’": "'",
+}
+# XML has no signs for these; the description of a mark may hold them, as a name of a system may.
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+
+
+def tex(value: object) -> str:
+    """Anything as text that LaTeX prints as it is; line breaks become spaces."""
+    words = " ".join(str(value).split("\n"))
+    return "".join(_TEX.get(sign, sign) for sign in words)
+
+
+def markdown(value: object) -> str:
+    """Anything as text that Markdown prints as it is, in a cell of a table, too."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(str(value).splitlines()))
+
+
+def names(number: str) -> dict[str, str]:
+    """The files of a table: format → path beside the page."""
+    return {suffix: f"tables/{_slug(number)}.{suffix}" for suffix in FORMATS}
+
+
+def images(figure: Figure, place: int) -> dict[str, str]:
+    """The files of the `place`-th panel of a figure: format → path beside the page."""
+    return {suffix: f"charts/{_slug(figure.name)}-{place + 1}.{suffix}" for suffix in IMAGES}
+
+
+def write(out_dir: Path, tables: Sequence[Table], figures: Sequence[Figure], config: Mapping[str, Any]) -> None:
+    """Write all of them under `out_dir`; `config` is the charts' common Vega-Lite config."""
+    for table in tables:
+        _write_table(out_dir, table)
+    paper = _in_ink(config)
+    for figure in figures:
+        for place, panel in enumerate(figure.panels):
+            files = {suffix: out_dir / name for suffix, name in images(figure, place).items()}
+            drawn = vl_convert.vegalite_to_svg(_standalone(panel.spec, f"{figure.title}: {panel.heading}", paper))
+            svg = _NO_XML.sub(" ", drawn)
+            files["svg"].parent.mkdir(parents=True, exist_ok=True)
+            with replacing(files["svg"]) as temporary:
+                temporary.write_text(svg, encoding="utf-8")
+            with replacing(files["png"]) as temporary:
+                temporary.write_bytes(vl_convert.svg_to_png(svg, scale=_PNG_SCALE))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "table"
+
+
+def _write_table(out_dir: Path, table: Table) -> None:
+    files = {suffix: out_dir / name for suffix, name in names(table.number).items()}
+    files["csv"].parent.mkdir(parents=True, exist_ok=True)
+    frame = _frame(table)
+    with replacing(files["csv"]) as temporary:
+        frame.to_csv(temporary, index=False, lineterminator="\n")
+    with replacing(files["parquet"]) as temporary:
+        content = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        pq.write_table(content, temporary, compression="zstd")
+    write_json(files["json"], _plain(table))
+    with replacing(files["tex"]) as temporary:
+        temporary.write_text(as_tex(table), encoding="utf-8")
+    with replacing(files["md"]) as temporary:
+        temporary.write_text(as_markdown(table), encoding="utf-8")
+
+
+def _frame(table: Table) -> pd.DataFrame:
+    """A row a cell: its labels, its column, what it shows, its value, and the ids of the numbers behind it."""
+    rows = [
+        [
+            *row.labels,
+            *(column.group, column.label, column.unit, column.system),
+            *(cell.text, cell.value, cell.std, " ".join(_ids(cell)), cell.published, cell.best, cell.problem),
+        ]
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+    ]
+    # Labels may bear the name of another column ("System"): those of the table come first, in its own spelling.
+    words = ("group", "column", "unit", "of_system", "shown")
+    columns = [*table.labels, *words, "value", "std", "numbers", "published", "best", "problem"]
+    types = dict.fromkeys((*table.labels, *words, "numbers", "published", "problem"), "str")
+    return pd.DataFrame(rows, columns=columns).astype({**types, "value": "float64", "std": "float64", "best": "bool"})
+
+
+def _ids(cell: Cell) -> list[str]:
+    return [name for name in (cell.parents or (cell.number_id,)) if name]
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    return {
+        "table": table.number,
+        "title": table.title,
+        "caption": table.caption,
+        "published_note": table.published_note,
+        "labels": list(table.labels),
+        "columns": [vars(column) for column in table.columns],
+        "rows": [
+            {
+                "labels": list(row.labels),
+                "cells": [
+                    {
+                        "shown": cell.text,
+                        "value": cell.value,
+                        "std": cell.std,
+                        "numbers": _ids(cell),
+                        "published": cell.published,
+                        "best": cell.best,
+                        "problem": cell.problem,
+                    }
+                    for cell in row.cells
+                ],
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def as_tex(table: Table) -> str:
+    """The table for LaTeX with the package booktabs."""
+    width = len(table.labels)
+    groups = [(group, len(list(members))) for group, members in groupby(column.group for column in table.columns)]
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{tex(table.title)}. {tex(table.caption)}}}",
+        rf"\label{{tab:{_slug(table.number)}}}",
+        rf"\begin{{tabular}}{{{'l' * width}{'r' * len(table.columns)}}}",
+        r"\toprule",
+    ]
+    if any(group for group, _ in groups):
+        spans = [rf"\multicolumn{{{count}}}{{c}}{{{tex(group)}}}" for group, count in groups]
+        lines.append(" & ".join([*[""] * width, *spans]) + r" \\")
+    lines += [
+        " & ".join([*map(tex, table.labels), *(tex(_heading(column)) for column in table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = [rf"\textbf{{{tex(cell.text)}}}" if cell.best else tex(cell.text) for cell in row.cells]
+        lines.append(" & ".join([*map(tex, row.labels), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def as_markdown(table: Table) -> str:
+    """The table for Markdown, its caption above it."""
+    headings = [
+        *map(markdown, table.labels),
+        *(
+            markdown(f"{column.group}: {_heading(column)}" if column.group else _heading(column))
+            for column in table.columns
+        ),
+    ]
+    rules = ["---"] * len(table.labels) + ["--:"] * len(table.columns)
+    lines = [
+        f"**Table {markdown(table.number)}. {markdown(table.title)}.** {markdown(table.caption)}",
+        "",
+        _line(headings),
+        _line(rules),
+    ]
+    for row in table.rows:
+        cells = [f"**{markdown(cell.text)}**" if cell.best else markdown(cell.text) for cell in row.cells]
+        lines.append(_line([*map(markdown, row.labels), *cells]))
+    return "\n".join([*lines, ""])
+
+
+def _line(parts: Sequence[str]) -> str:
+    return f"| {' | '.join(parts)} |"
+
+
+def _heading(column: Column) -> str:
+    return f"{column.label} ({column.unit})" if column.unit else column.label
+
+
+def _in_ink(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The pages' config for a white ground: what takes its ink from the page gets one of its own."""
+    plain: dict[str, Any] = json.loads(json.dumps(config).replace("currentColor", _INK))
+    # A font that vl-convert brings along: letters are as wide on every machine.
+    return {**plain, "background": "#ffffff", "font": "Liberation Sans, Arial, sans-serif"}
+
+
+def _standalone(spec: Mapping[str, Any], title: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart that stands alone: its own width, title, ink and legend of systems."""
+    alone: dict[str, Any] = json.loads(json.dumps(spec).replace("currentColor", _INK))
+    alone = copy.deepcopy({**alone, "title": title, "padding": 12, "config": {**alone.get("config", {}), **config}})
+    if alone.get("width") == "container":
+        alone["width"] = _WIDTH_PX
+    for colour in _colours(alone):
+        if colour.get("legend", "") is None:
+            colour["legend"] = {"title": None, "orient": "bottom", "columns": 3}
+    return alone
+
+
+def _colours(value: Any) -> Iterator[dict[str, Any]]:
+    """The colour encodings of a spec, of all its layers."""
+    if isinstance(value, dict):
+        encoding = value.get("encoding")
+        if isinstance(encoding, dict) and "field" in encoding.get("color", {}):
+            yield encoding["color"]
+        for name in ("layer", "hconcat", "vconcat", "concat"):
+            for inner in value.get(name, ()):
+                yield from _colours(inner)
+        yield from _colours(value.get("spec"))
