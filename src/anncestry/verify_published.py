@@ -55,7 +55,7 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
         return
     before = len(findings.problems)
     _table(findings, matrix, table_dir, facts)
-    if len(findings.problems) > before or not report_dir.exists():
+    if len(findings.problems) > before or not report_dir.exists() or str(report_dir) in findings.broken:
         return
     rows = parquet.ParquetFile(table_dir / "numbers.parquet").metadata.num_rows
     if rows > PAGE_ROWS_MAX:

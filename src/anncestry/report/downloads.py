@@ -11,6 +11,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,20 @@ def write(out_dir: Path, tables: Sequence[Table], figures: Sequence[Figure], con
     for figure in figures:
         for place, panel in enumerate(figure.panels):
             files = {suffix: out_dir / name for suffix, name in images(figure, place).items()}
-            drawn = vl_convert.vegalite_to_svg(_standalone(panel.spec, f"{figure.title}: {panel.heading}", paper))
-            svg = _NO_XML.sub(" ", drawn)
+            alone = _standalone(panel.spec, f"{figure.title}: {panel.heading}", paper)
+            svg, png = _drawn(json.dumps(alone, sort_keys=True))
             files["svg"].parent.mkdir(parents=True, exist_ok=True)
             with replacing(files["svg"]) as temporary:
                 temporary.write_text(svg, encoding="utf-8")
             with replacing(files["png"]) as temporary:
-                temporary.write_bytes(vl_convert.svg_to_png(svg, scale=_PNG_SCALE))
+                temporary.write_bytes(png)
+
+
+@lru_cache(maxsize=64)
+def _drawn(spec: str) -> tuple[str, bytes]:
+    """A chart as SVG and PNG."""
+    svg = _NO_XML.sub(" ", vl_convert.vegalite_to_svg(spec))
+    return svg, bytes(vl_convert.svg_to_png(svg, scale=_PNG_SCALE))
 
 
 def _slug(name: str) -> str:

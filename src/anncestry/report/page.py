@@ -132,7 +132,7 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
     path = out_dir / "index.html"
     with replacing(path) as temporary:
         temporary.write_text(_document(material, drawn, groups, title), encoding="utf-8")
-    downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, _CHART_CONFIG)
+    downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, CHART_CONFIG)
     cells_page.write(material, out_dir, title=title)
     method_page.write(material, out_dir, title=title)
     if published:
