@@ -88,8 +88,8 @@ def _cells(material: Material) -> list[_Cell]:
             cell.reasons.setdefault(row["reason"])
         if not cell.number and row["metric"] == "p50_ms":
             cell.number = row["number_id"]
-    for (*place, _, build), cell in found.items():
-        load = loads.get((*place, build)) or loads.get((*place, None))
+    for cell in found.values():
+        load = loads.get((*cell.place[:3], cell.build)) or loads.get((*cell.place[:3], None))
         if load:
             cell.records["load"] = load
     return list(found.values())

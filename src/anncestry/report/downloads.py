@@ -112,7 +112,7 @@ def write(out_dir: Path, tables: Sequence[Table], figures: Sequence[Figure], con
                 temporary.write_bytes(png)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _drawn(spec: str) -> tuple[str, bytes]:
     """A chart as SVG and PNG."""
     svg = _NO_XML.sub(" ", vl_convert.vegalite_to_svg(spec))
