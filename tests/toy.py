@@ -116,10 +116,10 @@ class Toy:
             del names[1:]
 
     def snakemake(
-        self, *arguments: str, check: bool = True, config: tuple[str, ...] = ()
+        self, *arguments: str, check: bool = True, config: tuple[str, ...] = (), modules: Path = ROOT
     ) -> subprocess.CompletedProcess[str]:
         self.save()
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": f"{modules}{os.pathsep}{ROOT}"}
         done = subprocess.run(
             [
                 sys.executable,
