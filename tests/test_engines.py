@@ -97,7 +97,7 @@ def test_what_an_engine_can_not_do_is_refused_by_name(engine: str, changes: dict
     [
         ("milvus", "2.2.4", r"milvus 2\.2\.4 is older than 2\.2\.16; supported: from 2\.2\.16 on, below 2\.4\.0"),
         ("milvus", "2.4.0", r"milvus 2\.4\.0 is not less than 2\.4\.0"),
-        ("weaviate", "1.26.14", r"weaviate 1\.26\.14 is older than 1\.27\.0; supported: from 1\.27\.0 on, below 1\.36"),
+        ("weaviate", "1.23.7", r"weaviate 1\.23\.7 is older than 1\.23\.9; supported: from 1\.23\.9 on, below 1\.36"),
         ("weaviate", "1.36.0", r"weaviate 1\.36\.0 is not less than 1\.36\.0"),
         ("weaviate", "1.35", r"version: '1\.35' is not three numbers"),
         ("milvus", "v2.3.5", r"version: 'v2\.3\.5' is not three numbers"),
@@ -261,7 +261,7 @@ def test_weaviate_requests_carry_the_vector_and_the_filter() -> None:
 
 def test_weaviate_replies_become_canonical_distances() -> None:
     from anncestry.engines.weaviate.proto import search_get_pb2
-    from anncestry.engines.weaviate.wire import uuid_of
+    from anncestry.engines.weaviate.rows import uuid_of
 
     def reply(row_id: str) -> bytes:
         metadata = search_get_pb2.MetadataResult(id=row_id, distance=-0.75, distance_present=True)
@@ -282,7 +282,7 @@ def test_weaviate_replies_become_canonical_distances() -> None:
 
 def test_a_weaviate_insertion_holds_the_rows_exactly() -> None:
     from anncestry.engines.weaviate.ingest import batch_request
-    from anncestry.engines.weaviate.wire import uuid_of
+    from anncestry.engines.weaviate.rows import uuid_of
 
     vectors = small_vectors("l2", rows=30, dimensions=3)
     request = batch_request(100, vectors.base, vectors.category, vectors.price, vectors.region)

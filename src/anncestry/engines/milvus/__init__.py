@@ -17,11 +17,12 @@ from anncestry.engines.base import (
     check_version,
     components,
     lazy,
+    version_of,
 )
 from anncestry.engines.milvus import indexes
 from anncestry.engines.milvus.roles import check_roles, members_of
 from anncestry.engines.milvus.versions import BELOW, COMPONENTS, OLDEST, facts
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     from anncestry.engines.milvus.cluster import start
@@ -85,6 +86,12 @@ _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
+    if version_of(system)[:2] == (2, 1):
+        raise Unsupported(
+            f"version: milvus {system['version']} is unsupported: its wheel is a library that reads its configuration "
+            "from one fixed folder of the machine, and it speaks another protocol than the client of later versions; "
+            f"supported: from {'.'.join(map(str, OLDEST))} on"
+        )
     check_version("milvus", system, OLDEST, BELOW)
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles"))
     check_remote("milvus", topology, ("proxy",), ("metrics",))

@@ -1,4 +1,4 @@
-"""Weaviate, 1.27 to 1.35: one node, or a cluster."""
+"""Weaviate, 1.23.9 to 1.35: one node, or a cluster."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from anncestry.engines.base import (
     check_version,
     components,
     lazy,
+    version_of,
 )
 from anncestry.engines.weaviate import indexes
-from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB
-from anncestry.errors import ConfigError
+from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB, PROTOCOLS
+from anncestry.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     from anncestry.engines.weaviate.ingest import load
@@ -76,8 +77,9 @@ __all__ = [
     "write_transport",
 ]
 
-_OLDEST, _BELOW = (1, 27, 0), (1, 36, 0)
-"""Before 1.27 there is no filterStrategy; later versions were not tried: try one, then move the bound."""
+_OLDEST, _BELOW = (1, 23, 9), (1, 36, 0)
+"""Earlier versions speak another gRPC; later ones were not tried: try one, then move the bound."""
+_FILTER_STRATEGY_FROM = (1, 27, 0)
 _FILTER_STRATEGIES = ("sweeping", "acorn")
 
 
@@ -89,12 +91,23 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     _check_cluster(topology)
     indexes.check(system, index)
     settings = system.get("settings") or {}
+    if "filterStrategy" in settings and version_of(system) < _FILTER_STRATEGY_FROM:
+        raise Unsupported(f"settings.filterStrategy: unsupported by weaviate {system['version']}; it came with 1.27")
+    if settings.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
+        raise ConfigError(f"settings.protocol: {settings['protocol']!r} is none of {', '.join(PROTOCOLS)}")
+    if settings.get("protocol") == "rest" and "credentials" in topology:
+        raise ConfigError("settings.protocol: rest carries no credentials so far; take grpc for that server")
     strategy = settings.get("filterStrategy", _FILTER_STRATEGIES[0])
     if strategy not in _FILTER_STRATEGIES:
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
     if workload is not None:
         check_search("weaviate", workload, largest_k=10_000, sdk=True, stream=True)
         check_stream(topology, workload)
+        if settings.get("protocol") == "rest":
+            if workload.get("client") == "sdk":
+                raise ConfigError("settings.protocol: the library (client: sdk) asks by grpc; rest is for client: bytes")
+            if "stream" in workload:
+                raise ConfigError("settings.protocol: a stream of writes goes by grpc so far, not by rest")
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
@@ -157,12 +170,22 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     settings = system.get("settings") or {}
     shards, replicas = topology["shards"], topology["replicas"]
     told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
+    rest = settings.get("protocol") == "rest"
     background = settings.get("asyncIndexing") is True
     built = "in the background (ASYNC_INDEXING)" if background else "while rows are inserted (synchronous indexing)"
     asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
     return {
-        "query protocol": "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties",
-        "insert protocol": "gRPC BatchObjects, one connection, the next batch after the acknowledgement",
+        "query protocol": (
+            "GraphQL over HTTP/1.1 kept alive, one vector a request, as the shortest decimals of float32; "
+            "ids and distances are returned, no properties"
+            if rest
+            else "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties"
+        ),
+        "insert protocol": (
+            "REST batch/objects, JSON with the shortest decimals, one connection, the next batch once acknowledged"
+            if rest
+            else "gRPC BatchObjects, one connection, the next batch after the acknowledgement"
+        ),
         **indexes.described(index),
         "ef applies to": "the graph of each shard; a setting of the collection, changed between runs",
         "segments": f"{_count(shards, 'shard')}, each one graph, built {built}",

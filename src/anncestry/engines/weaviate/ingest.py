@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -9,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
-from anncestry.engines.weaviate import indexes
+from anncestry.engines.weaviate import indexes, json_wire
 from anncestry.engines.weaviate.proto import batch_pb2
+from anncestry.engines.weaviate.rows import uuid_of
 from anncestry.engines.weaviate.serve import (
     WeaviateServer,
     as_weaviate,
@@ -21,7 +24,7 @@ from anncestry.engines.weaviate.serve import (
     index_state,
 )
 from anncestry.engines.weaviate.settings import COLLECTION, REMOTE
-from anncestry.engines.weaviate.wire import consistency_level, uuid_of
+from anncestry.engines.weaviate.wire import by_rest, consistency_level
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
 from anncestry.runtimes.remote import may_replace
@@ -67,6 +70,43 @@ def batch_request(
     return request
 
 
+Insert = Callable[..., dict[int, str]]
+"""First row and the columns of a batch → the rows that were refused, by their place in it, and why."""
+
+
+@contextmanager
+def _inserter(server: WeaviateServer) -> Iterator[Insert]:
+    """What sends a batch, by the protocol of the system, on one connection; ServerError from it if the call fails."""
+    consistency = server.topology.get("consistency")
+    if by_rest(server):
+        address = next(iter(server.group)).addresses["http"]
+        with json_wire.connection(address, _BATCH_TIMEOUT_S) as link:
+
+            def by_json(first: int, *columns: Any) -> dict[int, str]:
+                body = json_wire.batch_request(first, *columns)
+                return json_wire.insert(link, body, len(columns[0]), server.topology)
+
+            yield by_json
+        return
+    with channel(server) as connection:
+        insert = connection.unary_unary(
+            "/weaviate.v1.Weaviate/BatchObjects",
+            request_serializer=batch_pb2.BatchObjectsRequest.SerializeToString,
+            response_deserializer=batch_pb2.BatchObjectsReply.FromString,
+        )
+
+        def by_grpc(first: int, *columns: Any) -> dict[int, str]:
+            base, category, price, region = columns
+            request = batch_request(first, base, category, price, region, consistency)
+            try:
+                reply = insert(request, timeout=_BATCH_TIMEOUT_S)
+            except grpc.RpcError as error:
+                raise ServerError(f"{error.code().name}: {error.details()}") from None
+            return {problem.index: problem.error for problem in reply.errors}
+
+        yield by_grpc
+
+
 def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
     """Create, insert (which builds the index), wait for the index queue, search once.
 
@@ -82,32 +122,18 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     )
     rows = len(vectors.base)
     result = LoadResult()
-    with channel(weaviate) as connection:
-        insert = connection.unary_unary(
-            "/weaviate.v1.Weaviate/BatchObjects",
-            request_serializer=batch_pb2.BatchObjectsRequest.SerializeToString,
-            response_deserializer=batch_pb2.BatchObjectsReply.FromString,
-        )
-        with result.phase("insert"):
-            for first in range(0, rows, load["batch_rows"]):
-                part = slice(first, min(first + load["batch_rows"], rows))
-                request = batch_request(
-                    first,
-                    vectors.base[part],
-                    vectors.category[part],
-                    vectors.price[part],
-                    vectors.region[part],
-                    weaviate.topology.get("consistency"),
-                )
-                try:
-                    reply = insert(request, timeout=_BATCH_TIMEOUT_S)
-                except grpc.RpcError as error:
-                    weaviate.check_alive()
-                    reason = f"{error.code().name}: {error.details()}"
-                    raise ServerError(f"weaviate: insertion of rows {first} to {part.stop - 1}: {reason}") from None
-                refused = {problem.index: problem.error for problem in reply.errors}
-                result.acknowledge(part.stop - first, len(refused), next(iter(refused.values()), None))
-                progress.at(part.stop)
+    with _inserter(weaviate) as insert, result.phase("insert"):
+        for first in range(0, rows, load["batch_rows"]):
+            part = slice(first, min(first + load["batch_rows"], rows))
+            columns = (vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part])
+            try:
+                refused = insert(first, *columns)
+            except ServerError as error:
+                weaviate.check_alive()
+                message = f"weaviate: insertion of rows {first} to {part.stop - 1}: {error}"
+                raise ServerError(message) from None
+            result.acknowledge(part.stop - first, len(refused), next(iter(refused.values()), None))
+            progress.at(part.stop)
     with result.phase("index"):
         await_placed(weaviate)
         wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _INDEX_TIMEOUT_S)

@@ -17,8 +17,9 @@ from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.engines.remote import authorized
 from anncestry.engines.weaviate.indexes import graph_of, read_back
 from anncestry.engines.weaviate.rest import Rest
+from anncestry.engines.weaviate.rows import uuid_of
 from anncestry.engines.weaviate.settings import COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE
-from anncestry.engines.weaviate.wire import METHOD, search_request, uuid_of, where
+from anncestry.engines.weaviate.wire import METHOD, search_request, where
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import remote

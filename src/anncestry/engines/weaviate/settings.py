@@ -7,8 +7,9 @@ METRICS = {"l2": "l2-squared", "cosine": "dot"}
 """Vectors come normalised for cosine, so that the inner product is the cosine."""
 OF_GRAPHS = ("flatSearchCutoff", "filterStrategy", "vectorCacheMaxObjects", "cleanupIntervalSeconds")
 """What of the vectorIndexConfig of an index with a graph a system may set."""
-OF_SERVERS = ("asyncIndexing",)
-"""What a system may set of the server: whether vectors are indexed in the background."""
+OF_SERVERS = ("asyncIndexing", "protocol")
+"""What a system may set beside: whether vectors are indexed in the background; by what rows and queries go."""
+PROTOCOLS = ("grpc", "rest")
 MEMORY_MIN_MIB = 128
 """Of a node: below, it dies while it starts or at its first batch."""
 DEFAULT_CUTOFF = 40_000

@@ -10,19 +10,13 @@ from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
 from anncestry.engines.group import as_group
+from anncestry.engines.weaviate import json_wire
 from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
+from anncestry.engines.weaviate.rows import UUID_PREFIX
 from anncestry.engines.weaviate.settings import COLLECTION
 
 METHOD = "/weaviate.v1.Weaviate/Search"
-_UUID_PREFIX = "a77ce570-0000-4000-8000-"
-"""The high part of every id; the last twelve digits are the row. (Ids with leading zero bytes come back shorter.)"""
-
 _Operator = base_pb2.Filters
-
-
-def uuid_of(row: int) -> str:
-    """The id of a row."""
-    return f"{_UUID_PREFIX}{row:012x}"
 
 
 def filters(filter: Spec) -> base_pb2.Filters:
@@ -82,27 +76,46 @@ def search_request(
 
 
 def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
-    """The SearchRequest of each of the (n, d) queries. ef is a setting of the collection: see `apply`."""
-    where = None if filter is None else filters(filter)
+    """The SearchRequest (or GraphQL body) of each of the (n, d) queries. ef is a setting of the collection: `apply`."""
     consistency = server.topology.get("consistency")
-    return [search_request(query, k, where, consistency).SerializeToString() for query in queries]
+    if by_rest(server):
+        asked = None if filter is None else where(filter)
+        return [json_wire.search_request(query, k, asked, consistency) for query in queries]
+    wanted = None if filter is None else filters(filter)
+    return [search_request(query, k, wanted, consistency).SerializeToString() for query in queries]
+
+
+def by_rest(server: Server) -> bool:
+    """Whether rows and queries go by REST and GraphQL (a setting of the system), not by gRPC."""
+    settings: Spec = getattr(server, "settings", {})
+    return settings.get("protocol") == "rest"
 
 
 def transport(server: Server) -> dict[str, Any]:
-    """gRPC unary."""
-    return as_group(server).grpc_transport(METHOD)
+    """gRPC unary, or GraphQL by HTTP/1.1 on a connection that is kept alive."""
+    group = as_group(server)
+    if not by_rest(server):
+        return group.grpc_transport(METHOD)
+    found: dict[str, Any] = {"kind": "http", "method": "POST", "path": json_wire.PATH, "headers": json_wire.HEADERS}
+    addresses = [member.addresses["http"] for member in group.group]
+    if group.topology.get("entry") == "all":
+        found["targets"] = addresses
+    return {**found, "target": addresses[0]}
 
 
 def decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids and canonical distances."""
+    """Ids and canonical distances. (No message of this protocol begins as JSON does.)"""
+    if response[:1] == b"{":
+        rows, told = json_wire.found(response)
+        return rows, told if metric == "l2" else 1.0 + told
     try:
         reply = search_get_pb2.SearchReply.FromString(response)
     except ProtobufError as error:
         raise DecodeError(f"not a Weaviate search reply: {error}") from None
     found = [result.metadata for result in reply.results]
     for metadata in found:
-        if not metadata.distance_present or not metadata.id.startswith(_UUID_PREFIX):
+        if not metadata.distance_present or not metadata.id.startswith(UUID_PREFIX):
             raise DecodeError(f"a result without distance, or with an id that was not loaded: {metadata.id!r}")
-    ids = np.array([int(metadata.id[len(_UUID_PREFIX) :], 16) for metadata in found], dtype=np.int64)
+    ids = np.array([int(metadata.id[len(UUID_PREFIX) :], 16) for metadata in found], dtype=np.int64)
     distances = np.array([metadata.distance for metadata in found], dtype=np.float64)
     return ids, distances if metric == "l2" else 1.0 + distances  # its dot distance is the negative inner product
