@@ -38,7 +38,7 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     skipped: list[dict[str, str]] = []
     for entry in spec["sources"]:
         try:
-            content = sources.obtain(entry, dim=spec["dim"], cache_dir=cache_dir)
+            content = sources.obtain(entry, dim=spec["dim"], cache_dir=cache_dir, rows=spec["rows"])
             try:
                 body = _convert(spec, entry, content, out_dir)
             except DataError:

@@ -7,6 +7,8 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `url` | `url` of one HDF5 file that holds everything, or a URL each in `base`, `queries`[, `neighbors`, `distances`] |
 | `file` | the same with local paths: `path`, or `base`, `queries`[, `neighbors`, `distances`] |
 | `debian` | `package` of the system's own apt configuration, and `base`, `queries` as paths within the package |
+| `parquet` | `url` of a folder; `base` (list of files in it), `queries`[, `neighbors`]; columns id, emb, neighbors_id |
+| `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
 | `synthetic` | `generator: ann-benchmarks-random`, `samples`, `centers`, `seed` |
 
 All but synthetic state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`, that of the
@@ -30,6 +32,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -41,12 +44,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import anncestry
-from anncestry.datasets import formats
+from anncestry.datasets import archives, formats, jsonl, parquet
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import replacing, sha256_file
 
-KINDS = ("url", "file", "debian", "synthetic")
+KINDS = ("url", "file", "debian", "parquet", "archive", "synthetic")
 PARTS = ("base", "queries", "neighbors", "distances")
 _REQUIRED_PARTS = ("base", "queries")
 _MEMBERS = {"base": "train", "queries": "test", "neighbors": "neighbors", "distances": "distances"}
@@ -57,6 +60,7 @@ _ATTEMPTS = 3  # in a row that bring nothing new
 _PAUSE_S = 1.0
 _READ_BYTES = 1 << 20
 _APT_TIMEOUT_S = 900
+_AT_ONCE = 4  # files of one source
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,8 @@ class Content:
                 path.unlink(missing_ok=True)
 
 
-def obtain(entry: Mapping[str, Any], *, dim: int, cache_dir: Path) -> Content:
-    """Get the files of one source entry; `dim` is the dataset's, which a generator needs.
+def obtain(entry: Mapping[str, Any], *, dim: int, cache_dir: Path, rows: int = 0) -> Content:
+    """Get the files of one source entry; `dim` and `rows` are the dataset's, which some kinds need.
 
     Raises DataError with the reason where the source can't be had now, ConfigError where the entry makes no sense.
     """
@@ -97,6 +101,10 @@ def obtain(entry: Mapping[str, Any], *, dim: int, cache_dir: Path) -> Content:
         return _obtain_file(entry)
     if kind == "debian":
         return _obtain_debian(entry, cache_dir)
+    if kind == "parquet":
+        return _obtain_parquet(entry, rows, dim, cache_dir)
+    if kind == "archive":
+        return _obtain_archive(entry, cache_dir)
     if kind == "synthetic":
         return _obtain_synthetic(entry, dim, cache_dir)
     raise ConfigError(f"a source of unknown kind {kind!r}; choose one of {', '.join(KINDS)}")
@@ -412,6 +420,74 @@ def _run(command: list[str], folder: Path) -> None:
         last = said[0] if said else (done.stderr.strip().splitlines() or ["no message"])[-1]
         # A package mirror's address is the machine's own business, and may hold a password.
         raise DataError(f"{command[0]}: " + re.sub(r"\w+://\S+", "(a mirror)", last.removeprefix("E: ")))
+
+
+# parquet
+
+
+def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Path) -> Content:
+    """Fetch the files, several at a time, and place their rows by id in npy files beside them."""
+    names = {part: entry[part] for part in ("base", "queries", "neighbors") if part in entry}
+    root = str(_need(entry, "url")).rstrip("/")
+    listed = [*_need(entry, "base"), *(names[part] for part in ("queries", "neighbors") if part in names)]
+    paths = {name: _cache_path(f"{root}/{name}", cache_dir) for name in listed}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        digests = dict(zip(paths, pool.map(lambda name: fetch(f"{root}/{name}", paths[name]), paths), strict=True))
+    told = hashlib.sha256(json.dumps([digests, rows, dim], sort_keys=True).encode()).hexdigest()[:12]
+    folder = cache_dir / "parquet" / told
+    made = {part: folder / f"{part}.npy" for part in names}
+    cached = (folder, *paths.values())
+    with _locked(folder.with_name(f"{told}.lock"), f"the placing of {root}"):
+        if not all(path.exists() for path in made.values()):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            try:
+                with replacing(made["base"]) as to:
+                    parquet.place_vectors([paths[name] for name in names["base"]], "id", "emb", rows, dim, to)
+                with replacing(made["queries"]) as to, open(to, "wb") as file:
+                    asked = parquet.place_queries(paths[names["queries"]], "id", "emb", file)
+                if "neighbors" in made:
+                    with replacing(made["neighbors"]) as to, open(to, "wb") as file:
+                        parquet.place_neighbors(paths[names["neighbors"]], "id", "neighbors_id", asked, file)
+            except DataError:
+                Content({}, {}, cached).forget()
+                raise
+    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached)
+
+
+# archive
+
+
+def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
+    """Fetch the archive (or take a local one) and unpack the named members; JSON lines become npy files."""
+    format, sha256 = str(_need(entry, "format")), entry.get("sha256")
+    if "url" in entry:
+        archive = _cache_path(str(entry["url"]), cache_dir)
+        digest = fetch(str(entry["url"]), archive, sha256)
+    else:
+        archive = Path(str(_need(entry, "path"))).expanduser()
+        digest = _verified(archive, sha256)
+    names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
+    folder = cache_dir / "archive" / digest[:12]
+    cached = (folder, *((archive,) if "url" in entry and sha256 is None else ()))
+    with _locked(folder.with_name(f"{digest[:12]}.lock"), f"the unpacking of {archive.name}"):
+        found = {part: folder / Path(name).name for part, name in names.items()}
+        if not all(path.exists() for path in found.values()):
+            try:
+                archives.extract(archive, set(names.values()), folder)
+            except DataError:
+                Content({}, {}, cached).forget()
+                raise
+        parts = {}
+        for part, path in found.items():
+            if path.suffix != ".jsonl":
+                parts[part] = Part(path, format if part in _REQUIRED_PARTS else _TRUTH_FORMATS.get(format, format))
+                continue
+            queries, neighbors = folder / "queries.npy", folder / "neighbors.npy"
+            if jsonl.place_queries(path, queries, neighbors):
+                parts["neighbors"] = Part(neighbors, "npy")
+            parts["queries"] = Part(queries, "npy")
+    return Content(parts, {archive.name: digest}, cached)
 
 
 # synthetic

@@ -1,0 +1,279 @@
+"""Datasets as others publish them (Parquet by ids, tar archives, JSON lines), fetched from a real HTTP server."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from anncestry.cells.config import validate
+from anncestry.datasets import archives, download, jsonl, parquet
+from anncestry.errors import ConfigError, DataError
+
+FLOAT = pa.float32()
+ROWS, DIM, ASKED, K = 90, 6, 8, 5
+BASE = np.random.default_rng(0).normal(size=(ROWS, DIM)).astype(np.float32)
+QUERIES = np.random.default_rng(1).normal(size=(ASKED, DIM)).astype(np.float32)
+TRUTH = np.argsort(((QUERIES[:, None] - BASE[None]) ** 2).sum(axis=2), axis=1)[:, :K]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder and the address under which it is served."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    running = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{running.server_port}"
+    running.shutdown()
+    running.server_close()
+
+
+def get(folder: Path, entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    spec = {"name": "made", "rows": ROWS, "queries": ASKED, "dim": DIM, "metric": "l2", "content": {}, **changes}
+    validate(
+        {"made": {**{k: v for k, v in spec.items() if k != "name"}, "licence": "x", "sources": [entry]}},
+        "datasets",
+        Path("d"),
+    )
+    return download.run({**spec, "sources": [entry]}, folder / "out", folder / "cache", key="k")
+
+
+def assert_has_content(folder: Path) -> None:
+    np.testing.assert_array_equal(np.load(folder / "out" / "base.npy"), BASE)
+    np.testing.assert_array_equal(np.load(folder / "out" / "queries.npy"), QUERIES)
+    np.testing.assert_array_equal(np.load(folder / "out" / "shipped_ids.npy"), TRUTH)
+
+
+# Parquet, as VectorDBBench publishes it
+
+
+def vectors_file(path: Path, ids: Any, vectors: Any, kind: Any = FLOAT) -> None:
+    table = {
+        "id": pa.array(ids, pa.int64()),
+        "emb": pa.array([list(map(float, row)) for row in vectors], pa.list_(kind)),
+    }
+    pq.write_table(pa.table(table), path, row_group_size=16)
+
+
+def publish_set(folder: Path, kind: Any = FLOAT) -> None:
+    """Two shuffled files of vectors, queries and neighbours each in an order of their own."""
+    shuffled = np.random.default_rng(2).permutation(ROWS)
+    for number, ids in enumerate(np.array_split(shuffled, 2)):
+        vectors_file(folder / f"shuffle_train-0{number}-of-02.parquet", ids, BASE[ids], kind)
+    order = np.random.default_rng(3).permutation(ASKED)
+    vectors_file(folder / "test.parquet", order, QUERIES[order], kind)
+    other = np.random.default_rng(4).permutation(ASKED)
+    neighbors = {"id": pa.array(other), "neighbors_id": pa.array([TRUTH[query].tolist() for query in other])}
+    pq.write_table(pa.table(neighbors), folder / "neighbors.parquet")
+
+
+def a_set(address: str) -> dict[str, Any]:
+    files = ["shuffle_train-00-of-02.parquet", "shuffle_train-01-of-02.parquet"]
+    return {
+        "kind": "parquet",
+        "url": f"{address}/",
+        "base": files,
+        "queries": "test.parquet",
+        "neighbors": "neighbors.parquet",
+    }
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_shuffled_rows_are_placed_by_their_ids_and_truth_goes_with_its_query(
+    published: tuple[Path, str], tmp_path: Path, kind: Any
+) -> None:
+    folder, address = published
+    publish_set(folder, kind)
+    record = get(tmp_path, a_set(address))
+    assert_has_content(tmp_path)
+    assert record["shipped"] == {"k": K, "distances": None}
+    assert len(record["source"]["files"]) == 4
+    for file in folder.iterdir():
+        file.unlink()
+    get(tmp_path, a_set(address))  # all of it was kept
+    assert_has_content(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ids", "vectors", "said"),
+    [
+        ([0, 1, 1], BASE[:3], "an id is there twice"),
+        ([0, 1, 3], BASE[:3], "id 3 is not within the 3 rows stated"),
+        ([-1, 1, 2], BASE[:3], "id -1 is not within"),
+        ([0, 2], BASE[:2], "no vector of id 1; 2 of 3"),
+        ([0, 1, 2], BASE[:3, :5], "holds vectors of dim 5, where the config states 6"),
+    ],
+)
+def test_ids_that_are_not_those_of_the_rows_are_refused(ids: Any, vectors: Any, said: str, tmp_path: Path) -> None:
+    vectors_file(tmp_path / "train.parquet", ids, vectors)
+    with pytest.raises(DataError, match=said):
+        parquet.place_vectors([tmp_path / "train.parquet"], "id", "emb", 3, DIM, tmp_path / "out.npy")
+
+
+def test_vectors_of_different_lengths_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"id": [0, 1], "emb": [[1.0, 2.0], [1.0]]}), path)
+    with pytest.raises(DataError, match="vectors of different lengths"):
+        parquet.place_vectors([path], "id", "emb", 2, 2, tmp_path / "out.npy")
+    with pytest.raises(DataError, match="has no column 'vector'; there are id, emb"):
+        parquet.place_vectors([path], "id", "vector", 2, 2, tmp_path / "out.npy")
+    path.write_bytes(b"PAR1 and nothing")
+    with pytest.raises(DataError, match="not a Parquet file"):
+        parquet.place_vectors([path], "id", "emb", 2, 2, tmp_path / "out.npy")
+
+
+def test_truth_that_lacks_a_query_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [0, 2], "neighbors_id": [[1], [2]]}), tmp_path / "n.parquet")
+    with pytest.raises(DataError, match="holds no neighbours of query 1"):
+        parquet.place_neighbors(tmp_path / "n.parquet", "id", "neighbors_id", np.arange(3), io.BytesIO())
+
+
+# Archives, as TEXMEX and Qdrant publish them
+
+
+def vecs(values: Any, kind: str) -> bytes:
+    return b"".join(np.int32(len(row)).tobytes() + row.astype(kind).tobytes() for row in np.asarray(values))
+
+
+def npy(values: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def archive(path: Path, members: dict[str, bytes], *special: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for info in special:
+            tar.addfile(info)
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+TEXMEX = {
+    "./sift/sift_base.fvecs": vecs(BASE, "<f4"),
+    "sift/sift_learn.fvecs": b"not wanted",
+    "sift/sift_query.fvecs": vecs(QUERIES, "<f4"),
+    "sift/sift_groundtruth.ivecs": vecs(TRUTH, "<i4"),
+}
+SIFT = {
+    "kind": "archive",
+    "format": "fvecs",
+    "base": "sift/sift_base.fvecs",
+    "queries": "sift/sift_query.fvecs",
+    "neighbors": "sift/sift_groundtruth.ivecs",
+}
+
+
+def test_members_of_a_tar_are_unpacked_and_nothing_else(published: tuple[Path, str], tmp_path: Path) -> None:
+    folder, address = published
+    archive(folder / "sift.tar.gz", TEXMEX)
+    get(tmp_path, {**SIFT, "url": f"{address}/sift.tar.gz"})
+    assert_has_content(tmp_path)
+    assert not list((tmp_path / "cache").rglob("*learn*"))
+    (folder / "sift.tar.gz").unlink()
+    get(tmp_path, {**SIFT, "url": f"{address}/sift.tar.gz"})
+    get(tmp_path / "again", {**SIFT, "path": str(archive(tmp_path / "own.tar.gz", TEXMEX))})
+
+
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [
+        ("a", link("a", "/etc/passwd")),
+        ("a", link("a", "../../outside", tarfile.LNKTYPE)),
+        ("a", link("a", "", tarfile.FIFOTYPE)),
+        ("a", link("a", "", tarfile.DIRTYPE)),
+    ],
+)
+def test_a_member_that_is_no_plain_file_is_refused(name: str, special: tarfile.TarInfo, tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.tar.gz", {}, special)
+    with pytest.raises(DataError, match="a is no plain file"):
+        archives.extract(path, [name], tmp_path / "to")
+    assert not list((tmp_path / "to").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside"])
+def test_a_name_that_leads_out_of_the_archive_is_refused(name: str, tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.tar.gz", {name: b"x", "a": b"y"})
+    with pytest.raises(DataError, match="leads out of the archive"):
+        archives.extract(path, ["a"], tmp_path / "to")
+    with pytest.raises(DataError, match="leads out of the archive"):
+        archives.extract(path, [name], tmp_path / "to")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_an_archive_that_is_damaged_or_lacks_a_member_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.tar.gz", {"a": np.random.default_rng(0).bytes(200_000)})
+    with pytest.raises(DataError, match="holds no b"):
+        archives.extract(path, ["b"], tmp_path / "to")
+    path.write_bytes(path.read_bytes()[:50_000])
+    with pytest.raises(DataError, match="damaged or no tar archive"):
+        archives.extract(path, ["a"], tmp_path / "to")
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(DataError, match="damaged or no tar archive"):
+        archives.extract(path, ["a"], tmp_path / "to")
+
+
+def lines_of(conditions: Any = None) -> bytes:
+    lines = [
+        {"query": query.tolist(), "conditions": conditions, "closest_ids": near.tolist()}
+        for query, near in zip(QUERIES.astype(float), TRUTH, strict=True)
+    ]
+    return "\n".join(map(json.dumps, lines)).encode() + b"\n"
+
+
+@pytest.mark.parametrize("conditions", [None, {"and": [{"a": {"match": {"value": 3}}}]}])
+def test_queries_of_json_lines_bring_their_truth_only_without_conditions(conditions: Any, tmp_path: Path) -> None:
+    path = archive(tmp_path / "set.tgz", {"vectors.npy": npy(BASE), "tests.jsonl": lines_of(conditions)})
+    entry = {"kind": "archive", "path": str(path), "format": "npy", "base": "vectors.npy", "queries": "tests.jsonl"}
+    record = get(tmp_path, entry)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "base.npy"), BASE)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "queries.npy"), QUERIES)
+    assert (record["shipped"] is None) == (conditions is not None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('{"query": [1, 2]}\n{"query": [1]}', "line 2: a query of another length"),
+        ('{"query": [1, 2]}\n{"query"', "line 2: no JSON object with a query of numbers"),
+        ('{"query": ["a"]}', "line 1: no JSON object"),
+        ("", "holds no queries"),
+    ],
+)
+def test_a_damaged_line_is_named(lines: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(lines)
+    with pytest.raises(DataError, match=said):
+        jsonl.place_queries(tmp_path / "t.jsonl", tmp_path / "q.npy", tmp_path / "n.npy")
+
+
+def test_an_entry_without_its_files_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"d: made\.sources\.0"):
+        get(Path("x"), {"kind": "parquet", "url": "http://127.0.0.1:1/x", "queries": "test.parquet"})
