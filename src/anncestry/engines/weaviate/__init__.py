@@ -105,7 +105,9 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         check_stream(topology, workload)
         if settings.get("protocol") == "rest":
             if workload.get("client") == "sdk":
-                raise ConfigError("settings.protocol: the library (client: sdk) asks by grpc; rest is for client: bytes")
+                raise ConfigError(
+                    "settings.protocol: the library (client: sdk) asks by grpc; rest is for client: bytes"
+                )
             if "stream" in workload:
                 raise ConfigError("settings.protocol: a stream of writes goes by grpc so far, not by rest")
         for key in ("entry", "consistency"):

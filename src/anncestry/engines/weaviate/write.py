@@ -11,8 +11,8 @@ from anncestry.engines.base import DecodeError, Server, Vectors
 from anncestry.engines.group import as_group
 from anncestry.engines.weaviate.ingest import batch_request
 from anncestry.engines.weaviate.proto import base_pb2, batch_delete_pb2, batch_pb2
-from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.engines.weaviate.rows import uuid_of
+from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.engines.weaviate.wire import consistency_level
 
 _METHODS = {"insert": "BatchObjects", "delete": "BatchDelete"}
