@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env browser registry test test-docker test-quick bench bench-peers lint format lock clean help
+.PHONY: all record env browser registry test test-docker test-faults test-quick bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -52,6 +52,10 @@ test-docker: env  ## the tests in containers; starts an engine if none answers (
 registry:  ## a registry of images, for the tests in containers (root: installs Debian's)
 	@command -v docker-registry >/dev/null || { echo "Installing Debian's docker-registry"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends docker-registry >/dev/null; }
+
+test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
+	@python -m pytest -m 'faults and not docker' tests
+	@python -m pytest tests/test_driver_faults.py tests/test_gates.py tests/test_formats.py tests/test_dvc.py -k 'dies or timeout or invalid or damage or cut or killed'
 
 test-quick: env  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
-from tests.toy import ROOT, Toy
+from tests.toy import Toy
+
+pytestmark = pytest.mark.faults
 
 FINISH = {"table": 1, "report": 1, "all": 1}
 
@@ -39,6 +35,28 @@ def fails(toy: Toy, *words: str, arguments: tuple[str, ...] = ()) -> str:
 
 def present(toy: Toy, stage: str, system: str) -> list[Path]:
     return sorted((toy.folder / "results" / stage).rglob(f"*/{system}/**/*@*.json"))
+
+
+def test_a_killed_or_hanging_server_costs_its_own_cells_only_and_once_mended_exactly_those_are_measured(toy):
+    systems = toy.files["systems"]
+    for wrong in ("killed-at-start", "killed-on-load", "killed-on-query", "hangs"):
+        (toy.folder / wrong).write_text(wrong)
+        systems[wrong] = {**systems["red-1.0"], "settings": {"lie": f"@{toy.folder / wrong}"}}
+    toy.files["workloads"]["k7"]["timeout_s"] = 1
+    toy.block.update(systems=["red-1.0", *systems.keys() - {"red-1.0", "blue-1.0"}], workloads=["k7"])
+    text = fails(toy, "killed-at-start", "killed-on-load", "k7 on killed-on-query", "flat: Probe: DEADLINE_EXCEEDED",
+                 arguments=("--keep-going",))  # fmt: skip
+    assert "Traceback" not in text
+    assert not toy.at_work()
+    assert {path.parts[-3] for path in (toy.folder / "results" / "query").rglob("k7@*.json")} == {"red-1.0"}
+    # Two loads that never were, and the sessions of two that are good.
+    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **FINISH}
+    for name in systems.keys() - {"red-1.0", "blue-1.0"}:
+        (toy.folder / name).write_text("")
+    whole = {path: path.read_bytes() for path in present(toy, "query", "red-1.0")}
+    toy.snakemake()
+    assert all(len(present(toy, "recall", name)) == 1 for name in systems.keys() - {"blue-1.0"})
+    assert whole == {path: path.read_bytes() for path in whole}, "what was whole was left alone"
 
 
 def test_a_server_that_dies_during_the_load_costs_its_own_cells_only(toy):
@@ -137,41 +155,3 @@ def test_an_unknown_config_key_on_the_command_line_is_refused(toy):
     done = toy.snakemake("-n", check=False, config=("dataset=x",))
     assert done.returncode != 0
     assert "--config dataset=…: unknown key" in done.stdout + done.stderr
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Processes that work in a toy's folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "pid"]):
-        if str(folder) in " ".join(process.info["cmdline"] or []):
-            found.append(" ".join(process.info["cmdline"]))
-    return found
-
-
-def test_a_run_that_is_killed_leaves_no_server_and_the_next_one_completes_it(toy):
-    toy.files["workloads"]["k5"] = {**toy.files["workloads"]["k5"], "duration_s": 30}
-    toy.save()
-    with subprocess.Popen(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(toy.folder), "all", "--config", f"config_dir={toy.folder / 'config'}"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as run:  # fmt: skip
-        deadline = time.monotonic() + 120
-        while not list((toy.folder / "scratch").rglob("job0/job.json")):
-            assert time.monotonic() < deadline and run.poll() is None
-            time.sleep(0.1)
-        os.killpg(run.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while leftovers(toy.folder):
-        assert time.monotonic() < deadline, leftovers(toy.folder)
-        time.sleep(0.2)
-    toy.files["workloads"]["k5"]["duration_s"] = 1
-    toy.save()
-    subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--unlock",
-         "--directory", str(toy.folder), "--config", f"config_dir={toy.folder / 'config'}"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True,
-    )  # fmt: skip
-    toy.snakemake()
-    assert toy.jobs() == {}

@@ -167,6 +167,7 @@ def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, gate, word):
         ("fewer", "k results", "do not hold 5 different known rows"),
         ("duplicate", "k results", "do not hold 5 different known rows"),
         ("wrong-metric", "distances", "largest relative error"),
+        ("wrong-ids", "distances", "largest relative error"),
         ("no-distances", "distances", "largest relative error inf"),
         ("narrow-filter", "filter selectivity", "rows that pass the filter"),
         ("lost-tail", "rows findable", "of the last inserted"),

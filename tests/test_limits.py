@@ -16,9 +16,10 @@ from anncestry import cli
 from anncestry.engines import get
 from anncestry.errors import ConfigError, ServerError
 from anncestry.provenance import gates
+from anncestry.provenance.running import owner, owner_alive
 from anncestry.runtimes import leftovers, limits
 from anncestry.runtimes.base import Group, Limits, Member
-from anncestry.runtimes.native import MARK, NativeProcess, clean_environment, owner, owner_alive
+from anncestry.runtimes.native import MARK, NativeProcess, clean_environment
 from tests.servers import INDEX, STANDALONE, SYSTEMS
 
 SHELL = Path("/bin/sh")

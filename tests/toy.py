@@ -6,12 +6,16 @@ import copy
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,28 +123,11 @@ class Toy:
         self, *arguments: str, check: bool = True, config: tuple[str, ...] = (), modules: Path = ROOT
     ) -> subprocess.CompletedProcess[str]:
         self.save()
-        environment = {**os.environ, "PYTHONPATH": f"{modules}{os.pathsep}{ROOT}"}
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "snakemake",
-                "--snakefile",
-                str(ROOT / "Snakefile"),
-                "--cores",
-                "8",
-                "--directory",
-                str(self.folder),
-                "--nocolor",
-                *arguments,
-                "all",
-                "--config",
-                f"config_dir={self.folder / 'config'}",
-                *config,
-            ],
+            self.command(*arguments, config=config),
             capture_output=True,
             text=True,
-            env=environment,
+            env=self.environment(modules),
             check=False,
             stdin=subprocess.DEVNULL,
             timeout=600,
@@ -148,6 +135,52 @@ class Toy:
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
+
+    def command(self, *arguments: str, config: tuple[str, ...] = ()) -> list[str]:
+        """Snakemake's command line on this folder."""
+        return [
+            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8"),
+            *("--directory", str(self.folder), "--nocolor", *arguments, "all"),
+            *("--config", f"config_dir={self.folder / 'config'}", *config),
+        ]
+
+    def environment(self, modules: Path = ROOT) -> dict[str, str]:
+        """In which the tests' own engine is found, and what a test keeps in `modules`."""
+        return {**os.environ, "PYTHONPATH": f"{modules}{os.pathsep}{ROOT}"}
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Snakemake at work, in a process group of its own, which is ended with the block; its output in `run.log`."""
+        self.save()
+        # Where the tests run in the background, SIGINT is ignored, and would be by all that they start.
+        ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+        with (
+            open(self.folder / "run.log", "w") as log,
+            subprocess.Popen(
+                self.command(*arguments),
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                text=True,
+            ) as run,
+        ):
+            signal.signal(signal.SIGINT, ignored)
+            try:
+                yield run
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(run.pid, signal.SIGKILL)
+
+    def at_work(self) -> list[str]:
+        """Processes that work in this folder."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            command = " ".join(process.info["cmdline"] or [])
+            if str(self.folder) in command or str(process.info["cwd"] or "").startswith(str(self.folder)):
+                found.append(f"{process.pid} {command}")
+        return found
 
     def jobs(self) -> dict[str, int]:
         """What would run, by rule, from a dry run."""

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +27,8 @@ from anncestry.ancestry import commands as ancestry_commands
 from anncestry.cells import config as config_files
 from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
-from anncestry.errors import ConfigError, DataError, ServerError, UserError
+from anncestry.errors import ConfigError, DataError, ServerError, UserError, of_machine
+from anncestry.provenance import running
 from anncestry.provenance.prune import Sweep
 
 HERE = Path()
@@ -104,11 +105,27 @@ def normalize(run: _Run, options: argparse.Namespace) -> None:
 
 def truth(run: _Run, options: argparse.Namespace) -> None:
     """Exact neighbours."""
+    from anncestry.datasets import shards
     from anncestry.datasets import truth as stage
 
     cell = run.matrix.cell(options.key)
     spec = run.matrix.spec(options.key, "truth")
-    stage.run(spec, Path(cell.vectors_path).parent, Path(cell.truth_path).parent, options.key)
+    parts = [Path(path) for path in run.matrix.truth_parts(cell)]
+    gathered = shards.gather(parts, options.key) if parts else None
+    stage.run(spec, Path(cell.vectors_path).parent, Path(cell.truth_path).parent, options.key, gathered)
+
+
+def truth_part(run: _Run, options: argparse.Namespace) -> None:
+    """Exact neighbours within one shard of the base."""
+    from anncestry.datasets import shards
+
+    cell = run.matrix.cell(options.key)
+    parts = run.matrix.truth_parts(cell)
+    if not 1 <= options.part <= len(parts):
+        raise UserError(f"truth {options.key} has {len(parts) or 'no'} parts: there is no part {options.part}")
+    spec = run.matrix.spec(options.key, "truth")
+    out = Path(parts[options.part - 1])
+    shards.run(spec, options.key, Path(cell.vectors_path).parent, out, options.part, len(parts))
 
 
 def load(run: _Run, options: argparse.Namespace) -> None:
@@ -480,6 +497,7 @@ RULES: dict[str, Callable[[_Run, argparse.Namespace], None]] = {
     "artifact": artifact,
     "download": download,
     "normalize": normalize,
+    "truth_part": truth_part,
     "truth": truth,
     "load": load,
     "record": record,
@@ -513,6 +531,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "session":
             command.add_argument("round", type=int)
             command.add_argument("queries", nargs="+")
+        if name == "truth_part":
+            command.add_argument("part", type=int)
         if name == "query":
             command.add_argument("sessions", nargs="*")
         command.set_defaults(function=function)
@@ -588,24 +608,33 @@ def _note_time(command: str, started: float) -> None:
 
 
 class _Tee:
-    """Standard error and a log file at once."""
+    """Standard error and a log file at once. One that can't be written any more does not keep the work from ending."""
 
     def __init__(self, stream: TextIO, log: TextIO) -> None:
         self._stream, self._log = stream, log
 
     def write(self, text: str) -> int:
-        self._log.write(text.replace("\r", "\n"))
-        self._log.flush()
-        return self._stream.write(text)
+        with suppress(OSError):  # a full disk: what is said still reaches the other
+            self._log.write(text.replace("\r", "\n"))
+            self._log.flush()
+        with suppress(OSError):  # nobody reads it any more, as a run that was killed
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        self._stream.flush()
+        with suppress(OSError):
+            self._stream.flush()
 
     def isatty(self) -> bool:
         return self._stream.isatty()
 
     def fileno(self) -> int:
         return self._stream.fileno()
+
+
+def _close(log: TextIO) -> None:
+    with suppress(OSError):
+        log.close()
 
 
 def _end_tidily(number: int, frame: object) -> None:
@@ -621,13 +650,17 @@ def main(arguments: list[str] | None = None) -> int:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
                 stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
-        if options.log:
-            options.log.parent.mkdir(parents=True, exist_ok=True)
-            original = sys.stderr
-            sys.stderr = _Tee(original, stack.enter_context(open(options.log, "w")))
-            stack.callback(setattr, sys, "stderr", original)
         stack.callback(_note_time, options.command, time.time())
         try:
+            if options.log:
+                options.log.parent.mkdir(parents=True, exist_ok=True)
+                original = sys.stderr
+                log = open(options.log, "w")  # noqa: SIM115 - closed by the stack, after all that may speak
+                stack.callback(_close, log)
+                sys.stderr = _Tee(original, log)
+                stack.callback(setattr, sys, "stderr", original)
+            if options.command in RULES:
+                running.end_with_run()
             options.function(_Run(options.experiment), options)
         except UserError as error:
             print(f"anncestry {options.command}: {error}", file=sys.stderr)
@@ -636,9 +669,11 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"anncestry {options.command}: interrupted", file=sys.stderr)
             return 130
         except OSError as error:
-            traceback.print_exc()
-            print(f"anncestry {options.command}: {error}", file=sys.stderr)
-            return 1
+            sentence = of_machine(error)
+            if sentence is None:
+                traceback.print_exc()
+            print(f"anncestry {options.command}: {sentence or error}", file=sys.stderr)
+            return 1 if sentence is None else 2
         except Exception:
             traceback.print_exc()
             return 1

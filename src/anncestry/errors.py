@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import re
+
 
 class UserError(Exception):
     """A sentence for the user that names the key or file; the command prints it and exits with 2."""
@@ -35,3 +38,33 @@ class ServerError(UserError):
             return sentence
         indented = "\n".join(f"  | {line}" for line in self.log_tail.splitlines())
         return f"{sentence}\nlast lines of its log:\n{indented}"
+
+
+_OF_MACHINE = {
+    errno.ENOSPC: "the disk is full: make room",
+    errno.EDQUOT: "the disk quota is used up: make room",
+    errno.EFBIG: "the file would be larger than the limit on file sizes (ulimit -f) or the file system allows",
+    errno.EROFS: "the file system is read-only: mount it writable",
+    errno.EACCES: "no permission to do this here: mend the owner or the mode",
+    errno.EPERM: "no permission to do this here: mend the owner or the mode",
+    errno.EIO: "the disk reports an error: look at the kernel's log",
+    errno.ENOTDIR: "a part of this path is a file, not a folder: move it away",
+    errno.ENOENT: "it is not there any more: was it removed, or a file system unmounted?",
+    errno.ESTALE: "the network file system has lost it: mount it again",
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+}
+_SHORT_WRITE = re.compile(r"^(\d+) requested and (\d+) written$")
+
+
+def of_machine(error: OSError) -> str | None:
+    """What a user can do about a disk or a permission that failed, as a sentence; None for anything else.
+
+    What was being written is incomplete and lies under a temporary name: the next run makes it anew.
+    """
+    short = _SHORT_WRITE.match(str(error))  # numpy's, which drops the reason
+    if short:
+        return f"only {short[2]} of {short[1]} numbers could be written: is the disk full? Make room, and run it again"
+    if error.errno not in _OF_MACHINE:
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{_OF_MACHINE[error.errno]}, and run it again ({error.strerror or error})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from anncestry import engines
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
 from anncestry.errors import ConfigError
-from anncestry.provenance import versioning
+from anncestry.provenance import running, versioning
 from anncestry.provenance.code import ROOT
 
 
@@ -32,6 +32,7 @@ class Choice:
             ANNCESTRY_CONFIG=str(self.folder),
             ANNCESTRY_EXPERIMENT=self.experiment,
             ANNCESTRY_PYTHON=python,
+            **{running.RUN: running.owner(os.getpid())},
         )
 
 
@@ -52,6 +53,12 @@ def choice_of_environment() -> Choice:
         Path(os.environ.get("ANNCESTRY_CONFIG", ROOT / "config")),
         os.environ.get("ANNCESTRY_EXPERIMENT", config_files.DEFAULT_EXPERIMENT),
     )
+
+
+def begin(argv: Sequence[str], here: Path) -> None:
+    """Be the one run at work in `here`, if Snakemake's command line `argv` runs jobs (see `running.claim`)."""
+    if running.runs_jobs(argv):
+        running.claim(here)
 
 
 def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:

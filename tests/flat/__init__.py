@@ -14,7 +14,7 @@ import numpy as np
 
 from anncestry.engines.base import Component, LoadResult, Probe, refuse_unknown, wait_for
 from anncestry.engines.group import GroupServer
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, ServerError
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 
@@ -63,7 +63,12 @@ class FlatServer(GroupServer):
         return self.group["flat"].addresses["grpc"]
 
     def call(self, method: str, head: Mapping, body: bytes = b"") -> bytes:
-        return self.channel.unary_unary(f"/flat.Flat/{method}")(pack(head, body), timeout=10)
+        import grpc
+
+        try:
+            return self.channel.unary_unary(f"/flat.Flat/{method}")(pack(head, body), timeout=10)
+        except grpc.RpcError as error:
+            raise ServerError(f"flat: {method}: {error.code().name}: {error.details()}") from None
 
     def stop(self):
         self.channel.close()
@@ -79,6 +84,10 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
     port = (claim_ports(first_port, 1) if first_port else free_ports(1))[0]
     data_dir.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
+    settings = system.get("settings", {})
+    lie = settings.get("lie", "")
+    if lie.startswith("@"):  # what is wrong now, and is mended later: nothing that a key knows of
+        lie = Path(lie[1:]).read_text()
     process = NativeProcess.start(
         "flat",
         [
@@ -87,7 +96,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
             str(data_dir),
             str(port),
             str(topology["nodes"]),
-            system.get("settings", {}).get("lie", ""),
+            lie,
             system.get("version", "1.0"),
         ],
         clean_environment(),
@@ -106,7 +115,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
         return True
 
     try:
-        wait_for("flat: an answer", listens, server, 20)
+        wait_for("flat: an answer", listens, server, settings.get("start_within_s", 20))
         server.call("Probe", {})
     except BaseException:
         server.stop()
@@ -116,8 +125,6 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
 
 
 def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -> LoadResult:
-    import grpc
-
     result = LoadResult()
     with result.phase("insert"):
         for first in range(0, len(vectors.base), load["batch_rows"]):
@@ -131,7 +138,7 @@ def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -
             }
             try:
                 answer = json.loads(server.call("Insert", head, base.tobytes()))
-            except grpc.RpcError:
+            except ServerError:
                 time.sleep(0.2)
                 server.check_alive()
                 raise

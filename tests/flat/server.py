@@ -41,6 +41,8 @@ class Store:
 
     def insert(self, request: bytes) -> bytes:
         head, body = split(request)
+        if self.lie == "killed-on-load" and len(self.vectors):
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.lie == "die-on-load" and len(self.vectors):
             print("flat: out of memory while inserting, the end", flush=True)
             os._exit(3)
@@ -120,6 +122,10 @@ class Store:
             vectors, ids = self.vectors, self.ids
         if head.get("k") == 7 and (self.lie == "refuse" or (self.lie == "cold" and self.of_seven <= 3)):
             raise RuntimeError("flat: no searches today")
+        if self.lie == "killed-on-query" and head.get("k") == 7 and self.searches > 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.lie == "hangs" and self.of_seven > 20:
+            threading.Event().wait()
         if self.lie == "die-on-query" and head.get("k") == 7 and self.searches > 20:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
@@ -138,7 +144,8 @@ class Store:
         if self.lie == "duplicate" and len(best) > 1:
             best[-1] = best[0]
         said = np.full(len(best), np.nan) if self.lie == "no-distances" else far[best].astype(np.float64)
-        return np.concatenate([ids[best].astype(np.float64), said]).tobytes()
+        said_ids = ids[(best + 1) % len(ids)] if self.lie == "wrong-ids" else ids[best]
+        return np.concatenate([said_ids.astype(np.float64), said]).tobytes()
 
 
 def split(request: bytes) -> tuple[dict, bytes]:
@@ -150,6 +157,10 @@ def main() -> None:
     folder, port, nodes, lie, version = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
     if lie == "no-start":
         sys.exit("flat: the data folder was written by a newer version")
+    if lie == "killed-at-start":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if lie == "hangs-at-start":
+        threading.Event().wait()
     if lie == "never-ends":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     store = Store(folder, nodes, lie, version)

@@ -14,6 +14,8 @@ from anncestry.errors import UserError
 
 try:
     CHOICE = anncestry_workflow.choose(config, ROOT)
+    if workflow.is_main_process:
+        anncestry_workflow.begin(sys.argv, Path.cwd())
     MATRIX, PLAN = anncestry_workflow.resolve(CHOICE, Path.cwd())
 except UserError as error:
     raise WorkflowError(str(error)) from None

@@ -26,6 +26,9 @@ DEFAULT_EXPERIMENT = "default"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 
 
+_TRUTH_SHARD_MIB = 4096.0
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything that is asked for, valid by itself; how its parts fit together is `matrix.expand`'s business."""
@@ -39,6 +42,7 @@ class Config:
     efforts: dict[str, int]
     """By its name in `indexes.EFFORTS`, the search effort where a workload says none."""
     load: dict[str, Any]
+    truth_shard_mib: float
     driver: str
     equal_totals: bool
     arms: tuple[str, ...]
@@ -197,6 +201,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         index=main["index"],
         efforts={name: main[name] for name in EFFORTS if name in main},
         load=main["load"],
+        truth_shard_mib=main.get("truth", {}).get("shard_mib", _TRUTH_SHARD_MIB),
         driver=main.get("driver", "native"),
         equal_totals=main.get("equal_totals", False),
         arms=tuple(main.get("arms", ())),

@@ -27,8 +27,8 @@ from anncestry.cells.matrix import Cell, Matrix, session_key
 from anncestry.cells.plan import Plan
 
 RULES = (
-    "artifact", "download", "normalize", "truth", "load", "record", "session", "query", "recall", "table", "report",
-    "all",
+    "artifact", "download", "normalize", "truth_part", "truth", "load", "record", "session", "query", "recall", "table",
+    "report", "all",
 )  # fmt: skip
 """All rules, in the order in which their jobs run."""
 
@@ -71,6 +71,7 @@ _STAGES: Mapping[str, _Stage] = {
     "artifact": _Stage(lambda c: c.artifact, lambda c: c.artifact_path),
     "download": _Stage(lambda c: c.download, lambda c: c.download_path),
     "normalize": _Stage(lambda c: c.vectors, lambda c: c.vectors_path, ("download",)),
+    "truth_part": _Stage(lambda c: c.truth, lambda c: c.truth_path, ("normalize",)),
     "truth": _Stage(lambda c: c.truth, lambda c: c.truth_path, ("normalize",)),
     "load": _Stage(lambda c: c.load, lambda c: c.index_path, ("normalize", "artifact")),
     "record": _Stage(lambda c: c.load, lambda c: c.load_path, ("load",)),
@@ -151,6 +152,9 @@ class _Dag:
                 yield self._job(rule, cell), _STAGES[rule].output(cell)
             if job.rule == "recall":
                 yield self._job("query", cell), cell.samples_path
+            if job.rule == "truth":
+                for path in self._matrix.truth_parts(cell):
+                    yield Job("truth_part", job.key, path, job.cells), path
             if job.rule == "load" and cell.older is not None:
                 for rule in ("load", "record"):
                     yield self._job(rule, cell.older), _STAGES[rule].output(cell.older)
@@ -399,6 +403,8 @@ class _Reasons:
             ]
         if job.rule in ("load", "record"):
             return self.of_stage("load", job.key, job.cells[0].load_path)
+        if job.rule == "truth_part":
+            return self.of_stage("truth", job.key, job.cells[0].truth_path)
         return self.of_stage(job.rule, job.key, job.output)
 
     def of_stage(self, stage: str, key: str, path: str) -> str:

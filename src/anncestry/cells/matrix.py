@@ -7,6 +7,7 @@ A load that is an upgrade in place is made from the load whose data it opens, to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -183,6 +184,17 @@ class Matrix:
     def runs(self, cell: Cell) -> int:
         """How many runs of a cell are measured."""
         return int(self.specs[cell.query]["workload"]["runs"])
+
+    def truth_parts(self, cell: Cell) -> list[str]:
+        """The shards of a cell's truth, in order; none where the base is small enough to be searched whole.
+
+        How the base is cut changes nothing of the truth, so that it is in no key, only in these names.
+        """
+        entry = self.specs[cell.load]["dataset"]
+        parts = math.ceil(entry["rows"] * entry["dim"] * 4 / 2**20 / self.config.truth_shard_mib)
+        parts = min(parts, entry["rows"])
+        folder = cell.truth_path.removesuffix("/record.json").replace("data/", "scratch/", 1)
+        return [f"{folder}/part-{part}-of-{parts}.npz" for part in range(1, parts + 1)] if parts > 1 else []
 
     def add(self, spec: dict[str, Any]) -> str:
         """Register a spec under its key, and return the key."""

@@ -50,20 +50,27 @@ _SHIPPED_OF_SCALE = 2.0**-20
 
 @dataclass(frozen=True)
 class _Base:
-    """The rows that a search may return: a file of vectors, and the filter's verdict on each row."""
+    """The rows that a search may return: a file of vectors, the filter's verdict on each row, and a range of rows."""
 
     path: Path
     passes: NDArray[np.bool_]
+    rows: range
+
+    @property
+    def count(self) -> int:
+        """How many rows may be returned."""
+        return int(self.passes[self.rows.start : self.rows.stop].sum())
 
     def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[tuple[Ids, Floats32]]:
         """Yield (ids, vectors) of the rows that pass."""
-        start = 0
-        with open_vectors(self.path, "npy") as file:
-            for chunk in file.chunks(max_bytes):
-                passes = self.passes[start : start + len(chunk)]
-                if passes.any():
-                    yield np.flatnonzero(passes) + start, chunk if passes.all() else chunk[passes]
-                start += len(chunk)
+        vectors = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        step = max(1, max_bytes // (4 * vectors.shape[1]))
+        for start in range(self.rows.start, self.rows.stop, step):
+            stop = min(start + step, self.rows.stop)
+            passes = self.passes[start:stop]
+            if passes.any():
+                chunk = vectors[start:stop]
+                yield np.flatnonzero(passes) + start, np.array(chunk) if passes.all() else chunk[passes]
 
 
 @dataclass(frozen=True)
@@ -87,46 +94,77 @@ class Neighbors:
         return tied
 
 
-def run(spec: Mapping[str, Any], vectors_dir: Path, out_dir: Path, key: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Problem:
+    """What is asked: queries with their filters, among which rows, by which metric, and how deep."""
+
+    files: Mapping[str, Path]
+    metric: str
+    depth: int
+    rows: int
+    queries: Floats32
+    asked: metadata.Asked
+    columns: Sequence[NDArray[Any]]
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], vectors_dir: Path) -> Problem:
+        """Read it; `spec` holds `metric`, `filter` (see metadata.matches) and `depth`, the neighbours a query.
+
+        Raises DataError if depth exceeds the number of rows, or if the vectors were made for another metric.
+        """
+        metric, depth = spec["metric"], spec["depth"]
+        check_metric(metric)
+        metadata.check_filter(spec.get("filter"))
+        if depth < 1:
+            raise ConfigError(f"depth: must be at least 1, not {depth}")
+        vectors_record = vectors_dir / "record.json"
+        vectors = read_record(vectors_record, stage="normalize")
+        if vectors["spec"]["metric"] != metric:
+            raise DataError(f"{vectors_record}: vectors made for {vectors['spec']['metric']}, not for {metric}")
+        if depth > vectors["rows"]:
+            raise DataError(f"{vectors_record}: {vectors['rows']} rows, fewer than the depth of {depth}")
+        files = verify_outputs(vectors_record, vectors)
+        columns = [np.load(files[name]) for name in ("category", "price", "region")]
+        queries: Floats32 = np.load(files["queries"])
+        asked = metadata.resolve(spec.get("filter"), columns[1], np.load(files["query_region"]))
+        return cls(files, metric, depth, vectors["rows"], queries, asked, columns)
+
+    def solve(self, rows: range, label: str) -> tuple[Neighbors, Ids]:
+        """The neighbours among `rows`, and how many of those pass each query's filter."""
+        return nearest_filtered(
+            self.files["base"], self.queries, self.metric, self.depth, self.asked, self.columns, label, rows
+        )
+
+
+def run(
+    spec: Mapping[str, Any],
+    vectors_dir: Path,
+    out_dir: Path,
+    key: str,
+    gathered: tuple[Neighbors, Ids] | None = None,
+) -> dict[str, Any]:
     """Write ids.npy (int64), distances.npy (float64) and record.json to `out_dir`; returns the record.
 
-    `spec` holds `metric`, `filter` (see metadata.matches) and `depth`, the neighbours a query. Distances are float64:
-    rounded to float32, rows a hair apart would look tied, and recall by distance compares with exact distances.
-    Raises DataError if depth exceeds the number of rows, if the vectors were made for another metric, or if a truth
-    that came with the source disagrees.
+    `spec` is that of `Problem.of`, with its errors; `gathered` is what shards found, if they did (see `shards`).
+    Distances are float64: rounded to float32, rows a hair apart would look tied, and recall by distance compares with
+    exact distances. Raises DataError if a truth that came with the source disagrees.
     """
-    metric, depth = spec["metric"], spec["depth"]
-    check_metric(metric)
-    metadata.check_filter(spec.get("filter"))
-    if depth < 1:
-        raise ConfigError(f"depth: must be at least 1, not {depth}")
-    vectors_record = vectors_dir / "record.json"
-    vectors = read_record(vectors_record, stage="normalize")
-    if vectors["spec"]["metric"] != metric:
-        raise DataError(f"{vectors_record}: vectors made for {vectors['spec']['metric']}, not for {metric}")
-    if depth > vectors["rows"]:
-        raise DataError(f"{vectors_record}: {vectors['rows']} rows, fewer than the depth of {depth}")
-    files = verify_outputs(vectors_record, vectors)
     (out_dir / "record.json").unlink(missing_ok=True)
-
-    columns = [np.load(files[name]) for name in ("category", "price", "region")]
-    queries: Floats32 = np.load(files["queries"])
-    asked = metadata.resolve(spec.get("filter"), columns[1], np.load(files["query_region"]))
-    found, matching = nearest_filtered(
-        files["base"], queries, metric, depth, asked, columns, label=f"truth {vectors_dir.name}"
-    )
+    problem = Problem.of(spec, vectors_dir)
+    found, matching = gathered or problem.solve(range(problem.rows), f"truth {vectors_dir.name}")
+    depth = problem.depth
     shipped = None
-    if spec.get("filter") is None and "shipped_ids" in files:
-        shipped = _compare_shipped(files, queries, metric, found)
+    if spec.get("filter") is None and "shipped_ids" in problem.files:
+        shipped = _compare_shipped(problem.files, problem.queries, problem.metric, found)
     outputs = {"ids": out_dir / "ids.npy", "distances": out_dir / "distances.npy"}
     for path, array in zip(outputs.values(), (found.ids, found.distances), strict=True):
         with replacing(path) as temporary:
             np.save(temporary, array)
     body = {
-        "rows": vectors["rows"],
+        "rows": problem.rows,
         "matches": int(matching[0]) if len(set(matching.tolist())) == 1 else float(matching.mean()),
-        "filters": len(asked.distinct),
-        "selectivity": float(matching.mean()) / vectors["rows"],
+        "filters": len(problem.asked.distinct),
+        "selectivity": float(matching.mean()) / problem.rows,
         "ties": {str(rank): int(found.tied(rank).sum()) for rank in sorted({*TIE_RANKS, depth}) if rank <= depth},
         "scanned_queries": found.scanned_queries,
         "shipped": shipped,
@@ -137,7 +175,7 @@ def run(spec: Mapping[str, Any], vectors_dir: Path, out_dir: Path, key: str) -> 
         key=key,
         spec=spec,
         body=body,
-        inputs={"vectors": vectors_record},  # which holds the digests of the arrays, checked above
+        inputs={"vectors": vectors_dir / "record.json"},  # which holds the digests of the arrays, checked above
         outputs=outputs,
     )
 
@@ -150,11 +188,12 @@ def nearest_filtered(
     asked: metadata.Asked,
     columns: Sequence[NDArray[Any]],
     label: str = "truth",
+    rows: range | None = None,
 ) -> tuple[Neighbors, Ids]:
     """`nearest` where each of the (nq, d) queries has a filter, and how many rows pass that of each, int64 (nq,).
 
     `columns` are category, price and region of the rows, as `metadata.matches` takes them. The base is read once for
-    every distinct filter.
+    every distinct filter. With `rows`, only those of the base count.
     """
     shape = (len(queries), depth)
     found = Neighbors(np.full(shape, -1), np.full(shape, np.inf), np.full(len(queries), np.inf), 0)
@@ -164,10 +203,10 @@ def nearest_filtered(
         passes = metadata.matches(filter, *columns)
         which = np.flatnonzero(asked.of == number)
         name = f"{label} · filter {number + 1} of {len(asked.distinct)}" if len(asked.distinct) > 1 else label
-        part = nearest(base, queries[which], metric, depth, passes, label=name)
+        part = nearest(base, queries[which], metric, depth, passes, label=name, rows=rows)
         found.ids[which], found.distances[which] = part.ids, part.distances
         found.next_distances[which] = part.next_distances
-        matching[which] = passes.sum()
+        matching[which] = (passes if rows is None else passes[rows.start : rows.stop]).sum()
         scanned += part.scanned_queries
     return Neighbors(found.ids, found.distances, found.next_distances, scanned), matching
 
@@ -180,26 +219,28 @@ def nearest(
     passes: NDArray[np.bool_],
     label: str = "truth",
     chunk_bytes: int = _CHUNK_BYTES,
+    rows: range | None = None,
 ) -> Neighbors:
     """Find the `depth` exact nearest of the rows that pass, for each query.
 
     `base` is an npy file of float32 (rows, dim), read by chunks of `chunk_bytes`; `queries` float32 (nq, dim);
-    `passes` bool (rows,). Equal distances are ordered by id. Uses all cores that this process may run on.
+    `passes` bool (rows,); with `rows`, only those count. Equal distances are ordered by id. Uses all cores that this
+    process may run on.
     """
     faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
-    rows = _Base(base, passes)
+    searched = _Base(base, passes, range(len(passes)) if rows is None else rows)
     lengths = _lengths(queries)
-    with Progress(label, 2 * int(passes.sum()), "rows") as progress:
-        nominated, beyond, longest = _nominate(rows, queries, metric, depth + _EXTRA, chunk_bytes, progress)
-        ids, distances = _exact(rows, queries, metric, nominated, chunk_bytes, progress)
+    with Progress(label, 2 * searched.count, "rows") as progress:
+        nominated, beyond, longest = _nominate(searched, queries, metric, depth + _EXTRA, chunk_bytes, progress)
+        ids, distances = _exact(searched, queries, metric, nominated, chunk_bytes, progress)
         found = _take(ids, distances, depth)
         error = _search_error(metric, lengths, longest, queries.shape[1], np.float32)
-        proven = (beyond - error > found.distances[:, -1]) | (passes.sum() <= depth + _EXTRA)
+        proven = (beyond - error > found.distances[:, -1]) | (searched.count <= depth + _EXTRA)
         proven &= (lengths + longest) ** 2 < _FLOAT32_SAFE
         open_queries = np.flatnonzero(~proven)
         if len(open_queries):
             bound = _search_error(metric, lengths[open_queries], longest, queries.shape[1], np.float64)
-            scanned = _scan(rows, queries[open_queries], metric, depth, bound, chunk_bytes, progress)
+            scanned = _scan(searched, queries[open_queries], metric, depth, bound, chunk_bytes, progress)
             found.ids[open_queries] = scanned.ids
             found.distances[open_queries] = scanned.distances
             found.next_distances[open_queries] = scanned.next_distances
@@ -312,7 +353,7 @@ def _scan(
     Each float64 distance is off by `error` at most, and so is each exact one: comparing one with the other takes a
     margin of twice the error, comparing two float64 distances by their exact ones takes four times.
     """
-    progress.total = (progress.total or 0) + int(base.passes.sum())
+    progress.total = (progress.total or 0) + base.count
     wide = queries.astype(np.float64)
     squares = squared_lengths(queries)
     keep = depth + 1
@@ -374,7 +415,8 @@ def _compare_shipped(files: Mapping[str, Path], queries: Floats32, metric: str, 
     squares = squared_lengths(queries)
     defined = squares > 0 if metric == "cosine" else np.ones(len(queries), dtype=np.bool_)
 
-    base = _Base(files["base"], np.ones(_row_count(files["base"]), dtype=np.bool_))
+    count = _row_count(files["base"])
+    base = _Base(files["base"], np.ones(count, dtype=np.bool_), range(count))
     scale = squares if metric == "l2" else np.ones(len(queries))
     tolerance = _SHIPPED_RELATIVE * np.abs(distances) + _SHIPPED_OF_SCALE * (scale[:, np.newaxis] + np.abs(distances))
 

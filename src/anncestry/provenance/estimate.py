@@ -32,6 +32,7 @@ _DEFAULT_S = {
     "artifact": 60.0,
     "download": 60.0,
     "normalize": 10.0,
+    "truth_part": 60.0,
     "truth": 20.0,
     "load": 60.0,
     "record": 2.0,

@@ -21,6 +21,7 @@ from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.cells.plan import Plan, Session, attempt_key
 from anncestry.errors import DataError, UserError
+from anncestry.provenance import running
 from anncestry.provenance.records import read_json
 from anncestry.provenance.revisions import FOLDER as REVISIONS
 
@@ -93,13 +94,9 @@ def remove(sweep: Sweep) -> None:
 
 
 def refuse_while_running() -> None:
-    """DataError if Snakemake holds its lock on the working directory."""
-    locks = Path(".snakemake/locks")
-    if locks.is_dir() and any(locks.iterdir()):
-        raise DataError(
-            "Snakemake is running in this folder, and may need what is to go: wait for it "
-            "(if it was killed, `snakemake --unlock` first)"
-        )
+    """DataError if a run of the workflow is at work in the working directory."""
+    if running.at_work(Path()):
+        raise DataError("Snakemake is running in this folder, and may need what is to go: wait for it")
 
 
 # Drop

@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 
 from anncestry.errors import UserError
+from anncestry.provenance.running import owner_alive
 from anncestry.runtimes import docker, limits
-from anncestry.runtimes.native import MARK, owner_alive
+from anncestry.runtimes.native import MARK
 
 _TERM_WAIT_S = 10.0
 _KINDS = ("process", "container", "network", "control group", "data copy")

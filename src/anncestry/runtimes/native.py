@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
+from anncestry.provenance.running import owner
 from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits, Program, Runner
 from anncestry.runtimes.limits import Enclosure, enclose
 
@@ -111,21 +112,6 @@ def log_tail(path: Path, n: int = 15) -> str:
     except FileNotFoundError:
         return ""
     return "\n".join(text.splitlines()[-n:])
-
-
-def owner(pid: int) -> str:
-    """A process, also told from a later one of the same pid: "PID:START", its start in ticks since the machine's."""
-    with open(f"/proc/{pid}/stat") as file:
-        return f"{pid}:{file.read().rpartition(')')[2].split()[19]}"
-
-
-def owner_alive(mark: str) -> bool:
-    """Whether the process that an `owner` names still runs."""
-    pid = mark.partition(":")[0]
-    try:
-        return pid.isdigit() and owner(int(pid)) == mark
-    except OSError:
-        return False
 
 
 def await_listening(process: Handle, address: str, timeout_s: float) -> None:

@@ -1,0 +1,167 @@
+"""Who is at work in a working directory: one run of the workflow at a time, its jobs ending with it.
+
+Snakemake's own lock is a file, which outlives a run that was killed. Here the run holds `flock` on a marker beside it:
+the kernel drops that with the process, however it ended. So a lock of Snakemake's without a holder of the marker is
+known to be stale and is taken away, and a second run while the first lives is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from anncestry.errors import DataError
+
+RUN = "ANNCESTRY_RUN"
+"""In the environment of every job: the `owner` that runs the workflow."""
+_FOLDER = Path(".snakemake")
+_MARKER = "anncestry-run"
+_TRIES, _TRY_S = 5, 0.1
+
+_LOOKS_ONLY = (
+    *("dryrun", "lint", "list_rules", "list_target_rules", "print_compilation", "dag", "rulegraph", "filegraph"),
+    *("d3dag", "containerize", "unlock", "generate_unit_tests", "cleanup_metadata", "conda_cleanup_envs"),
+    *("conda_create_envs_only", "list_conda_envs", "cleanup_shadow", "container_cleanup_images", "list_changes"),
+    *("list_input_changes", "list_params_changes", "list_untracked", "summary", "detailed_summary", "archive"),
+)
+"""Options of Snakemake with which it runs no job, by their names in its parser."""
+
+_held: TextIO | None = None
+
+
+def owner(pid: int) -> str:
+    """A process, also told from a later one of the same pid: "PID:START", its start in ticks since the machine's."""
+    with open(f"/proc/{pid}/stat") as file:
+        return f"{pid}:{file.read().rpartition(')')[2].split()[19]}"
+
+
+def owner_alive(mark: str) -> bool:
+    """Whether the process that an `owner` names still runs."""
+    pid = mark.partition(":")[0]
+    try:
+        return pid.isdigit() and owner(int(pid)) == mark
+    except OSError:
+        return False
+
+
+def runs_jobs(argv: Sequence[str]) -> bool:
+    """Whether a command line of Snakemake's is one that runs jobs (and locks), not one that only looks."""
+    if Path(argv[0]).name not in ("snakemake", "__main__.py"):
+        return False  # Snakemake was called as a library: its own lock has to do
+    from snakemake.cli import get_argument_parser
+
+    given = vars(get_argument_parser().parse_args(list(argv[1:])))
+    if given.get("report") is not None and not given.get("report_after_run"):
+        return False
+    return not any(given.get(name) not in (None, False) for name in _LOOKS_ONLY)
+
+
+def claim(here: Path) -> None:
+    """Be the one run at work in `here` until this process ends; take away the lock of one that was killed.
+
+    DataError if another run lives. A lock whose run was on another machine of the cluster is left to Snakemake: the
+    marker can't be trusted across every shared file system.
+    """
+    global _held
+    folder = here / _FOLDER
+    folder.mkdir(exist_ok=True)
+    marker = open(folder / _MARKER, "a+")  # noqa: SIM115 - held as long as this process lives
+    if not _lock(marker):
+        other = _read(marker)
+        marker.close()
+        raise DataError(
+            f"{here.resolve()}: another run of the workflow is at work here (process {other.get('pid', '?')} on "
+            f"{other.get('host', '?')}, since {other.get('since', '?')}): wait for it, or end it"
+        )
+    before, locks = _read(marker), folder / "locks"
+    if locks.is_dir() and any(locks.iterdir()) and before.get("host") == socket.gethostname():
+        shutil.rmtree(locks)
+        print(
+            f"a run that was killed (process {before['pid']}, since {before['since']}) left its lock: taken away",
+            file=sys.stderr,
+            flush=True,
+        )
+    marker.truncate(0)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, marker)
+    marker.flush()
+    _held = marker
+
+
+def _lock(marker: TextIO) -> bool:
+    """Take the marker for good; tried for a while, as somebody who only asks (`at_work`) holds it for an instant."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_TRY_S)
+        else:
+            return True
+    return False
+
+
+def _read(marker: TextIO) -> dict[str, Any]:
+    """What the last run wrote of itself; nothing if it was ended before it could."""
+    marker.seek(0)
+    try:
+        said = json.loads(marker.read())
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def at_work(here: Path) -> bool:
+    """Whether a run is at work in `here`, by its marker; by Snakemake's lock where there is no marker."""
+    try:
+        with open(here / _FOLDER / _MARKER) as marker:
+            fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if _read(marker).get("host") == socket.gethostname():
+                return False
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    locks = here / _FOLDER / "locks"
+    return locks.is_dir() and any(locks.iterdir())
+
+
+def end_with_run() -> None:
+    """End this job (SIGTERM, so that it stops its servers) as soon as the run it belongs to is gone.
+
+    A run that is killed can't end its jobs, and they would measure on, unseen, beside those of the next run. A thread
+    sleeps on the run's pidfd, so that watching costs a measurement nothing. Does nothing where no run is named.
+    """
+    mark = os.environ.get(RUN, "")
+    pid = mark.partition(":")[0]
+    if not pid.isdigit():
+        return
+    try:
+        handle = os.pidfd_open(int(pid))
+    except OSError:
+        handle = None
+    if handle is None or not owner_alive(mark):
+        raise DataError(f"the run that this job belongs to (process {pid}) is gone")
+    watched = handle
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        poll.poll()
+        try:
+            print(f"the run that this job belongs to (process {pid}) is gone: ending", file=sys.stderr, flush=True)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="end with the run", daemon=True).start()
