@@ -69,6 +69,9 @@ bench: env  ## figures about this program itself: its own overhead, the time of 
 bench-peers: env  ## VectorDBBench beside this program's driver, on the same Milvus
 	@python tests/bench/peers.py
 
+validation: env  ## what is done to the null server or to the client, and what the figures say of it
+	@python tests/bench/validation.py
+
 lint: env  ## formatter, linters and type checker
 	@ruff format --check src tests
 	@ruff check src tests

@@ -7,11 +7,13 @@ be read; `verify` asks for everything again. A version that this program does no
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import jsonschema_rs
 import yaml
 from jsonschema import Draft202012Validator
 
@@ -71,6 +73,9 @@ def check(record: Mapping[str, Any], source: object, *, whole: bool) -> None:
     stage = record.get("stage")
     if stage not in STAGES:
         raise DataError(f"{source}: a record of stage {stage!r}, which there is not")
+    with contextlib.suppress(ValueError, TypeError):  # of what JSON has no word for: the one below has its own view
+        if _quick(str(stage), whole).is_valid(record):
+            return
     for error in _validator(str(stage), whole).iter_errors(record):
         where = ".".join(str(part) for part in error.absolute_path)
         message = error.message if len(error.message) < 160 else f"does not satisfy {error.validator!r}"
@@ -78,11 +83,21 @@ def check(record: Mapping[str, Any], source: object, *, whole: bool) -> None:
 
 
 @cache
+def _quick(stage: str, whole: bool) -> jsonschema_rs.Draft202012Validator:
+    """Says yes or no, some hundred times faster than the one that can say what is wrong."""
+    return jsonschema_rs.Draft202012Validator(_schema(stage, whole))
+
+
+@cache
 def _validator(stage: str, whole: bool) -> Draft202012Validator:
+    return Draft202012Validator(_schema(stage, whole))
+
+
+def _schema(stage: str, whole: bool) -> dict[str, Any]:
     envelope = yaml.load((SCHEMAS / "records.schema.yaml").read_text(), Loader=yaml.CSafeLoader)
     own = envelope["$defs"][stage]
     if not whole:
         envelope["required"] = _ENVELOPE
         for part in (own, envelope["$defs"]["measured"], envelope["$defs"]["machine"], envelope["properties"]["code"]):
             part.pop("required", None)
-    return Draft202012Validator({**envelope, "allOf": [{"$ref": f"#/$defs/{stage}"}]})
+    return {**envelope, "allOf": [{"$ref": f"#/$defs/{stage}"}]}
