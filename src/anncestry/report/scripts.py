@@ -104,6 +104,9 @@ _FILTER = """
   const asked = new URLSearchParams(location.search);
   const chosen = Object.fromEntries(DIMENSIONS.map((name) =>
     [name, new Set(asked.getAll(name).filter((value) => known[name].has(value)))]));
+  // What this page knows nothing of is no filter here, but goes along to the pages that do.
+  const carried = Object.fromEntries(DIMENSIONS.map((name) =>
+    [name, asked.getAll(name).filter((value) => !known[name].has(value))]));
 
   const admits = (of) => DIMENSIONS.every((name) => {
     const value = of(name);
@@ -180,7 +183,7 @@ _FILTER = """
 
   const address = () => {
     const query = new URLSearchParams();
-    for (const name of DIMENSIONS) for (const value of chosen[name]) query.append(name, value);
+    for (const name of DIMENSIONS) for (const value of [...chosen[name], ...carried[name]]) query.append(name, value);
     return query.size ? "?" + query : "";
   };
 
@@ -235,7 +238,7 @@ _FILTER = """
     if (!bar.contains(event.target)) for (const part of all("details[open]", bar)) part.open = false;
   });
   reset.addEventListener("click", () => {
-    for (const name of DIMENSIONS) chosen[name].clear();
+    for (const name of DIMENSIONS) { chosen[name].clear(); carried[name].length = 0; }
     apply();
     const first = bar.querySelector("summary");
     if (first) first.focus();
