@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ IMAGE = "image.json"
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _NETWORK_TIMEOUT_S = 1800
+_APT_HELPER = Path("/usr/lib/apt/apt-helper")
 
 
 def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> dict[str, Any]:
@@ -276,6 +277,59 @@ def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: P
     return {}
 
 
+def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+    """Fetch Debian packages by their paths in the archive, check each, unpack all into one tree; installs nothing.
+
+    From the archives that this machine's apt configuration names, by apt's own helper: with its proxies and logins.
+    Their shared libraries come along, so that a package of another release runs, too. Symbolic links become files.
+    """
+    for tool in ("apt-get", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise DataError(f"{system}: needs {tool}, which this system does not have")
+    if not _APT_HELPER.exists():
+        raise DataError(f"{system}: needs {_APT_HELPER} (package apt), which this system does not have")
+    environment = {**os.environ, "LC_ALL": "C"}
+    listed = go.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], files, environment)
+    archives = list(dict.fromkeys(line for line in listed.stdout.split() if "://" in line or line.startswith("file:")))
+    if not archives:
+        raise DataError(f"{system}: apt's configuration names no archive")
+    with (
+        tempfile.TemporaryDirectory(dir=files.parent) as temporary,
+        Progress(f"{system}: packages", len(artifact["packages"]), "files") as progress,
+    ):
+        for number, (path, sha256) in enumerate(artifact["packages"].items()):
+            package = Path(temporary) / f"{number}.deb"
+            _fetch_debian(system, archives, path, sha256, package, environment)
+            done = go.run(["dpkg-deb", "-x", str(package), str(files)], files, environment)
+            if done.returncode != 0:
+                raise DataError(f"{system}: {Path(path).name}: {go.last_line(done.stderr)}")
+            progress.add(1)
+    for link in [path for path in files.rglob("*") if path.is_symlink()]:
+        target = link.resolve()
+        inside = target.is_file() and target.is_relative_to(files.resolve())
+        link.unlink()
+        if inside:
+            shutil.copy2(target, link)
+    return {}
+
+
+def _fetch_debian(
+    system: str, archives: Sequence[str], path: str, sha256: str, target: Path, environment: dict[str, str]
+) -> None:
+    """The first of the archives that has the file with this digest. (No archive is named: it may hold a login.)"""
+    for archive in archives:
+        command = [str(_APT_HELPER), "download-file", f"{archive.rstrip('/')}/{path}", str(target), f"SHA256:{sha256}"]
+        if go.run(command, target.parent, environment).returncode == 0 and target.is_file():
+            found = sha256_file(target)
+            if found != sha256:
+                raise DataError(f"{system}: {Path(path).name}: sha256 is not the pinned {sha256[:12]}…")
+            return
+    raise DataError(
+        f"{system}: none of the {len(archives)} archives of this machine's apt configuration has {path} with the "
+        f"pinned sha256 {sha256[:12]}… (an archive drops a package when a newer one comes: docs/mysql.md)"
+    )
+
+
 def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
     """For an engine that brings the code it runs."""
     return {}
@@ -287,5 +341,6 @@ _MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path], dict[str, str]]
     "python": python_packages.make,
     "maven": _make_maven,
     "image": _make_image,
+    "debian": _make_debian,
     "none": _make_nothing,
 }

@@ -162,10 +162,9 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / _KEPT
     if not kept.exists():
-        dialect.prepare(artifact, folder)
+        password = secrets.token_hex(16)
         # Of this folder's root account only; whoever can read the folder can read the tables, too.
-        kept.touch(mode=0o600)
-        write_json(kept, {"password": secrets.token_hex(16), "secured": False})
+        write_json(kept, {"password": password, "secured": dialect.prepare(artifact, folder, password)})
         kept.chmod(0o600)
     state = read_json(kept)
 

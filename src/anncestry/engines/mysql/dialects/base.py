@@ -163,9 +163,9 @@ class Dialect(ABC):
         """Variables that it is started with."""
         return {}
 
-    def prepare(self, artifact: Path, folder: Path) -> None:
-        """Make a new, empty `folder` one that it can start on."""
-        return None
+    def prepare(self, artifact: Path, folder: Path, password: str) -> bool:
+        """Make a new, empty `folder` one that it can start on; whether it is secure by that (see `secure`)."""
+        return False
 
     def secure(self, ask: Ask, password: str) -> None:
         """On its first start: nobody gets in but root with this password, and from loopback the reader."""

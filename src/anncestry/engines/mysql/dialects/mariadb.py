@@ -98,15 +98,22 @@ class MariaDB(Dialect):
         kinds = [str(row[10]) for row in ask(f"SHOW INDEX FROM {TABLE}") if row[2] == INDEX]
         return kinds == ["VECTOR"], "kept with every row that is written" if kinds else "no vector index"
 
-    def prepare(self, artifact: Path, folder: Path) -> None:
-        """Make the system's tables, as its own installation script does."""
+    def prepare(self, artifact: Path, folder: Path, password: str) -> bool:
+        """Make the system's tables, as its own installation script does, and the accounts, before it listens."""
         data = folder / "data"
         data.mkdir(parents=True)
         share = artifact / "usr" / "share" / "mariadb"
-        if not share.is_dir():
-            share = artifact / "usr" / "share" / "mysql"
         statements = ["create database if not exists mysql;", "create database if not exists test;", "use mysql;"]
-        text = "\n".join([*statements, *((share / name).read_text() for name in _SCRIPTS)])
+        accounts = [
+            "FLUSH PRIVILEGES;",
+            "DELETE FROM mysql.global_priv WHERE user IN ('root', '');",
+            "FLUSH PRIVILEGES;",
+            f"CREATE USER root@'127.0.0.1' IDENTIFIED BY '{password}';",
+            "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;",
+            f"CREATE USER {READER}@'127.0.0.1';",
+            f"GRANT SELECT ON test.* TO {READER}@'127.0.0.1';",
+        ]
+        text = "\n".join([*statements, *((share / name).read_text() for name in _SCRIPTS), *accounts, ""])
         done = subprocess.run(
             [
                 *map(str, _program(artifact)),
@@ -123,6 +130,7 @@ class MariaDB(Dialect):
         )
         if done.returncode != 0:
             raise ServerError("mariadb: its system tables could not be made", done.stderr.decode(errors="replace"))
+        return True
 
     def arguments(
         self, artifact: Path, folder: Path, host: str, port: int, settings: Spec, limits: Limits
@@ -143,13 +151,6 @@ class MariaDB(Dialect):
             "--max-allowed-packet=1G",
             *(f"--{name.replace('_', '-')}={mib * _MIB}" for name, mib in caches.items()),
         ]
-
-    def secure(self, ask: Ask, password: str) -> None:
-        """A root with a password, a reader without."""
-        ask(f"CREATE USER {READER}@'127.0.0.1'")
-        ask(f"GRANT SELECT ON test.* TO {READER}@'127.0.0.1'")
-        for ((host),) in ask("SELECT host FROM mysql.user WHERE user='root'"):
-            ask(f"ALTER USER root@'{host}' IDENTIFIED BY '{password}'")
 
     def fairness(self, settings: Spec, index: Spec) -> dict[str, str]:
         """MariaDB's own."""
