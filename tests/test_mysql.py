@@ -22,6 +22,7 @@ from anncestry.datasets.metadata import matches
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, LoadResult
 from anncestry.engines.mysql.dialects import DIALECTS
+from anncestry.engines.mysql.ingest import insertion
 from anncestry.engines.mysql.serve import MySQLServer, as_mysql, asking, check_plan, plan
 from anncestry.engines.mysql.statements import literal, where
 from anncestry.errors import ConfigError, ServerError, UserError
@@ -89,6 +90,14 @@ def test_what_a_database_can_not_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         MYSQL.check(system, topology, index, None)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in SYSTEMS.items() if entry.get("engine") == "mysql"])
+def test_the_systems_of_the_config_are_possible(name: str) -> None:
+    system = SYSTEMS[name]
+    topology = REMOTE if system["settings"]["dialect"] == "polardb" else STANDALONE
+    MYSQL.check(system, topology, INDEX, {"k": 100, "ef_search": 256, "filter": {"field": "price", "from": 1}})
+    assert MYSQL.fairness(system, INDEX, topology)["HNSW"]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +300,7 @@ class Loaded:
         )
 
 
-NATIVE = ["seekdb-1.4.0"]
+NATIVE = ["seekdb-1.4.0", "mariadb-11.8.6"]
 
 
 @pytest.fixture(scope="module", params=[(name, metric) for name in NATIVE for metric in ("l2", "cosine")], ids=str)
@@ -351,7 +360,9 @@ def test_searches_find_and_count_the_rows_that_match(loaded: Loaded, filter: dic
             np.testing.assert_allclose(told, distances[row, ids], rtol=1e-4, atol=2e-6)
             nearest = np.argsort(np.where(passes, distances[row], np.inf))[:K]
             found += len(set(ids.tolist()) & set(nearest.tolist()))
-        assert found / (K * len(queries)) >= (wanted if filter is not None or not on else 0.95)
+        assert found / (K * len(queries)) >= (
+            wanted if filter is not None or not on else 0.95
+        )  # unfiltered searches never scan
     MYSQL.exact_filters(loaded.server, False)
 
 
@@ -396,6 +407,70 @@ def test_only_loopback_gets_in_and_only_reads(loaded: Loaded) -> None:
     for address in own:
         with pytest.raises((pymysql.err.OperationalError, OSError)):
             pymysql.connect(host=address, port=int(port), user="anncestry", connect_timeout=5)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("loaded", [("mariadb-11.8.6", "l2")], indirect=True, ids=str)
+def test_polardbs_statements_are_understood_by_mariadb(loaded: Loaded) -> None:
+    """All but its own variables; DISTANCE() is a function that is made for it, so that searches scan."""
+    vectors, dialect = loaded.vectors, DIALECTS["polardb"]
+    with asking(loaded.server) as ask:
+        ask("CREATE DATABASE conform")
+        ask("USE conform")
+        ask(
+            "CREATE FUNCTION DISTANCE(a BLOB,b BLOB,m VARCHAR(16)) RETURNS DOUBLE DETERMINISTIC "
+            "RETURN IF(m='EUCLIDEAN',VEC_DISTANCE_EUCLIDEAN(a,b),VEC_DISTANCE_COSINE(a,b))"
+        )
+        (create,) = dialect.create(20)
+        ask(create)
+        ask(insertion(0, vectors.base[:300], vectors.category[:300], vectors.price[:300], vectors.region[:300]))
+        comment, variable, analyse = dialect.build(20, INDEX, {"quantizer": "none"}, "l2")
+        ask(comment)
+        assert dialect.described(str(ask("SHOW CREATE TABLE bench")[0][1])) == {
+            "distance": "l2", "quantizer": "none", "M": 16, "ef_construction": 200
+        }  # fmt: skip
+        ask(analyse)
+        ask(dialect.session(64)[0])
+        for theirs in (variable, *dialect.session(64)[1:]):
+            with pytest.raises(ServerError, match="1193"):
+                ask(theirs)
+        query = vectors.base[7]
+        for metric, far in (("l2", ((vectors.base[:300] - query) ** 2).sum(1)), ("cosine", None)):
+            rows = ask(dialect.search(literal(query), metric, K, "category < 99", False))
+            assert len(rows) == K and rows[0][0] == 7
+            if far is not None:
+                assert [row[0] for row in rows] == np.argsort(far)[:K].tolist()
+        ask("DROP DATABASE conform")
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("loaded", [("mariadb-11.8.6", "l2")], indirect=True, ids=str)
+def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
+    loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asking(loaded.server) as ask:
+        ask("CREATE DATABASE IF NOT EXISTS theirs")
+    monkeypatch.setenv("POLARDB", loaded.server.endpoint)
+    monkeypatch.setenv("POLARDB_PASSWORD", str(loaded.server.password))
+    system = changed(SYSTEMS["mariadb-11.8.6"], user="root", database="theirs", insert_connections=3)
+    MYSQL.check(system, REMOTE, INDEX, {"k": 10, "ef_search": 64})
+    vectors = small_vectors("l2", rows=400)
+    server = MYSQL.start(loaded.artifact, tmp_path / "data", system, REMOTE)
+    with Progress("load", None) as progress:
+        result = MYSQL.load(server, vectors, INDEX, {"batch_rows": 64}, progress)
+    assert (result.rows_acknowledged, result.batches) == (400, 7)
+    MYSQL.apply(server, 64)
+    assert str(loaded.server.password) not in str(MYSQL.transport(server))
+    with Driver() as driver:
+        answers = oracle.ask(
+            MYSQL, server, driver, tmp_path / "w", vectors.base[:50], k=1, ef_search=64, filter=None, metric="l2"
+        )
+    assert (answers.ids[:, 0] == np.arange(50)).mean() > 0.98
+    MYSQL.start(loaded.artifact, tmp_path / "data", system, REMOTE)  # the load's own folder: its table is known again
+    with asking(as_mysql(server)) as ask:
+        ask("UPDATE anncestry_mark SET mark='mine'")
+    with pytest.raises(UserError, match="a collection bench that anncestry did not make"):
+        MYSQL.start(loaded.artifact, tmp_path / "other", system, REMOTE)
 
 
 @pytest.mark.servers

@@ -125,7 +125,7 @@ def data_components(data_dir: Path) -> list[Component]:
         data_dir,
         [
             ("tables_and_indexes", True, ["store/sstable", "data/test"]),
-            ("redo_log", False, ["store/redo", "store/slog", "data/ib_logfile*", "data/undo*"]),
+            ("redo_log", False, ["store/redo", "store/slog", "data/ib_logfile*", "data/undo*", "data/aria_log*"]),
             ("system_tables", False, ["data/ibdata*", "data/mysql", "data/performance_schema", "data/sys"]),
             ("logs", False, ["log", "logs"]),
             ("config", False, ["etc", "run", "kept.json"]),
