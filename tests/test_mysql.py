@@ -151,6 +151,7 @@ def test_conditions_compare_as_the_stored_values_do() -> None:
     assert where(None) == ""
     assert where({"field": "category", "in": [3, 1]}) == "category IN (3,1)"
     assert where({"field": "region", "from": 3, "below": 9}) == "region >= 3 AND region < 9"
+    assert where({"field": "price", "from": 2.0**-14}) == "price >= 6.103515625e-05"
     assert where({"field": "price", "below": 0.1}) == f"price < {float(np.float32(0.1))!r}e0"
 
 
@@ -458,7 +459,7 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
     server = MYSQL.start(loaded.artifact, tmp_path / "data", system, REMOTE)
     with Progress("load", None) as progress:
         result = MYSQL.load(server, vectors, INDEX, {"batch_rows": 64}, progress)
-    assert (result.rows_acknowledged, result.batches) == (400, 7)
+    assert (result.first_error, result.rows_acknowledged, result.batches) == (None, 400, 7)
     MYSQL.apply(server, 64)
     assert str(loaded.server.password) not in str(MYSQL.transport(server))
     with Driver() as driver:

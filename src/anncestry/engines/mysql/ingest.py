@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
 from anncestry.engines.mysql.dialects.base import MARKS, TABLE
 from anncestry.engines.mysql.serve import MySQLServer, as_mysql, asker, asking, await_searchable, connect, mark_of
-from anncestry.engines.mysql.statements import literal
+from anncestry.engines.mysql.statements import literal, number
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
 from anncestry.runtimes.remote import may_replace
@@ -33,7 +33,7 @@ def insertion(
     """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
     columns = zip(category.tolist(), price.tolist(), region.tolist(), strict=True)
     rows = (
-        b"(%d,%s,%d,%se0,%d)" % (row, literal(vector), values[0], repr(values[1]).encode(), values[2])
+        b"(%d,%s,%d,%s,%d)" % (row, literal(vector), values[0], number(values[1]).encode(), values[2])
         for row, (vector, values) in enumerate(zip(base, columns, strict=True), start=first)
     )
     return b"INSERT INTO %s(id,v,category,price,region) VALUES " % TABLE.encode() + b",".join(rows)

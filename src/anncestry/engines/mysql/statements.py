@@ -18,6 +18,12 @@ def literal(vector: NDArray[np.float32]) -> bytes:
     return b"_binary '" + data + b"'"
 
 
+def number(value: float) -> str:
+    """A float as a literal of the type double: 0.5e0, 9.3e-05."""
+    text = repr(value)
+    return text if "e" in text else f"{text}e0"
+
+
 def where(filter: Spec | None) -> str:
     """A workload's filter as a condition; "" for none. Bounds are rounded to the float32 of the stored prices."""
     if filter is None:
@@ -29,6 +35,6 @@ def where(filter: Spec | None) -> str:
     terms = []
     for bound, operator in limits:
         if bound is not None:
-            number = bounds.bound(bound)
-            terms.append(f"{bounds.field} {operator} {number if bounds.whole else f'{number!r}e0'}")
+            limit = bounds.bound(bound)
+            terms.append(f"{bounds.field} {operator} {limit if bounds.whole else number(limit)}")
     return " AND ".join(terms)
