@@ -7,36 +7,53 @@ recall; `fixtures/report.txt` what all tables say of it. After a wanted change o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import vl_convert
 
-from anncestry.report import catalogue
+from anncestry.provenance.records import seal
+from anncestry.report import catalogue, changes, documents, winners
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import tidy
 from anncestry.report.page import CHART_CONFIG, write_page
-from anncestry.report.tables import Table
+from anncestry.report.tables import NO_CELL, Table
+from anncestry.report.winners import UNJUDGED
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PUBLISHED = Path(__file__).parents[1] / "config/published/paper.csv"
 MILVUS, WEAVIATE = "milvus-2.3.5", "weaviate-1.27.0"
 
 
-def lay_out(folder: Path) -> list[dict[str, str]]:
-    """Write the fixed records below `folder`; returns the cells that they are of."""
-    fixed = json.loads((FIXTURES / "report.json").read_text(encoding="utf-8"))
-    for path, record in fixed["records"].items():
+def lay_out(folder: Path, renamed: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """Write the fixed records below `folder`, with other words for some; returns the cells that they are of."""
+    fixed = json.loads(_renamed((FIXTURES / "report.json").read_text(encoding="utf-8"), renamed))
+    for path, record in sorted(fixed["records"].items()):  # queries come before recalls
+        if renamed:
+            record = json.loads(_renamed(json.dumps(record), renamed))
+            if record["stage"] == "recall":
+                query = record["inputs"]["query"]
+                query["sha256"] = hashlib.sha256((folder / query["path"]).read_bytes()).hexdigest()
+            record = seal({name: value for name, value in record.items() if name != "seal"})
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(json.dumps(record))
     cells: list[dict[str, str]] = fixed["cells"]
     return cells
+
+
+def _renamed(text: str, words: Mapping[str, str] | None) -> str:
+    for word, other in (words or {}).items():
+        text = text.replace(word, other)
+    return text
 
 
 def material_of(cells: list[dict[str, str]]) -> Material:
@@ -103,7 +120,7 @@ def test_all_tables_say_what_they_said_before(material: Material) -> None:
 
 
 def test_every_table_of_the_paper_is_there_and_has_a_number_of_its_own(tables: dict[str, Table]) -> None:
-    of_paper = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV"]
+    of_paper = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI"]
     assert [number for number in tables if number in of_paper] == of_paper
 
 
@@ -144,6 +161,137 @@ def test_a_figure_of_the_paper_stands_only_beside_the_topology_that_it_ran_on(ta
     """The paper's GloVe-100 rows ran on the cluster; its cluster column of Milvus is no cluster of Milvus."""
     for number in ("XII", "XIII", "XIV", "XV"):
         assert all(row.labels[2] == WEAVIATE for row in tables[number].rows)
+
+
+# Winners, and measured beside published
+
+
+def _verdicts(table: Table) -> dict[str, list[str]]:
+    return {row.labels[0]: [cell.text for cell in row.cells] for row in table.rows}
+
+
+def test_a_winner_is_one_whose_difference_can_t_be_noise(tables: dict[str, Table]) -> None:
+    verdicts = _verdicts(tables["XVI"])
+    assert verdicts["Small-dataset latency (<100K)"] == ["1", NO_CELL, "Winner (1 of 1)"]
+    assert verdicts["Low-dim latency (<200D)"] == ["1", "Tie", "Tie"]
+    assert verdicts["Concurrent QPS (4–8 clients)"] == ["4", NO_CELL, "Winner (2 of 4)"]
+
+
+def test_what_was_measured_once_has_no_winner(tables: dict[str, Table]) -> None:
+    verdicts = _verdicts(tables["XVI"])
+    assert verdicts["Data loading speed"][1:] == verdicts["Storage efficiency"][1:] == ["Undecided", "Undecided"]
+
+
+def test_a_judgement_is_no_measurement_and_the_paper_s_verdict_stands_beside(tables: dict[str, Table]) -> None:
+    row = next(row for row in tables["XVI"].rows if row.labels == ("Deployment simplicity",))
+    assert [(cell.text, cell.published) for cell in row.cells[1:]] == [(UNJUDGED, "—"), (UNJUDGED, "Winner")]
+
+
+def test_loads_that_were_built_several_times_can_have_a_winner(material: Material) -> None:
+    def built(rebuild_mean: float) -> Any:
+        return dict(rebuilds=4, rebuild_mean=rebuild_mean, rebuild_std=rebuild_mean / 100)
+
+    df = material.numbers.copy()
+    for system, mean in ((MILVUS, 10.0), (WEAVIATE, 20.0)):
+        for column, value in built(mean).items():
+            df.loc[(df["metric"] == "load_s") & (df["system"] == system), column] = value
+    found = winners.tables(Material(df, material.records, material.paper))[0]
+    assert _verdicts(found)["Data loading speed"][1:] == ["Winner (2 of 2)", NO_CELL]
+
+
+def test_more_comparisons_need_more_evidence() -> None:
+    """p = 0.02 is enough alone, and not as one of five."""
+    weak = _comparison(10.0, 11.0, 0.29)
+    p = weak.p(("a", "b"))
+    assert p is not None and 0.01 < p < 0.05
+    assert winners.decide([weak])[id(weak)] == "a"
+    others = [_comparison(10.0, 10.1, 0.3) for _ in range(4)]
+    assert winners.decide([weak, *others])[id(weak)] == winners.TIE
+
+
+def _comparison(a: float, b: float, std: float) -> winners.Comparison:
+    return winners.Comparison({n: winners.Entry(v, (n,), v, std, 3) for n, v in (("a", a), ("b", b))}, lower=True)
+
+
+def test_a_published_number_stands_beside_its_measured_one_with_ratio_and_verdict(tables: dict[str, Table]) -> None:
+    cells = _row(tables["B"], "Table IV", "sift-128-euclidean, p50_ms, K = 10, 1 client", WEAVIATE)
+    published, measured, ratio, verdict, differs = cells
+    assert published.text == "3.32 ± 0.50" and ratio.value == pytest.approx(measured.value / 3.32)
+    assert (verdict.text, differs.text) == ("within noise", "asked through a client library there")
+    cells = _row(tables["B"], "Table IV", "gist-960-euclidean, p50_ms, K = 10, 1 client", MILVUS)
+    assert cells[3].text == "lower" and "version 2.3 there" in cells[4].text
+
+
+def test_only_the_same_question_is_a_counterpart(tables: dict[str, Table]) -> None:
+    """No figure without a dataset, no bound, none of what is invalid or missing, and no cluster of Milvus."""
+    labels = {(row.labels[2], row.labels[3], row.labels[4]) for row in tables["B"].rows}
+    assert not {system for figure, _, system in labels if figure.startswith("gist") and system == WEAVIATE}
+    assert not {topology for _, topology, system in labels if system == MILVUS and "cluster" in topology}
+    clustered = [row.cells[0].text for row in tables["B"].rows if row.labels[1:4:2] == ("Table XII", "cluster-3")]
+    assert clustered == ["4.30"]
+
+
+def test_machines_are_told_apart(tables: dict[str, Table]) -> None:
+    said = {row.labels[0]: row.cells[0].text for row in tables["M"].rows}
+    assert "Example CPU" in said["This page"] and "neither" in said["the paper"]
+    assert "cpu_cores 48 cores" in said["DiskANN over NVMe-oF with Milvus 2.6.9"]
+
+
+# The other documents, versions, and the same twice
+
+
+def _changed(material: Material, **columns: Any) -> Material:
+    """The material with other values in columns of its rows of Milvus."""
+    df = material.numbers.copy()
+    for column, value in columns.items():
+        df.loc[(df["system"] == MILVUS) & (df["workload"] != ""), column] = value
+    return Material(df, material.records, material.paper)
+
+
+def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apart(material: Material) -> None:
+    assert documents.tables(material) == []
+    (nearest,) = documents.tables(_changed(material, k=1))
+    assert nearest.number == "D1"
+    ours = [row for row in nearest.rows if row.labels[0] == documents.MEASURED]
+    theirs = [row for row in nearest.rows if row not in ours]
+    assert len(ours) == 16 and all(cell.number_id or cell.text == NO_CELL for row in ours for cell in row.cells)
+    assert "30,655" in {row.cells[0].text for row in theirs} and all(row.cells[0].source for row in theirs)
+    by_protocol = _changed(material, system=f"{WEAVIATE}-rest", engine="weaviate")
+    assert [table.number for table in documents.tables(by_protocol)] == ["D2"]
+    of_mysql = documents.tables(_changed(material, engine="mysql"))[0]
+    assert of_mysql.number == "D3" and "13,060.41" in "".join(c.text for r in of_mysql.rows for c in r.cells)
+
+
+def test_an_index_on_disk_stands_beside_the_document_s(material: Material) -> None:
+    records = {path: dict(record) for path, record in material.records.items()}
+    for record in records.values():
+        if record["stage"] == "load":
+            record["spec"] = {**record["spec"], "index": {"type": "diskann"}}
+    (table,) = documents.tables(Material(material.numbers, records, material.paper))
+    assert table.number == "D4" and any("remote NVMe-oF" in row.labels[2] for row in table.rows)
+
+
+def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    older = "weaviate-1.25.0"
+    cells = lay_out(tmp_path, {MILVUS: older, '"engine": "milvus"': '"engine": "weaviate"', '"2.3.5"': '"1.25.0"'})
+    (table,) = changes.tables(material_of(cells))
+    assert table.number == "V" and {row.labels[2] for row in table.rows} == {f"{older} → {WEAVIATE}"}
+    p50 = next(r for r in table.rows if r.labels[0].startswith("fashion") and r.labels[3:5] == ("k10", "p50_ms"))
+    assert p50.cells[2].parents and p50.cells[4].text == "faster, with worse recall: 0.9985 against 0.9865"
+    load = next(r for r in table.rows if r.labels[0].startswith("fashion") and r.labels[4] == "load_s")
+    assert load.cells[4].text == "noise unknown"
+
+
+def test_the_same_twice_tells_the_floor_of_noise(material: Material) -> None:
+    again = material.numbers[material.numbers["system"] == MILVUS].copy()
+    again["rebuild"], again["value"] = 2, again["value"] * 1.03
+    again["number_id"] = again["number_id"] + "b"
+    df = pd.concat([material.numbers, again], ignore_index=True)
+    (table,) = changes.tables(Material(df, material.records, material.paper))
+    p50 = next(row for row in table.rows if row.labels[0] == "p50_ms")
+    assert table.number == "A" and p50.cells[0].text == "3.0"
+    assert p50.cells[0].parents == (p50.cells[1].number_id, p50.cells[2].number_id)
 
 
 # Figures

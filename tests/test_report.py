@@ -654,7 +654,7 @@ def test_the_page_needs_nothing_but_itself(world: World) -> None:
     policy = next(a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a)
     assert policy and policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
     links = [value for _, attributes in elements for name, value in attributes.items() if name in ("src", "href")]
-    others = {link for link in links if link and link[0] != "#"} - {"data:,"}
+    others = {link.partition("#")[0] for link in links if link and link[0] != "#"} - {"data:,"}
     assert {"index.html", "audit.html", "numbers.csv", "numbers.json", "numbers.parquet"} <= others
     assert all((Path("out") / link).is_file() for link in others), "every link leads to a file beside the page"
     assert len(re.findall(r"<script>", page)) == 2, "the chart library once, and the page's own script"

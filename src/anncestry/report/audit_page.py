@@ -16,13 +16,13 @@ import pandas as pd
 from anncestry.errors import DataError
 from anncestry.provenance.records import replacing
 from anncestry.report.audit import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
-from anncestry.report.markup import Numbers, text
+from anncestry.report.markup import AUDIT_PAGE, Numbers, text
 from anncestry.report.numbers import rows_of
 from anncestry.report.recompute import CHECKS, Recomputed
 from anncestry.report.shell import Records, ancestry, document, pages
 from anncestry.report.tables import Row, text_of
 
-NAME = "audit.html"
+NAME = AUDIT_PAGE
 
 _VERDICTS = {
     "ok": "holds",

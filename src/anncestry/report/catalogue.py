@@ -9,7 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anncestry.report import arms, charts, curves, more_tables, nodes, paper_charts, paper_tables, stream_table, tables
+from anncestry.report import (
+    arms,
+    beside,
+    changes,
+    charts,
+    curves,
+    documents,
+    more_tables,
+    nodes,
+    paper_charts,
+    paper_tables,
+    stream_table,
+    tables,
+    winners,
+)
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import by_bytes
@@ -32,6 +46,10 @@ class Group:
 GROUPS = (
     Group("tables", "Tables", (lambda m: tables.tables(m.plain, m.paper), paper_tables.tables)),
     Group("arms", "Before and after, with a control", (lambda m: arms.tables(by_bytes(m.numbers)),)),
+    Group("winners", "Who wins what", (winners.tables,)),
+    Group("beside", "Measured beside published", (beside.tables,)),
+    Group("documents", "Questions of the other documents", (documents.tables,)),
+    Group("changes", "From version to version, and twice the same", (changes.tables,)),
     Group(
         "more",
         "Beyond the paper",

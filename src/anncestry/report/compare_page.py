@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
@@ -306,14 +306,18 @@ def _tables(lines: Iterable[Line], numbers: Numbers, ids: _Ids, prefix: str) -> 
                 f"{b} (B) against {a} (A).",
                 ("Workload", "Metric", "Unit"),
                 columns,
-                tuple(_row(line, ids) for line in members),
+                tuple(row_of(line, ids.of) for line in members),
             )
         )
     return "".join(table(content, {}, numbers) for content in built)
 
 
-def _row(line: Line, ids: _Ids) -> TableRow:
-    a, b = ids.of("a", line.number_a, line.record_a), ids.of("b", line.number_b, line.record_b)
+def row_of(line: Line, id_of: Callable[[str, str, str], str]) -> TableRow:
+    """A line as a row (workload, metric, unit): A, B, B / A, the interval of B - A, and the verdict.
+
+    `id_of` gives the id on the page of a number, from its side (a or b), its own id and its record.
+    """
+    a, b = id_of("a", line.number_a, line.record_a), id_of("b", line.number_b, line.record_b)
     both = (a, b) if line.ratio is not None else ()
     said = f"{line.verdict}, {line.note}" if line.note else line.verdict
     # The spread of recall over repeats is not the noise that its verdict is about.

@@ -56,6 +56,9 @@ class Numbers:
         return self.link(shown, [row["number_id"]])
 
 
+AUDIT_PAGE = "audit.html"
+"""Where the numbers that others published stand, beside the page of our own."""
+
 DIMENSIONS = ("dataset", "system", "topology", "workload")
 """What the filter of a page chooses by."""
 
@@ -158,6 +161,8 @@ def _unit(unit: str) -> str:
 def _cell(cell: Cell, numbers: Numbers) -> str:
     kind = "n absent" if cell.problem else "n best" if cell.best else "n"
     shown = numbers.link(cell.text, cell.parents or [cell.number_id])
+    if cell.source:
+        shown = f'<a href="{AUDIT_PAGE}#{text(cell.source)}">{text(cell.text)}</a>'
     better = '<span class="hidden"> (better by more than noise)</span>' if cell.best else ""
     beside = f'<span class="published">paper {text(cell.published)}</span>' if cell.published else ""
     value = "" if cell.value is None else f' data-v="{float(cell.value)!r}"'

@@ -33,7 +33,8 @@ class Cell:
 
     `number_id` names the number in the tidy frame (empty for words and for what is computed from others, which
     `parents` then names). `published` is what the paper printed in its place. `best` is set only where the difference
-    to every other system is larger than noise. `problem` says why there is no number.
+    to every other system is larger than noise. `problem` says why there is no number. `source` is the id of a number
+    that others published, where the cell shows one: it stands, with its trace, on the audit page.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Cell:
     best: bool = False
     parents: tuple[str, ...] = ()
     problem: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,180 @@
+"""The tables of the other documents, by the axes of their experiments: what they printed, and what was measured here.
+
+Measured is every cell that asks a document's question, on whatever dataset: the table says which. A document's own
+figures stand in rows of their own, so that nothing looks like a pair that isn't one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from anncestry.report.audit import DOCUMENTS, Figure
+from anncestry.report.material import Material
+from anncestry.report.more_tables import with_interval
+from anncestry.report.printed import printed_text
+from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow
+
+MEASURED, PRINTED = "measured here", "the document"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column: what it is called, here (phase and metric) and in the documents."""
+
+    label: str
+    unit: str
+    phase: str
+    ours: str
+    theirs: str
+
+
+_QPS = Metric("Queries per second", "1/s", "query", "qps", "qps")
+_MEAN = Metric("Mean", "ms", "query", "mean_ms", "avg_ms")
+_P50 = Metric("p50", "ms", "query", "p50_ms", "p50_ms")
+_P95 = Metric("p95", "ms", "query", "p95_ms", "p95_ms")
+_P99 = Metric("p99", "ms", "query", "p99_ms", "p99_ms")
+_FAILED = Metric("Failed", "1/s", "query", "fail_per_s", "fail_per_s")
+_RECALL = Metric("Recall by id", "fraction", "recall", "recall_by_id", "recall_by_id")
+_LOAD = Metric("Load", "s", "load", "load_s", "load_s")
+_BUILD = Metric("Index build", "s", "index", "index_s", "index_build_s")
+
+
+@dataclass(frozen=True)
+class Document:
+    """One table: the id of its document, its title and caption, its columns, and which cells ask its question."""
+
+    name: str
+    number: str
+    title: str
+    caption: str
+    metrics: tuple[Metric, ...]
+    asks: Callable[[Row, Material], bool]
+
+
+def _single_nearest(row: Row, material: Material) -> bool:
+    return row["engine"] == "milvus" and row["k"] == 1 and row["duration_s"] is not None
+
+
+def _protocols(row: Row, material: Material) -> bool:
+    """Weaviate by two protocols: only where both are there."""
+    by_rest = {r["system"].removesuffix("-rest") for r in material.rows if r["system"].endswith("-rest")}
+    return row["engine"] == "weaviate" and row["clients"] == 1 and row["system"].removesuffix("-rest") in by_rest
+
+
+def _mysql(row: Row, material: Material) -> bool:
+    return row["engine"] == "mysql" and not row["filter"]
+
+
+def _on_disk(row: Row, material: Material) -> bool:
+    """An index on disk, and what stands beside it in the same matrix."""
+    disk = {
+        str(record["spec"]["dataset"]["name"])
+        for record in material.records.values()
+        if record["stage"] == "load" and "diskann" in json.dumps(record["spec"]).lower()
+    }
+    return row["engine"] == "milvus" and row["dataset"] in disk and row["k"] == 10 and not row["filter"]
+
+
+_ALL = (
+    Document(
+        "milvus-2.2",
+        "D1",
+        "Milvus 2.2: concurrency, scale-up and scale-out",
+        "The one nearest, by version, topology and number of clients, in closed loops of a fixed time. The document ran"
+        " SIFT on Kubernetes, with a load generator on machines of its own.",
+        (_QPS, _P50, _P99, _FAILED),
+        _single_nearest,
+    ),
+    Document(
+        "weaviate-grpc",
+        "D2",
+        "Weaviate by gRPC and by REST",
+        "Loading and queries of one client by protocol; systems called -rest ask by REST and GraphQL, the others by"
+        " gRPC. The document gives the change of latency as a range, so that it has no row of latencies.",
+        (_LOAD, _QPS, _MEAN, _P50, _P99),
+        _protocols,
+    ),
+    Document(
+        "polardb",
+        "D3",
+        "Databases of the MySQL protocol by number of clients",
+        "Recall, latency and throughput by clients. The document is about PolarDB, a service that can't be run here:"
+        " what was measured is another database of that protocol.",
+        (_RECALL, _QPS, _MEAN, _P95, _P99, _BUILD),
+        _mysql,
+    ),
+    Document(
+        "diskann",
+        "D4",
+        "An index on disk beside one in memory",
+        "DiskANN and HNSW of Milvus by dataset and storage. The document's disks are behind NVMe over fabrics; what was"
+        " measured reads the disk of this machine.",
+        (_QPS, _RECALL, _P95, _P99, _LOAD),
+        _on_disk,
+    ),
+)
+
+
+def tables(material: Material) -> list[Table]:
+    """The tables of the documents whose question was asked of something here."""
+    found = [(document, list(_measured(document, material))) for document in _ALL]
+    return [
+        Table(
+            document.number,
+            document.title,
+            document.caption,
+            ("Source", "Dataset", "Topology", "System", "Asked"),
+            tuple(Column(metric.label, metric.unit) for metric in document.metrics),
+            (*rows, *_printed(document, material)),
+        )
+        for document, rows in found
+        if rows
+    ]
+
+
+def _measured(document: Document, material: Material) -> Iterator[TableRow]:
+    """A row a cell that asks the question, whether it has numbers or not."""
+    by_name = {
+        (row["dataset"], row["topology"], row["system"], row["workload"], row["phase"], row["metric"]): row
+        for row in material.ordinary
+    }
+    places: dict[tuple[str, str, int, str, str], Row] = {}
+    for row in material.ordinary:
+        if row["metric"] == "qps" and document.asks(row, material):
+            place = (row["dataset"], row["topology"], row["clients"] or 0, row["system"], row["workload"])
+            places[place] = row
+    for (dataset, topology, clients, system, workload), row in sorted(places.items(), key=lambda item: item[0]):
+        cells = []
+        for metric in document.metrics:
+            of = workload if metric.phase in ("query", "recall") else ""
+            cells.append(with_interval(by_name.get((dataset, topology, system, of, metric.phase, metric.ours))))
+        asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}"
+        yield TableRow((MEASURED, dataset, topology, system, asked), tuple(cells))
+
+
+def _printed(document: Document, material: Material) -> Iterator[TableRow]:
+    """A row for each configuration that the document has figures of."""
+    theirs = {metric.theirs for metric in document.metrics}
+    places: dict[tuple[str, str, str, str], dict[str, Figure]] = {}
+    for figure in material.facts.figures if material.facts else ():
+        wanted = figure.document == document.name and figure.metric in theirs and "restates" not in figure.detail
+        if wanted and figure.dataset and (figure.system or figure.version):
+            system = " ".join(filter(None, (figure.system, figure.version, figure.index)))
+            # What is of a load stands with the first row of its configuration, as the document has it.
+            asked = ", ".join(filter(None, (figure.place, _clients(figure.clients))))
+            place = (figure.dataset, figure.topology, system, f"{asked}; {figure.detail}" if figure.detail else asked)
+            places.setdefault(place, {})[figure.metric] = figure
+    for place, of in places.items():
+        cells = (
+            Cell(printed_text(of[metric.theirs].value), source=of[metric.theirs].id)
+            if metric.theirs in of
+            else Cell(NO_CELL)
+            for metric in document.metrics
+        )
+        yield TableRow((f"{PRINTED} ({DOCUMENTS[document.name].partition(':')[0]})", *place), tuple(cells))
+
+
+def _clients(count: str) -> str:
+    return f"{count} client{'' if count == '1' else 's'}" if count else ""
