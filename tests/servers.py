@@ -19,6 +19,8 @@ from anncestry.runtimes import artifacts
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
+"""Of artifacts, which the tests of this user share."""
 STANDALONE = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
 INDEX = {"type": "hnsw", "M": 16, "ef_construction": 200}
 
@@ -48,8 +50,7 @@ def artifact(system: str, out_dir: Path) -> Path:
     """Folder with the system's artifact, from the cache that the tests of this user share."""
     entry = SYSTEMS[system]
     spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"]}
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
-    artifacts.run(spec, out_dir, cache, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
+    artifacts.run(spec, out_dir, CACHE, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
     return out_dir
 
 

@@ -15,9 +15,11 @@ from anncestry import cli
 from anncestry.measure import stream
 from anncestry.measure.vectors import open_vectors
 from anncestry.provenance import records
+from anncestry.runtimes import artifacts
+from tests.servers import CACHE, SYSTEMS
 from tests.test_config import refused
-from tests.test_gates import bench, failed  # noqa: F401 - a fixture
-from tests.toy import Toy
+from tests.test_gates import Bench, bench, failed  # noqa: F401 - a fixture
+from tests.toy import DATASET, Toy
 
 STREAM = {
     "k": 5, "clients": 2, "runs": 2, "duration_s": 1.0, "queries": 20, "warmup": 5,
@@ -209,3 +211,39 @@ def test_a_stream_is_published_shown_and_verified_and_a_changed_write_is_found(t
     body["outputs"]["writes"]["sha256"] = records.sha256_file(writes)
     records.write_json(record, records.seal(body))
     assert "of its stream is" in verify()[1]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("system", ["milvus-2.3.5", "weaviate-1.27.0"])
+def test_a_real_database_is_written_to_while_it_is_searched(tmp_path, monkeypatch, system):
+    monkeypatch.chdir(tmp_path)
+    toy = Toy.make(tmp_path)
+    source = {"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 5000, "centers": 6, "seed": 1}
+    toy.files["datasets"] = {"blobs-l2": {**DATASET, "rows": 4500, "queries": 500, "dim": 16, "sources": [source]}}
+    toy.files["systems"] = {system: SYSTEMS[system]}
+    toy.files["workloads"]["k10-stream"] = {
+        "k": 10, "clients": 2, "runs": 1, "duration_s": 4, "queries": 200, "warmup": 20, "ef_search": 200,
+        "stream": {"insert_per_s": 50, "delete_per_s": 50, "batch_rows": 5},
+    }  # fmt: skip
+    toy.files["config"]["matrix"] = [
+        {"datasets": ["blobs-l2"], "systems": [system], "topologies": ["standalone"], "workloads": ["k10-stream"]}
+    ]
+    place = Bench(tmp_path, toy)
+    (cell,) = place.matrix.cells
+    spec = place.matrix.spec(cell.artifact, "artifact")
+    artifacts.run(spec, Path(cell.artifact_path).parent, CACHE, cell.artifact)
+    place.prepare()
+    assert place.load(cell)["valid"]
+    assert set(place.query(cell).values()) == {"ok"}
+    published, body = scored(place, cell)
+    assert failed(published) == {}
+    said = {gate["gate"]: gate["detail"] for gate in published["gates"]}
+    assert said["rows after the stream"].startswith("4500 rows, 4500 by the acknowledgements")
+    kinds = published["stream"]["kinds"]
+    assert kinds["insert"]["rows_per_s"]["value"] == kinds["delete"]["rows_per_s"]["value"] == 50
+    assert published["failures"] == {}
+    assert body["stream"]["fresh_wanted"] > 0
+    assert body["recall"]["by_distance"]["value"] > 0.9
+    print(
+        system, published["summary"]["p50_ms"]["value"], published["stream"]["detail"], body["recall"], body["stream"]
+    )
