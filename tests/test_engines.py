@@ -32,7 +32,7 @@ ENGINES = ("milvus", "weaviate")
 VERSIONS = {"milvus": {"version": "2.3.5"}, "weaviate": {"version": "1.27.0"}}
 LOADED = [name for name, entry in SYSTEMS.items() if entry.get("engine") in ENGINES]
 """Systems that are loaded; the others open what one of these has loaded. (Engines of other kinds have test files of
-their own.)"""
+their own; 1.23.9 takes minutes to build, and is run by its experiment.)"""
 K = 10
 
 
@@ -352,7 +352,7 @@ def test_milvus_leaves_nothing_outside_of_its_folder(tmp_path: Path, monkeypatch
 # Real servers.
 
 
-@pytest.fixture(scope="module", params=LOADED)
+@pytest.fixture(scope="module", params=[name for name in LOADED if name != "weaviate-1.23.9"])
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A system and the folder with its artifact."""
     name: str = request.param
