@@ -32,13 +32,17 @@ $(VENV)/.locked: requirements.lock pyproject.toml
 
 LIGHT := not servers and not docker and not browser and not slurm
 
-test: env browser  ## all tests but those in containers (test-docker) and on Slurm (test-slurm): light ones side by side, then the real servers and the browser
+test: env browser compiler  ## all tests but those in containers (test-docker) and on Slurm (test-slurm): light ones side by side, then the real servers and the browser
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 	@python -m pytest -m 'servers or browser'
 
 browser:  ## Chromium and its driver, for the tests of the pages (root: installs Debian's)
 	@command -v chromedriver >/dev/null || { echo "Installing Debian's chromium and chromium-driver"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends chromium chromium-driver >/dev/null; }
+
+compiler:  ## g++, for systems that are compiled from source (root: installs Debian's)
+	@command -v g++ >/dev/null || { echo "Installing Debian's g++"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends g++ >/dev/null; }
 
 # OPTIONAL=1: a machine that can't have a container engine is told so, loudly, and passes; a failing test never does
 OPTIONAL ?=
@@ -55,7 +59,7 @@ registry:  ## a registry of images, for the tests in containers (root: installs 
 
 test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
 	@python -m pytest -m 'faults and not docker' tests
-	@python -m pytest tests/test_driver_faults.py tests/test_gates.py tests/test_formats.py tests/test_dvc.py -k 'dies or timeout or invalid or damage or cut or killed'
+	@python -m pytest tests/test_driver_faults.py tests/test_gates.py tests/test_formats.py tests/test_dvc.py tests/test_artifacts.py tests/test_shards.py -k 'dies or timeout or invalid or damage or cut or killed'
 
 test-quick: env  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from anncestry.measure import keep
 from anncestry.metrics import latency, resources, storage
 from anncestry.metrics.latency import ERROR, OK, TIMEOUT, Run
 
@@ -82,6 +83,14 @@ def test_what_is_neither_the_server_s_nor_the_client_s_is_somebody_else_s():
     assert found["server"]["query"]["cpu_avg_pct"] == pytest.approx(100)
     assert found["other"]["query"]["cpu_avg_pct"] == pytest.approx(40)
     assert found["steal"]["query"]["cpu_avg_pct"] == pytest.approx(10)
+
+
+def test_a_window_that_a_late_sampler_missed_still_has_the_samples_on_both_sides():
+    rows = [(at, "host", at * 2.0, 1.0, 0.0, 0.0) for at in (0.0, 1.0, 30.0, 31.0)]
+    near = keep.near(table(rows), (10.0, 14.0), 3)
+    assert near["at_s"].to_pylist() == [1.0, 30.0]
+    assert near["run"].to_pylist() == [3, 3]
+    assert resources.by_group(near, {"query": [(10.0, 14.0)]})["host"]["query"]["cpu_s"] == pytest.approx(8)
 
 
 def test_the_peak_is_higher_than_the_average_of_an_uneven_phase():

@@ -190,7 +190,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         if "slo" in work:
             table = table.append_column("probe", pa.array(np.full(len(table), job.number, np.uint8)))
         tables.append(table)
-    nearby = _near(context.resources, run.window_s, run.number)
+    nearby = near(context.resources, run.window_s, run.number)
     others = by_group(nearby, {"query": [run.window_s]})["other"]["query"]
     found = [
         *context.gates,
@@ -311,9 +311,16 @@ def _samples_table(run: int, rows: NDArray[np.int64], samples: NDArray[Any], ans
     )
 
 
-def _near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:
-    """The resource samples in or next to the window, marked with the run."""
+def near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:
+    """The resource samples in or next to the window, marked with the run.
+
+    Always with the last one before it and the first one after it: on a busy machine the sampler itself may be late,
+    and a window without samples on both sides has no use of resources to interpolate.
+    """
     at = table["at_s"].to_numpy()
-    keep = (at >= window_s[0] - _NEARBY_S) & (at <= window_s[1] + _NEARBY_S)
+    start, end = window_s
+    first = min(start - _NEARBY_S, *at[at <= start][-1:])
+    last = max(end + _NEARBY_S, *at[at >= end][:1])
+    keep = (at >= first) & (at <= last)
     chosen = table.filter(pa.array(keep))
     return chosen.append_column("run", pa.array(np.full(len(chosen), run, np.uint8)))

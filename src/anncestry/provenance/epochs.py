@@ -20,15 +20,34 @@ from anncestry.provenance.records import replacing
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 _SOURCES = {
-    "artifact": ["runtimes/artifacts.py", "runtimes/go.py"],
-    "download": ["datasets/formats.py", "datasets/sources.py", "datasets/download.py"],
+    "artifact": [
+        "runtimes/artifacts.py",
+        "runtimes/go.py",
+        "runtimes/python_packages.py",
+        "runtimes/unpacking.py",
+    ],
+    "download": [
+        "datasets/archives.py",
+        "datasets/download.py",
+        "datasets/formats.py",
+        "datasets/jsonl.py",
+        "datasets/parquet.py",
+        "datasets/sources.py",
+    ],
     "normalize": ["datasets/normalize.py", "datasets/metadata.py", "datasets/regions.py", "datasets/distance.py"],
-    "truth": ["datasets/truth.py", "datasets/metadata.py", "datasets/distance.py", "datasets/idlists.py"],
+    "truth": [
+        "datasets/truth.py",
+        "datasets/shards.py",
+        "datasets/metadata.py",
+        "datasets/distance.py",
+        "datasets/idlists.py",
+    ],
     "load": [
         "measure/load.py",
         "measure/upgrade.py",
         "measure/oracle.py",
         "measure/vectors.py",
+        "measure/withdraw.py",
         "metrics/resources.py",
         "metrics/storage.py",
         "runtimes/_exec.py",
