@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -20,7 +21,7 @@ from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environm
 
 
 def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping | None) -> None:
-    refuse_unknown("settings of flat", system.get("settings", {}), ["lie"])
+    refuse_unknown("settings of flat", system.get("settings", {}), ["lie", "authorization"])
     if topology.get("nodes") not in (1, 3):
         raise ConfigError("engine flat can't do this topology")
 
@@ -54,6 +55,7 @@ class FlatServer(GroupServer):
         import grpc
 
         super().__init__(group, topology)
+        self.secret_in: str | None = None
         self.channel = grpc.insecure_channel(
             self.endpoint, options=[("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
         )
@@ -88,6 +90,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
     lie = settings.get("lie", "")
     if lie.startswith("@"):  # what is wrong now, and is mended later: nothing that a key knows of
         lie = Path(lie[1:]).read_text()
+    secret_in = settings.get("authorization")  # the variable with the secret that every search must show
     process = NativeProcess.start(
         "flat",
         [
@@ -99,13 +102,14 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
             lie,
             system.get("version", "1.0"),
         ],
-        clean_environment(),
+        clean_environment({"FLAT_SECRET": os.environ[secret_in]} if secret_in else None),
         data_dir,
         data_dir / "server.log",
     )
     group = Group()
     group.add(Member("flat", "node", process, {"grpc": f"127.0.0.1:{port}"}, term_wait_s=3))
     server = FlatServer(group, topology)
+    server.secret_in = secret_in
 
     def listens() -> bool | None:
         try:
@@ -186,8 +190,11 @@ def encode(server: FlatServer, queries: np.ndarray, k: int, ef_search: int, filt
     return [pack({"k": k, "filter": filter}, row.tobytes()) for row in np.ascontiguousarray(queries)]
 
 
-def transport(server: FlatServer) -> dict[str, str]:
-    return {"kind": "grpc", "target": server.endpoint, "method": "/flat.Flat/Search"}
+def transport(server: FlatServer) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": "grpc", "target": server.endpoint, "method": "/flat.Flat/Search"}
+    if server.secret_in:
+        found["authorization"] = {"env": server.secret_in, "scheme": "bearer"}
+    return found
 
 
 def decode(response: bytes, metric: str) -> tuple[np.ndarray, np.ndarray]:

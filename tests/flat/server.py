@@ -165,8 +165,16 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     store = Store(folder, nodes, lie, version)
 
-    def handler(call):
-        return grpc.unary_unary_rpc_method_handler(lambda request, context: call(request))
+    secret = os.environ.get("FLAT_SECRET")
+
+    def handler(name, call):
+        def answer(request, context):
+            shown = dict(context.invocation_metadata()).get("authorization")
+            if secret and name == "Search" and shown != f"Bearer {secret}":
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "flat: who is asking?")
+            return call(request)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
 
     server = grpc.server(
         futures.ThreadPoolExecutor(4),
@@ -181,7 +189,7 @@ def main() -> None:
         "Count": store.count,
     }
     server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("flat.Flat", {name: handler(call) for name, call in calls.items()})]
+        [grpc.method_handlers_generic_handler("flat.Flat", {name: handler(name, call) for name, call in calls.items()})]
     )
     if server.add_insecure_port(f"127.0.0.1:{port}") == 0:
         sys.exit(f"flat: port {port} is in use")

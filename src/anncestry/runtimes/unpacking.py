@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import stat
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 from anncestry.errors import DataError
 
+# NotImplementedError and RuntimeError: a compression or an encryption that a flipped bit asks for.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip file; DataError for a member that would end up outside of `folder`, or a damaged archive."""
+    """Unpack a zip file into `folder`: plain files and folders, nothing of it if any member is anything else.
+
+    DataError for a member that would end up outside of `folder`, for a link, a device or a pipe, and for a damaged
+    archive.
+    """
     inside = folder.resolve()
     try:
         with zipfile.ZipFile(archive) as members:
-            for name in members.namelist():
+            for member in members.infolist():
+                name = member.filename
                 if "\\" in name or not (inside / name).resolve().is_relative_to(inside):
                     raise DataError(f"{archive.name}: its member {name!r} points outside of the archive")
+                if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise DataError(f"{archive.name}: its member {name!r} is no plain file")
             members.extractall(inside)
             for member in members.infolist():
                 if not member.is_dir() and member.external_attr >> 16 & 0o111:
                     (inside / member.filename).chmod(0o755)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except _DAMAGED as error:
         raise DataError(f"{archive.name}: damaged ({error})") from None

@@ -1,0 +1,306 @@
+"""What SECURITY.md promises: secrets stay in the environment, what was fetched is distrusted, config is only data."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import re
+import secrets
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from anncestry import cli
+from anncestry.cells import config
+from anncestry.datasets import archives
+from anncestry.errors import ConfigError, DataError, ServerError
+from anncestry.runtimes.unpacking import unpack
+from tests import flat
+from tests.toy import ROOT, Toy
+
+PACKAGE = sorted((ROOT / "src" / "anncestry").rglob("*.py"))
+RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk"))]
+
+VARIABLE = "PLANTED_KEY"
+HOSTILE = '</title><script>alert("owned")</script> "; touch owned; $(touch owned) `touch owned` {input}'
+EXPORTS = [
+    ["why", "{number}"],
+    ["why", "{number}", "--json"],
+    ["export", "crate", "crate"],
+    ["export", "prov", "prov.json"],
+    ["cells"],
+    ["plan"],
+    ["verify"],
+]
+
+
+# Secrets
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str, str]]:
+    """A finished toy whose every search had to show a secret of the environment: (toy, secret, all that was said)."""
+    secret = f"planted-{secrets.token_hex(16)}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, secret)
+        toy = Toy.make(tmp_path_factory.mktemp("planted"))
+        toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE}
+        toy.files["config"]["title"] = HOSTILE
+        toy.one_cell()
+        done = toy.snakemake()
+        said = done.stdout + done.stderr
+        patch.chdir(toy.folder)
+        patch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+        yield toy, secret, said
+
+
+def forms(secret: str) -> list[bytes]:
+    """The secret as it is, and as the encodings show it that are in use around headers."""
+    plain = secret.encode()
+    return [
+        plain,
+        base64.b64encode(plain)[:-4],
+        base64.b64encode(f"Bearer {secret}".encode())[:-4],
+        plain.hex().encode(),
+    ]
+
+
+def holding(folder: Path, secret: str) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(files) > 20, "there is something to look through"
+    return [str(path) for path in files if any(form in path.read_bytes() for form in forms(secret))]
+
+
+def test_the_secret_was_used_its_variable_is_named_and_itself_is_in_no_file_and_no_output(planted) -> None:
+    toy, secret, said = planted
+    loaded, measured = (
+        json.loads(next((toy.folder / "results" / stage).rglob("*@*.json")).read_text()) for stage in ("load", "query")
+    )
+    assert loaded["spec"]["system"]["settings"] == {"authorization": VARIABLE}
+    assert measured["valid"], measured["gates"]
+    assert secret not in said
+    assert holding(toy.folder, secret) == []
+
+
+def test_what_is_exported_holds_no_secret_either(planted, capfd: pytest.CaptureFixture[str]) -> None:
+    toy, secret, _ = planted
+    (row,) = [
+        row
+        for row in json.loads(next((toy.folder / "results" / "table").rglob("numbers.json")).read_text())
+        if row["metric"] == "recall_by_id"
+    ]
+    for command in EXPORTS:
+        words = [word.format(number=row["number_id"]) for word in command]
+        assert cli.main(words) == 0, (command, capfd.readouterr())
+    said = capfd.readouterr()
+    assert secret not in said.out + said.err
+    assert holding(toy.folder, secret) == []
+
+
+def test_without_the_secret_the_server_lets_nobody_search_and_the_cell_is_no_number(
+    planted, tmp_path, monkeypatch
+) -> None:
+    """So that the tests above are about a secret that matters."""
+    toy, secret, _ = planted
+    monkeypatch.setenv(VARIABLE, secret)
+    server = flat.start(tmp_path, tmp_path / "data", toy.files["systems"]["red-1.0"], {"nodes": 1})
+    try:
+        with pytest.raises(ServerError, match="UNAUTHENTICATED"):
+            server.call("Search", {})
+    finally:
+        server.stop()
+
+
+# Config is data
+
+
+def test_what_a_config_says_is_neither_run_by_a_shell_nor_markup_in_a_page(planted) -> None:
+    toy, _, _ = planted
+    assert [path for path in toy.folder.rglob("*") if path.name.startswith("owned")] == []
+    pages = [*(toy.folder / "reports").rglob("*.html"), *(toy.folder / "results").rglob("*.html")]
+    assert len(pages) >= 2
+    assert any("touch owned" in page.read_text() for page in pages), "the title is shown"
+    assert [page for page in pages if '<script>alert("owned")' in page.read_text()] == []
+    assert all("Content-Security-Policy" in page.read_text() for page in pages)
+
+
+@cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """Every node of every module of the package."""
+    return [(path, node) for path in PACKAGE for node in ast.walk(ast.parse(path.read_text()))]
+
+
+@cache
+def calls() -> list[tuple[str, str, ast.Call]]:
+    """Every call in the package: (file:line, the called name as written, the call)."""
+    return [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func), node)
+        for path, node in nodes()
+        if isinstance(node, ast.Call)
+    ]
+
+
+def keywords(call: ast.Call) -> dict[str | None, str]:
+    return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+
+
+RUNS_TEXT = re.compile(r"^(os\.(system|popen|spawn\w*|exec[lv]p?)|subprocess\.(getoutput|getstatusoutput)|eval|exec)$")
+UNPICKLES = re.compile(r"^(pickle|cPickle|dill|marshal|shelve|joblib)\.")
+
+
+def test_no_call_of_the_package_runs_text_or_a_shell() -> None:
+    found = calls()
+    assert sum(name.startswith("subprocess.") for _, name, _ in found) > 20, "there are calls to look at"
+    assert [where for where, name, _ in found if RUNS_TEXT.match(name)] == []
+    assert [where for where, _, call in found if keywords(call).get("shell", "False") != "False"] == []
+    by_shell = re.compile(r"""\[\s*['"](/\S*/)?(ba|da|z|k)?sh['"]\s*,\s*['"]-\w*c""")
+    assert [str(path) for path in PACKAGE if by_shell.search(path.read_text())] == []
+
+
+def test_rules_hand_keys_to_the_shell_and_nothing_of_a_config() -> None:
+    allowed = {
+        "log:q",
+        "wildcards.key",  # 12 hex digits, by its constraint
+        "wildcards.part",  # digits, by its constraint
+        "params.round",  # a number
+        "params.cells",  # keys
+        "params.sessions:q",
+    }
+    commands = [
+        command
+        for path in RULES
+        for command in re.findall(
+            r"""^    shell:\s+'([^'\n]*)'$|\bshell\('([^'\n]*)'\)""", path.read_text(), re.MULTILINE
+        )
+    ]
+    shells = sum(len(re.findall(r"\bshell\b\s*[:(]", path.read_text())) for path in RULES)
+    assert len(commands) == shells > 10, "every command was understood"
+    assert {name for pair in commands for part in pair for name in re.findall(r"{([^}]*)}", part)} <= allowed
+    common = (ROOT / "workflow" / "rules" / "common.smk").read_text()
+    assert 'key="[0-9a-f]{12}"' in common
+    assert [
+        path.name for path in RULES if re.search(r"^    (run|script|notebook):", path.read_text(), re.MULTILINE)
+    ] == []
+
+
+def test_yaml_is_read_by_safe_loaders_only() -> None:
+    found = [(where, name, keywords(call)) for where, name, call in calls() if name.startswith("yaml.")]
+    loads = [(where, name, given) for where, name, given in found if "load" in name]
+    assert len(loads) >= 5
+    assert [where for where, name, given in loads if name not in ("yaml.safe_load", "yaml.load")] == []
+    safe = ("_Loader", "yaml.CSafeLoader")  # the first is a kind of the second
+    assert [where for where, name, given in loads if name == "yaml.load" and given.get("Loader") not in safe] == []
+    assert issubclass(config._Loader, yaml.CSafeLoader)
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [touch owned]", "!!python/name:os.system", "!own x"])
+def test_a_config_can_not_make_objects(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_text(f"a: {tag}\n")
+    with pytest.raises(ConfigError, match=r"x\.yaml: not valid YAML: .*constructor"):
+        config.read_yaml(tmp_path / "x.yaml")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_nothing_is_ever_unpickled_from_a_file() -> None:
+    assert [where for where, name, _ in calls() if UNPICKLES.match(name)] == []
+    assert [where for where, _, call in calls() if keywords(call).get("allow_pickle", "False") != "False"] == []
+
+
+# Where servers listen
+
+
+def test_only_the_inside_of_a_container_is_told_to_listen_everywhere() -> None:
+    everywhere = [
+        f"{path.relative_to(ROOT / 'src' / 'anncestry')}"
+        for path, node in nodes()
+        if isinstance(node, ast.Constant) and node.value in ("0.0.0.0", "::", "*:0")
+    ]
+    assert everywhere == ["runtimes/docker.py"]
+
+
+# What was fetched
+
+
+def zipped(path: Path, name: str, mode: int, body: bytes = b"/etc/passwd") -> Path:
+    member = zipfile.ZipInfo(name)
+    member.create_system, member.external_attr = 3, mode << 16
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("first", b"whole")
+        archive.writestr(member, body)
+    return path
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK])
+def test_a_zip_with_a_link_a_device_or_a_pipe_is_refused_whole(kind: int, tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "x.whl", "lib/a", kind | 0o777)
+    with pytest.raises(DataError, match=r"x\.whl: its member 'lib/a' is no plain file"):
+        unpack(archive, tmp_path / "to")
+    assert not (tmp_path / "to" / "first").exists()
+
+
+@pytest.mark.parametrize("name", ["/etc/owned", "../owned", "a/../../owned", "a\\..\\..\\owned"])
+def test_a_zip_with_a_name_that_leads_out_is_refused_whole(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="points outside of the archive"):
+        unpack(zipped(tmp_path / "x.whl", name, stat.S_IFREG | 0o644), tmp_path / "to")
+    assert not (tmp_path / "to" / "first").exists()
+    assert list(tmp_path.rglob("owned")) == []
+
+
+def test_a_zip_never_makes_files_that_run_as_their_owner(tmp_path: Path) -> None:
+    unpack(zipped(tmp_path / "x.whl", "tool", stat.S_IFREG | 0o6755, b"#!"), tmp_path / "to")
+    assert stat.S_IMODE((tmp_path / "to" / "tool").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "leads_to"),
+    [
+        ("a", tarfile.SYMTYPE, "/etc/passwd"),
+        ("a", tarfile.LNKTYPE, "../../etc/passwd"),
+        ("a", tarfile.CHRTYPE, ""),
+        ("a", tarfile.BLKTYPE, ""),
+        ("a", tarfile.FIFOTYPE, ""),
+        ("/a", tarfile.REGTYPE, ""),
+        ("../a", tarfile.REGTYPE, ""),
+    ],
+)
+def test_a_tar_gives_plain_files_within_its_folder_and_nothing_else(
+    name: str, kind: bytes, leads_to: str, tmp_path: Path
+) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, leads_to
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.addfile(member)
+    with pytest.raises(DataError, match=r"x\.tar: .*(is no plain file|leads out of the archive)"):
+        archives.extract(tmp_path / "x.tar", [name], tmp_path / "to")
+    assert [path for path in tmp_path.rglob("*") if path.name not in ("x.tar", "to")] == []
+
+
+# Pins
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-cluster.lock"])
+def test_every_package_of_the_locked_environment_has_a_hash_and_names_no_host(name: str) -> None:
+    entries = re.split(r"\n(?=\S)", (ROOT / name).read_text().replace("\\\n", " ").strip())
+    packages = [entry for entry in entries if not entry.startswith("#")]
+    assert packages
+    assert [entry for entry in packages if not re.match(r"^\S+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry)] == []
+    assert "://" not in "".join(packages)
+
+
+def test_every_system_is_pinned_by_a_digest() -> None:
+    systems = config.read_yaml(ROOT / "config" / "systems.yaml")
+    artifacts = {name: entry["artifact"] for name, entry in systems.items() if "artifact" in entry}
+    assert len(artifacts) >= 4
+    digest = re.compile(r"[0-9a-f]{64}|[A-Za-z0-9+/]{43}=")
+    loose = [
+        name for name, artifact in artifacts.items() if artifact["kind"] != "none" and not digest.search(str(artifact))
+    ]
+    assert loose == []
