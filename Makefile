@@ -64,11 +64,12 @@ test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers,
 test-quick: env  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 
-bench: env  ## figures about this program itself: its own overhead, the time of a call with nothing to do
+bench: env browser  ## figures about this program itself: its own overhead, the time of a call with nothing to do
 	@python tests/bench/overhead.py
 	@python tests/bench/noop.py
 	@python tests/bench/clients.py
 	@python tests/bench/verify.py
+	@python tests/bench/report.py
 
 bench-peers: env  ## VectorDBBench beside this program's driver, on the same Milvus
 	@python tests/bench/peers.py

@@ -167,6 +167,9 @@ class _Finder:
         special = {row["workload"] for row in material.rows} - {row["workload"] for row in material.ordinary}
         self._rows = [row for row in rows_of(material.first) if row["workload"] not in special]
         self._known = [row for row in self._rows if row["value"] is not None]
+        self._by_metric: dict[tuple[str, str, str], list[Row]] = {}
+        for row in self._known:
+            self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
         self._several = several_nodes(self._rows, material.records)
         self._versions = {
             str(record["spec"]["system"]["name"]): str(record["spec"]["system"].get("version", ""))
@@ -195,11 +198,8 @@ class _Finder:
         engine, filtered = other.get("engine", figure.system), other.get("filtered", figure.filtered == "1")
         return [
             row
-            for row in self._known
-            if row["dataset"] == dataset
-            and row["metric"] == metric
-            and row["phase"] == phase
-            and (not engine or row["engine"] == engine)
+            for row in self._by_metric.get((dataset, phase, metric), ())
+            if (not engine or row["engine"] == engine)
             and (not engine or self._same_topology(figure, row, other.get("ran_on", "")))
             and (phase not in ("query", "recall") or self._same_question(figure, row, filtered))
         ]

@@ -107,9 +107,12 @@ def panels(rows: list[Row], palette: dict[str, str], title: str, draw: Draw) -> 
     """A panel for each dataset and topology that `draw` makes a chart of."""
     places = sorted({(row["dataset"], row["topology"]) for row in rows})
     several = len({topology for _, topology in places}) > 1
+    there: dict[tuple[str, str], list[Row]] = {place: [] for place in places}
+    for row in rows:
+        there[row["dataset"], row["topology"]].append(row)
     drawn = []
     for dataset, topology in places:
-        chart = draw([row for row in rows if (row["dataset"], row["topology"]) == (dataset, topology)], palette)
+        chart = draw(there[dataset, topology], palette)
         heading = f"{dataset} · {topology}" if several else dataset
         if chart is not None:
             drawn.append(Panel(heading, f"{title}, {heading}", chart.to_dict()))

@@ -41,6 +41,9 @@ _LOAD = Metric("Load", "s", "load", "load_s", "load_s")
 _BUILD = Metric("Index build", "s", "index", "index_s", "index_build_s")
 
 
+Asks = Callable[[Row], bool]
+
+
 @dataclass(frozen=True)
 class Document:
     """One table: the id of its document, its title and caption, its columns, and which cells ask its question."""
@@ -50,31 +53,34 @@ class Document:
     title: str
     caption: str
     metrics: tuple[Metric, ...]
-    asks: Callable[[Row, Material], bool]
+    asks: Callable[[Material], Asks]
+    """Which rows ask the question, given what there is."""
 
 
-def _single_nearest(row: Row, material: Material) -> bool:
-    return row["engine"] == "milvus" and row["k"] == 1 and row["duration_s"] is not None
+def _single_nearest(_: Material) -> Asks:
+    return lambda row: row["engine"] == "milvus" and row["k"] == 1 and row["duration_s"] is not None
 
 
-def _protocols(row: Row, material: Material) -> bool:
+def _protocols(material: Material) -> Asks:
     """Weaviate by two protocols: only where both are there."""
     by_rest = {r["system"].removesuffix("-rest") for r in material.rows if r["system"].endswith("-rest")}
-    return row["engine"] == "weaviate" and row["clients"] == 1 and row["system"].removesuffix("-rest") in by_rest
+    return lambda row: (
+        row["engine"] == "weaviate" and row["clients"] == 1 and row["system"].removesuffix("-rest") in by_rest
+    )
 
 
-def _mysql(row: Row, material: Material) -> bool:
-    return row["engine"] == "mysql" and not row["filter"]
+def _mysql(_: Material) -> Asks:
+    return lambda row: row["engine"] == "mysql" and not row["filter"]
 
 
-def _on_disk(row: Row, material: Material) -> bool:
+def _on_disk(material: Material) -> Asks:
     """An index on disk, and what stands beside it in the same matrix."""
     disk = {
         str(record["spec"]["dataset"]["name"])
         for record in material.records.values()
         if record["stage"] == "load" and "diskann" in json.dumps(record["spec"]).lower()
     }
-    return row["engine"] == "milvus" and row["dataset"] in disk and row["k"] == 10 and not row["filter"]
+    return lambda row: row["engine"] == "milvus" and row["dataset"] in disk and row["k"] == 10 and not row["filter"]
 
 
 _ALL = (
@@ -141,8 +147,9 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
         for row in material.ordinary
     }
     places: dict[tuple[str, str, int, str, str], Row] = {}
+    asks = document.asks(material)
     for row in material.ordinary:
-        if row["metric"] == "qps" and document.asks(row, material):
+        if row["metric"] == "qps" and asks(row):
             place = (row["dataset"], row["topology"], row["clients"] or 0, row["system"], row["workload"])
             places[place] = row
     for (dataset, topology, clients, system, workload), row in sorted(places.items(), key=lambda item: item[0]):

@@ -338,13 +338,13 @@ def by_bytes(df: pd.DataFrame) -> pd.DataFrame:
 
 def rows_of(df: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a tidy frame as plain Python values, with None where there is no number."""
-    return [
-        {
-            str(name): None if (isinstance(value, float) and math.isnan(value)) or value is pd.NA else value
-            for name, value in row.items()
-        }
-        for row in df.astype(object).to_dict("records")
+    # By column: a page of a thousand cells has millions of values.
+    columns = [
+        [None if absent else value for value, absent in zip(column.tolist(), column.isna().tolist(), strict=True)]
+        for _, column in df.items()
     ]
+    names = [str(name) for name in df.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def brief(reason: str) -> str:
