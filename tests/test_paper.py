@@ -25,7 +25,7 @@ from anncestry.report import catalogue, changes, documents, winners
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import tidy
-from anncestry.report.page import CHART_CONFIG, write_page
+from anncestry.report.page import CHART_CONFIG
 from anncestry.report.tables import NO_CELL, Table
 from anncestry.report.winners import UNJUDGED
 
@@ -330,28 +330,13 @@ def test_axes_are_those_of_the_paper(figures: dict[str, Figure]) -> None:
 
 
 def test_no_axis_shows_a_power_of_ten(figures: dict[str, Figure]) -> None:
-    for figure in figures.values():
-        for panel in figure.panels:
-            for width in (900, 280):  # of a phone
-                spec = {**panel.spec, "width": width, "config": CHART_CONFIG}
-                svg = vl_convert.vegalite_to_svg(spec)
-                labels = re.findall(r">([^<]+)</text>", svg)
-                assert not [label for label in labels if re.fullmatch(r"[-−]?[\d.]+e[-+−]?\d+", label)], (
-                    panel.description
-                )
-
-
-def test_names_that_look_like_markup_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    fixed = (FIXTURES / "report.json").read_text(encoding="utf-8")
-    evil = "<img src=x onerror=alert(1)>"
-    cells = lay_out(tmp_path)
-    df = tidy(cells)
-    assert "glove-25-angular" in fixed
-    for column in ("dataset", "system", "topology", "workload"):
-        df[column] = df[column].where(df[column] == "", df[column] + evil)
-    page = write_page(df, tmp_path / "out", title="Hostile", published=PUBLISHED).read_text(encoding="utf-8")
-    assert evil not in page and "&lt;img src=x" in page
+    panels = [panel for figure in figures.values() for panel in figure.panels if '"log"' in json.dumps(panel.spec)]
+    assert panels
+    for panel in panels:
+        for width in (900, 280):  # of a phone
+            svg = vl_convert.vegalite_to_svg({**panel.spec, "width": width, "config": CHART_CONFIG})
+            labels = re.findall(r">([^<]+)</text>", svg)
+            assert not [label for label in labels if re.fullmatch(r"[-−]?[\d.]+e[-+−]?\d+", label)], panel.description
 
 
 def _write() -> None:
