@@ -21,7 +21,7 @@ import pytest
 import vl_convert
 
 from anncestry.provenance.records import seal
-from anncestry.report import catalogue, changes, documents, winners
+from anncestry.report import catalogue, changes, documents, facts, sheets, winners
 from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import tidy
@@ -337,6 +337,29 @@ def test_no_axis_shows_a_power_of_ten(figures: dict[str, Figure]) -> None:
             svg = vl_convert.vegalite_to_svg({**panel.spec, "width": width, "config": CHART_CONFIG})
             labels = re.findall(r">([^<]+)</text>", svg)
             assert not [label for label in labels if re.fullmatch(r"[-−]?[\d.]+e[-+−]?\d+", label)], panel.description
+
+
+def test_the_fairness_sheet_says_what_each_system_was_given(material: Material) -> None:
+    page = sheets.fairness(material.records)
+    rows = dict(re.findall(r'<tr><th scope="row">([^<]+)</th>(.*?)</tr>', page))
+    for topic, given in {
+        "limits": "none: the whole machine",
+        "batch": " rows an insert",
+        "index": "M 16",
+        "ef asked": "",
+        "encoding": "before the clock starts",
+        "protocol": "gRPC",
+    }.items():
+        cells = re.findall(r"<td[^>]*>([^<]*)</td>", rows[topic])
+        assert len(cells) >= 2 and all(given in cell and cell != "—" for cell in cells), (topic, cells)
+
+
+def test_facts_of_many_records_are_told_by_their_range() -> None:
+    assert facts.merged({"load": str(0.5 * n), "id": "a"} for n in (3, 1, 10, 2, 20, 5, 7)) == {
+        "load": "0.5 to 10.0",
+        "id": "a",
+    }
+    assert facts.merged([{"id": "b"}, {"id": "a"}]) == {"id": "b / a"}
 
 
 def _write() -> None:

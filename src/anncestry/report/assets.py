@@ -148,6 +148,7 @@ code, .mono { font: .8125rem/1.45 var(--mono); overflow-wrap: anywhere; }
 .sheet td, .sheet th { max-width: 34rem; white-space: normal; overflow-wrap: break-word; }
 .sheet td { min-width: 11rem; }
 .tight td { min-width: 0; }
+.tight thead th { white-space: nowrap; }
 .records td.path { min-width: 24rem; }
 .invalid {
   border-left: 3px solid var(--warn); background: var(--warn-ground); padding: .6rem 1.1rem; margin: 1rem 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,8 @@ def _cells(material: Material) -> list[_Cell]:
 
 def _table(cells: list[_Cell], records: Records) -> str:
     head = ("Dataset", "System", "Topology", "Workload", "State", "Why", "Gates passed", "Keys", "Numbers")
-    lines = "".join(_line(cell, records) for cell in cells)
+    builds = Counter(cell.place for cell in cells)
+    lines = "".join(_line(cell, records, several=builds[cell.place] > 1) for cell in cells)
     columns = "".join(f'<th scope="col">{text(label)}</th>' for label in head)
     return (
         '<div class="scroll" role="region" tabindex="0" aria-label="Cells"><table class="sheet tight">'
@@ -106,12 +108,13 @@ def _table(cells: list[_Cell], records: Records) -> str:
     )
 
 
-def _line(cell: _Cell, records: Records) -> str:
+def _line(cell: _Cell, records: Records, *, several: bool) -> str:
+    """A row; which build it is of is said where there are several."""
     gates = [gate for path in cell.records.values() if path in records for gate in records[path].get("gates", ())]
     passed = f"{sum(bool(gate['ok']) for gate in gates)} of {len(gates)}" if gates else "—"
     keys = "<br>".join(_key(stage, cell.records[stage], records) for stage in _STAGES if stage in cell.records)
     why = "; ".join(reason.removeprefix(LOAD_INVALID) for reason in cell.reasons) or "—"
-    workload = cell.place[3] + (f" (build {cell.build})" if cell.build else "")
+    workload = cell.place[3] + (f" (build {cell.build})" if several and cell.build else "")
     mark = ' class="absent"' if cell.state == "invalid" else ""
     number = f'<a href="index.html#{text(cell.number)}">p50</a>' if cell.number and cell.state == "valid" else "—"
     names = "".join(f"<td>{text(name)}</td>" for name in (*cell.place[1:3], workload))

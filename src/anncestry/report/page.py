@@ -6,9 +6,8 @@ run, and nothing is fetched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,19 @@ import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
-from anncestry.report import audit_page, catalogue, cells_page, downloads, latencies, method_page, published_page
+from anncestry.report import (
+    audit_page,
+    catalogue,
+    cells_page,
+    downloads,
+    latencies,
+    method_page,
+    published_page,
+    sheets,
+)
 from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours
-from anncestry.report.facts import flat
+from anncestry.report.facts import flat, merged, of_stage
 from anncestry.report.markup import DIMENSIONS, Numbers, dimensions, legend, sheet, table, text
 from anncestry.report.material import Material
 from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
@@ -154,8 +162,8 @@ def _document(
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
         *_tables(groups, palette, numbers),
         ("gaps", "Not measured, and invalid", _gaps(rows)),
-        ("where", "Measured where, and with what", _where(records)),
-        ("fairness", "Fairness sheet", _fairness(records)),
+        ("where", "Measured where, and with what", sheets.platform(records)),
+        ("fairness", "Fairness sheet", sheets.fairness(records)),
         ("checks", "Checks", _checks(records)),
         ("reading", "How to read the numbers", glossary(_HOW_TO_READ)),
         ("records", "Records", _records(records)),
@@ -285,8 +293,8 @@ def _and(items: Sequence[str]) -> str:
 
 def _facts(records: Records) -> str:
     """The few facts that a reader looks for first."""
-    loads = _of_stage(records, "load")
-    machine = _merged(dict(flat(record.get("platform"))) for record in loads)
+    loads = of_stage(records, "load")
+    machine = merged(dict(flat(record.get("platform"))) for record in loads)
     created = sorted(str(record["created"]) for record in records.values())
     facts = {
         "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
@@ -411,63 +419,6 @@ def _gaps(rows: Sequence[Row]) -> str:
     return content or "<p>Every cell was measured, and every record is valid.</p>\n"
 
 
-def _where(records: Records) -> str:
-    loads = _of_stage(records, "load")
-    if not loads:
-        return ""
-    machine = _merged(dict(flat(record.get("platform"))) for record in loads)
-    machine["code"] = _and(sorted({code_of(record) for record in records.values()}))
-    machine |= {f"client {name}": found for name, found in _merged(dict(flat(r.get("clients"))) for r in loads).items()}
-    machine["drawn with"] = f"altair {version('altair')}, vl-convert {version('vl-convert-python')}"
-    by_system = _by_system(records, _system_facts)
-    return (
-        "<h3>Machine and client</h3>\n"
-        + sheet(
-            ("Fact", "Value"), [(_words(name), value) for name, value in machine.items()], name="Machine", kind="tight"
-        )
-        + "<h3>Systems</h3>\n"
-        + _matrix("Fact", by_system, "Systems")
-    )
-
-
-def _system_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was run, and as what it was asked and found to run."""
-    spec, server = record["spec"], record.get("server") or {}
-    yield "server version", str(server.get("version", "unknown"))
-    yield "artifact digest", str((record.get("artifact") or {}).get("digest", "unknown"))
-    for name in ("system", "topology", "index", "load"):
-        asked = spec.get(name)
-        if isinstance(asked, Mapping):
-            yield from ((f"{name}: {key}", value) for key, value in flat(asked) if key not in ("name", "version"))
-    for name in ("nodes", "shards", "replicas", "settings"):
-        yield from ((f"found: {key}", value) for key, value in flat({name: server.get(name)}) if server.get(name))
-
-
-def _fairness(records: Records) -> str:
-    """What each system was given, side by side."""
-    by_system = _by_system(records, lambda record: flat(record.get("fairness")))
-    if not any(by_system.values()):
-        return ""
-    return '<p class="note">What each system was given, and what differs.</p>\n' + _matrix(
-        "Topic", by_system, "Fairness"
-    )
-
-
-def _by_system(records: Records, facts: Any) -> dict[str, dict[str, str]]:
-    loads = _of_stage(records, "load")
-    systems = sorted({record["spec"]["system"]["name"] for record in loads})
-    return {
-        system: _merged(dict(facts(record)) for record in loads if record["spec"]["system"]["name"] == system)
-        for system in systems
-    }
-
-
-def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) -> str:
-    topics = list(dict.fromkeys(topic for facts in columns.values() for topic in facts))
-    rows = [(topic, *(facts.get(topic, "—") for facts in columns.values())) for topic in topics]
-    return sheet((corner, *columns), rows, name=name, systems=True)
-
-
 def _checks(records: Records) -> str:
     """Each gate: how many records had to pass it, and how many did."""
     counts: dict[tuple[str, str], list[bool]] = {}
@@ -491,21 +442,3 @@ def _records(records: Records) -> str:
     ]
     content = sheet(("Record", "Stage", "Key", "sha256", "Created"), rows, name="Records", kind="records mono")
     return f"<details><summary>The {len(rows)} records behind this page</summary>\n{content}</details>\n"
-
-
-def _of_stage(records: Records, stage: str) -> list[Mapping[str, Any]]:
-    return [record for record in records.values() if record["stage"] == stage]
-
-
-def _merged(facts: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Facts of several records as one; where they differ, all values, in order of appearance."""
-    found: dict[str, dict[str, None]] = {}
-    for one in facts:
-        for name, value in one.items():
-            found.setdefault(name, {})[value] = None
-    return {name: " / ".join(values) for name, values in found.items()}
-
-
-def _words(name: str) -> str:
-    """The name of a fact as a reader would write it."""
-    return name.replace("_gib", " (GiB)").replace("_1min", " (1 min)").replace("cpu_", "CPU ").replace("_", " ")

@@ -520,15 +520,25 @@ class _Tables(Builder):
         return self._table("VIII", self._label_names(kinds), columns, rows)
 
     def storage(self) -> Table:
-        columns = [Column("Raw", "MiB"), *self._columns("Total", "MiB"), *self._columns("Net", "MiB")]
+        columns = [
+            Column("Raw", "MiB"),
+            *self._columns("Total", "MiB"),
+            *self._columns("Net", "MiB"),
+            *self._columns("Total / raw", ""),
+        ]
         rows = []
         for place in self._places:
             raws = self._of_systems(place, "", "storage", "storage_raw_mib")
             raw = next((row for row in raws if row and row["value"] is not None), next(iter(raws), None))
+            totals = self._of_systems(place, "", "storage", "storage_total_mib")
             cells = (
                 self._cell(raw, self._printed("IX", place.dataset, "", "", "storage_raw_mib")),
-                *self._compared("IX", place, self._of_systems(place, "", "storage", "storage_total_mib"), lower=True),
+                *self._compared("IX", place, totals, lower=True),
                 *self._compared("IX", place, self._of_systems(place, "", "storage", "storage_net_mib"), lower=True),
+                *(
+                    computed(of, raw, lambda above, below: above / below, "{:.2f}")
+                    for of, raw in zip(totals, raws, strict=True)
+                ),
             )
             rows.append(TableRow(self._labels(place), cells))
         return self._table("IX", self._label_names(), columns, rows)
