@@ -196,6 +196,16 @@ def test_what_was_measured_and_waits_for_being_published_goes_with_its_cell(toy)
     assert paths(collected(toy)) == {"scratch/measured/333333333333"}
 
 
+def test_parts_of_a_truth_are_garbage_when_it_is_whole_or_of_an_old_key_and_not_before(toy):
+    truth = Path(cell_of(toy).truth_path)
+    parts = Path("scratch/truth") / truth.parent.name
+    touch(str(parts / "part-1-of-2.npz"), "scratch/truth/blobs-l2@0123456789ab/part-1-of-2.npz")
+    sweep = collected(toy)
+    assert (paths(sweep), sweep.strange) == ({str(parts), "scratch/truth/blobs-l2@0123456789ab"}, [])
+    truth.unlink()
+    assert str(parts) not in paths(collected(toy))
+
+
 def test_results_of_a_revision_that_were_laid_out_are_garbage_and_metrics_are_not(toy):
     touch("scratch/revision/0123/results/load/x.json", "results/metrics/default/x.json", "results/plots/qps/x.csv")
     sweep = collected(toy, results=True)

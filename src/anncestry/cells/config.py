@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,9 @@ from anncestry.errors import ConfigError
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 DEFAULT_EXPERIMENT = "default"
+# What PyYAML raises beside its own: of bytes that are no text, a date that there is not, a tag that doesn't fit.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
+_PARTS_MAX = 1_000_000
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 
 
@@ -65,6 +68,8 @@ class _Loader(yaml.CSafeLoader):
             if key_node.tag == "tag:yaml.org,2002:merge":  # `<<`: its keys are meant to be given again
                 continue
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key that is a list", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
             seen.add(key)
@@ -75,11 +80,29 @@ def read_yaml(path: Path) -> Any:
     """Read one YAML file; ConfigError names the file and line."""
     try:
         with open(path) as file:
-            return yaml.load(file, Loader=_Loader)
+            body = yaml.load(file, Loader=_Loader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except _YAML_ERRORS as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    _walk(body, path)
+    return body
+
+
+def _walk(body: Any, path: Path) -> None:
+    """ConfigError for what aliases can make of a small file: an endless one, or one that holds itself."""
+    todo, seen = [body], 0
+    while todo:
+        part = todo.pop()
+        seen += 1
+        if seen > _PARTS_MAX:
+            raise ConfigError(f"{path}: more than {_PARTS_MAX} values: does an alias (*) hold itself?")
+        if isinstance(part, dict):
+            if wrong := [key for key in part if not isinstance(key, str)]:
+                raise ConfigError(f"{path}: key {wrong[0]!r} is not text: put it into quotes")
+            todo.extend(part.values())
+        elif isinstance(part, list):
+            todo.extend(part)
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
+import struct
 import tarfile
 import zlib
 from collections.abc import Iterable
@@ -12,6 +14,8 @@ from anncestry.errors import DataError
 from anncestry.provenance.records import replacing
 
 _CHUNK_BYTES = 1 << 20
+# What the readers of tar and of its compressions raise on damaged bytes.
+_DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error, ValueError, OverflowError)
 
 
 def extract(archive: Path, members: Iterable[str], folder: Path) -> dict[str, Path]:
@@ -41,7 +45,7 @@ def extract(archive: Path, members: Iterable[str], folder: Path) -> dict[str, Pa
                 found[name] = path
                 if len(found) == len(wanted):
                     return found
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except _DAMAGED as error:
         raise DataError(f"{archive}: damaged or no tar archive ({error})") from None
     missing = next(name for name in wanted.values() if name not in found)
     raise DataError(f"{archive}: holds no {missing}")

@@ -47,7 +47,7 @@ _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 # What NumPy's header parser is seen to raise on damaged bytes.
 _NPY_ERRORS = (ValueError, TypeError, KeyError, SyntaxError, TokenError, OverflowError, MemoryError, RecursionError)
 # h5py turns the library's errors into any of these, by the place where the damage is met.
-_HDF5_ERRORS = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+_HDF5_ERRORS = (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,19 @@ def _hdf5_array(path: Path, file: Any, member: str) -> Any:
         if array.shape is None or len(array.shape) != 2:
             raise DataError(f"{path}: member {member} has shape {array.shape}, not (rows, dim)")
         _require_rows(path, *array.shape)
+        _require_written(path, member, array)
     return array
+
+
+def _require_written(path: Path, member: str, array: Any) -> None:
+    """DataError where parts of an array were never written, which would read as zeros without a word."""
+    if array.chunks is None:
+        whole, there = array.size * array.dtype.itemsize, array.id.get_storage_size()
+    else:
+        whole = math.prod(-(-length // step) for length, step in zip(array.shape, array.chunks, strict=True))
+        there = array.id.get_num_chunks()
+    if there < whole:
+        raise DataError(f"{path}: member {member} was written in part only: {there} of {whole}")
 
 
 def _hdf5_vectors(path: Path, file: Any, member: str) -> VectorFile:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from anncestry.errors import DataError
+
+_ID_END = 1 << 63
+_FLOAT_END = 2.0**1023
 
 
 def place_queries(path: Path, queries_to: Path, neighbors_to: Path) -> bool:
@@ -19,7 +24,7 @@ def place_queries(path: Path, queries_to: Path, neighbors_to: Path) -> bool:
     """
     vectors: list[list[float]] = []
     closest: list[list[int]] | None = []
-    with open(path, encoding="utf-8") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
@@ -28,24 +33,43 @@ def place_queries(path: Path, queries_to: Path, neighbors_to: Path) -> bool:
                 raise DataError(f"{path}: line {number}: a query of another length than the first")
             vectors.append(test["query"])
             plain = not test.get("conditions") and isinstance(test.get("closest_ids"), list)
+            if plain and not all(type(value) is int and -1 <= value < _ID_END for value in test["closest_ids"]):
+                raise DataError(f"{path}: line {number}: closest_ids that are no ids")
             if closest is not None and plain:
                 closest.append(test["closest_ids"])
             else:
                 closest = None
     if not vectors:
         raise DataError(f"{path}: holds no queries")
-    np.save(queries_to, np.array(vectors, dtype=np.float32))
+    with np.errstate(over="ignore"):  # becomes infinity, which the download stage refuses by row
+        np.save(queries_to, np.array(vectors, dtype=np.float64).astype(np.float32))
     if closest is None or len({len(ids) for ids in closest}) != 1:
         return False
     np.save(neighbors_to, np.array(closest, dtype=np.int64))
     return True
 
 
-def _test(path: Path, number: int, line: str) -> dict[str, Any]:
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise DataError(f"{path}: can't be read ({error.strerror})") from None
+    with file:
+        yield file
+
+
+def _test(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         test = json.loads(line)
-        if isinstance(test, dict) and test["query"] and all(isinstance(value, int | float) for value in test["query"]):
-            return test
-    except (ValueError, KeyError, TypeError):
+        query = test["query"]
+        if isinstance(query, list) and query and all(map(_is_number, query)):
+            return test  # type: ignore[no-any-return]  # an object: it has a value by name
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DataError(f"{path}: line {number}: no JSON object with a query of numbers")
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one, and not beyond floating point; NaN and infinity are refused later, by row."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < _FLOAT_END)

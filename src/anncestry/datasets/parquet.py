@@ -18,6 +18,8 @@ from anncestry.errors import DataError
 from anncestry.progress import Progress
 
 _BATCH_ROWS = 4096
+# What Arrow raises on damaged bytes: its own errors, and those of Python that stand for some of them.
+_DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError)
 
 
 def place_vectors(files: Sequence[Path], id_column: str, vector_column: str, rows: int, dim: int, to: Path) -> None:
@@ -66,15 +68,17 @@ def place_neighbors(path: Path, id_column: str, column: str, queries: NDArray[np
     DataError where the file lacks a query.
     """
     table = _read(path, [id_column, column])
-    ids = table[id_column].to_numpy()
-    lists = table[column].combine_chunks()
-    sizes = np.diff(lists.offsets.to_numpy())
+    ids = _ids(path, id_column, table[id_column].combine_chunks())
+    offsets, values = _lists(path, column, table[column].combine_chunks())
+    if not pa.types.is_integer(values.type) or values.null_count:
+        raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
+    sizes = np.diff(offsets)
     place = {int(query): row for row, query in enumerate(ids)}
     missing = [int(query) for query in queries if int(query) not in place]
     if missing or not len(sizes):
         raise DataError(f"{path}: holds no neighbours of query {missing[0] if missing else 0}")
     k = int(sizes.min())
-    starts, flat = lists.offsets.to_numpy(), lists.values.to_numpy()
+    starts, flat = offsets[:-1] - offsets[0], values.to_numpy()
     np.save(to, np.array([flat[(at := starts[place[int(query)]]) : at + k] for query in queries], dtype=np.int64))
 
 
@@ -82,30 +86,55 @@ def _batches(path: Path, id_column: str, vector_column: str) -> Iterator[tuple[N
     with _opened(path, [id_column, vector_column]) as file:
         try:
             for batch in file.iter_batches(_BATCH_ROWS, columns=[id_column, vector_column]):
-                vectors = batch.column(vector_column)
-                sizes = np.diff(vectors.offsets.to_numpy())
-                if vectors.null_count or (sizes != sizes[0]).any():
+                ids = _ids(path, id_column, batch.column(id_column))
+                offsets, values = _lists(path, vector_column, batch.column(vector_column))
+                sizes = np.diff(offsets)
+                if not len(sizes):
+                    continue
+                if not sizes[0] or (sizes != sizes[0]).any():
                     raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
+                if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
+                    raise DataError(f"{path}: {vector_column}: {values.type}, or with gaps, where numbers are expected")
                 with np.errstate(over="ignore"):
-                    flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-                yield batch.column(id_column).to_numpy().astype(np.int64), flat.reshape(len(sizes), -1)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: damaged Parquet file ({str(error).splitlines()[0]})") from None
+                    flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
+                yield ids, flat.reshape(len(sizes), -1)
+        except _DAMAGED as error:
+            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
 
 
 def _read(path: Path, columns: list[str]) -> Any:
     with _opened(path, columns) as file:
         try:
             return file.read(columns)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: damaged Parquet file ({str(error).splitlines()[0]})") from None
+        except _DAMAGED as error:
+            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
+
+
+def _ids(path: Path, column: str, array: Any) -> NDArray[np.int64]:
+    """A column of ids as int64; DataError unless each is there and an integer."""
+    if not pa.types.is_integer(array.type) or array.null_count:
+        raise DataError(f"{path}: {column}: {array.type}, or with gaps, where ids are expected")
+    ids: NDArray[np.int64] = array.cast(pa.int64()).to_numpy()
+    return ids
+
+
+def _lists(path: Path, column: str, array: Any) -> tuple[NDArray[Any], Any]:
+    """Offsets (n + 1,) of a column of n lists, and all their values as one array, of which the first is at offset 0
+    less the first offset; DataError unless each row has a list."""
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)) or array.null_count:
+        raise DataError(f"{path}: {column}: {array.type}, or with gaps, where lists are expected")
+    return array.offsets.to_numpy(), array.flatten()
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _opened(path: Path, columns: Sequence[str]) -> Any:
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from None
+    except _DAMAGED as error:
+        raise DataError(f"{path}: not a Parquet file ({_first_line(error)})") from None
     for column in columns:
         if column not in file.schema_arrow.names:
             file.close()

@@ -8,9 +8,12 @@ and a run that was interrupted has only the missing ones to make.
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,12 @@ from anncestry.datasets import truth
 from anncestry.datasets.truth import Neighbors
 from anncestry.errors import DataError
 from anncestry.provenance.records import replacing
+
+# What the readers of zip, npy and JSON raise on damaged bytes.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, KeyError, TypeError, SyntaxError),
+    *(NotImplementedError, RuntimeError, MemoryError, OverflowError, TokenError),
+)
 
 
 def rows_of(part: int, parts: int, rows: int) -> range:
@@ -74,14 +83,13 @@ def _read(path: Path, key: str, part: int, parts: int) -> tuple[Neighbors, truth
     try:
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
+            scanned = int(about["scanned"])
             arrays = {name: file[name] for name in ("ids", "distances", "next_distances", "matching")}
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise DataError(f"{path}: damaged ({error}): delete it, and it is made again") from None
-    if (about["key"], about["part"], about["parts"]) != (key, part, parts):
-        raise DataError(
-            f"{path}: part {about['part']} of {about['parts']} of truth {about['key']}, not {part} of {parts} of {key}"
-        )
-    found = Neighbors(arrays["ids"], arrays["distances"], arrays["next_distances"], int(about["scanned"]))
+    if (said := (about["part"], about["parts"], about["key"])) != (part, parts, key):
+        raise DataError(f"{path}: part {said[0]} of {said[1]} of truth {said[2]}, not {part} of {parts} of {key}")
+    found = Neighbors(arrays["ids"], arrays["distances"], arrays["next_distances"], scanned)
     return found, arrays["matching"]

@@ -157,15 +157,20 @@ def read_outcome(folder: Path) -> Outcome:
     """Read what the driver left in a job folder; DataError if it is not whole."""
     try:
         facts = json.loads((folder / "done.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder / 'done.json'}: the driver did not finish ({error})") from None
+    counts = _counts(folder / "done.json", facts)
     samples: list[np.ndarray] = []
     responses: list[bytes] = []
-    for client in range(len(facts["clients"])):
-        part = np.fromfile(folder / f"samples.{client}.bin", dtype=SAMPLE)
-        if len(part) != facts["clients"][client]["samples"]:
-            raise DataError(f"{folder / f'samples.{client}.bin'}: {len(part)} samples, the driver counted otherwise")
-        data = (folder / f"responses.{client}.bin").read_bytes()
+    for client, count in enumerate(counts):
+        path = folder / f"samples.{client}.bin"
+        raw = _bytes(path)
+        if len(raw) != count * SAMPLE.itemsize:
+            raise DataError(f"{path}: {len(raw)} bytes, where the driver counted {count} samples")
+        part = np.frombuffer(raw, dtype=SAMPLE)
+        data = _bytes(folder / f"responses.{client}.bin")
+        if bool(((part["size"] > len(data)) | (part["offset"] > len(data) - part["size"].clip(max=len(data)))).any()):
+            raise DataError(f"{folder / f'responses.{client}.bin'}: ends before a response of {path.name}")
         samples.append(part)
         responses += _slices(data, part["offset"].tolist(), part["size"].tolist())
     table = np.concatenate(samples) if samples else np.empty(0, SAMPLE)
@@ -173,6 +178,24 @@ def read_outcome(folder: Path) -> Outcome:
     facts["queued_p99_ms"] = float(np.quantile(queued_ms, 0.99, method="inverted_cdf")) if len(queued_ms) else 0.0
     facts["queued_max_ms"] = float(queued_ms[-1]) if len(queued_ms) else 0.0
     return Outcome(table, responses, facts)
+
+
+def _counts(path: Path, facts: object) -> list[int]:
+    """How many samples each client took, by the driver's facts; DataError where they don't say."""
+    try:
+        counts = [each["samples"] for each in facts["clients"]]  # type: ignore[index]  # what it is, is tried
+    except (KeyError, TypeError):
+        counts = [-1]
+    if not isinstance(facts, dict) or not all(type(count) is int and count >= 0 for count in counts):
+        raise DataError(f"{path}: not what a driver leaves: it has no counts of samples by client")
+    return counts
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing, though the driver says that it finished") from None
 
 
 def _slices(data: bytes, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:

@@ -256,6 +256,9 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         _scratch(sweep, folder, sessions, "left over from a session")
     for folder in _entries(sweep, "scratch/measured"):
         _scratch(sweep, folder, keys, "measured runs that were not published")
+    for folder in _entries(sweep, "scratch/truth"):
+        whole = (Path("data/truth") / folder.name / "record.json").exists()
+        _scratch(sweep, folder, set() if whole else keys, "parts of truth")
     for folder in _entries(sweep, REVISIONS):
         sweep.add(folder, "results of a revision, laid out to be compared")
     for place, stage in (("truth", "truth"), ("vectors", "normalize"), ("download", "download")):
@@ -283,7 +286,7 @@ def _attempts(session: Session) -> Iterator[str]:
 
 
 _PLACES: Mapping[str, frozenset[str]] = {
-    "scratch": frozenset({"index", "artifact", "session", "measured", "revision"}),
+    "scratch": frozenset({"index", "artifact", "session", "measured", "truth", "revision"}),
     "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
     "results": frozenset(
         {"load", "query", "recall", "table", "report", "platform", "ceiling", "metrics", "plots", ".gitignore"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import lzma
 import stat
 import struct
 import zipfile
@@ -11,7 +13,12 @@ from pathlib import Path
 from anncestry.errors import DataError
 
 # NotImplementedError and RuntimeError: a compression or an encryption that a flipped bit asks for.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError),
+    *(ValueError, OverflowError, NotImplementedError, RuntimeError),
+)
+# What a file system says to names that no sound archive has; None: what a decompressor says of its stream.
+_OF_NAMES = (None, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -34,4 +41,8 @@ def unpack(archive: Path, folder: Path) -> None:
                 if not member.is_dir() and member.external_attr >> 16 & 0o111:
                     (inside / member.filename).chmod(0o755)
     except _DAMAGED as error:
+        raise DataError(f"{archive.name}: damaged ({error})") from None
+    except OSError as error:
+        if error.errno not in _OF_NAMES:
+            raise
         raise DataError(f"{archive.name}: damaged ({error})") from None
