@@ -22,6 +22,7 @@ from anncestry.report import (
     paper_tables,
     stream_table,
     tables,
+    timeline,
     winners,
 )
 from anncestry.report.charts import Figure
@@ -67,6 +68,7 @@ FIGURES: tuple[MakeFigures, ...] = (
     paper_charts.figures,
     lambda m: charts.figures(m.plain),
     lambda m: curves.figures(m.plain, m.records),
+    timeline.figures,
     lambda m: arms.figures(by_bytes(m.numbers)),
 )
 """All figures."""

@@ -1,0 +1,122 @@
+"""Charts of what a server used while it was loaded: processor and memory over time, with the phases marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anncestry.errors import DataError
+from anncestry.metrics import resources
+from anncestry.provenance.records import sha256_file
+from anncestry.report.charts import Figure, colour_of, colours, datum, layer_of, measured_rows, panels, tooltip
+from anncestry.report.material import Material
+from anncestry.report.tables import Row
+
+POINTS = 120
+"""At most so many points a line; each is of the time since the one before it."""
+
+_TITLES = {"cpu_avg_pct": "% of one core", "rss_peak_mib": "MiB"}
+
+
+def figures(material: Material) -> list[Figure]:
+    """Processor and memory of every load whose samples lie beside its record."""
+    palette = colours(material.plain)
+    samples: dict[str, list[dict[str, float]]] = {}
+
+    def draw(metric: str) -> Any:
+        return lambda rows, colours: _chart(rows, colours, metric, material.records, samples)
+
+    told = (
+        "Of all processes of the server, from the first insert on; each point is of the time since the one before."
+        " Dashed lines are where a phase of the load begins."
+    )
+    drawn = [
+        Figure(
+            name,
+            title,
+            told,
+            "III",
+            "",
+            panels([r for r in material.rows if not r["workload"]], palette, title, draw(m)),
+        )
+        for name, title, m in (
+            ("load-processor", "Processor over a load", "cpu_avg_pct"),
+            ("load-memory", "Memory over a load", "rss_peak_mib"),
+        )
+    ]
+    return [figure for figure in drawn if figure.panels]
+
+
+def _chart(
+    rows: list[Row],
+    palette: dict[str, str],
+    metric: str,
+    records: Mapping[str, Mapping[str, Any]],
+    known: dict[str, list[dict[str, float]]],
+) -> Any:
+    lines, starts = [], []
+    for row in measured_rows([row for row in rows if row["phase"] == "load"], metric):
+        record = records.get(row["record"]) or {}
+        if row["record"] not in known:
+            known[row["record"]] = over_time(Path(row["record"]), record)
+        points = known[row["record"]]
+        lines += [
+            {**datum(row), "at_s": at["at_s"], "value": at[metric], "shown": f"{at[metric]:.4g} {row['unit']}"}
+            for at in points
+        ]
+        if points:
+            began = record["phases"][0][1]
+            starts += [{**datum(row), "at_s": start - began, "phase": name} for name, start, _ in record["phases"]]
+    if not lines:
+        return None
+    x = alt.X("at_s:Q", title="seconds since the first insert", scale=alt.Scale(nice=False))
+    y = alt.Y("value:Q", title=_TITLES[metric])
+    layers = [
+        layer_of(starts)
+        .mark_rule(strokeDash=[3, 3], opacity=0.6)
+        .encode(x=x, color=colour_of(palette), tooltip=tooltip("phase")),
+        layer_of(lines)
+        .mark_line(strokeWidth=2, interpolate="step-before", point=alt.OverlayMarkDef(size=12))
+        .encode(x=x, y=y, color=colour_of(palette), detail="system:N", tooltip=tooltip("at_s")),
+    ]
+    for rank, system in enumerate(palette):
+        named = [start for start in starts if start["system"] == system]
+        if named:
+            # Names of several systems' phases stand beneath each other, above the lines.
+            words = layer_of(named).mark_text(align="left", dx=3, fontSize=11)
+            layers.append(words.encode(x=x, y=alt.value(-8 - 13 * rank), text="phase:N", color=colour_of(palette)))
+    return alt.layer(*layers).properties(width="container", height=220)
+
+
+def over_time(path: Path, record: Mapping[str, Any]) -> list[dict[str, float]]:
+    """What the server of a load used in equal steps of its time: seconds since the first insert, and each metric.
+
+    A point is of the step that ends there; the one at 0 repeats the first, for the line to begin with.
+    Nothing if the record has no samples of it, or they are not here. DataError if they are not those of the record.
+    """
+    entry, phases = (record.get("outputs") or {}).get("resources"), record.get("phases")
+    if not entry or not phases:
+        return []
+    file = path.parent / entry["path"]
+    if not file.exists():
+        return []
+    if sha256_file(file) != entry["sha256"]:
+        raise DataError(f"{file}: not the samples that {path} was made with (sha256 differs)")
+    table = pq.read_table(file)
+    server = table.filter(pa.compute.equal(table["group"], "server"))
+    begin, end = phases[0][1], phases[-1][2]
+    steps = max(2, min(POINTS, len(server)))
+    width = (end - begin) / steps
+    found: list[dict[str, float]] = []
+    for step in range(steps):
+        window = (begin + step * width, begin + (step + 1) * width)
+        used = resources.attribute(server, "server", [window])
+        if used is None:
+            return []
+        found.append({"at_s": (step + 1) * width, **{metric: used[metric] for metric in _TITLES}})
+    return [{**found[0], "at_s": 0.0}, *found]
