@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env browser compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster browser compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -28,6 +28,12 @@ $(VENV)/.locked: requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+cluster: $(VENV)/.cluster  ## the executors for clusters, into $(VENV) (docs/cluster.md)
+
+$(VENV)/.cluster: requirements-cluster.lock $(VENV)/.locked
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-cluster.lock
 	@touch $@
 
 LIGHT := not servers and not docker and not browser and not slurm

@@ -14,6 +14,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ RUN = "ANNCESTRY_RUN"
 _FOLDER = Path(".snakemake")
 _MARKER = "anncestry-run"
 _TRIES, _TRY_S = 5, 0.1
+_SQUEUE_S, _PATH_CHARS = 60, 4096
 
 _LOOKS_ONLY = (
     *("dryrun", "lint", "list_rules", "list_target_rules", "print_compilation", "dag", "rulegraph", "filegraph"),
@@ -71,8 +73,8 @@ def runs_jobs(argv: Sequence[str]) -> bool:
 def claim(here: Path) -> None:
     """Be the one run at work in `here` until this process ends; take away the lock of one that was killed.
 
-    DataError if another run lives. A lock whose run was on another machine of the cluster is left to Snakemake: the
-    marker can't be trusted across every shared file system.
+    DataError if another run lives, or jobs of a killed one do, in Slurm. A lock whose run was on another machine of
+    the cluster is left to Snakemake: the marker can't be trusted across every shared file system.
     """
     global _held
     folder = here / _FOLDER
@@ -84,6 +86,13 @@ def claim(here: Path) -> None:
         raise DataError(
             f"{here.resolve()}: another run of the workflow is at work here (process {other.get('pid', '?')} on "
             f"{other.get('host', '?')}, since {other.get('since', '?')}): wait for it, or end it"
+        )
+    orphans = in_slurm(here)
+    if orphans:
+        marker.close()
+        raise DataError(
+            f"{here.resolve()}: Slurm still has jobs of an earlier run that was killed: wait for them, or "
+            f"scancel {' '.join(orphans)}"
         )
     before, locks = _read(marker), folder / "locks"
     if locks.is_dir() and any(locks.iterdir()) and before.get("host") == socket.gethostname():
@@ -98,6 +107,24 @@ def claim(here: Path) -> None:
     json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, marker)
     marker.flush()
     _held = marker
+
+
+def in_slurm(here: Path) -> list[str]:
+    """Ids of this user's jobs in Slurm that write their output below `here`; none where no Slurm answers.
+
+    Known by their output, as Slurm's own idea of a job's folder is where Snakemake was called, not its `--directory`.
+    """
+    squeue = shutil.which("squeue")
+    if squeue is None:
+        return []
+    asked = [squeue, "--me", "--noheader", f"--Format=JobID:24,STDOUT:{_PATH_CHARS}"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=_SQUEUE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    inside = f"{(here / _FOLDER).resolve()}{os.sep}"
+    rows = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    return [row[0] for row in rows if len(row) == 2 and row[1].startswith(inside)]
 
 
 def _lock(marker: TextIO) -> bool:
