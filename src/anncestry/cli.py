@@ -416,8 +416,15 @@ def cells(run: _Run, options: argparse.Namespace) -> None:
 def plan(run: _Run, options: argparse.Namespace) -> None:
     """What would run and why, and about how long it takes; nothing is started."""
     from anncestry.cells import explain
-    from anncestry.provenance import estimate
+    from anncestry.provenance import estimate, sizing
 
+    if options.paper or options.fit:
+        needed = sizing.needs(run.matrix)
+        if options.paper:
+            print("\n".join(sizing.lines(needed)))
+        if options.fit:
+            sizing.refuse_unfit(run.matrix, needed)
+        return
     matrix, missing = workflow.resolve(run.choice, HERE)
     jobs = explain.jobs(matrix, missing)
     if not jobs:
@@ -571,7 +578,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--push", action="store_true", help="send the files to the remote, too")
     command.set_defaults(function=keep)
     commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
-    commands.add_parser("plan", help=(plan.__doc__ or "")).set_defaults(function=plan)
+    command = commands.add_parser("plan", help=(plan.__doc__ or ""))
+    command.add_argument("--paper", action="store_true", help="memory, disk and time of every cell, from a model")
+    command.add_argument("--fit", action="store_true", help="refuse what can't fit the declared platform")
+    command.set_defaults(function=plan)
     command = commands.add_parser("drop", help=(drop.__doc__ or ""))
     command.add_argument(
         "cells", nargs="+", metavar="CELL", help="a query key, or DATASET/SYSTEM/TOPOLOGY/WORKLOAD with wildcards"
