@@ -166,7 +166,8 @@ def read_outcome(folder: Path) -> Outcome:
         path = folder / f"samples.{client}.bin"
         raw = _bytes(path)
         if len(raw) != count * SAMPLE.itemsize:
-            raise DataError(f"{path}: {len(raw)} bytes, where the driver counted {count} samples")
+            found = len(raw) / SAMPLE.itemsize
+            raise DataError(f"{path}: {found:g} samples, where the driver counted {count}")
         part = np.frombuffer(raw, dtype=SAMPLE)
         data = _bytes(folder / f"responses.{client}.bin")
         if bool(((part["size"] > len(data)) | (part["offset"] > len(data) - part["size"].clip(max=len(data)))).any()):
