@@ -36,19 +36,23 @@ MakeFigures = Callable[[Material], list[Figure]]
 
 @dataclass(frozen=True)
 class Group:
-    """Tables that belong together: `name` is the id of their section, `intro` a sentence in front of them."""
+    """Tables that belong together: `name` is the id of their section, `intro` a sentence in front of them.
+
+    `page` is the file of the site that shows them.
+    """
 
     name: str
     heading: str
     tables: tuple[MakeTables, ...]
     intro: str = ""
+    page: str = "index.html"
 
 
 GROUPS = (
     Group("tables", "Tables", (lambda m: tables.tables(m.plain, m.paper), paper_tables.tables)),
     Group("arms", "Before and after, with a control", (lambda m: arms.tables(by_bytes(m.numbers)),)),
     Group("winners", "Who wins what", (winners.tables,)),
-    Group("beside", "Measured beside published", (beside.tables,)),
+    Group("beside", "Measured beside published", (beside.tables,), page="published.html"),
     Group("documents", "Questions of the other documents", (documents.tables,)),
     Group("changes", "From version to version, and twice the same", (changes.tables,)),
     Group(

@@ -66,16 +66,6 @@ CHART_CONFIG = {
 }
 """Of every chart of a page."""
 
-_FORMATS = {
-    "csv": "CSV",
-    "json": "JSON",
-    "parquet": "Parquet",
-    "tex": "LaTeX",
-    "md": "Markdown",
-    "svg": "SVG",
-    "png": "PNG",
-}
-
 _HOW_TO_READ = (
     (
         "A number",
@@ -139,13 +129,15 @@ def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path |
     groups = catalogue.tables_of(material)
     path = out_dir / "index.html"
     with replacing(path) as temporary:
-        temporary.write_text(_document(material, drawn, groups, title), encoding="utf-8")
+        of_page = [found for found in groups if found[0].page == path.name]
+        temporary.write_text(_document(material, drawn, of_page, title), encoding="utf-8")
     downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, CHART_CONFIG)
     cells_page.write(material, out_dir, title=title)
     method_page.write(material, out_dir, title=title)
     if published:
         facts = Published(published.parent)
-        published_page.write(material, facts, out_dir, title=title)
+        beside = [content for group, of_group in groups if group.page == published_page.NAME for content in of_group]
+        published_page.write(material, facts, beside, out_dir, title=title)
         audit_page.write(df, records, out_dir, title=title, facts=facts)
     return path
 
@@ -318,7 +310,7 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
         f'<div class="panel"><h4>{text(panel.heading)}</h4>'
         f'<div class="chart" data-chart="{before + place}" role="img" aria-label="{text(panel.description)}">'
         "<noscript>Drawn by the script of this page; the numbers are in the tables.</noscript></div>"
-        f"{_files(downloads.images(figure, place), panel.heading)}</div>\n"
+        f"{downloads.links(downloads.images(figure, place), panel.heading)}</div>\n"
         for place, panel in enumerate(figure.panels)
     )
     where = f' Numbers: <a href="#table-{figure.table}">Table {figure.table}</a>.' if figure.table in known else ""
@@ -355,19 +347,11 @@ def _tables(
             about
             + intro
             + "".join(
-                table(t, palette, numbers) + _files(downloads.names(t.number), f"Table {t.number}") for t in of_group
+                table(t, palette, numbers) + downloads.links(downloads.names(t.number), f"Table {t.number}")
+                for t in of_group
             ),
         )
         about = ""
-
-
-def _files(files: Mapping[str, str], what: str) -> str:
-    """Links to the files of a table or chart; `what` tells them apart for those who only hear them."""
-    links = " ".join(
-        f'<a href="{text(file)}" download aria-label="{text(f"{what} as {_FORMATS[suffix]}")}">{_FORMATS[suffix]}</a>'
-        for suffix, file in files.items()
-    )
-    return f'<p class="files">{links}</p>\n'
 
 
 def _about_tables(built: Sequence[Table]) -> str:
