@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env cluster browser compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -62,6 +62,14 @@ test-docker: env  ## the tests in containers; starts an engine if none answers (
 registry:  ## a registry of images, for the tests in containers (root: installs Debian's)
 	@command -v docker-registry >/dev/null || { echo "Installing Debian's docker-registry"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends docker-registry >/dev/null; }
+
+slurm:  ## Slurm and munge, for test-slurm (root: installs Debian's)
+	@PATH=$$PATH:/usr/sbin; command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null \
+	  || { echo "Installing Debian's slurmctld, slurmd and munge"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; }
+
+test-slurm: cluster slurm  ## the workflow on a real Slurm of this machine alone, started and stopped by the test
+	@python -m pytest -m slurm tests/test_slurm.py
 
 test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
 	@python -m pytest -m 'faults and not docker' tests

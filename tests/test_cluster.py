@@ -1,4 +1,4 @@
-"""What the cluster profiles promise, as far as it can be seen without a cluster."""
+"""What the cluster profiles promise, as far as it can be seen without a cluster; test_slurm.py has one."""
 
 from __future__ import annotations
 
