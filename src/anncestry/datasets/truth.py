@@ -63,14 +63,16 @@ class _Base:
 
     def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[tuple[Ids, Floats32]]:
         """Yield (ids, vectors) of the rows that pass."""
-        vectors = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        step = max(1, max_bytes // (4 * vectors.shape[1]))
+        step = max(1, max_bytes // (4 * np.load(self.path, mmap_mode="r", allow_pickle=False).shape[1]))
         for start in range(self.rows.start, self.rows.stop, step):
             stop = min(start + step, self.rows.stop)
             passes = self.passes[start:stop]
             if passes.any():
-                chunk = vectors[start:stop]
-                yield np.flatnonzero(passes) + start, np.array(chunk) if passes.all() else chunk[passes]
+                # Mapped anew for each: what stays mapped stays in memory, as far as there is room.
+                mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)[start:stop]
+                chunk = np.array(mapped) if passes.all() else np.asarray(mapped[passes])
+                del mapped
+                yield np.flatnonzero(passes) + start, chunk
 
 
 @dataclass(frozen=True)
