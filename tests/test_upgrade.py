@@ -272,7 +272,7 @@ def test_a_version_that_an_engine_does_not_know_is_refused_by_the_name_of_its_sy
     real = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
     toy.files["systems"]["weaviate-2"] = {**real["weaviate-1.35.2"], "version": "2.0.0"}
     toy.block["systems"] = ["weaviate-2"]
-    refused(toy, "system weaviate-2", "weaviate 2.0.0 is not less than 1.36.0", "supported: from 1.27.0")
+    refused(toy, "system weaviate-2", "weaviate 2.0.0 is not less than 1.36.0", "supported: from 1.23.9")
 
 
 def test_loads_have_the_keys_that_they_had_before_there_were_upgrades(toy):
