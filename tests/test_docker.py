@@ -241,6 +241,8 @@ import signal, sys, time
 from pathlib import Path
 from anncestry import cli
 from tests.containers import Bench, engine
+# Where the tests run in the background, SIGINT is ignored, and would be by all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def measure(run, options):
     bench = Bench(engine(), Path(sys.argv[1]), Path(sys.argv[1]) / "artifact")
     pod = bench.pod()
