@@ -136,10 +136,15 @@ def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("re
 
 
 def lock_path() -> Path:
-    """The lock file shared by all checkouts of this user."""
+    """The lock file shared by all checkouts of this user on this machine; `ANNCESTRY_MEASURE_LOCK` names another.
+
+    Its name holds the host's: where homes are shared by many machines, each may still measure beside the others.
+    """
+    if named := os.environ.get("ANNCESTRY_MEASURE_LOCK"):
+        return Path(named)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / "measure.lock"
+    return folder / f"measure-{python_platform.node()}.lock"
 
 
 def measuring() -> bool:
