@@ -68,8 +68,8 @@ slurm:  ## Slurm and munge, for test-slurm (root: installs Debian's)
 	  || { echo "Installing Debian's slurmctld, slurmd and munge"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; }
 
-test-slurm: cluster slurm  ## the workflow on a real Slurm of this machine alone, started and stopped by the test
-	@python -m pytest -m slurm tests/test_slurm.py
+test-slurm: cluster slurm  ## the workflow on a real Slurm of this machine alone, started and stopped by the test; and by the profile for Kubernetes
+	@python -m pytest -m slurm tests/test_slurm.py tests/test_kubernetes.py
 
 test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
 	@python -m pytest -m 'faults and not docker' tests
