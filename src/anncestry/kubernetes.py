@@ -101,7 +101,7 @@ def manifest(said: Mapping[str, Any], script: Path, here: Path) -> dict[str, Any
                 f"profiles/kubernetes/job.yaml: env {entry['name']}: a value in the clear: everybody who may look at "
                 "jobs would read it; put it into a secret, and refer to it by valueFrom.secretKeyRef"
             )
-    return body
+    return dict(body)
 
 
 def _kubectl(*words: str, told: str | None = None) -> str:
