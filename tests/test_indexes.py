@@ -90,7 +90,7 @@ def test_every_system_of_the_config_with_an_index_is_possible_or_lacks_it_by_nam
     lacking = set()
     for name, entry in SYSTEMS.items():
         if "index" in entry:
-            full = {**SYSTEMS[entry["of"]], **entry}
+            full = {**SYSTEMS.get(entry.get("of", ""), {}), **entry}
             try:
                 engines.get(full["engine"]).check(full, STANDALONE, full["index"], None)
                 assert engines.get(full["engine"]).fairness(full, full["index"], STANDALONE)

@@ -23,7 +23,10 @@ from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 
-LIBRARIES = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library"}
+GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library"}
+LIBRARIES = {**GRAPHS, "diskann": "diskann-0.7.0-library"}
+INDEXES = {LIBRARIES["diskann"]: {"type": "diskann", "max_degree": 20, "build_list": 80, "m": 10}}
+"""Of those that build another one than INDEX."""
 K = 10
 
 
@@ -37,8 +40,6 @@ K = 10
         ({"topology": {**STANDALONE, "nodes": 3}}, "in one process: nodes is 1, not 3"),
         ({"topology": {**STANDALONE, "runtime": "docker"}}, "does not support runtime 'docker'"),
         ({"topology": {**STANDALONE, "limits": {"cpus": 1}}}, "is a library, in its clients' processes"),
-        ({"index": {**INDEX, "type": "diskann"}}, "diskann"),
-        ({"index": {**INDEX, "M": 1}}, r"index\.M"),
         ({"system": {"settings": {"threads": 2}}}, "unknown key 'threads'"),
         ({"system": {"settings": {"build_threads": 0}}}, r"settings\.build_threads"),
         ({"system": {"version": "9.9.9"}}, "9.9.9 is not less than"),
@@ -50,19 +51,50 @@ K = 10
     ],
 )
 def test_what_a_library_can_not_do_is_refused_by_name(engine: str, changes: dict[str, Any], complaint: str) -> None:
-    asked: dict[str, Any] = {"topology": STANDALONE, "index": INDEX, "workload": None, **changes}
+    index = INDEXES.get(LIBRARIES[engine], INDEX)
+    asked: dict[str, Any] = {"topology": STANDALONE, "index": index, "workload": None, **changes}
     asked["system"] = {"version": SYSTEMS[LIBRARIES[engine]]["version"], **changes.get("system", {})}
     with pytest.raises(ConfigError, match=complaint):
         engines.get(engine).check(**asked)
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+@pytest.mark.parametrize(
+    ("index", "complaint"), [({**INDEX, "type": "diskann"}, "diskann"), ({**INDEX, "M": 1}, r"index\.M")]
+)
+def test_an_index_that_a_library_can_not_build_is_refused_by_name(
+    engine: str, index: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        engines.get(engine).check({"version": SYSTEMS[LIBRARIES[engine]]["version"]}, STANDALONE, index, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"index": INDEX}, "hnsw is unsupported by diskann"),
+        ({"index": {"type": "diskann", "max_degree": 30}}, r"index\.build_list"),
+        ({"index": {"type": "diskann", "max_degree": 64, "build_list": 32, "m": 8}}, "32 is less than max_degree: 64"),
+        ({"system": {"settings": {"beam_width": 0}}}, r"settings\.beam_width"),
+        ({"workload": {"k": 20, "search_list": 10}}, "search_list: 10 is less than k: 20"),
+    ],
+)
+def test_what_a_graph_on_disk_can_not_be_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    name = LIBRARIES["diskann"]
+    asked: dict[str, Any] = {"topology": STANDALONE, "index": INDEXES[name], "workload": None, **changes}
+    asked["system"] = {"version": SYSTEMS[name]["version"], **changes.get("system", {})}
+    with pytest.raises(ConfigError, match=complaint):
+        engines.get("diskann").check(**asked)
 
 
 @pytest.mark.parametrize("name", LIBRARIES.values())
 def test_whoever_reads_of_a_library_is_told_that_it_is_one(name: str) -> None:
     entry = SYSTEMS[name]
     offered = engines.get(entry["engine"])
-    offered.check(entry, STANDALONE, INDEX, {"k": 10, "ef_search": 100})
+    index = INDEXES.get(name, INDEX)
+    offered.check(entry, STANDALONE, index, {"k": 10, "ef_search": 100})
     assert name.endswith("-library")  # the name stands in every table
-    assert offered.fairness(entry, INDEX, STANDALONE)["what it is"].startswith("a library, not a server")
+    assert offered.fairness(entry, index, STANDALONE)["what it is"].startswith("a library, not a server")
 
 
 def test_a_flat_index_has_nothing_to_choose() -> None:
@@ -93,7 +125,9 @@ def loaded(
     folder = artifact(name, tmp_path_factory.mktemp("artifact"))
     with running(name, folder, tmp_path_factory.mktemp("data")) as server:
         with Progress("load", len(vectors.base), "rows") as progress:
-            result = engines.get(entry["engine"]).load(server, vectors, INDEX, {"batch_rows": 300}, progress)
+            result = engines.get(entry["engine"]).load(
+                server, vectors, INDEXES.get(name, INDEX), {"batch_rows": 300}, progress
+            )
         assert (result.rows_sent, result.rows_acknowledged, result.batches) == (2000, 2000, 7)
         assert [phase.name for phase in result.phases] == ["insert", "index", "ready"]
         yield name, server, vectors
@@ -111,7 +145,7 @@ def test_the_stored_index_says_what_was_asked_of_it(loaded: tuple[str, Server, S
     name, server, vectors = loaded
     engine, entry = engines.get(SYSTEMS[name]["engine"]), SYSTEMS[name]
     probe = engine.probe(server)
-    asked = engine.asked_settings(entry, INDEX, vectors.metric, 200)
+    asked = engine.asked_settings(entry, INDEXES.get(name, INDEX), vectors.metric, 200)
     assert (probe.version, probe.rows, probe.index_complete) == (entry["version"], 2000, True)
     assert {key: probe.settings[key] for key in asked} == asked
     assert engine.count(server, {"field": "category", "in": [1, 4]}) == np.isin(vectors.category, [1, 4]).sum()

@@ -205,6 +205,8 @@ class Client:
 def main() -> None:
     """Serve commands until standard input ends."""
     client = Client()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a library may print: its words are no answers
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
         try:
@@ -216,7 +218,7 @@ def main() -> None:
                 answer = "done " + json.dumps(client.run(int(rest)))
         except Exception as error:
             answer = "failed " + json.dumps(f"{type(error).__name__}: {error}")
-        print(answer, flush=True)
+        print(answer, file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +120,8 @@ class Library:
     stored: Sequence[str]
     statements: Callable[[Spec], Mapping[str, str]]
     built_with: Sequence[str] = ("M", "ef_construction")
+    settings: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Settings that it has beside those of every library: name → least and most."""
 
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """ConfigError for what a library can't do: cluster, container, limits, filter, fault."""
@@ -135,9 +137,10 @@ class Library:
             raise ConfigError(f"topology: limits: {self.name} is a library, in its clients' processes: it has none")
         self.check_index(index)
         settings = system.get("settings") or {}
-        refuse_unknown(f"settings of {self.name}", settings, ("build_threads",))
-        if "build_threads" in settings:
-            whole_number("settings.build_threads", settings["build_threads"], 1, 1024)
+        offered = {"build_threads": (1, 1024), **self.settings}
+        refuse_unknown(f"settings of {self.name}", settings, tuple(offered))
+        for name, value in settings.items():
+            whole_number(f"settings.{name}", value, *offered[name])
         if workload is None:
             return
         check_search(self.name, workload, _LARGEST_K)

@@ -27,6 +27,9 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path[:0] = sys.argv[4:]  # before numpy: an artifact may bring the one that it was built for
+
 import numpy as np
 
 HEAD = struct.Struct("<III")
@@ -161,8 +164,7 @@ def serve(host: Host, connection: Connection) -> None:
 
 def main() -> None:
     """Build what the one who started this says. Arguments: port, adapter, folder, folders for the path."""
-    port, adapter, folder, *paths = sys.argv[1:]
-    sys.path[:0] = paths
+    port, adapter, folder, *_ = sys.argv[1:]
     secret = bytes.fromhex(os.environ["ANNCESTRY_HOST_KEY"])
     host = Host(adapter, Path(folder))
     with Listener(("127.0.0.1", int(port)), authkey=secret) as listener:
