@@ -59,30 +59,51 @@ def test_a_killed_or_hanging_server_costs_its_own_cells_only_and_once_mended_exa
     assert whole == {path: path.read_bytes() for path in whole}, "what was whole was left alone"
 
 
-def test_a_server_that_dies_during_the_load_costs_its_own_cells_only(toy):
-    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-load"}
-    fails(toy, "anncestry load: flat", "out of memory while inserting, the end", arguments=("--keep-going",))
+@pytest.fixture(scope="module")
+def dying(tmp_path_factory):
+    """One sound system beside three whose servers die: when loading, in one of two workloads, before they are up.
+
+    Run once, with --keep-going; the toy and all that was printed.
+    """
+    toy = Toy.make(tmp_path_factory.mktemp("dying"))
+    red = toy.files["systems"]["red-1.0"]
+    for lie in ("die-on-load", "die-on-query", "no-start"):
+        toy.files["systems"][lie] = {**red, "settings": {"lie": lie}}
+    toy.block.update(
+        datasets=["blobs-l2"],
+        systems=["red-1.0", "die-on-load", "die-on-query", "no-start"],
+        topologies=["standalone"],
+        workloads=["k5", "k7"],
+    )
+    return toy, fails(toy, "anncestry load: flat", arguments=("--keep-going",))
+
+
+def test_a_server_that_dies_during_the_load_costs_its_own_cells_only(dying):
+    toy, text = dying
+    assert "out of memory while inserting, the end" in text
     assert len(present(toy, "recall", "red-1.0")) == 2
-    assert present(toy, "load", "blue-1.0") == present(toy, "query", "blue-1.0") == []
-    assert toy.jobs() == {"load": 1, "record": 1, "session": 2, "query": 2, "recall": 2, **FINISH}
+    assert present(toy, "load", "die-on-load") == present(toy, "query", "die-on-load") == []
 
 
-def test_a_server_that_dies_during_a_query_run_costs_that_workload_only(toy):
-    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-query"}  # of workload k7 only
-    toy.block["workloads"].append("k7")
-    fails(toy, "segmentation fault in search, the end", "k7 on blue-1.0, blobs-l2", arguments=("--keep-going",))
-    assert len(present(toy, "recall", "red-1.0")) == 3
-    assert {path.name.split("@")[0] for path in present(toy, "recall", "blue-1.0")} == {"k5", "k5-category"}
-    missing = {"session": 1, "query": 1, "recall": 1, **FINISH}
+def test_a_server_that_does_not_come_up_shows_its_log(dying):
+    toy, text = dying
+    assert "the data folder was written by a newer version" in text
+    assert present(toy, "load", "no-start") == []
+
+
+def test_a_server_that_dies_during_a_query_run_costs_that_workload_only(dying):
+    toy, text = dying  # k7 asks by two clients, of which this server dies
+    for words in ("segmentation fault in search, the end", "k7 on die-on-query, blobs-l2"):
+        assert words in text
+    assert {path.name.split("@")[0] for path in present(toy, "recall", "die-on-query")} == {"k5"}
+
+
+def test_what_a_dying_server_cost_is_tried_again_and_nothing_else(dying):
+    toy, _ = dying
+    missing = {"load": 2, "record": 2, "session": 5, "query": 5, "recall": 5, **FINISH}
     assert toy.jobs() == missing
-    fails(toy, "segmentation fault in search, the end")
+    fails(toy, "segmentation fault in search, the end", arguments=("--keep-going",))
     assert toy.jobs() == missing, "a failed session is tried again, not taken for a complete one"
-
-
-def test_a_server_that_does_not_come_up_shows_its_log(toy):
-    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "no-start"}
-    fails(toy, "the data folder was written by a newer version", arguments=("--keep-going",))
-    assert len(present(toy, "recall", "red-1.0")) == 2
 
 
 def test_an_invalid_record_is_on_the_page_with_its_reason_and_is_no_number_anywhere(toy):
