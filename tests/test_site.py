@@ -13,9 +13,10 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import vl_convert
 
 from anncestry.provenance import gates
-from anncestry.report import downloads, method_page
+from anncestry.report import downloads, method_page, vega
 from anncestry.report.page import write_page
 from anncestry.report.tables import Cell, Column, Table, TableRow
 from tests.test_report import HOSTILE, PUBLISHED, World
@@ -176,3 +177,18 @@ def test_a_page_of_others_figures_is_left_out_where_there_are_none(world, tmp_pa
     write_page(world.tidy(), tmp_path / "plain", title="Two databases")
     assert {path.name for path in (tmp_path / "plain").glob("*.html")} == {"index.html", "cells.html", "method.html"}
     assert subprocess.run(["diff", "-r", "site/charts", tmp_path / "plain/charts"], check=False).returncode == 0
+
+
+def test_the_script_of_the_charts_is_kept_and_a_changed_one_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    vega.bundle.cache_clear()
+    made = vega.bundle()
+    (kept,) = tmp_path.rglob("*.js")
+    assert kept.read_text() == made
+    kept.write_text(made + "\n// something else")
+    vega.bundle.cache_clear()
+    assert vega.bundle() == made
+    assert kept.read_text() == made
+    monkeypatch.setattr(vl_convert, "javascript_bundle", None)
+    vega.bundle.cache_clear()
+    assert vega.bundle() == made, "read, not made"

@@ -7,12 +7,10 @@ run, and nothing is fetched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import vl_convert
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
@@ -25,6 +23,7 @@ from anncestry.report import (
     method_page,
     published_page,
     sheets,
+    vega,
 )
 from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours
@@ -174,14 +173,8 @@ def _document(
         },
         sections=sections,
         ancestry=ancestry(rows, records),
-        charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, _bundle()),
+        charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, vega.bundle()),
     )
-
-
-@cache
-def _bundle() -> str:
-    """Vega, Vega-Lite and vega-embed as one script."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _read_records(df: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
