@@ -23,6 +23,7 @@ from anncestry.report import (
     stream_table,
     tables,
     timeline,
+    timeline_queries,
     winners,
 )
 from anncestry.report.charts import Figure
@@ -63,6 +64,7 @@ GROUPS = (
             lambda m: stream_table.tables(m.plain),
             lambda m: more_tables.libraries(m.first),
             lambda m: nodes.tables(m.plain),
+            timeline_queries.tables,
         ),
     ),
 )
@@ -73,6 +75,7 @@ FIGURES: tuple[MakeFigures, ...] = (
     lambda m: charts.figures(m.plain),
     lambda m: curves.figures(m.plain, m.records),
     timeline.figures,
+    timeline_queries.figures,
     lambda m: arms.figures(by_bytes(m.numbers)),
 )
 """All figures."""

@@ -319,6 +319,7 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
         ],
         "percentiles": [("●", ink, "p50"), ("◆", ink, "p95"), ("▶", ink, "p99")],
         "recall": [("●", ink, "by id"), ("❘", ink, "by distance")],
+        "resources": [("━", ink, "server"), ("╍", ink, "client"), ("▲", ink, "steady from here on")],
     }
     return (
         f'<figure aria-labelledby="figure-{figure.name}"><h3 id="figure-{figure.name}">{text(figure.title)}</h3>\n'

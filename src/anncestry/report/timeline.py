@@ -20,7 +20,8 @@ from anncestry.report.tables import Row
 POINTS = 120
 """At most so many points a line; each is of the time since the one before it."""
 
-_TITLES = {"cpu_avg_pct": "% of one core", "rss_peak_mib": "MiB"}
+TITLES = {"cpu_avg_pct": "% of one core", "rss_peak_mib": "MiB"}
+"""What is drawn, and the unit on its axis."""
 
 
 def figures(material: Material) -> list[Figure]:
@@ -75,7 +76,7 @@ def _chart(
     if not lines:
         return None
     x = alt.X("at_s:Q", title="seconds since the first insert", scale=alt.Scale(nice=False))
-    y = alt.Y("value:Q", title=_TITLES[metric])
+    y = alt.Y("value:Q", title=TITLES[metric])
     layers = [
         layer_of(starts)
         .mark_rule(strokeDash=[3, 3], opacity=0.6)
@@ -99,24 +100,39 @@ def over_time(path: Path, record: Mapping[str, Any]) -> list[dict[str, float]]:
     A point is of the step that ends there; the one at 0 repeats the first, for the line to begin with.
     Nothing if the record has no samples of it, or they are not here. DataError if they are not those of the record.
     """
-    entry, phases = (record.get("outputs") or {}).get("resources"), record.get("phases")
-    if not entry or not phases:
+    table, phases = samples_of(path, record), record.get("phases")
+    if table is None or not phases:
         return []
-    file = path.parent / entry["path"]
-    if not file.exists():
-        return []
+    server = table.filter(pa.compute.equal(table["group"], "server"))
+    return in_steps(server, "server", (phases[0][1], phases[-1][2]), max(2, min(POINTS, len(server))))
+
+
+def samples_of(path: Path, record: Mapping[str, Any]) -> pa.Table | None:
+    """The samples of resources beside the record at `path`; None if it has none, or they are not here.
+
+    DataError if they are not those that the record was made with.
+    """
+    entry = (record.get("outputs") or {}).get("resources")
+    file = path.parent / entry["path"] if entry else None
+    if file is None or not file.exists():
+        return None
     if sha256_file(file) != entry["sha256"]:
         raise DataError(f"{file}: not the samples that {path} was made with (sha256 differs)")
-    table = pq.read_table(file)
-    server = table.filter(pa.compute.equal(table["group"], "server"))
-    begin, end = phases[0][1], phases[-1][2]
-    steps = max(2, min(POINTS, len(server)))
+    return pq.read_table(file)
+
+
+def in_steps(table: pa.Table, group: str, window: tuple[float, float], steps: int) -> list[dict[str, float]]:
+    """What a group used in each of `steps` equal parts of the window: seconds since its start, and each metric.
+
+    A point is of the step that ends there; the one at 0 repeats the first, for the line to begin with.
+    Nothing without samples of the group.
+    """
+    begin, end = window
     width = (end - begin) / steps
     found: list[dict[str, float]] = []
     for step in range(steps):
-        window = (begin + step * width, begin + (step + 1) * width)
-        used = resources.attribute(server, "server", [window])
+        used = resources.attribute(table, group, [(begin + step * width, begin + (step + 1) * width)])
         if used is None:
             return []
-        found.append({"at_s": (step + 1) * width, **{metric: used[metric] for metric in _TITLES}})
+        found.append({"at_s": (step + 1) * width, **{metric: used[metric] for metric in TITLES}})
     return [{**found[0], "at_s": 0.0}, *found]
