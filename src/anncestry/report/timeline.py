@@ -113,8 +113,10 @@ def samples_of(path: Path, record: Mapping[str, Any]) -> pa.Table | None:
     DataError if they are not those that the record was made with.
     """
     entry = (record.get("outputs") or {}).get("resources")
-    file = path.parent / entry["path"] if entry else None
-    if file is None or not file.exists():
+    if not entry:
+        return None
+    file = path.parent / entry["path"]
+    if not file.exists():
         return None
     if sha256_file(file) != entry["sha256"]:
         raise DataError(f"{file}: not the samples that {path} was made with (sha256 differs)")
