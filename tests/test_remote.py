@@ -16,25 +16,33 @@ from typing import Any
 import pytest
 import yaml
 
+from anncestry.drive.certificates import make
+from anncestry.drive.driver import Driver
 from anncestry.engines import get
-from anncestry.engines.base import wait_for
-from anncestry.engines.milvus.serve import as_milvus
+from anncestry.engines.base import Server, wait_for
+from anncestry.engines.milvus.rpc import Rpc
+from anncestry.engines.milvus.serve import as_milvus, template_ports, write_config
+from anncestry.engines.mysql.dialects import dialect_of
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.serve import environment
 from anncestry.errors import ConfigError, ServerError, UserError
+from anncestry.measure import oracle
 from anncestry.progress import Progress
-from anncestry.runtimes.base import NO_LIMITS
+from anncestry.runtimes.base import NO_LIMITS, Limits
 from anncestry.runtimes.credentials import authorization
-from anncestry.runtimes.native import NativeProcess, free_ports
+from anncestry.runtimes.native import NativeProcess, clean_environment, free_ports
 from anncestry.runtimes.remote import endpoint
 from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors
+from tests.tls_pump import pump
 from tests.toy import ROOT
 
 WEAVIATE = {
     "runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1,
     "endpoints": {"http": "TEST_REMOTE_HTTP", "grpc": "TEST_REMOTE_GRPC"}, "credentials": "TEST_REMOTE_KEY",
+    "tls": "none",
 }  # fmt: skip
-MILVUS = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "endpoints": {"proxy": "TEST_REMOTE_MILVUS"}}
+MILVUS = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "endpoints": {"proxy": "TEST_REMOTE_MILVUS"},
+          "tls": "none"}  # fmt: skip
 
 
 # Refusals, without a server
@@ -65,9 +73,9 @@ def test_a_variable_that_is_not_set_or_no_endpoint_is_named(monkeypatch: pytest.
     monkeypatch.delenv("TEST_REMOTE_HTTP", raising=False)
     with pytest.raises(UserError, match="TEST_REMOTE_HTTP is not set"):
         endpoint(WEAVIATE, "http")
-    for bad in ("somewhere", "https://host:1", "host:port"):
+    for bad in ("somewhere", "ftp://host:1", "host:port", "host:1/path"):
         monkeypatch.setenv("TEST_REMOTE_HTTP", bad)
-        with pytest.raises(UserError, match=r"TEST_REMOTE_HTTP.* is not HOST:PORT without TLS"):
+        with pytest.raises(UserError, match=r"TEST_REMOTE_HTTP.* is not HOST:PORT$"):
             endpoint(WEAVIATE, "http")
     monkeypatch.delenv("TEST_REMOTE_KEY", raising=False)
     with pytest.raises(UserError, match="TEST_REMOTE_KEY is not set"):
@@ -269,3 +277,146 @@ def test_a_remote_milvus_is_loaded_marked_probed_and_left_running(
         third.stop()
         with pytest.raises(ServerError, match="the collection Bench is gone"):
             engine.start(tmp_path, tmp_path / "data", entry, topology)
+
+
+# Theirs, under TLS, as every managed service is
+
+
+def used(engine_name: str, server: Server, folder: Path, metric: str = "l2") -> list[dict[str, Any]]:
+    """Load, probe and search as a cell does; what the driver's connections came to."""
+    engine = get(engine_name)
+    vectors = small_vectors(metric)
+    with Progress("load", len(vectors.base), "row") as progress:
+        engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+    assert engine.probe(server).rows == len(vectors.base)
+    engine.apply(server, 64)
+    with Driver() as driver:
+        found = oracle.ask(
+            engine, server, driver, folder, vectors.base[:50], k=1, ef_search=64, filter=None, metric=metric
+        )
+        assert (found.ids[:, 0] == range(50)).mean() > 0.98
+        (done,) = [json.loads(path.read_text()) for path in folder.rglob("done.json")]
+    return list(done["tls"])
+
+
+def encrypted(server: Server, interfaces: set[str]) -> dict[str, Any]:
+    """What the record says of the interfaces."""
+    facts: dict[str, Any] = server.members()["remote"]["tls"]
+    assert set(facts) == interfaces
+    for told in facts.values():
+        assert told["encrypted"] is True and told["protocol"] in ("TLSv1.2", "TLSv1.3")
+    return facts
+
+
+@pytest.mark.servers
+def test_a_weaviate_behind_tls_gets_its_key_only_after_its_certificate_was_good(
+    environs: Theirs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificates, others = make(tmp_path / "good"), make(tmp_path / "other", hosts=["db.example"])
+    topology = {**WEAVIATE, "tls": {"ca": "TEST_REMOTE_CA"}}
+    engine, entry = get("weaviate"), weaviate()[1]
+    http, grpc = environs.variables["TEST_REMOTE_HTTP"], environs.variables["TEST_REMOTE_GRPC"]
+    monkeypatch.setenv("TEST_REMOTE_CA", str(certificates.ca))
+    with pytest.raises(ServerError, match="the endpoint of TEST_REMOTE_HTTP: TLS: the server does not speak TLS"):
+        engine.start(tmp_path, tmp_path / "plain", entry, topology)
+    with pump(http, certificates, "http/1.1") as front, pump(grpc, certificates, "h2") as fast:
+        monkeypatch.setenv("TEST_REMOTE_HTTP", f"https://{front}")
+        monkeypatch.setenv("TEST_REMOTE_GRPC", fast)
+        server = engine.start(tmp_path, tmp_path / "data", entry, topology)
+        told = encrypted(server, {"http", "grpc"})
+        (driven,) = used("weaviate", server, tmp_path / "asked", "cosine")
+        assert driven["certificate_sha256"] == told["grpc"]["certificate_sha256"]
+        server.stop()
+        monkeypatch.setenv("TEST_REMOTE_CA", str(others.ca))
+        with pytest.raises(ServerError, match=r"TEST_REMOTE_HTTP: TLS: .* from no CA that is trusted here"):
+            engine.start(tmp_path, tmp_path / "data", entry, topology)
+    with pump(http, others, "http/1.1") as front:
+        monkeypatch.setenv("TEST_REMOTE_HTTP", front)
+        with pytest.raises(ServerError, match=r"TEST_REMOTE_HTTP: TLS: .* not for the host that was asked"):
+            engine.start(tmp_path, tmp_path / "data", entry, topology)
+
+
+@pytest.mark.servers
+def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name, entry = "milvus-2.3.5", SYSTEMS["milvus-2.3.5"]
+    certificates = make(tmp_path / "certificates", hosts=["localhost", "127.0.0.1"])
+    package = artifact(name, tmp_path / "artifact") / "milvus" / "data"
+    template, folder = (package / "config.yaml.template").read_text(), tmp_path / "theirs"
+    names = [*template_ports(template), "metrics", "etcd_peer"]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    own = {
+        "common.security.tlsMode": 1, "common.security.authorizationEnabled": True,
+        "tls.serverPemPath": str(certificates.certificate), "tls.serverKeyPath": str(certificates.key),
+        "tls.caPemPath": str(certificates.ca),
+    }  # fmt: skip
+    write_config(template, folder, ports, {**entry["settings"], **own}, "127.0.0.1")
+    variables = {
+        "LD_LIBRARY_PATH": str(package / "bin"), "DEPLOY_MODE": "STANDALONE", "METRICS_PORT": str(ports["metrics"]),
+        "MILVUSCONF": str(folder / "configs"), "HOME": str(folder),
+    }  # fmt: skip
+    command = [package / "bin" / "milvus", "run", "standalone"]
+    process = NativeProcess.start("theirs", command, clean_environment(variables), folder, folder / "server.log")
+    try:
+        target = f"127.0.0.1:{ports['proxy_port']}"
+        monkeypatch.setenv("TEST_REMOTE_MILVUS", target)
+        monkeypatch.setenv("TEST_REMOTE_KEY", "root:Milvus")
+        monkeypatch.setenv("TEST_REMOTE_CA", str(certificates.ca))
+        header = authorization({"env": "TEST_REMOTE_KEY", "scheme": "base64"})
+
+        def answers() -> bool | None:
+            rpc = Rpc(target, header, certificates.trusted["tls"])
+            try:
+                return rpc.collections() == [] or None
+            finally:
+                rpc.close()
+
+        wait_for("theirs", answers, process, 120, True)  # type: ignore[arg-type]
+        topology = {**MILVUS, "credentials": "TEST_REMOTE_KEY", "tls": {"ca": "TEST_REMOTE_CA"}}
+        engine = get("milvus")
+        server = engine.start(tmp_path, tmp_path / "data", entry, topology)
+        told = encrypted(server, {"proxy"})
+        (driven,) = used("milvus", server, tmp_path / "asked")
+        assert driven["certificate_sha256"] == told["proxy"]["certificate_sha256"]
+        server.stop()
+        monkeypatch.setenv("TEST_REMOTE_KEY", "root:wrong")
+        with pytest.raises(ServerError, match="milvus: "):
+            engine.start(tmp_path, tmp_path / "data", entry, topology)
+        monkeypatch.setenv("TEST_REMOTE_CA", str(make(tmp_path / "other").ca))
+        with pytest.raises(ServerError, match=r"TEST_REMOTE_MILVUS: TLS: .* from no CA that is trusted here"):
+            engine.start(tmp_path, tmp_path / "data", entry, topology)
+    finally:
+        process.stop(8)
+
+
+@pytest.mark.servers
+def test_a_mariadb_with_tls_is_never_spoken_to_in_the_clear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name, entry = next((name, entry) for name, entry in SYSTEMS.items() if name.startswith("mariadb-"))
+    certificates, dialect = make(tmp_path / "certificates"), dialect_of(entry)
+    program, folder, password = artifact(name, tmp_path / "artifact").resolve(), tmp_path / "theirs", "planted-password"
+    folder.mkdir()
+    assert dialect.prepare(program, folder, password)
+    (port,) = free_ports(1)
+    command = dialect.arguments(program, folder, "127.0.0.1", port, {}, Limits.of({}))
+    command += [f"--ssl-cert={certificates.certificate}", f"--ssl-key={certificates.key}", "--require-secure-transport"]
+    process = NativeProcess.start("theirs", command, clean_environment(), folder, folder / "server.log")
+    try:
+        monkeypatch.setenv("TEST_REMOTE_MYSQL", f"127.0.0.1:{port}")
+        monkeypatch.setenv("TEST_REMOTE_KEY", password)
+        monkeypatch.setenv("TEST_REMOTE_CA", str(certificates.ca))
+        wait_for(
+            "theirs", lambda: b"ready for connections" in (folder / "server.log").read_bytes() or None, process, 120
+        )  # type: ignore[arg-type]
+        topology = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "tls": {"ca": "TEST_REMOTE_CA"},
+                    "endpoints": {"mysql": "TEST_REMOTE_MYSQL"}, "credentials": "TEST_REMOTE_KEY"}  # fmt: skip
+        engine = get("mysql")
+        server = engine.start(tmp_path, tmp_path / "data", entry, topology)
+        told = encrypted(server, {"mysql"})
+        (driven,) = used("mysql", server, tmp_path / "asked")
+        assert driven["certificate_sha256"] == told["mysql"]["certificate_sha256"]
+        with pytest.raises(ServerError, match="insecure transport"):
+            engine.start(tmp_path, tmp_path / "plain", entry, {**topology, "tls": "none"})
+        monkeypatch.setenv("TEST_REMOTE_CA", str(make(tmp_path / "other").ca))
+        with pytest.raises(ServerError, match=r"TLS: .* from no CA that is trusted here"):
+            engine.start(tmp_path, tmp_path / "data", entry, topology)
+    finally:
+        process.stop(20)

@@ -184,6 +184,7 @@ class Client:
             "errors": dict(sorted(errors.items())[:20]),
             "unsent": unsent,
             "reconnects": self.transport.reconnects,
+            "tls": self.transport.secured,
             **_lags(lags_ns),
         }
 

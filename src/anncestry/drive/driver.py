@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -226,8 +226,18 @@ class _Python(_Pool):
             **{name: max(part[name] for part in parts) for name in ("lag_p99_ms", "lag_max_ms")},
             "gc_pause_max_ms": 0.0,
             "gap_max_ms": None,
+            "tls": _once(part["tls"] for part in parts if part["tls"] is not None),
             "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
         }
+
+
+def _once(found: Iterable[Any]) -> list[Any]:
+    """Each that is found, once, in their order."""
+    different: list[Any] = []
+    for one in found:
+        if one not in different:
+            different.append(one)
+    return different
 
 
 class _InProcess(_Python):
@@ -281,5 +291,7 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         "cpu_us_per_query": 1e6 * sum(run["cpu_s"] for run in runs) / max(1, sent),
         **{name: max((run[name] for run in runs if run[name] is not None), default=None) for name in worst},
         **{name: sum(run[name] for run in runs) for name in ("unsent", "reconnects")},
+        # None of runs that were made before there was TLS.
+        "tls": _once(one for run in runs for one in run.get("tls") or ()),
         "complaints": complaints(runs),
     }

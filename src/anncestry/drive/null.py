@@ -13,7 +13,10 @@ from anncestry.errors import ServerError
 
 
 class NullServer:
-    """A null server while the block lasts. `kind`: grpc, http, mysql, postgres; the rest is `plan` of its source."""
+    """A null server while the block lasts. `kind`: grpc, http, mysql, postgres; the rest is `plan` of its source.
+
+    With `certificate` and `key` (files) it speaks TLS; a transport's `tls` then is the caller's to say.
+    """
 
     def __init__(self, kind: str, *, environment: dict[str, str] | None = None, **plan: Any) -> None:
         self.kind = kind

@@ -27,6 +27,10 @@ Transports, by `kind`; `target` is host:port, `targets` where client i takes the
   sdk             `module`, `options`: a Python client library; see `client`
   inprocess       `module` (a file), `paths`, `target`, `options`: a library that each client loads and searches itself
 
+Under TLS where `tls` is given: {ca_file}, a file (PEM) of the CAs that are trusted, null for the
+system's. A certificate is always verified, for the host of the target; mysql and postgres are asked for TLS first, and
+refused if they have none.
+
 Closed loop: a client sends its next request when the last is answered; `due_ns` is when it does. Open loop: clients
 are connections that take the arrivals in order, each when it is free, and send it when it is due: what an arrival
 waits for a connection is part of its latency. A request's time is over `timeout_s` after it was due; one that no
@@ -40,6 +44,8 @@ Facts in done.json
   lag_p99_ms, lag_max_ms          how long after it could have, being due and a connection free, a request was sent
   queued_p99_ms, queued_max_ms    open loop: how long after it was due, for whatever reason
   unsent, reconnects
+  tls                             what the clients' connections came to, each kind once: protocol, cipher,
+                                  certificate_sha256; empty where nothing is encrypted
   gc_pause_max_ms, gap_max_ms     the driver's own longest pause for garbage; longest time it was not scheduled
   clients                         each: samples, prime_errors, errors (text → count)
 

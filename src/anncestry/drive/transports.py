@@ -9,6 +9,7 @@ import http.client
 import importlib
 import importlib.util
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -16,6 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from anncestry.errors import UserError
+from anncestry.runtimes import tls
 from anncestry.runtimes.credentials import authorization
 
 _CONNECT_S = 10.0
@@ -36,6 +39,8 @@ class Transport(ABC):
     """A connection. `pack` turns what `call` returned into response bytes, after the clock."""
 
     reconnects = 0
+    secured: dict[str, Any] | None = None
+    """What TLS came to: protocol, cipher, certificate_sha256; None where nothing is encrypted."""
 
     @abstractmethod
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
@@ -54,6 +59,10 @@ class Transport(ABC):
         """Close the connection."""
 
 
+def _said(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in ("protocol", "cipher", "certificate_sha256")}
+
+
 class Grpc(Transport):
     """Unary calls of raw bytes. One channel a client; the deadline is the only option that a request carries."""
 
@@ -61,14 +70,23 @@ class Grpc(Transport):
         import grpc
 
         self._grpc = grpc
-        self._channel = grpc.insecure_channel(
-            transport["target"],
-            options=[
-                ("grpc.max_receive_message_length", -1),
-                ("grpc.use_local_subchannel_pool", 1),
-                ("grpc.enable_http_proxy", 0),
-            ],
-        )
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        named = transport.get("tls")
+        if named is None:
+            self._channel = grpc.insecure_channel(transport["target"], options=options)
+        else:
+            # The library does not tell what it agreed on, nor in a sentence why not: a connection before its own does.
+            try:
+                self.secured = _said(tls.asked(transport["target"], named, ("h2",)))
+                roots = tls.roots(named)
+            except UserError as error:
+                raise CallError(f"no connection to {transport['target']}: {error}", timeout=False) from None
+            credentials = grpc.ssl_channel_credentials(roots)
+            self._channel = grpc.secure_channel(transport["target"], credentials, options=options)
         try:
             grpc.channel_ready_future(self._channel).result(timeout=min(timeout_s, _CONNECT_S))
         except grpc.FutureTimeoutError:
@@ -110,16 +128,25 @@ class Http(Transport):
         self._method, self._path = transport["method"], transport["path"]
         self._headers = dict(transport.get("headers") or {})
         self._connection: http.client.HTTPConnection | None = None
+        named = transport.get("tls")
+        self._tls = None if named is None else tls.context(named, ("http/1.1",))
         self._connect(min(timeout_s, _CONNECT_S))
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        connection = (
+            http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            if self._tls is None
+            else http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
+        )
         try:
             connection.connect()
         except OSError as error:
+            why = f"TLS: {tls.refusal(error)}" if isinstance(error, ssl.SSLError) else str(error)
             raise CallError(
-                f"no connection to {self._host}:{self._port}: {error}", isinstance(error, TimeoutError)
+                f"no connection to {self._host}:{self._port}: {why}", isinstance(error, TimeoutError)
             ) from None
+        if isinstance(connection.sock, ssl.SSLSocket):
+            self.secured = _said(tls.facts(connection.sock))
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
         return connection

@@ -448,20 +448,27 @@ def check_topology(
         )
 
 
-def check_remote(engine: str, topology: Spec, needed: Sequence[str], offered: Sequence[str] = ()) -> None:
+def check_remote(
+    engine: str, topology: Spec, needed: Sequence[str], offered: Sequence[str] = (), workload: Spec | None = None
+) -> None:
     """ConfigError unless a remote topology names a variable for each endpoint that is needed, and no other any.
 
     `offered` are endpoints that may be named beside them.
     """
     endpoints = topology.get("endpoints")
     if topology.get("runtime") != "remote":
-        for key in ("endpoints", "credentials"):
+        for key in ("endpoints", "credentials", "tls"):
             if key in topology:
                 raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
         return
     for key in ("limits", "publish", "external", "external_limits", "roles", "entry"):
         if key in topology:
             raise ConfigError(f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)")
+    if workload is not None and workload.get("client") == "sdk":
+        raise ConfigError(
+            f"client: {engine}'s sdk is not taken to a server that somebody else runs: it carries neither credentials "
+            "nor TLS here; supported: bytes"
+        )
     for name in needed:
         if name not in (endpoints or {}):
             raise ConfigError(f"topology: endpoints.{name} is missing: the variable that holds {engine}'s HOST:PORT")

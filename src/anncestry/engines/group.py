@@ -79,11 +79,18 @@ class GroupServer(ABC):
         """Name and scheme of the credentials that every call must carry, if any."""
         return getattr(next(iter(self.group)).handle, "named", None)
 
+    @property
+    def tls(self) -> dict[str, Any] | None:
+        """How every connection is encrypted (runtimes/tls.py); None where it isn't."""
+        return getattr(next(iter(self.group)).handle, "tls", None)
+
     def grpc_transport(self, method: str) -> dict[str, Any]:
         """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
         found: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
         if self.credentials is not None:
             found["authorization"] = self.credentials
+        if self.tls is not None:
+            found["tls"] = self.tls
         if self.topology.get("entry") == "all":
             found["targets"] = self.endpoints
         return found

@@ -1,4 +1,4 @@
-"""Credentials on the calls that engines make themselves (the driver adds them to the measured ones)."""
+"""Credentials and TLS for the calls that engines make themselves (the driver has them for the measured ones)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import grpc
+
+from anncestry.runtimes import tls
 
 
 class _Details(NamedTuple):
@@ -34,6 +36,11 @@ class _Authorize(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return continuation(with_header, request)
 
 
-def authorized(channel: grpc.Channel, header: str | None) -> grpc.Channel:
-    """The channel, with the header on each of its calls if there is one."""
+def open_channel(target: str, options: Any, header: str | None, named: tls.Named | None) -> grpc.Channel:
+    """A channel with the header `authorization` on each of its calls if there is one, under TLS if that is `named`."""
+    channel = (
+        grpc.insecure_channel(target, options=options)
+        if named is None
+        else grpc.secure_channel(target, grpc.ssl_channel_credentials(tls.roots(named)), options=options)
+    )
     return channel if header is None else grpc.intercept_channel(channel, _Authorize(header))

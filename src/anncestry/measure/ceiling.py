@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anncestry.cells.keys import key_of
-from anncestry.drive import build, protocol
+from anncestry.drive import build, certificates, protocol
 from anncestry.drive.driver import Driver
 from anncestry.drive.null import NullServer
 from anncestry.provenance import records
@@ -37,9 +38,12 @@ def size_class(size: float) -> int:
     return upper
 
 
-def spec_of(platform: str, kind: str, transport: str, clients: int, request: float, reply: float) -> dict[str, Any]:
+def spec_of(
+    platform: str, kind: str, transport: str, clients: int, request: float, reply: float, encrypted: bool = False
+) -> dict[str, Any]:
     """What decides on a ceiling: `kind` is the driver's; `request` and `reply` are mean sizes in bytes."""
     return {
+        **({"tls": True} if encrypted else {}),
         "stage": "ceiling",
         "epoch": _EPOCH,
         "platform": platform,
@@ -69,18 +73,19 @@ def measure(spec: Mapping[str, Any], driver: Driver) -> list[dict[str, float]]:
     """Rate (1/s), latency floor (ms) and CPU (µs a query) of some short runs of `driver` against the null server."""
     clients = spec["clients"]
     runs: list[dict[str, float]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="anncestry-ceiling-") as temporary,
-        NullServer(spec["transport"], reply_bytes=spec["reply_bytes"]) as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="anncestry-ceiling-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
+        encryption = certificates.make(folder) if spec.get("tls") else None
+        files: dict[str, Any] = encryption.files if encryption else {}
+        trusted = encryption.trusted if encryption else {}
+        server = stack.enter_context(NullServer(spec["transport"], reply_bytes=spec["reply_bytes"], **files))
         protocol.write_requests(folder, [bytes([i]) * spec["request_bytes"] for i in range(_REQUESTS)])
         rows = np.tile(np.arange(_REQUESTS), (clients, 1))
         for number in range(_RUNS):
             protocol.write_job(
                 folder / str(number),
                 requests=folder,
-                transport=server.transport,
+                transport={**server.transport, **trusted},
                 schedule=rows,
                 prime=np.resize(rows, (clients, _PRIME)),
                 timeout_s=10.0,
@@ -108,6 +113,7 @@ def of_cell(folder: Path, run_folders: Sequence[Path], platform: str, driver: Dr
     if not jobs or jobs[0]["transport"]["kind"] not in TRANSPORTS:
         return None
     clients, transport = jobs[0]["clients"], jobs[0]["transport"]["kind"]
+    encrypted = jobs[0]["transport"].get("tls") is not None
     samples = [
         np.fromfile(file, dtype=protocol.SAMPLE) for run in run_folders for file in sorted(run.glob("samples.*.bin"))
     ]
@@ -117,7 +123,8 @@ def of_cell(folder: Path, run_folders: Sequence[Path], platform: str, driver: Dr
         return None
     offsets = np.fromfile(folder / "requests.idx", dtype="<u8")
     request = (int(offsets[-1]) - int(offsets[0])) / max(1, len(offsets) - 1)
-    record = find(spec_of(platform, driver.kind, transport, clients, request, float(good["size"].mean())), driver)
+    reply = float(good["size"].mean())
+    record = find(spec_of(platform, driver.kind, transport, clients, request, reply, encrypted), driver)
     return {
         "record": record["key"],
         "transport": transport,

@@ -62,6 +62,7 @@ _SOURCES = {
         "runtimes/limits.py",
         "runtimes/native.py",
         "runtimes/remote.py",
+        "runtimes/tls.py",
         "engines",
         "datasets/distance.py",
         "datasets/metadata.py",

@@ -19,6 +19,7 @@ from typing import Any
 
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner
+from anncestry.runtimes import tls
 from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits, Program, Runner
 from anncestry.runtimes.limits import Enclosure, enclose
 
@@ -96,9 +97,15 @@ def claim_ports(first_port: int, n: int) -> list[int]:
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def http_get(url: str, timeout_s: float) -> bytes:
-    """Body of a successful GET on loopback, without any proxy; OSError for everything else."""
-    with _direct.open(url, timeout=timeout_s) as reply:
+def http_get(address: str, path: str, timeout_s: float, named: tls.Named | None = None) -> bytes:
+    """Body of a successful GET from host:port, without any proxy, under TLS if `named`; OSError for everything else."""
+    if named is None:
+        with _direct.open(f"http://{address}{path}", timeout=timeout_s) as reply:
+            return bytes(reply.read())
+    secure = urllib.request.HTTPSHandler(context=tls.context(named))
+    with urllib.request.build_opener(urllib.request.ProxyHandler({}), secure).open(
+        f"https://{address}{path}", timeout=timeout_s
+    ) as reply:
         return bytes(reply.read())
 
 

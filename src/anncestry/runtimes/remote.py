@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes import tls
 from anncestry.runtimes.base import Ending
 from anncestry.runtimes.credentials import authorization
 
@@ -30,11 +31,19 @@ def endpoint(topology: Mapping[str, Any], interface: str) -> str | None:
     value = os.environ.get(variable, "").strip()
     if not value:
         raise UserError(f"the environment variable {variable} is not set: it holds the endpoint {interface}, HOST:PORT")
-    value = value.removeprefix("http://").rstrip("/")
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or "//" in value:
-        raise UserError(f"the environment variable {variable}, the endpoint {interface}, is not HOST:PORT without TLS")
-    return value
+    encrypted = tls.named(topology) is not None
+    scheme, stands, rest = value.rpartition("://")
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if not host or not port.isdigit() or "/" in host or (stands and scheme not in ("http", "https")):
+        raise UserError(f"the environment variable {variable}, the endpoint {interface}, is not HOST:PORT")
+    if stands and (scheme == "https") != encrypted:
+        how = (
+            "is plain http, where the topology asks for TLS (nothing is encrypted only with tls: none)"
+            if encrypted
+            else "is https, where tls: none of the topology says that nothing is encrypted"
+        )
+        raise UserError(f"the environment variable {variable}, the endpoint {interface}, {how}")
+    return f"{host}:{port}"
 
 
 def was_loaded(data_dir: Path) -> bool:
@@ -84,11 +93,34 @@ class RemoteHandle:
         self._variables = sorted(topology["endpoints"].values())
         credentials = topology.get("credentials")
         self.named: dict[str, str] | None = None if credentials is None else {"env": credentials, "scheme": scheme}
+        self.tls = tls.named(topology)
+        self._topology = topology
+        self._secured: dict[str, Any] = {}
 
     @property
     def authorization(self) -> str | None:
         """The value of the header `authorization`, None where no credentials are named."""
         return authorization(self.named)
+
+    def secure(self, addresses: Mapping[str, str], protocols: Mapping[str, Sequence[str]]) -> None:
+        """Learn what TLS comes to at each interface, before anything is said there.
+
+        `protocols` are what is to be spoken under it (ALPN), by interface. ServerError names the variable of an
+        endpoint whose certificate is refused, or that has no TLS.
+        """
+        for interface, address in addresses.items():
+            try:
+                self.secured(interface, tls.asked(address, self.tls, protocols.get(interface, ())))
+            except ServerError as error:
+                raise self.insecure(interface, error.args[0]) from None
+
+    def secured(self, interface: str, facts: Mapping[str, Any]) -> None:
+        """Keep what a connection to it came to, for the record."""
+        self._secured[interface] = dict(facts)
+
+    def insecure(self, interface: str, why: str) -> ServerError:
+        """An error that says of which endpoint that is."""
+        return ServerError(f"{self.name}: the endpoint of {self._topology['endpoints'][interface]}: {why}")
 
     def pids(self) -> list[int]:
         """None of this machine's."""
@@ -122,7 +154,7 @@ class RemoteHandle:
 
     def facts(self) -> dict[str, Any]:
         """Names of the variables, never what they hold."""
-        return {"endpoint_variables": self._variables, "run_by": "somebody else"}
+        return {"endpoint_variables": self._variables, "run_by": "somebody else", "tls": dict(self._secured)}
 
     def stop(self, term_wait_s: float) -> Ending:
         """Left as it is."""

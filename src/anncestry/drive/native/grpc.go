@@ -78,10 +78,13 @@ type header struct {
 }
 
 func newGRPC(t *transport, target string, timeoutS float64) *grpcWire {
-	w := &grpcWire{}
+	w, scheme := &grpcWire{}, "http"
+	if t.TLS != nil {
+		scheme = "https"
+	}
 	w.fields = []hpack.HeaderField{
 		{Name: ":method", Value: "POST"},
-		{Name: ":scheme", Value: "http"},
+		{Name: ":scheme", Value: scheme},
 		{Name: ":path", Value: t.Method},
 		{Name: ":authority", Value: target},
 		{Name: "te", Value: "trailers"},

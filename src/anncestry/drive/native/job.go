@@ -33,6 +33,7 @@ type transport struct {
 	Init        []string          `json:"init"`
 	Prepare     []string          `json:"prepare"`
 	Raw         bool              `json:"raw"`
+	TLS         *secrecy          `json:"tls"`
 }
 
 // target is where a client connects.

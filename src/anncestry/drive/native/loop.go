@@ -1,10 +1,13 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +31,7 @@ const (
 	nothing event = iota
 	opened
 	answered
+	upgrade // to TLS, now
 )
 
 // wire is a transport's protocol, on one connection. It reads c.input and appends to c.output.
@@ -64,11 +68,14 @@ type client struct {
 	row    []uint32
 	at     int
 
-	input    []byte // the unread part is input[from:to]
-	from, to int
-	output   []byte
-	written  int
-	blocked  bool // waits to be able to write
+	input     []byte // the unread part is input[from:to]
+	from, to  int
+	output    []byte // in the clear
+	written   int    // of what is pending
+	secure    *secure
+	facts     *secureFacts
+	connected bool
+	blocked   bool // waits to be able to write
 
 	busy     bool
 	sent     bool
@@ -104,6 +111,7 @@ type loop struct {
 	job *job
 	// where the clients connect: client i to the (i mod n)-th
 	addresses []address
+	configs   []*tls.Config // by address; none without TLS
 	clients   []*client
 	poller    *poller
 	next      *atomic.Int64 // the next arrival, shared by all loops
@@ -130,12 +138,12 @@ type loop struct {
 
 const never = int64(1)<<62 - 1
 
-func newLoop(j *job, to []address, next *atomic.Int64) (*loop, error) {
+func newLoop(j *job, to []address, configs []*tls.Config, next *atomic.Int64) (*loop, error) {
 	p, err := newPoller()
 	if err != nil {
 		return nil, err
 	}
-	return &loop{job: j, addresses: to, poller: p, next: next, timeout: int64(j.TimeoutS * 1e9), earliest: never,
+	return &loop{job: j, addresses: to, configs: configs, poller: p, next: next, timeout: int64(j.TimeoutS * 1e9), earliest: never,
 		ready: make(chan error, 1), start: make(chan int64, 1), done: make(chan struct{})}, nil
 }
 
@@ -486,7 +494,8 @@ func (l *loop) dial(c *client) error {
 		c.state = opening // so that lost knows that it was refused
 		return err
 	}
-	c.fd, c.state, c.from, c.to, c.output, c.written, c.blocked = fd, opening, 0, 0, c.output[:0], 0, true
+	c.fd, c.state, c.from, c.to, c.output, c.written = fd, opening, 0, 0, c.output[:0], 0
+	c.connected, c.blocked = false, true
 	return l.poller.add(fd, l.tag(c), unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP)
 }
 
@@ -499,6 +508,10 @@ func (l *loop) drop(c *client) {
 		unix.Close(c.fd)
 	}
 	c.fd, c.state = -1, down
+	if c.secure != nil {
+		c.secure.stop()
+		c.secure = nil
+	}
 }
 
 // lost ends a connection; the request under way, if there is one, has failed with it.
@@ -519,7 +532,7 @@ func (l *loop) lost(c *client, why string) {
 }
 
 func (l *loop) writable(c *client) {
-	if c.state == opening && c.blocked {
+	if !c.connected {
 		code, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		if err == nil && code != 0 {
 			err = unix.Errno(code)
@@ -528,9 +541,13 @@ func (l *loop) writable(c *client) {
 			l.lost(c, err.Error())
 			return
 		}
-		c.blocked = false
+		c.connected, c.blocked = true, false
 		if err := l.poller.change(c.fd, l.tag(c), unix.EPOLLIN|unix.EPOLLRDHUP); err != nil {
 			l.lost(c, err.Error())
+			return
+		}
+		if _, later := c.wire.(upgrader); len(l.configs) > 0 && !later {
+			l.secure(c)
 			return
 		}
 		if c.wire.open(c) {
@@ -540,13 +557,64 @@ func (l *loop) writable(c *client) {
 	l.flush(c)
 }
 
+// secure begins TLS on the connection, with nothing of it read or written in the clear any more.
+func (l *loop) secure(c *client) {
+	l.flush(c)
+	if c.state == down {
+		return
+	}
+	if c.from < c.to || c.written < len(c.output) {
+		l.lost(c, "TLS: the server said more in the clear than it may")
+		return
+	}
+	c.secure = newSecure(l.configs[int(c.number)%len(l.configs)])
+	l.handshake(c)
+}
+
+// handshake goes on with it; when it is done, the protocol begins, or goes on.
+func (l *loop) handshake(c *client) {
+	done, err := c.secure.handshake(l.job.Transport.Kind)
+	l.flush(c) // what there is to say, be it why not
+	if c.state == down {
+		return
+	}
+	if err != nil {
+		l.lost(c, err.Error())
+		return
+	}
+	if !done {
+		return
+	}
+	if c.facts == nil {
+		found := c.secure.facts()
+		c.facts = &found
+	}
+	if w, later := c.wire.(upgrader); later {
+		w.secured(c)
+	} else if c.wire.open(c) {
+		l.opened(c)
+	}
+	l.flush(c)
+}
+
 // flush writes what is to be written; what does not go now goes when the socket takes it.
 func (l *loop) flush(c *client) {
-	for c.state != down && c.written < len(c.output) {
-		if c.state == opening && c.blocked {
+	pending := &c.output
+	if c.secure != nil {
+		if c.secure.open && len(c.output) > 0 {
+			if _, err := c.secure.conn.Write(c.output); err != nil {
+				l.lost(c, "TLS: "+err.Error())
+				return
+			}
+			c.output = c.output[:0]
+		}
+		pending = &c.secure.pipe.out
+	}
+	for c.state != down && c.written < len(*pending) {
+		if !c.connected {
 			return
 		}
-		n, errno := write(c.fd, c.output[c.written:])
+		n, errno := write(c.fd, (*pending)[c.written:])
 		switch errno {
 		case 0:
 			c.written += n
@@ -567,7 +635,7 @@ func (l *loop) flush(c *client) {
 	if c.state == down {
 		return
 	}
-	c.output, c.written = c.output[:0], 0
+	*pending, c.written = (*pending)[:0], 0
 	if c.blocked {
 		c.blocked = false
 		if err := l.poller.change(c.fd, l.tag(c), unix.EPOLLIN|unix.EPOLLRDHUP); err != nil {
@@ -579,37 +647,105 @@ func (l *loop) flush(c *client) {
 var errClosed = errors.New("the server closed the connection")
 
 func (l *loop) readable(c *client) {
+	if c.secure != nil {
+		l.readSecure(c)
+		return
+	}
+	if !l.room(c) {
+		return
+	}
+	n, errno := read(c.fd, c.input[c.to:])
+	if l.failed(c, n, errno) {
+		return
+	}
+	c.to += n
+	l.take(c)
+}
+
+// room makes some for more input.
+func (l *loop) room(c *client) bool {
 	if c.to == len(c.input) {
 		if c.from == 0 {
 			l.lost(c, "the server sent more at once than its protocol allows")
-			return
+			return false
 		}
 		c.to = copy(c.input, c.input[c.from:c.to])
 		c.from = 0
 	}
-	n, errno := read(c.fd, c.input[c.to:])
-	if errno == unix.EAGAIN || errno == unix.EINTR {
-		return
-	}
-	if errno != 0 {
+	return true
+}
+
+// failed deals with what reading from a socket came to, if that is not bytes.
+func (l *loop) failed(c *client, n int, errno unix.Errno) bool {
+	switch {
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return true
+	case errno != 0:
 		l.lost(c, errno.Error())
+		return true
+	case n == 0 && c.secure != nil: // without the word of the other side that this is the end
+		l.lost(c, errClosed.Error())
+		return true
+	case n == 0:
+		l.closed(c)
+		return true
+	}
+	return false
+}
+
+// readSecure decrypts what came, all of it.
+func (l *loop) readSecure(c *client) {
+	s := c.secure
+	at := len(s.pipe.in)
+	s.pipe.in = slices.Grow(s.pipe.in, inputBytes)
+	n, errno := read(c.fd, s.pipe.in[at:at+inputBytes])
+	if l.failed(c, n, errno) {
 		return
 	}
-	if n == 0 {
-		found, err := c.wire.ended(c)
-		if found == answered && c.busy {
-			l.answer(c)
-			l.drop(c)
-			l.advance(c, c.free)
+	s.pipe.in = s.pipe.in[:at+n]
+	if !s.open {
+		if l.handshake(c); c.secure != s || !s.open {
 			return
 		}
-		if err == nil {
-			err = errClosed
+	}
+	for c.secure == s {
+		if !l.room(c) {
+			return
 		}
-		l.lost(c, err.Error())
+		n, err := s.read(c.input[c.to:])
+		switch {
+		case err == io.EOF:
+			l.closed(c)
+			return
+		case err != nil:
+			l.lost(c, refusal(err))
+			return
+		case n == 0:
+			l.settle(c)
+			return
+		}
+		c.to += n
+		l.take(c)
+	}
+}
+
+// closed deals with a connection that the server ended.
+func (l *loop) closed(c *client) {
+	found, err := c.wire.ended(c)
+	if found == answered && c.busy {
+		l.answer(c)
+		l.drop(c)
+		l.advance(c, c.free)
 		return
 	}
-	c.to += n
+	if err == nil {
+		err = errClosed
+	}
+	l.lost(c, err.Error())
+}
+
+// take lets the protocol consume the input.
+func (l *loop) take(c *client) {
 	// All that came is looked at before the next request is sent: the server may have said that it goes away.
 	free := false
 	for c.from < c.to {
@@ -620,6 +756,10 @@ func (l *loop) readable(c *client) {
 		}
 		if found == nothing {
 			break
+		}
+		if found == upgrade {
+			l.secure(c)
+			return
 		}
 		if found == opened {
 			l.opened(c)
@@ -655,7 +795,8 @@ func (l *loop) settle(c *client) {
 	if c.from == c.to {
 		c.from, c.to = 0, 0
 	}
-	if len(c.output) > 0 && !c.blocked {
+	waits := len(c.output) > 0 || c.secure != nil && len(c.secure.pipe.out) > 0
+	if waits && !c.blocked {
 		l.flush(c)
 	}
 }

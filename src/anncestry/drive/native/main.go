@@ -7,12 +7,14 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -60,6 +62,7 @@ type facts struct {
 	GCPause   float64           `json:"gc_pause_max_ms"`
 	GapMax    float64           `json:"gap_max_ms"`
 	Spilled   float64           `json:"spilled_mib"`
+	TLS       []secureFacts     `json:"tls"` // what the clients' connections came to, each kind once
 	Clients   []clientFacts     `json:"clients"`
 }
 
@@ -103,9 +106,17 @@ func prepareJob(folder string) (*run, error) {
 		return nil, err
 	}
 	to := make([]address, max(1, len(j.Transport.Targets)))
+	var configs []*tls.Config
 	for number := range to {
 		if to[number], err = resolve(j.Transport.target(number)); err != nil {
 			return nil, err
+		}
+		if j.Transport.TLS != nil {
+			config, err := j.Transport.TLS.config(j.Transport.Kind, j.Transport.target(number))
+			if err != nil {
+				return nil, err
+			}
+			configs = append(configs, config)
 		}
 	}
 	if j.Threads <= 0 {
@@ -114,7 +125,7 @@ func prepareJob(folder string) (*run, error) {
 	j.Threads = min(j.Threads, j.Clients)
 	r := &run{job: j, spool: newSpool()}
 	for range j.Threads {
-		l, err := newLoop(j, to, &r.next)
+		l, err := newLoop(j, to, configs, &r.next)
 		if err != nil {
 			return nil, err
 		}
@@ -180,6 +191,7 @@ func measure(runs []*run, zero int64) ([]*facts, error) {
 // tell completes the facts by what is the run's own, and its files.
 func (r *run) tell(f *facts) error {
 	clients := make([]clientFacts, r.job.Clients)
+	f.TLS = []secureFacts{}
 	var lag histogram
 	for _, l := range r.loops {
 		if l.err != nil {
@@ -190,6 +202,9 @@ func (r *run) tell(f *facts) error {
 		lag.merge(&l.lag)
 		for _, c := range l.clients {
 			f.Reconnect += c.reconnects
+			if c.facts != nil && !slices.Contains(f.TLS, *c.facts) {
+				f.TLS = append(f.TLS, *c.facts)
+			}
 			clients[c.number] = clientFacts{c.count, c.primeErrors, c.errors}
 		}
 	}

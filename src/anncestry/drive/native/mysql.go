@@ -19,6 +19,7 @@ const (
 	clientConnectWithDB  = 1 << 3
 	clientProtocol41     = 1 << 9
 	clientTransactions   = 1 << 13
+	clientSSL            = 1 << 11
 	clientSecure         = 1 << 15
 	clientMultiResults   = 1 << 17
 	clientPluginAuth     = 1 << 19
@@ -39,6 +40,7 @@ type mysqlWire struct {
 	transport *transport
 	password  string
 
+	sealed     bool // it goes on under TLS
 	setup      []setup
 	statements []uint32 // ids that the server gave to what was prepared
 	phase      mysqlPhase
@@ -93,7 +95,7 @@ func newMySQL(t *transport) (*mysqlWire, error) {
 }
 
 func (w *mysqlWire) open(c *client) bool {
-	w.phase, w.statements, w.inside, w.continued = inGreeting, nil, false, false
+	w.phase, w.statements, w.inside, w.continued, w.sealed = inGreeting, nil, false, false, false
 	w.setup = w.setup[:0]
 	for _, text := range w.transport.Init {
 		w.setup = append(w.setup, setup{comQuery, text})
@@ -212,7 +214,7 @@ func (w *mysqlWire) receive(c *client) (event, error) {
 func (w *mysqlWire) packet(c *client) (event, error) {
 	switch w.phase {
 	case inGreeting:
-		return nothing, w.greet(c)
+		return w.greet(c)
 	case inLogin:
 		return w.login(c)
 	}
@@ -344,15 +346,15 @@ func lengthEncoded(from []byte) (uint64, int, bool) {
 	return binary.LittleEndian.Uint64(wide[:]), 1 + size, true
 }
 
-// greet answers the server's greeting (protocol 10) with who we are.
-func (w *mysqlWire) greet(c *client) error {
+// greet answers the server's greeting (protocol 10): with who we are, or first with the wish for TLS.
+func (w *mysqlWire) greet(c *client) (event, error) {
 	g := w.head
 	if g[0] == 0xff {
-		return fmt.Errorf("%s", mysqlError(g))
+		return nothing, fmt.Errorf("%s", mysqlError(g))
 	}
 	end := bytes.IndexByte(g, 0)
 	if g[0] != 10 || end < 0 || len(g) < end+1+4+8+1+2 {
-		return fmt.Errorf("not a greeting of MySQL")
+		return nothing, fmt.Errorf("not a greeting of MySQL")
 	}
 	rest := g[end+5:]
 	w.salt = append([]byte{}, rest[:8]...)
@@ -365,19 +367,40 @@ func (w *mysqlWire) greet(c *client) error {
 			w.plugin = string(name)
 		}
 	}
+	if w.plugin != nativePassword && w.plugin != cachingSha2Password {
+		w.plugin = nativePassword
+	}
+	if w.transport.TLS != nil {
+		if binary.LittleEndian.Uint16(g[end+14:])&clientSSL == 0 {
+			return nothing, fmt.Errorf("TLS: the server does not offer it")
+		}
+		c.output = packet(c.output, w.sequence+1, w.hello())
+		w.sequence++
+		return upgrade, nil
+	}
+	w.introduce(c)
+	return nothing, nil
+}
+
+// hello is what both the wish for TLS and the login begin with.
+func (w *mysqlWire) hello() []byte {
 	flags := uint32(clientLongPassword | clientLongFlag | clientProtocol41 | clientTransactions | clientSecure |
 		clientMultiResults | clientPluginAuth)
 	if w.transport.Database != "" {
 		flags |= clientConnectWithDB
 	}
-	if w.plugin != nativePassword && w.plugin != cachingSha2Password {
-		w.plugin = nativePassword
+	if w.transport.TLS != nil {
+		flags |= clientSSL
 	}
 	hello := binary.LittleEndian.AppendUint32(nil, flags)
 	hello = binary.LittleEndian.AppendUint32(hello, 1<<24)
 	hello = append(hello, utf8mb4)
-	hello = append(hello, make([]byte, 23)...)
-	hello = append(append(hello, w.transport.User...), 0)
+	return append(hello, make([]byte, 23)...)
+}
+
+// introduce says who we are.
+func (w *mysqlWire) introduce(c *client) {
+	hello := append(append(w.hello(), w.transport.User...), 0)
 	proof := w.proof()
 	hello = append(append(hello, byte(len(proof))), proof...)
 	if w.transport.Database != "" {
@@ -386,7 +409,11 @@ func (w *mysqlWire) greet(c *client) error {
 	hello = append(append(hello, w.plugin...), 0)
 	c.output = packet(c.output, w.sequence+1, hello)
 	w.phase = inLogin
-	return nil
+}
+
+func (w *mysqlWire) secured(c *client) {
+	w.sealed = true
+	w.introduce(c)
 }
 
 // proof shows that we know the password, in the manner of the plugin that the server chose.
@@ -437,7 +464,11 @@ func (w *mysqlWire) login(c *client) (event, error) {
 		if len(p) == 2 && p[1] == 3 { // the server remembers the password
 			return nothing, nil
 		}
-		if len(p) == 2 && p[1] == 4 { // it does not: it wants to be told, under its key
+		if len(p) == 2 && p[1] == 4 && w.sealed { // it does not: it wants to be told, which nobody else can read
+			c.output = packet(c.output, w.sequence+1, append([]byte(w.password), 0))
+			return nothing, nil
+		}
+		if len(p) == 2 && p[1] == 4 { // the same, under its key
 			w.wantsKey = true
 			c.output = packet(c.output, w.sequence+1, []byte{2})
 			return nothing, nil

@@ -10,6 +10,7 @@ import (
 
 const (
 	postgresVersion3  = 3 << 16
+	postgresSSL       = 1234<<16 | 5679
 	postgresHead      = 5
 	postgresLargest   = 1 << 30
 	postgresNoticed   = 2048 // of a message, as far as it is looked at; those of a login are shorter
@@ -41,7 +42,8 @@ type postgresWire struct {
 type postgresPhase int
 
 const (
-	pgLogin postgresPhase = iota
+	pgUpgrade postgresPhase = iota
+	pgLogin
 	pgSetup
 	pgReplies
 )
@@ -73,7 +75,7 @@ func message(to []byte, kind byte, parts ...[]byte) []byte {
 func cString(text string) []byte { return append([]byte(text), 0) }
 
 func (w *postgresWire) open(c *client) bool {
-	w.phase, w.inside, w.login = pgLogin, false, nil
+	w.inside, w.login = false, nil
 	w.setup = w.setup[:0]
 	for _, text := range w.transport.Init {
 		w.setup = append(w.setup, setup{'Q', text})
@@ -81,6 +83,21 @@ func (w *postgresWire) open(c *client) bool {
 	for number, text := range w.transport.Prepare {
 		w.setup = append(w.setup, setup{'P', fmt.Sprintf("s%d\x00%s", number, text)})
 	}
+	if w.transport.TLS != nil {
+		w.phase = pgUpgrade
+		c.output = binary.BigEndian.AppendUint32(c.output, 8)
+		c.output = binary.BigEndian.AppendUint32(c.output, postgresSSL)
+		return false
+	}
+	w.introduce(c)
+	return false
+}
+
+func (w *postgresWire) secured(c *client) { w.introduce(c) }
+
+// introduce says who we are.
+func (w *postgresWire) introduce(c *client) {
+	w.phase = pgLogin
 	var hello []byte
 	for _, pair := range [][2]string{
 		{"user", w.transport.User}, {"database", w.transport.Database}, {"application_name", "anncestry"},
@@ -92,7 +109,6 @@ func (w *postgresWire) open(c *client) bool {
 	c.output = binary.BigEndian.AppendUint32(c.output, uint32(len(hello)+9))
 	c.output = binary.BigEndian.AppendUint32(c.output, postgresVersion3)
 	c.output = append(append(c.output, hello...), 0)
-	return false
 }
 
 func (w *postgresWire) send(c *client, request []byte) {
@@ -110,6 +126,13 @@ func (w *postgresWire) reusable() bool { return true }
 func (w *postgresWire) ended(c *client) (event, error) { return nothing, errClosed }
 
 func (w *postgresWire) receive(c *client) (event, error) {
+	if w.phase == pgUpgrade {
+		if c.input[c.from] != 'S' {
+			return nothing, fmt.Errorf("TLS: the server does not offer it")
+		}
+		c.from++
+		return upgrade, nil
+	}
 	for {
 		if !w.inside {
 			input := c.input[c.from:c.to]

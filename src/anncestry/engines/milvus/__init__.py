@@ -94,7 +94,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         )
     check_version("milvus", system, OLDEST, BELOW)
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles"))
-    check_remote("milvus", topology, ("proxy",), ("metrics",))
+    check_remote("milvus", topology, ("proxy",), ("metrics",), workload)
     check_roles(topology)
     if (system.get("artifact") or {}).get("kind") == "image":
         raise ConfigError(

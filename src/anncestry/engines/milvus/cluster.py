@@ -85,7 +85,7 @@ class DistributedServer(MilvusServer):
         found = {}
         for member in self.group:
             if member.role in ("querynode", "standalone") and member.handle.alive():
-                text = http_get(f"http://{member.addresses['metrics']}/metrics", timeout_s=10.0).decode()
+                text = http_get(member.addresses["metrics"], "/metrics", 10.0).decode()
                 found[member.name] = read_metrics(text)
         return found
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.native import CHANNEL_OPTIONS
-from anncestry.engines.remote import authorized
+from anncestry.engines.remote import open_channel
 from anncestry.errors import ServerError
 
 COLLECTION = "Bench"
@@ -66,8 +66,8 @@ def status_error(status: common_pb2.Status) -> str | None:
 class Rpc:
     """One channel to a Milvus. A call that fails, or whose reply says that it failed, is a ServerError."""
 
-    def __init__(self, target: str, authorization: str | None = None) -> None:
-        self._channel = authorized(grpc.insecure_channel(target, options=CHANNEL_OPTIONS), authorization)
+    def __init__(self, target: str, authorization: str | None = None, tls: Mapping[str, Any] | None = None) -> None:
+        self._channel = open_channel(target, CHANNEL_OPTIONS, authorization, tls)
 
     def call(self, method: str, request: Any, reply: type[Any], timeout_s: float = 10.0) -> Any:
         """Send `request` to the service's `method` and return its reply, of type `reply`, checked for success."""

@@ -83,7 +83,7 @@ class MilvusServer(GroupServer):
         """What it was loaded with, or is opened with."""
 
     def _rpc(self) -> Rpc:
-        return Rpc(self.endpoint, authorization(self.credentials))
+        return Rpc(self.endpoint, authorization(self.credentials), self.tls)
 
     def address(self, interface: str) -> str:
         """host:port of an interface that only one member has (or the first of those that have it)."""
@@ -287,6 +287,7 @@ def _connect(data_dir: Path, system: Spec, topology: Spec) -> MilvusServer:
     server = MilvusServer(group, system, topology)
     server.mark, loaded = remote.mark_of(data_dir)
     server.check_alive()
+    handle.secure(addresses, {"proxy": ("h2",)})
     description = server.rpc.description()
     if loaded:
         remote.check_mark(REMOTE, COLLECTION, description, server.mark)
@@ -307,7 +308,7 @@ def _answers(server: MilvusServer) -> bool | None:
 def healthy(metrics: str) -> bool:
     """Whether the member with this metrics interface says that it is well."""
     try:
-        return http_get(f"http://{metrics}/healthz", timeout_s=1.0) == b"OK"
+        return http_get(metrics, "/healthz", 1.0) == b"OK"
     except OSError:
         return False
 
@@ -404,7 +405,7 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
-        answer = http_get(f"http://{server.address('metrics')}/expr?{query}", timeout_s=5.0)
+        answer = http_get(server.address("metrics"), f"/expr?{query}", 5.0, server.tls)
     except OSError:
         return None
     return yaml.safe_load(json.loads(answer)["output"])

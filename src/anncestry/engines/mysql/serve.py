@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -23,7 +24,7 @@ from anncestry.engines.mysql.statements import literal, where
 from anncestry.engines.native import start_native
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes import remote
+from anncestry.runtimes import remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.native import clean_environment
@@ -111,8 +112,13 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
             raise UserError(f"the environment variable {variable} is not set: it holds the password of {user}")
     elif reader:
         user, password = READER, ""
+    encryption: dict[str, Any] = {}
+    if server.tls is not None:
+        encryption = {"ssl": tls.context(server.tls)}  # which this library then insists on
+    elif server.mark is not None:
+        encryption = {"ssl_disabled": True}  # else it would take what it is offered, unverified
     try:
-        return pymysql.connect(
+        connection = pymysql.connect(
             host=host.strip("[]"),
             port=int(port),
             user=user,
@@ -123,9 +129,17 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
             connect_timeout=_CONNECT_S,
             read_timeout=_STATEMENT_S,
             write_timeout=_STATEMENT_S,
+            **encryption,
         )
     except (pymysql.err.MySQLError, OSError) as error:
+        cause = getattr(error, "original_exception", None)
+        if isinstance(cause, ssl.SSLError):
+            raise ServerError(f"{server.name}: no connection for {user}: TLS: {tls.refusal(cause)}") from None
         raise ServerError(f"{server.name}: no connection for {user}: {error}") from None
+    if server.tls is not None and not isinstance(connection._sock, ssl.SSLSocket):
+        connection.close()
+        raise ServerError(f"{server.name}: no connection for {user}: TLS: the server does not offer it")
+    return connection
 
 
 def asker(server: MySQLServer, connection: pymysql.Connection[Any]) -> Ask:
@@ -209,6 +223,9 @@ def _connect(data_dir: Path, system: Spec, topology: Spec) -> MySQLServer:
     server = MySQLServer(group, topology, system, None)
     server.mark, loaded = remote.mark_of(data_dir)
     server.check_alive()
+    with closing(connect(server)) as connection:
+        encrypted = connection._sock
+        handle.secured("mysql", tls.facts(encrypted) if isinstance(encrypted, ssl.SSLSocket) else {"encrypted": False})
     mark = mark_of(server)
     if loaded:
         remote.check_mark(where, TABLE, mark, server.mark)

@@ -48,7 +48,7 @@ def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int,
 def transport(server: Server) -> dict[str, Any]:
     """Text statements; every connection says first what its searches need."""
     mysql = as_mysql(server)
-    found = {
+    found: dict[str, Any] = {
         "kind": "mysql",
         "target": mysql.endpoint,
         "user": READER,
@@ -57,6 +57,8 @@ def transport(server: Server) -> dict[str, Any]:
     }
     if mysql.credentials is not None:
         found |= {"user": mysql.user, "password_env": mysql.credentials["env"]}
+    if mysql.tls is not None:
+        found["tls"] = mysql.tls
     return found
 
 

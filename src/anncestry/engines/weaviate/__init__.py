@@ -87,7 +87,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     """ConfigError for a combination that this engine can't run."""
     check_version("weaviate", system, _OLDEST, _BELOW)
     check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
-    check_remote("weaviate", topology, ("http", "grpc"))
+    check_remote("weaviate", topology, ("http", "grpc"), workload=workload)
     _check_cluster(topology)
     indexes.check(system, index)
     settings = system.get("settings") or {}

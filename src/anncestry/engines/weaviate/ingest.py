@@ -80,7 +80,7 @@ def _inserter(server: WeaviateServer) -> Iterator[Insert]:
     consistency = server.topology.get("consistency")
     if by_rest(server):
         address = next(iter(server.group)).addresses["http"]
-        with json_wire.connection(address, _BATCH_TIMEOUT_S) as link:
+        with json_wire.connection(address, _BATCH_TIMEOUT_S, server.tls) as link:
 
             def by_json(first: int, *columns: Any) -> dict[int, str]:
                 body = json_wire.batch_request(first, *columns)

@@ -18,6 +18,7 @@ from anncestry.engines.base import DecodeError, Spec
 from anncestry.engines.weaviate.rows import UUID_PREFIX, uuid_of
 from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.errors import ServerError
+from anncestry.runtimes import tls
 
 PATH = "/v1/graphql"
 HEADERS = {"Content-Type": "application/json"}
@@ -87,10 +88,14 @@ def refused(reply: bytes, sent: int) -> dict[int, str]:
 
 
 @contextmanager
-def connection(address: str, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
-    """A connection that is kept alive, to host:port."""
+def connection(address: str, timeout_s: float, named: tls.Named | None = None) -> Iterator[http.client.HTTPConnection]:
+    """A connection that is kept alive, to host:port; under TLS if `named`."""
     host, _, port = address.rpartition(":")
-    open_one = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+    open_one = (
+        http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+        if named is None
+        else http.client.HTTPSConnection(host, int(port), timeout=timeout_s, context=tls.context(named))
+    )
     try:
         yield open_one
     finally:

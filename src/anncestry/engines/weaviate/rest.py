@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
+from collections.abc import Mapping
 from typing import Any
 
 from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.errors import ServerError
+from anncestry.runtimes import tls
 
 
 class Rest:
-    """Calls to one server on loopback; a new connection each, so that nothing stays open while queries are timed."""
+    """Calls to one server; a new connection each, so that nothing stays open while queries are timed."""
 
-    def __init__(self, host: str, port: int, authorization: str | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, authorization: str | None = None, named: Mapping[str, Any] | None = None
+    ) -> None:
         self._host, self._port = host, port
+        self._tls: ssl.SSLContext | None = None if named is None else tls.context(named, ("http/1.1",))
         self._headers = {"Content-Type": "application/json"}
         if authorization is not None:
             self._headers["Authorization"] = authorization
@@ -37,7 +43,11 @@ class Rest:
         return json.loads(reply) if reply else None
 
     def _exchange(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        connection = (
+            http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            if self._tls is None
+            else http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
+        )
         try:
             payload = None if body is None else json.dumps(body).encode()
             connection.request(method, path, payload, self._headers)

@@ -14,7 +14,7 @@ import numpy as np
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
-from anncestry.engines.remote import authorized
+from anncestry.engines.remote import open_channel
 from anncestry.engines.weaviate.indexes import graph_of, read_back
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.rows import uuid_of
@@ -208,6 +208,7 @@ def _connect(data_dir: Path, system: Spec, topology: Spec) -> WeaviateServer:
     server = WeaviateServer(group, system.get("settings") or {}, topology)
     server.mark, loaded = remote.mark_of(data_dir)
     server.check_alive()
+    handle.secure(addresses, {"http": ("http/1.1",), "grpc": ("h2",)})
     found = server.rest.description()
     if loaded:
         remote.check_mark(REMOTE, COLLECTION, found, server.mark)
@@ -231,7 +232,8 @@ def _ready(server: WeaviateServer) -> bool | None:
 def rest_of(member: Member) -> Rest:
     """The REST interface of a node."""
     host, _, port = member.addresses["http"].rpartition(":")
-    return Rest(host, int(port), authorization(getattr(member.handle, "named", None)))
+    handle = member.handle
+    return Rest(host, int(port), authorization(getattr(handle, "named", None)), getattr(handle, "tls", None))
 
 
 def as_weaviate(server: Server) -> WeaviateServer:
@@ -243,8 +245,7 @@ def as_weaviate(server: Server) -> WeaviateServer:
 
 def channel(server: WeaviateServer) -> grpc.Channel:
     """A channel to its gRPC interface; close it."""
-    plain = grpc.insecure_channel(server.endpoint, options=CHANNEL_OPTIONS)
-    return authorized(plain, authorization(server.credentials))
+    return open_channel(server.endpoint, CHANNEL_OPTIONS, authorization(server.credentials), server.tls)
 
 
 def open(server: Server, index: Spec) -> float:

@@ -97,6 +97,8 @@ def transport(server: Server) -> dict[str, Any]:
     if not by_rest(server):
         return group.grpc_transport(METHOD)
     found: dict[str, Any] = {"kind": "http", "method": "POST", "path": json_wire.PATH, "headers": json_wire.HEADERS}
+    if group.tls is not None:
+        found["tls"] = group.tls
     addresses = [member.addresses["http"] for member in group.group]
     if group.topology.get("entry") == "all":
         found["targets"] = addresses

@@ -7,6 +7,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,9 @@ type plan struct {
 	DieAt      int64  `json:"die_at"`       // the process ends
 	Chunked    bool   `json:"chunked"`      // http: without Content-Length
 	Password   string `json:"password_env"` // mysql: the login is checked against that variable
+	// files (PEM) of a server that speaks TLS: at once, or of mysql and postgres when it is asked to
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
 }
 
 type server struct {
@@ -45,6 +49,7 @@ type server struct {
 	count   atomic.Int64
 	stalled sync.Once
 	until   atomic.Int64
+	tls     *tls.Config
 }
 
 type fate int
@@ -118,6 +123,17 @@ func main() {
 		fmt.Fprintf(os.Stderr, "unknown kind %q\n", s.Kind)
 		os.Exit(2)
 	}
+	if s.Certificate != "" {
+		pair, err := tls.LoadX509KeyPair(s.Certificate, s.Key)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		s.tls = &tls.Config{Certificates: []tls.Certificate{pair}}
+		if protocol := map[string]string{"grpc": "h2", "http": "http/1.1"}[s.Kind]; protocol != "" {
+			s.tls.NextProtos = []string{protocol}
+		}
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -135,6 +151,9 @@ func main() {
 		}
 		go func() {
 			defer conn.Close()
+			if s.tls != nil && s.tls.NextProtos != nil {
+				conn = tls.Server(conn, s.tls)
+			}
 			if err := serve(s, conn); err != nil && !errors.Is(err, errDone) && !errors.Is(err, io.EOF) {
 				fmt.Fprintln(os.Stderr, err)
 			}

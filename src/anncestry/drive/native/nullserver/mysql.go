@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha1"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -21,6 +22,14 @@ type mysqlConn struct {
 	out      []byte
 	sequence byte
 }
+
+// read is a connection of which some is read already.
+type read struct {
+	net.Conn
+	in io.Reader
+}
+
+func (r read) Read(into []byte) (int, error) { return r.in.Read(into) }
 
 func (m *mysqlConn) read() ([]byte, error) {
 	var whole []byte
@@ -85,12 +94,15 @@ func column() []byte {
 func mysql(s *server, conn net.Conn) error {
 	m := &mysqlConn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
 	salt := []byte("12345678abcdefghijkl")
-	const flags = 1<<0 | 1<<2 | 1<<3 | 1<<9 | 1<<13 | 1<<15 | 1<<17 | 1<<19
+	flags := uint32(1<<0 | 1<<2 | 1<<3 | 1<<9 | 1<<13 | 1<<15 | 1<<17 | 1<<19)
+	if s.tls != nil {
+		flags |= 1 << 11
+	}
 	greeting := append([]byte{10}, "8.0-null\x00\x01\x00\x00\x00"...)
 	greeting = append(append(greeting, salt[:8]...), 0)
-	greeting = binary.LittleEndian.AppendUint16(greeting, flags&0xffff)
+	greeting = binary.LittleEndian.AppendUint16(greeting, uint16(flags))
 	greeting = append(greeting, 45, 2, 0)
-	greeting = binary.LittleEndian.AppendUint16(greeting, flags>>16)
+	greeting = binary.LittleEndian.AppendUint16(greeting, uint16(flags>>16))
 	greeting = append(append(greeting, 21), make([]byte, 10)...)
 	greeting = append(append(append(greeting, salt[8:]...), 0), "mysql_native_password\x00"...)
 	m.add(greeting)
@@ -100,6 +112,13 @@ func mysql(s *server, conn net.Conn) error {
 	hello, err := m.read()
 	if err != nil {
 		return err
+	}
+	if s.tls != nil && len(hello) == 32 { // nothing but the wish for TLS
+		m.conn = tls.Server(read{conn, m.in}, s.tls)
+		m.in = bufio.NewReaderSize(m.conn, 64<<10)
+		if hello, err = m.read(); err != nil {
+			return err
+		}
 	}
 	if s.Password != "" && !bytes.Contains(hello, proof(os.Getenv(s.Password), salt)) {
 		m.fail(1045, "Access denied")

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -57,7 +58,21 @@ func (p *postgresConn) ready() { p.add('Z', []byte{'I'}) }
 
 func postgres(s *server, conn net.Conn) error {
 	p := &postgresConn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
-	if _, _, err := p.read(false); err != nil {
+	_, hello, err := p.read(false)
+	if err == nil && len(hello) == 4 { // nothing but the wish for TLS
+		answer := []byte{'N'}
+		if s.tls != nil {
+			answer[0] = 'S'
+		}
+		if _, err = conn.Write(answer); err == nil && s.tls != nil {
+			p.conn = tls.Server(conn, s.tls)
+			p.in.Reset(p.conn)
+		}
+		if err == nil {
+			_, _, err = p.read(false)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	p.add('R', []byte{0, 0, 0, 0})

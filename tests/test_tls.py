@@ -1,0 +1,180 @@
+"""TLS to somebody else's server: verified, never left out in silence, and what it came to is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anncestry.drive import protocol
+from anncestry.drive.certificates import Certificates, make
+from anncestry.drive.driver import Driver, client_facts
+from anncestry.drive.null import NullServer
+from anncestry.engines import get
+from anncestry.errors import ConfigError, ServerError, UserError
+from anncestry.measure import ceiling
+from anncestry.runtimes import tls
+from anncestry.runtimes.remote import endpoint
+from tests.servers import INDEX
+
+WAYS = [("native", "grpc"), ("native", "http"), ("native", "mysql"), ("native", "postgres"),
+        ("python", "grpc"), ("python", "http")]  # fmt: skip
+REFUSALS = {
+    "expired": "certificate has expired, or is not valid yet",
+    "other host": "certificate is not for the host that was asked",
+    "unknown CA": "certificate is from no CA that is trusted here",
+    "plain": "TLS|not within its time|timed out",
+}
+REMOTE = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "endpoints": {"mysql": "TEST_TLS_MYSQL"},
+          "credentials": "TEST_TLS_PASSWORD", "tls": {"ca": "TEST_TLS_CA"}}  # fmt: skip
+POLARDB = {"engine": "mysql", "version": "8.0.2", "settings": {"dialect": "polardb"}}
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[dict[str, Driver]]:
+    with Driver("native") as native, Driver("python") as python:
+        yield {"native": native, "python": python}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Certificates]:
+    folder = tmp_path_factory.mktemp("certificates")
+    return {
+        "good": make(folder / "good"),
+        "expired": make(folder / "expired", valid_days=-1),
+        "other host": make(folder / "other", hosts=["db.example", "127.0.0.2"]),
+        "unknown CA": make(folder / "unknown"),
+    }
+
+
+def run(driver: Driver, folder: Path, transport: dict[str, Any], *, request: bytes = b"request", **more: Any) -> Any:
+    protocol.write_requests(folder, [request + str(number).encode() for number in range(10)])
+    rows = np.tile(np.arange(10), (2, 4))
+    protocol.write_job(
+        folder, requests=folder, transport=transport, schedule=rows, prime=rows[:, :1], **{"timeout_s": 20.0, **more}
+    )
+    driver.run(folder)
+    return protocol.read_outcome(folder)
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_requests_go_and_answers_come_under_tls(
+    way: tuple[str, str], drivers: dict[str, Driver], certificates: dict[str, Certificates], tmp_path: Path
+) -> None:
+    good = certificates["good"]
+    with NullServer(way[1], echo=True, **good.files) as server:
+        outcome = run(drivers[way[0]], tmp_path, {**server.transport, **good.trusted})
+    assert (outcome.samples["status"] == protocol.OK).all(), outcome.facts
+    for sample, response in zip(outcome.samples, outcome.responses, strict=True):
+        assert b"re: request%d" % sample["query"] in response
+    (told,) = client_facts([outcome.facts], 80)["tls"]
+    assert told["protocol"] == "TLSv1.3"
+    assert "AES" in told["cipher"] or "CHACHA20" in told["cipher"]
+    assert len(told["certificate_sha256"]) == 64
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_a_certificate_that_is_not_good_and_a_server_without_one_are_refused(
+    way: tuple[str, str], why: str, drivers: dict[str, Driver], certificates: dict[str, Certificates], tmp_path: Path
+) -> None:
+    trusted = certificates["good" if why == "unknown CA" else why if why in certificates else "good"].trusted
+    files = {} if why == "plain" else certificates[why].files
+    with (
+        NullServer(way[1], echo=True, **files) as server,
+        pytest.raises(ServerError, match=f"no connection to .*({REFUSALS[why]})"),
+    ):
+        run(drivers[way[0]], tmp_path, {**server.transport, **trusted}, timeout_s=1.0 if why == "plain" else 20.0)
+
+
+@pytest.mark.parametrize("way", WAYS[:4], ids="-".join)
+def test_messages_larger_than_any_buffer_pass_and_lost_connections_are_made_anew(
+    way: tuple[str, str], drivers: dict[str, Driver], certificates: dict[str, Certificates], tmp_path: Path
+) -> None:
+    good = certificates["good"]
+    with NullServer(way[1], echo=True, drop_every=9, **good.files) as server:
+        outcome = run(drivers["native"], tmp_path, {**server.transport, **good.trusted}, request=b"x" * 900_000)
+    lost = outcome.samples["status"] != protocol.OK
+    assert 5 <= lost.sum() <= 10 and outcome.facts["reconnects"] >= 5, outcome.facts
+    sizes = [len(response) for response, gone in zip(outcome.responses, lost, strict=True) if not gone]
+    assert min(sizes) > 900_000
+
+
+def test_the_cas_of_the_system_are_the_default_and_do_not_vouch_for_a_ca_of_ones_own(
+    drivers: dict[str, Driver], certificates: dict[str, Certificates], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with NullServer("http", **certificates["good"].files) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates["good"].ca))  # where OpenSSL and Go look first
+        assert tls.asked(server.target, {"ca_file": None})["encrypted"] is True
+        with Driver("native") as driver:
+            outcome = run(driver, tmp_path / "a", {**server.transport, "tls": {"ca_file": None}})
+        assert (outcome.samples["status"] == protocol.OK).all()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates["unknown CA"].ca))
+        with pytest.raises(ServerError, match="from no CA that is trusted here"):
+            tls.asked(server.target, {"ca_file": None})
+
+
+def test_what_an_encrypted_connection_came_to_is_told_without_names(certificates: dict[str, Certificates]) -> None:
+    good = certificates["good"]
+    with NullServer("grpc", **good.files) as server:
+        told = tls.asked(server.target, good.trusted["tls"], ("h2",))
+    assert told["protocol"] == "TLSv1.3" and told["encrypted"] is True
+    assert {len(told[name]) for name in ("certificate_sha256", "subject_sha256", "issuer_sha256")} == {64}
+    assert told["subject_sha256"] != told["issuer_sha256"]
+    assert "127.0.0.1" not in str(told)
+
+
+def test_grpc_wants_http2_to_be_agreed_on(certificates: dict[str, Certificates]) -> None:
+    good = certificates["good"]
+    with NullServer("mysql", **good.files) as server, pytest.raises(ServerError, match="TLS"):
+        tls.asked(server.target, good.trusted["tls"], ("h2",))
+
+
+def test_an_endpoint_is_encrypted_unless_the_topology_says_that_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = {"runtime": "remote", "endpoints": {"http": "TEST_TLS_HTTP"}}
+    assert tls.named(topology) == {"ca_file": None}
+    assert tls.named({**topology, "tls": "none"}) is None
+    assert tls.named({"runtime": "native"}) is None
+    monkeypatch.setenv("TEST_TLS_HTTP", "https://db.example:443/")
+    assert endpoint(topology, "http") == "db.example:443"
+    with pytest.raises(UserError, match=r"TEST_TLS_HTTP.* is https, where tls: none"):
+        endpoint({**topology, "tls": "none"}, "http")
+    monkeypatch.setenv("TEST_TLS_HTTP", "http://db.example:80")
+    with pytest.raises(UserError, match=r"TEST_TLS_HTTP.* is plain http, where the topology asks for TLS"):
+        endpoint(topology, "http")
+    monkeypatch.delenv("TEST_TLS_CA", raising=False)
+    with pytest.raises(UserError, match=r"TEST_TLS_CA, tls\.ca of the topology, names no file"):
+        tls.named({**topology, "tls": {"ca": "TEST_TLS_CA"}})
+
+
+def test_tls_is_for_servers_that_somebody_else_runs() -> None:
+    native = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1, "tls": "none"}
+    with pytest.raises(ConfigError, match="tls is for runtime remote, not native"):
+        get("weaviate").check({"version": "1.27.0"}, native, INDEX, None)
+
+
+@pytest.mark.parametrize(
+    ("why", "complaint"), [("plain", "no connection for root: .*SSL"), *list(REFUSALS.items())[:3]]
+)
+def test_no_password_is_sent_to_a_mysql_that_offers_no_tls_or_a_bad_certificate(
+    why: str, complaint: str, certificates: dict[str, Certificates], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_TLS_PASSWORD", "planted-password")
+    ca = certificates["good" if why in ("plain", "unknown CA") else why].ca
+    monkeypatch.setenv("TEST_TLS_CA", str(ca))
+    files = {} if why == "plain" else certificates[why].files
+    with NullServer("mysql", **files) as server:
+        monkeypatch.setenv("TEST_TLS_MYSQL", server.target)
+        with pytest.raises(ServerError, match=complaint):
+            get("mysql").start(tmp_path, tmp_path / "data", POLARDB, REMOTE)
+
+
+def test_a_cell_under_tls_has_a_ceiling_of_its_own(drivers: dict[str, Driver], tmp_path: Path) -> None:
+    plain = ceiling.spec_of("here", "native", "grpc", 1, 100, 100)
+    spec = ceiling.spec_of("here", "native", "grpc", 1, 100, 100, encrypted=True)
+    found = ceiling.find(spec, drivers["native"], tmp_path)
+    assert found["qps"] > 100 and found["spec"] == spec != plain
+    assert "tls" not in plain, "what was measured without it keeps its key"

@@ -1,0 +1,54 @@
+"""What stands before a managed server: it takes TLS off, and passes everything on as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from anncestry.drive.certificates import Certificates
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while part := await reader.read(1 << 16):
+            writer.write(part)
+            await writer.drain()
+    with suppress(OSError):
+        writer.close()
+
+
+@contextmanager
+def pump(upstream: str, certificates: Certificates, protocol: str) -> Iterator[str]:
+    """host:port that speaks TLS (and `protocol` under it, by ALPN) before `upstream`, while the block lasts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    context.set_alpn_protocols([protocol])
+    host, _, port = upstream.rpartition(":")
+    loop, found, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    address: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        address.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        found.set()
+        await stop.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
+    thread.start()
+    assert found.wait(30)
+    try:
+        yield address[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
