@@ -144,7 +144,7 @@ def test_vectors_of_different_lengths_and_damaged_files_are_refused(tmp_path: Pa
 def test_truth_that_lacks_a_query_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [0, 2], "neighbors_id": [[1], [2]]}), tmp_path / "n.parquet")
     with pytest.raises(DataError, match="holds no neighbours of query 1"):
-        parquet.place_neighbors(tmp_path / "n.parquet", "id", "neighbors_id", np.arange(3), io.BytesIO())
+        parquet.place_neighbors(tmp_path / "n.parquet", "id", "neighbors_id", np.arange(3), tmp_path / "out.npy")
 
 
 # Archives, as TEXMEX and Qdrant publish them

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from anncestry.datasets import download, metadata, normalize, sources
-from anncestry.datasets.sources import ann_benchmarks_random, fetch
+from anncestry.datasets import download, fetching, metadata, normalize
+from anncestry.datasets.fetching import fetch
+from anncestry.datasets.sources import ann_benchmarks_random
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import read_record, verify_outputs
 
@@ -89,30 +90,31 @@ class Server:
         if self.status != 200:
             handler.send_error(self.status)
             return
-        start, wanted = 0, re.match(r"bytes=(\d+)-", handler.headers.get("Range", ""))
-        if wanted and self.ranges and handler.headers.get("If-Range", self.etag) == self.etag:
-            start = int(wanted[1])
+        start, stop, wanted = 0, len(self.content), re.match(r"bytes=(\d+)-(\d*)", handler.headers.get("Range", ""))
+        ranged = bool(wanted and self.ranges and handler.headers.get("If-Range", self.etag) == self.etag)
+        if wanted and ranged:
+            start, stop = int(wanted[1]), min(int(wanted[2]) + 1 if wanted[2] else stop, stop)
         if start >= len(self.content):
             handler.send_response(416)
             handler.send_header("Content-Range", f"bytes */{len(self.content)}")
             handler.send_header("Content-Length", "0")
             handler.end_headers()
             return
-        handler.send_response(206 if start else 200)
-        if start:
-            handler.send_header("Content-Range", f"bytes {start}-{len(self.content) - 1}/{len(self.content)}")
-        handler.send_header("Content-Length", str(self.stated_length or len(self.content) - start))
+        handler.send_response(206 if ranged else 200)
+        if ranged:
+            handler.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(self.content)}")
+        handler.send_header("Content-Length", str(self.stated_length or stop - start))
         if self.etag:
             handler.send_header("ETag", self.etag)
         handler.end_headers()
-        end = start + self.cuts.pop(0) if self.cuts else len(self.content)
+        end = start + self.cuts.pop(0) if self.cuts else stop
         handler.wfile.write(self.content[start:end])
         self.sent += len(self.content[start:end])
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(sources, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     state = Server(hdf5_file(tmp_path / "served.hdf5").read_bytes())
@@ -255,7 +257,7 @@ def test_two_that_want_the_same_file_download_it_once(server: Server, tmp_path: 
 def test_without_a_network_the_user_reads_each_source_and_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
     url = closed_port()
     with pytest.raises(DataError) as raised:
         get(tmp_path, spec_of({"kind": "url", "url": url, "format": "hdf5"}, local(tmp_path / "nowhere.hdf5")))
@@ -289,6 +291,80 @@ def test_proxies_of_the_environment_are_used(server: Server, tmp_path: Path, mon
     monkeypatch.setenv("http_proxy", server.address.removesuffix("/made.hdf5"))
     monkeypatch.setenv("no_proxy", "")
     assert fetch("http://dataset.invalid/made.hdf5", tmp_path / "a") == sha256_of(server.content)
+
+
+# The first rows of a file, by byte range
+
+
+def big_ann(values: NDArray[Any], rows: int | None = None) -> bytes:
+    return struct.pack("<II", len(values) if rows is None else rows, values.shape[1]) + values.tobytes()
+
+
+@pytest.mark.parametrize(("format", "dtype"), [("fbin", "<f4"), ("u8bin", "u1"), ("i8bin", "i1")])
+def test_only_the_first_rows_are_fetched_and_the_header_says_how_many_they_are(
+    server: Server, tmp_path: Path, format: str, dtype: str
+) -> None:
+    values = (np.arange(4000) % 100 - (50 if dtype != "u1" else 0)).reshape(1000, 4).astype(dtype)
+    server.content = big_ann(values)
+    (tmp_path / "q").write_bytes(big_ann(values[-5:]))
+    entry = {"kind": "url", "base": server.address, "format": format, "first_rows": 30, "queries": server.address}
+    record = get(tmp_path, spec_of(entry, rows=30, queries=1000, pinned=False))
+    assert (np.load(tmp_path / "out" / "base.npy") == values[:30]).all()
+    rows_sent = 8 + 30 * values.dtype.itemsize * 4
+    assert {request.get("Range") for request in server.requests} == {None, "bytes=0-7", f"bytes=0-{rows_sent - 1}"}
+    notes = record["source"]["notes"]
+    assert notes == {"made.hdf5.first-30": "the first 30 of 1000 rows, by byte range; the header says 30"}
+    assert (tmp_path / "cache" / "url").rglob("*first-30").__next__().stat().st_size == rows_sent
+
+
+def test_a_prefix_that_was_interrupted_goes_on_where_it_ended(server: Server, tmp_path: Path) -> None:
+    server.content, server.cuts = big_ann(BASE), [8, 1000, 500]
+    assert fetching.fetch_rows(server.address, tmp_path / "x", 200, np.dtype("<f4"))[1] == 300
+    asked = [request.get("Range") for request in server.requests]
+    assert asked == ["bytes=0-7", "bytes=0-3207", "bytes=1000-3207", "bytes=1500-3207"]
+    assert (tmp_path / "x").read_bytes() == big_ann(BASE[:200])
+    fetching.fetch_rows(server.address, tmp_path / "x", 200, np.dtype("<f4"))
+    assert len(server.requests) == 4, "what is there is not asked for again"
+
+
+def test_of_a_server_without_ranges_no_more_than_the_prefix_is_read(server: Server, tmp_path: Path) -> None:
+    server.content, server.ranges = big_ann(BASE), False
+    fetching.fetch_rows(server.address, tmp_path / "x", 7, np.dtype("<f4"))
+    assert (tmp_path / "x").read_bytes() == big_ann(BASE[:7])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (big_ann(BASE, rows=301), "bytes long, which are not the 301 rows of dim 4"),
+        (big_ann(BASE[:100]), "holds 100 rows of dim 4, where the first 200 are asked for"),
+        (b"<html>", "is 6 bytes long, where the first 8 are asked for"),
+        (struct.pack("<II", 9, 0), "holds 9 rows of dim 0"),
+    ],
+)
+def test_a_file_that_is_not_as_its_header_says_has_no_first_rows(
+    server: Server, tmp_path: Path, content: bytes, said: str
+) -> None:
+    server.content = content
+    with pytest.raises(DataError, match=said):
+        fetching.fetch_rows(server.address, tmp_path / "x", 200, np.dtype("<f4"))
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"base": "http://h/a", "queries": "http://h/b", "format": "npy"}, "first_rows is of fbin, u8bin, i8bin"),
+        ({"url": "http://h/a", "format": "hdf5"}, "first_rows is of fbin"),
+        (
+            {"base": "http://h/a", "queries": "http://h/b", "format": "fbin", "sha256": {"base": "0" * 64}},
+            "sha256.base: is of a whole file",
+        ),
+    ],
+)
+def test_first_rows_of_what_has_none_are_refused(tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        get(tmp_path, spec_of({"kind": "url", "first_rows": 3, **entry}))
 
 
 # The file and debian sources, and what may be in an entry

@@ -409,6 +409,7 @@ def exact(vectors: SmallVectors, queries: NDArray[np.float32]) -> NDArray[np.flo
         {"field": "category", "in": [1, 4, 7]},
         {"field": "price", "below": 347.12},
         {"field": "price", "from": 100.5, "below": 347.12},
+        {"field": "id", "from": 1234},
     ],
 )
 def test_the_server_counts_what_passes_a_filter_as_we_do(
@@ -476,7 +477,10 @@ def test_searches_find_the_nearest_rows_that_match(
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("filter", [None, {"field": "category", "in": [1, 4, 7]}, {"field": "price", "below": 347.12}])
+@pytest.mark.parametrize(
+    "filter",
+    [None, {"field": "category", "in": [1, 4, 7]}, {"field": "price", "below": 347.12}, {"field": "id", "from": 990}],
+)
 def test_the_sdk_finds_what_the_bytes_find(
     system: tuple[str, Path],
     loaded: tuple[Server, LoadResult, SmallVectors, Path],

@@ -50,6 +50,7 @@ FILTERS: list[dict[str, Any] | None] = [
     {"field": "price", "below": 0.3},
     {"field": "price", "from": 0.2, "below": 0.5},
     {"field": "region", "from": 16, "below": 200},
+    {"field": "id", "from": 1500},
 ]
 
 

@@ -154,7 +154,13 @@ def test_postgres_is_not_root_and_listens_on_loopback_only(loaded: tuple[Server,
 
 @pytest.mark.servers
 @pytest.mark.parametrize(
-    "filter", [None, {"field": "category", "in": [1, 4, 7]}, {"field": "price", "from": 0.2, "below": 0.5}]
+    "filter",
+    [
+        None,
+        {"field": "category", "in": [1, 4, 7]},
+        {"field": "price", "from": 0.2, "below": 0.5},
+        {"field": "id", "from": 900},
+    ],
 )
 def test_searches_find_the_nearest_rows_that_match(
     loaded: tuple[Server, SmallVectors, Path], filter: dict[str, Any] | None, tmp_path: Path

@@ -18,6 +18,7 @@ _SWEPT = (
     (("search_list",), "list"),
     (("filter", "share"), "share"),
     (("filter", "halvings"), "halvings"),
+    (("filter", "from_share"), "from"),
     (("target_recall",), "recall"),
     (("rate_per_s",), "rate"),
     (("stream", "insert_per_s"), "insert"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anncestry.datasets import distance, formats, sources
 from anncestry.datasets.sources import Content, Part
@@ -33,7 +34,7 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     """
     distance.check_metric(spec["metric"])
     record_file = out_dir / "record.json"
-    for stale in (record_file, *(_file(out_dir, name) for name in OUTPUTS)):
+    for stale in (record_file, *_written(out_dir)):
         stale.unlink(missing_ok=True)
     skipped: list[dict[str, str]] = []
     for entry in spec["sources"]:
@@ -50,8 +51,10 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
             skipped.append({"source": sources.describe(entry), "reason": reason})
             print(f"{spec['name']}: skipped its source of kind {entry['kind']}: {reason}", file=sys.stderr)
             continue
-        outputs = {name: _file(out_dir, name) for name in OUTPUTS if _file(out_dir, name).exists()}
+        outputs = {path.stem: path for path in _written(out_dir) if path.exists()}
         body["source"] = {"kind": entry["kind"], "entry": dict(entry), "files": dict(content.files)}
+        if content.notes:
+            body["source"]["notes"] = dict(content.notes)
         body["skipped"] = skipped
         return write_record(record_file, stage="download", key=key, spec=spec, body=body, outputs=outputs)
     reasons = "; ".join(skip["reason"] for skip in skipped) or "the config lists no source"
@@ -60,6 +63,11 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
 
 def _file(out_dir: Path, name: str) -> Path:
     return out_dir / f"{name}.npy"
+
+
+def _written(out_dir: Path) -> list[Path]:
+    """What this stage may have written, in order."""
+    return [*(_file(out_dir, name) for name in OUTPUTS), *sorted(out_dir.glob("shipped_filtered_*.npy"))]
 
 
 def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content, out_dir: Path) -> dict[str, Any]:
@@ -76,6 +84,11 @@ def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content
                     f"{part.path}: its {name} have sha256 {digests[name][:12]}…, not the declared {pinned[name][:12]}…"
                 )
         shipped = _copy_truth(spec, entry, content, out_dir, stack)
+        filtered = []
+        for number, filter in enumerate(content.filtered):
+            ids = _neighbors(spec, content.parts[f"filtered_{number}"])
+            np.save(stack.enter_context(replacing(_file(out_dir, f"shipped_filtered_{number}"))), ids)
+            filtered.append({"filter": dict(filter), "k": ids.shape[1]})
     return {
         "content": digests,
         "content_pinned": {"base", "queries"} <= pinned.keys(),
@@ -83,6 +96,7 @@ def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content
         "queries": spec["queries"],
         "dim": spec["dim"],
         "shipped": shipped,
+        **({"shipped_filtered": filtered} if filtered else {}),
     }
 
 
@@ -108,13 +122,7 @@ def _copy_truth(
     part = content.parts.get("neighbors")
     if part is None:
         return None
-    ids = formats.read_neighbors(part.path, part.format, part.member)
-    if len(ids) != spec["queries"]:
-        raise DataError(
-            f"{part.path}: holds neighbors of {len(ids)} queries, where the config states {spec['queries']}"
-        )
-    if bool((ids >= spec["rows"]).any()):
-        raise DataError(f"{part.path}: holds neighbor {int(ids.max())}, though the base has {spec['rows']} rows")
+    ids = _neighbors(spec, part)
     np.save(stack.enter_context(replacing(_file(out_dir, "shipped_ids"))), ids)
     shipped: dict[str, Any] = {"k": ids.shape[1], "distances": None}
     part = content.parts.get("distances")
@@ -127,6 +135,18 @@ def _copy_truth(
         np.save(stack.enter_context(replacing(_file(out_dir, "shipped_distances"))), canonical)
         shipped["distances"] = stated
     return shipped
+
+
+def _neighbors(spec: Mapping[str, Any], part: Part) -> NDArray[np.int64]:
+    """The ids of shipped truth, (queries, k)."""
+    ids = formats.read_neighbors(part.path, part.format, part.member)
+    if len(ids) != spec["queries"]:
+        raise DataError(
+            f"{part.path}: holds neighbors of {len(ids)} queries, where the config states {spec['queries']}"
+        )
+    if bool((ids >= spec["rows"]).any()):
+        raise DataError(f"{part.path}: holds neighbor {int(ids.max())}, though the base has {spec['rows']} rows")
+    return ids
 
 
 def _stated_distances(metric: str, entry: Mapping[str, Any], part: Part) -> str:

@@ -4,7 +4,7 @@
 | --- | --- |
 | `hdf5` | ANN-Benchmarks: members `train`, `test`, `neighbors`, `distances` |
 | `fvecs`, `ivecs`, `bvecs` | TEXMEX: each row is int32 dim, then dim values of float32, int32 or uint8 |
-| `fbin`, `u8bin`, `ibin` | big-ann: uint32 rows, uint32 dim, then the values (float32, uint8, int32) |
+| `fbin`, `u8bin`, `i8bin`, `ibin` | big-ann: uint32 rows, uint32 dim, then the values (float32, uint8, int8, int32) |
 | `npy` | NumPy: two dimensions, C order, plain numbers |
 | `idx` | MNIST: big-endian header and values, plain or gzip; the images of rows × columns become rows of pixels |
 
@@ -34,9 +34,11 @@ from anncestry.errors import ConfigError, DataError
 
 Floats = NDArray[np.float32]
 
-FORMATS = ("hdf5", "fvecs", "ivecs", "bvecs", "fbin", "u8bin", "ibin", "npy", "idx")
+FORMATS = ("hdf5", "fvecs", "ivecs", "bvecs", "fbin", "u8bin", "i8bin", "ibin", "npy", "idx")
 _VECS = {"fvecs": "<f4", "ivecs": "<i4", "bvecs": "u1"}
-_XBIN = {"fbin": "<f4", "u8bin": "u1", "ibin": "<i4"}
+XBIN = {"fbin": "<f4", "u8bin": "u1", "i8bin": "i1"}
+"""Those of big-ann that hold vectors, and the type of their values."""
+_XBIN = {**XBIN, "ibin": "<i4"}
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 _CHUNK_BYTES = 64 << 20

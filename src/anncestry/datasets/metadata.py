@@ -1,4 +1,4 @@
-"""What filters act on: three columns that every base has, and which rows a filter lets through.
+"""What filters act on: three columns that every base has, the ids of its rows, and which rows a filter lets through.
 
 `category` and `price` have nothing to do with the vectors; `region` says where a row lies (see regions.py).
 The values of the first two come from a counter-based hash (splitmix64, Steele, Lea and Flood 2014) of the row number
@@ -58,7 +58,8 @@ def resolve(
     `{field: price, share: s}` becomes `below` the price that has round(s · rows) rows (at least 1) beneath it: the
     share is exact, but for rows of that very price, and recorded as counted. `{field: region, side: same, halvings: h}`
     becomes, for each query, the 2^(8−h) regions that agree with the query's own in the first h bits; `side: opposite`
-    those that differ in each of these bits. Other filters stay as they are.
+    those that differ in each of these bits. `{field: id, from_share: s}` becomes `from` the id floor(s · rows), as
+    VectorDBBench's filters do. Other filters stay as they are.
     """
     check_filter(filter)
     every = np.zeros(len(query_region), dtype=np.int64)
@@ -66,6 +67,8 @@ def resolve(
         rank = min(max(1, round(filter["share"] * len(price))), len(price) - 1)
         bound = np.partition(np.asarray(price), rank)[rank]
         return Asked(({"field": "price", "below": float(bound)},), every)
+    if filter is not None and "from_share" in filter:
+        return Asked(({"field": "id", "from": int(filter["from_share"] * len(price))},), every)
     if filter is not None and "side" in filter:
         width = 2 ** (HALVINGS - filter["halvings"])
         block = np.asarray(query_region, dtype=np.int64) // width
@@ -89,7 +92,8 @@ def matches(
 
     Filters: None (every row passes); `{field: category, in: [1, 4]}`; `{field: price, below: x}` and
     `{field: price, from: a, below: b}`, that is a ≤ price < b, the bounds rounded to float32;
-    `{field: region, from: a, below: b}`. What depends on the rows or the query goes through `resolve` first.
+    `{field: region, from: a, below: b}`; `{field: id, from: a}`, of row numbers. What depends on the rows or the query
+    goes through `resolve` first.
     Raises ConfigError for an unknown field or operator, and for an operand that the operator can't take.
     """
     check_filter(filter)
@@ -97,6 +101,8 @@ def matches(
         return np.ones(len(category), dtype=np.bool_)
     if filter["field"] == "category":
         return np.isin(category, np.array(filter["in"], dtype=np.uint8))
+    if filter["field"] == "id" and "from" in filter:
+        return np.arange(len(category)) >= filter["from"]
     if "below" not in filter:
         raise ConfigError(f"filter on {filter['field']}: {dict(filter)} is not resolved for a dataset and query yet")
     if filter["field"] == "region":
@@ -146,13 +152,21 @@ def check_filter(filter: Mapping[str, Any] | None) -> None:
         _require_operators(field, operators, required={"from", "below"}, allowed={"from", "below"})
         for operator in sorted(operators):
             _whole(filter[operator], operator, 0, REGIONS)
+    elif field == "id" and "from_share" in operators:
+        _require_operators(field, operators, required={"from_share"}, allowed={"from_share"})
+        share = filter["from_share"]
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise ConfigError(f"filter on id: from_share must lie between 0 and 1, not {share!r}")
+    elif field == "id":
+        _require_operators(field, operators, required={"from"}, allowed={"from"})
+        _whole(filter["from"], "from", 0, 1 << 40, field)
     else:
-        raise ConfigError(f"filter on unknown field {field!r}; choose category, price or region")
+        raise ConfigError(f"filter on unknown field {field!r}; choose category, price, region or id")
 
 
-def _whole(value: object, name: str, low: int, high: int) -> None:
+def _whole(value: object, name: str, low: int, high: int, field: str = "region") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"filter on region: {name} must be a whole number from {low} to {high}, not {value!r}")
+        raise ConfigError(f"filter on {field}: {name} must be a whole number from {low} to {high}, not {value!r}")
 
 
 def _require_operators(field: str, found: set[str], required: set[str], allowed: set[str]) -> None:

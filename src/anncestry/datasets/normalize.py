@@ -46,7 +46,7 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
 
     (out_dir / "record.json").unlink(missing_ok=True)
     outputs = {name: out_dir / f"{name}.npy" for name in OUTPUTS}
-    for stale in outputs.values():
+    for stale in (*outputs.values(), *out_dir.glob("shipped_filtered_*.npy")):
         stale.unlink(missing_ok=True)
     content: dict[str, str] = {}
     zeros: dict[str, int] = {}
@@ -65,8 +65,10 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
     ):
         content[column] = _save(outputs[column], values)
     if rows == download["rows"]:
-        for name in files.keys() & {"shipped_ids", "shipped_distances"}:
-            _link(files[name], outputs[name])
+        for name in files:
+            if name.startswith("shipped_"):
+                outputs[name] = out_dir / f"{name}.npy"
+                _link(files[name], outputs[name])
     body = {
         "rule": RULES[metric],
         "zero_vectors": zeros,
@@ -75,6 +77,7 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
         "queries": download["queries"],
         "dim": download["dim"],
         "raw_bytes": rows * download["dim"] * 4,
+        **{name: download[name] for name in ("shipped_filtered",) if name in download and rows == download["rows"]},
     }
     return write_record(
         out_dir / "record.json",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,71 +22,125 @@ _BATCH_ROWS = 4096
 _DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError)
 
 
-def place_vectors(files: Sequence[Path], id_column: str, vector_column: str, rows: int, dim: int, to: Path) -> None:
+def place_vectors(
+    files: Sequence[Path],
+    id_column: str | None,
+    vector_column: str,
+    rows: int,
+    dim: int,
+    to: Path,
+    last: int = 0,
+    last_to: Path | None = None,
+) -> None:
     """Write the vectors of all files into `to`, an npy of float32 (rows, dim) whose row i is the vector of id i.
 
-    DataError unless the ids are exactly 0 … rows − 1, each once, and every vector has `dim` numbers.
+    Without `id_column` the ids are the rows' places in the files, one file after the other. With `last`, the vectors of
+    the ids from `rows` on, so many, go to `last_to`, (last, dim): a set without queries lends them from its end.
+    DataError unless the ids are exactly 0 … rows + last - 1, each once, and every vector has `dim` numbers.
     """
+    every = rows + last
     out = np.lib.format.open_memmap(to, mode="w+", dtype=np.float32, shape=(rows, dim))
-    seen = np.zeros(rows, dtype=bool)
-    with Progress(f"place {to.stem} by id", rows, "rows") as progress:
+    rest = np.lib.format.open_memmap(last_to, mode="w+", dtype=np.float32, shape=(last, dim)) if last_to else None
+    seen, place = np.zeros(every, dtype=bool), 0
+    name = id_column or "row"
+    with Progress(f"place {to.stem} by id", every, "rows") as progress:
         for path in files:
-            for ids, vectors in _batches(path, id_column, vector_column):
+            for found, vectors in _batches(path, id_column, vector_column):
                 if vectors.shape[1] != dim:
                     raise DataError(f"{path}: holds vectors of dim {vectors.shape[1]}, where the config states {dim}")
-                out_of_range = (ids < 0) | (ids >= rows)
+                ids = np.arange(place, place + len(vectors)) if id_column is None else found
+                place += len(vectors)
+                out_of_range = (ids < 0) | (ids >= every)
                 if out_of_range.any():
-                    raise DataError(f"{path}: {id_column} {ids[out_of_range][0]} is not within the {rows} rows stated")
+                    raise DataError(f"{path}: {name} {ids[out_of_range][0]} is not within the {every} rows stated")
                 if len(np.unique(ids)) != len(ids) or seen[ids].any():
-                    raise DataError(f"{path}: an {id_column} is there twice")
+                    raise DataError(f"{path}: an {name} is there twice")
                 seen[ids] = True
-                out[ids] = vectors
+                of_base = ids < rows
+                out[ids[of_base]] = vectors[of_base]
+                if rest is not None:
+                    rest[ids[~of_base] - rows] = vectors[~of_base]
                 progress.add(len(ids))
     out.flush()
+    if rest is not None:
+        rest.flush()
     if not seen.all():
-        raise DataError(
-            f"{files[0].parent}: no vector of {id_column} {int((~seen).argmax())}; {int(seen.sum())} of {rows}"
-        )
+        raise DataError(f"{files[0].parent}: no vector of {name} {int((~seen).argmax())}; {int(seen.sum())} of {every}")
 
 
-def place_queries(path: Path, id_column: str, vector_column: str, to: IO[bytes]) -> NDArray[np.int64]:
-    """Write the queries of a file into `to`, npy of float32 (n, dim) in the order of their ids; returns those, (n,)."""
-    parts = list(_batches(path, id_column, vector_column))
+def place_queries(path: Path, id_column: str, vector_column: str, to: Path) -> NDArray[np.int64]:
+    """Write the queries of a file into `to`, npy of float32 (n, dim) in the order of their ids; returns those, (n,).
+
+    Read twice, by batches: for the ids, and for the vectors.
+    """
+    parts = [(ids, vectors.shape[1]) for ids, vectors in _batches(path, id_column, vector_column)]
     if not parts:
         raise DataError(f"{path}: holds no queries")
-    ids = np.concatenate([ids for ids, _ in parts])
-    order = np.argsort(ids, kind="stable")
-    if len(np.unique(ids)) != len(ids):
+    ids, dim = np.sort(np.concatenate([ids for ids, _ in parts])), parts[0][1]
+    if (ids[1:] == ids[:-1]).any():
         raise DataError(f"{path}: an {id_column} is there twice")
-    np.save(to, np.concatenate([vectors for _, vectors in parts])[order])
-    return ids[order]
+    if any(of_batch != dim for _, of_batch in parts):
+        raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
+    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.float32, shape=(len(ids), dim))
+    for found, vectors in _batches(path, id_column, vector_column):
+        out[np.searchsorted(ids, found)] = vectors
+    out.flush()
+    return ids
 
 
-def place_neighbors(path: Path, id_column: str, column: str, queries: NDArray[np.int64], to: IO[bytes]) -> None:
-    """Write the true neighbours of `queries` (their ids) into `to`, npy of int64 (n, k), k the shortest list's length.
+def place_neighbors(path: Path, id_column: str, column: str, queries: NDArray[np.int64], to: Path) -> None:
+    """Write the true neighbours of `queries` (their ids, ascending) into `to`, npy of int64 (n, k), k the shortest
+    list's length.
 
-    DataError where the file lacks a query.
+    Read twice, by batches. DataError where the file lacks a query.
     """
-    table = _read(path, [id_column, column])
-    ids = _ids(path, id_column, table[id_column].combine_chunks())
-    offsets, values = _lists(path, column, table[column].combine_chunks())
-    if not pa.types.is_integer(values.type) or values.null_count:
-        raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
-    sizes = np.diff(offsets)
-    place = {int(query): row for row, query in enumerate(ids)}
-    missing = [int(query) for query in queries if int(query) not in place]
-    if missing or not len(sizes):
-        raise DataError(f"{path}: holds no neighbours of query {missing[0] if missing else 0}")
-    k = int(sizes.min())
-    starts, flat = offsets[:-1] - offsets[0], values.to_numpy()
-    np.save(to, np.array([flat[(at := starts[place[int(query)]]) : at + k] for query in queries], dtype=np.int64))
+    there, k = np.zeros(len(queries), dtype=bool), None
+    for ids, offsets, _ in _lists_of(path, id_column, column):
+        sizes, (_, known) = np.diff(offsets), _places(queries, ids)
+        there[_places(queries, ids)[0][known]] = True
+        k = min([int(sizes.min()), *([] if k is None else [k])])
+    if k is None or not there.all():
+        raise DataError(f"{path}: holds no neighbours of query {int(queries[(~there).argmax()])}")
+    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.int64, shape=(len(queries), k))
+    for ids, offsets, values in _lists_of(path, id_column, column):
+        place, known = _places(queries, ids)
+        starts = (offsets[:-1] - offsets[0])[known]
+        out[place[known]] = values[starts[:, None] + np.arange(k)]
+    out.flush()
 
 
-def _batches(path: Path, id_column: str, vector_column: str) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    with _opened(path, [id_column, vector_column]) as file:
+def _places(queries: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where each id stands among the ascending `queries`, and whether it does."""
+    place = np.minimum(np.searchsorted(queries, ids), len(queries) - 1)
+    return place, queries[place] == ids
+
+
+def _lists_of(
+    path: Path, id_column: str, column: str
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Batches of ids (n,), offsets (n + 1,) and the values of n lists of ids."""
+    with _opened(path, [id_column, column]) as file:
         try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[id_column, vector_column]):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=[id_column, column]):
                 ids = _ids(path, id_column, batch.column(id_column))
+                offsets, values = _lists(path, column, batch.column(column))
+                if not pa.types.is_integer(values.type) or values.null_count:
+                    raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
+                if len(ids):
+                    yield ids, offsets.astype(np.int64), values.cast(pa.int64()).to_numpy()
+        except _DAMAGED as error:
+            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
+
+
+def _batches(
+    path: Path, id_column: str | None, vector_column: str
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Batches of ids (n,) and vectors (n, dim); without a column of ids, none."""
+    columns = [name for name in (id_column, vector_column) if name is not None]
+    with _opened(path, columns) as file:
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                ids = np.zeros(0, np.int64) if id_column is None else _ids(path, id_column, batch.column(id_column))
                 offsets, values = _lists(path, vector_column, batch.column(vector_column))
                 sizes = np.diff(offsets)
                 if not len(sizes):
@@ -98,14 +152,6 @@ def _batches(path: Path, id_column: str, vector_column: str) -> Iterator[tuple[N
                 with np.errstate(over="ignore"):
                     flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
                 yield ids, flat.reshape(len(sizes), -1)
-        except _DAMAGED as error:
-            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
-
-
-def _read(path: Path, columns: list[str]) -> Any:
-    with _opened(path, columns) as file:
-        try:
-            return file.read(columns)
         except _DAMAGED as error:
             raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
 

@@ -5,9 +5,11 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | kind | keys |
 | --- | --- |
 | `url` | `url` of one HDF5 file that holds everything, or a URL each in `base`, `queries`[, `neighbors`, `distances`] |
+| | `first_rows` of a base of big-ann's formats: only so many are fetched, by byte range |
 | `file` | the same with local paths: `path`, or `base`, `queries`[, `neighbors`, `distances`] |
 | `debian` | `package` of the system's own apt configuration, and `base`, `queries` as paths within the package |
-| `parquet` | `url` of a folder; `base` (list of files in it), `queries`[, `neighbors`]; columns id, emb, neighbors_id |
+| `parquet` | `url` of a folder; `base` (list of files in it), `queries` (a file, or `{last: n}` rows)[, `neighbors`] |
+| | `columns` if not id, emb (id null: as they come); `filtered`: neighbours under filters, each with its filter |
 | `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
 | `synthetic` | `generator: ann-benchmarks-random`, `samples`, `centers`, `seed` |
 
@@ -17,25 +19,18 @@ one file or a mapping of part → digest. What is fetched stays in a cache folde
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import re
 import shutil
-import ssl
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -43,22 +38,23 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-import anncestry
 from anncestry.datasets import archives, formats, jsonl, parquet
+from anncestry.datasets.fetching import TIMEOUT_S, fetch, fetch_rows, locked, verified
 from anncestry.errors import ConfigError, DataError
-from anncestry.progress import Progress
 from anncestry.provenance.records import replacing, sha256_file
 
 KINDS = ("url", "file", "debian", "parquet", "archive", "synthetic")
 PARTS = ("base", "queries", "neighbors", "distances")
 _REQUIRED_PARTS = ("base", "queries")
 _MEMBERS = {"base": "train", "queries": "test", "neighbors": "neighbors", "distances": "distances"}
-_TRUTH_FORMATS = {"hdf5": "hdf5", "npy": "npy", "fvecs": "ivecs", "bvecs": "ivecs", "fbin": "ibin", "u8bin": "ibin"}
+_TRUTH_FORMATS = {
+    "hdf5": "hdf5",
+    "npy": "npy",
+    "fvecs": "ivecs",
+    "bvecs": "ivecs",
+    **dict.fromkeys(formats.XBIN, "ibin"),
+}
 
-_TIMEOUT_S = 10.0  # to connect, and between two reads
-_ATTEMPTS = 3  # in a row that bring nothing new
-_PAUSE_S = 1.0
-_READ_BYTES = 1 << 20
 _APT_TIMEOUT_S = 900
 _AT_ONCE = 4  # files of one source
 
@@ -74,11 +70,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Content:
-    """What a source gave: parts by name, sha256 of files by name, and cached files that no sha256 vouches for."""
+    """What a source gave: parts by name, sha256 of files by name, and cached files that no sha256 vouches for.
+
+    `notes`, by name of a file, say what it is where its name or its source would mislead. `filtered` are the filters
+    of the parts `filtered_0`, `filtered_1`, …: neighbours among the rows that pass them.
+    """
 
     parts: Mapping[str, Part]
     files: Mapping[str, str]
     cached: tuple[Path, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    filtered: tuple[Mapping[str, Any], ...] = ()
 
     def forget(self) -> None:
         """Remove the cached files, which turned out to be of no use, so that the next run fetches them anew."""
@@ -185,32 +187,39 @@ def _obtain_file(entry: Mapping[str, Any]) -> Content:
         if not path.is_file():
             raise DataError(f"{path}: missing")
         if path.name not in files:
-            files[path.name] = _verified(path, _pinned(entry, part))
+            files[path.name] = verified(path, _pinned(entry, part))
     return _content(entry, paths, files)
-
-
-def _verified(path: Path, pinned: str | None) -> str:
-    found = sha256_file(path)
-    if pinned is not None and found != pinned:
-        raise DataError(f"{path}: sha256 {found[:12]}… differs from the declared {pinned[:12]}…")
-    return found
 
 
 # url
 
 
 def _obtain_url(entry: Mapping[str, Any], cache_dir: Path) -> Content:
-    paths: dict[str, Path] = {}
-    files: dict[str, str] = {}
-    unverified: list[Path] = []
-    for part, url in _locations(entry, whole="url").items():
-        path, pinned = _cache_path(url, cache_dir), _pinned(entry, part)
-        if path not in paths.values():
-            files[path.name] = fetch(url, path, pinned)
-            if pinned is None:
-                unverified.append(path)
-        paths[part] = path
-    return _content(entry, paths, files, cached=tuple(unverified))
+    """Fetch the files, several at a time; of the base only the first rows, where the entry says how many."""
+    urls, first = _locations(entry, whole="url"), entry.get("first_rows")
+    paths = {part: _cache_path(url, cache_dir) for part, url in urls.items()}
+    if first is not None:
+        if entry.get("format") not in formats.XBIN or "url" in entry:
+            raise ConfigError(
+                f"source {describe(entry)}: first_rows is of {', '.join(formats.XBIN)} in files of their own"
+            )
+        if _pinned(entry, "base") is not None:
+            raise ConfigError(f"source {describe(entry)}: sha256.base: is of a whole file, and first_rows takes a part")
+        paths["base"] = paths["base"].with_name(f"{paths['base'].name}.first-{first}")
+
+    def get(part: str) -> tuple[str, str]:
+        if part == "base" and first is not None:
+            digest, whole = fetch_rows(urls[part], paths[part], int(first), np.dtype(formats.XBIN[entry["format"]]))
+            return digest, f"the first {first} of {whole} rows, by byte range; the header says {first}"
+        return fetch(urls[part], paths[part], _pinned(entry, part)), ""
+
+    one_of = {path: part for part, path in reversed(paths.items())}  # one file may hold several parts
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        got = dict(zip(one_of, pool.map(get, one_of.values()), strict=True))
+    files = {path.name: digest for path, (digest, _) in got.items()}
+    notes = {path.name: note for path, (_, note) in got.items() if note}
+    unverified = tuple(path for path, part in one_of.items() if _pinned(entry, part) is None)
+    return replace(_content(entry, paths, files, cached=unverified), notes=notes)
 
 
 def _cache_path(url: str, cache_dir: Path) -> Path:
@@ -221,139 +230,6 @@ def _cache_path(url: str, cache_dir: Path) -> Path:
     return cache_dir / "url" / hashlib.sha256(url.encode()).hexdigest()[:12] / name
 
 
-def fetch(url: str, path: Path, sha256: str | None = None) -> str:
-    """Download `url` to `path` unless it is there already; returns the sha256 of the file.
-
-    The content grows in `path` + `.part`, and an interrupted download goes on from there where the server can vouch
-    that the file is still the same (ETag or Last-Modified) or the sha256 will tell. The name `path` is taken only by a
-    file that is as long as the server said and has the sha256, where one is given. Of several processes that want the
-    same file, one downloads and the others wait. Honours the proxy variables of the environment.
-    Raises DataError if the file can't be had, or is not as declared.
-    """
-    with _locked(path.with_name(path.name + ".lock"), f"the download of {path.name}"):
-        if path.exists():
-            try:
-                return _verified(path, sha256)
-            except DataError:
-                path.unlink()
-        part = path.with_name(path.name + ".part")
-        # Where a resumed file is not as declared, it may have changed in between: then once more from its beginning.
-        for _ in range(2 if part.exists() else 1):
-            _download(url, part, trust_partial=sha256 is not None)
-            found = sha256_file(part)
-            if sha256 in (None, found):
-                os.replace(part, path)
-                _remove_partial(part)
-                return found
-            _remove_partial(part)
-        raise DataError(f"{url}: the file has another sha256, {found[:12]}…, than the declared {str(sha256)[:12]}…")
-
-
-class _Unreachable(Exception):
-    """A failure after which a second attempt can't help."""
-
-
-def _download(url: str, part: Path, trust_partial: bool) -> None:
-    """Bring `part` to its full length, in several attempts if need be."""
-    failures, best, reason = 0, -1, ""
-    while failures < _ATTEMPTS:
-        try:
-            _download_once(url, part, trust_partial)
-            return
-        except _Unreachable as error:
-            raise DataError(f"{url}: {error}") from None
-        except (OSError, HTTPException) as error:
-            reason = _network_reason(error)
-        size = part.stat().st_size if part.exists() else 0
-        failures = 1 if size > best else failures + 1
-        best = max(best, size)
-        if failures < _ATTEMPTS:
-            time.sleep(_PAUSE_S)
-    raise DataError(f"{url}: {reason}")
-
-
-def _download_once(url: str, part: Path, trust_partial: bool) -> None:
-    validator_file = _validator_file(part)
-    have = part.stat().st_size if part.exists() else 0
-    validator = validator_file.read_text() if validator_file.exists() else ""
-    headers = {"User-Agent": f"anncestry/{anncestry.__version__}", "Accept-Encoding": "identity"}
-    if have and (validator or trust_partial):
-        headers["Range"] = f"bytes={have}-"
-        if validator:
-            headers["If-Range"] = validator
-    try:
-        # A new opener, as the one of urlopen keeps the proxies that the environment stated at its first use.
-        request = urllib.request.Request(url, headers=headers)
-        response: HTTPResponse = urllib.request.build_opener().open(request, timeout=_TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
-            return  # an earlier process had it all, but did not live to rename it
-        if error.code == 416:  # the part is not a beginning of the file
-            _remove_partial(part)
-            raise HTTPException("the server does not have the rest of the file") from None
-        if error.code in (408, 429) or error.code >= 500:
-            raise HTTPException(f"the server answered {error.code} {error.reason}") from None
-        raise _Unreachable(f"the server answered {error.code} {error.reason}") from None
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise _Unreachable(f"its certificate is not valid ({error.reason.verify_message})") from None
-        raise
-    with response:
-        start = _range_start(response, have)
-        length = response.headers.get("Content-Length")
-        total = start + int(length) if length is not None and length.isdigit() else None
-        part.parent.mkdir(parents=True, exist_ok=True)
-        validator_file.write_text(_validator(response))
-        with open(part, "r+b" if start else "wb") as file, Progress(f"download {part.stem}", total, "B") as progress:
-            file.seek(start)
-            file.truncate()
-            progress.at(start)
-            while data := response.read(_READ_BYTES):
-                try:
-                    file.write(data)
-                except OSError as error:
-                    raise _Unreachable(f"can't be written to the cache ({error.strerror})") from None
-                progress.add(len(data))
-    size = part.stat().st_size
-    if total is not None and size != total:
-        raise HTTPException(f"the download ended after {size} of {total} bytes")
-
-
-def _range_start(response: HTTPResponse, have: int) -> int:
-    """The byte that the answer's content starts at: after what we have, or 0 where the server sends the whole file."""
-    if response.status != 206:
-        return 0
-    stated = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    if stated is None or int(stated[1]) != have:
-        raise HTTPException("the server sent another range than asked for")
-    return have
-
-
-def _validator(response: HTTPResponse) -> str:
-    """What an If-Range header may hold: a strong ETag, else the date; empty where the server states neither."""
-    etag = response.headers.get("ETag", "")
-    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified", "")
-
-
-def _validator_file(part: Path) -> Path:
-    return part.with_name(part.name + ".validator")
-
-
-def _remove_partial(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _validator_file(part).unlink(missing_ok=True)
-
-
-def _network_reason(error: Exception) -> str:
-    if isinstance(error, HTTPException):
-        return str(error) or type(error).__name__
-    reason = getattr(error, "reason", error)
-    if isinstance(reason, TimeoutError):
-        return f"no answer within {_TIMEOUT_S:.0f} s"
-    return f"can't be reached ({getattr(reason, 'strerror', None) or reason})"
-
-
 # debian
 
 
@@ -361,7 +237,7 @@ def _obtain_debian(entry: Mapping[str, Any], cache_dir: Path) -> Content:
     package = str(_need(entry, "package"))
     inside = _locations(entry, whole=None)
     folder = cache_dir / "debian" / package
-    with _locked(folder.with_name(f"{package}.lock"), f"the download of package {package}"):
+    with locked(folder.with_name(f"{package}.lock"), f"the download of package {package}"):
         if not folder.exists():
             _fetch_package(package, folder)
     paths = {part: folder / "tree" / path.lstrip("/") for part, path in inside.items()}
@@ -369,7 +245,7 @@ def _obtain_debian(entry: Mapping[str, Any], cache_dir: Path) -> Content:
         if not path.is_file():
             raise DataError(f"package {package}: holds no {inside[part]}")
     files = {deb.name: sha256_file(deb) for deb in folder.glob("*.deb")}
-    files |= {path.name: _verified(path, _pinned(entry, part)) for part, path in paths.items()}
+    files |= {path.name: verified(path, _pinned(entry, part)) for part, path in paths.items()}
     return _content(entry, paths, files, cached=(folder,))
 
 
@@ -385,7 +261,7 @@ def _fetch_package(package: str, folder: Path) -> None:
         (state / "cache" / "archives" / "partial").mkdir(parents=True)
         new.mkdir()
         apt = ["apt-get", "-q", "-o", "Debug::NoLocking=1", "-o", f"Dir::Cache={state / 'cache'}"]
-        for option in (f"http::Timeout={_TIMEOUT_S:.0f}", f"https::Timeout={_TIMEOUT_S:.0f}", "Retries=1"):
+        for option in (f"http::Timeout={TIMEOUT_S:.0f}", f"https::Timeout={TIMEOUT_S:.0f}", "Retries=1"):
             apt += ["-o", f"Acquire::{option}"]
         own_lists = ["-o", f"Dir::State::lists={state / 'lists'}"]
         print(f"package {package}: downloading through this system's apt configuration", file=sys.stderr)
@@ -427,32 +303,42 @@ def _run(command: list[str], folder: Path) -> None:
 
 def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Path) -> Content:
     """Fetch the files, several at a time, and place their rows by id in npy files beside them."""
-    names = {part: entry[part] for part in ("base", "queries", "neighbors") if part in entry}
-    root = str(_need(entry, "url")).rstrip("/")
-    listed = [*_need(entry, "base"), *(names[part] for part in ("queries", "neighbors") if part in names)]
+    root, base, queries = str(_need(entry, "url")).rstrip("/"), _need(entry, "base"), _need(entry, "queries")
+    last = queries["last"] if isinstance(queries, Mapping) else 0
+    id_column, vector = entry.get("columns", {}).get("id", "id"), entry.get("columns", {}).get("vector", "emb")
+    truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry else {}
+    truths |= {f"filtered_{number}": one["neighbors"] for number, one in enumerate(entry.get("filtered", ()))}
+    if truths and (last or id_column is None):
+        raise ConfigError(f"source {describe(entry)}: neighbours are of ids, and queries of these files have none")
+    listed = [*base, *([] if last else [queries]), *truths.values()]
     paths = {name: _cache_path(f"{root}/{name}", cache_dir) for name in listed}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         digests = dict(zip(paths, pool.map(lambda name: fetch(f"{root}/{name}", paths[name]), paths), strict=True))
-    told = hashlib.sha256(json.dumps([digests, rows, dim], sort_keys=True).encode()).hexdigest()[:12]
+    told = json.dumps([digests, rows, dim, last, id_column, vector, list(truths)], sort_keys=True)
+    told = hashlib.sha256(told.encode()).hexdigest()[:12]
     folder = cache_dir / "parquet" / told
-    made = {part: folder / f"{part}.npy" for part in names}
+    made = {part: folder / f"{part}.npy" for part in ("base", "queries", *truths)}
     cached = (folder, *paths.values())
-    with _locked(folder.with_name(f"{told}.lock"), f"the placing of {root}"):
+    with locked(folder.with_name(f"{told}.lock"), f"the placing of {root}"):
         if not all(path.exists() for path in made.values()):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             try:
-                with replacing(made["base"]) as to:
-                    parquet.place_vectors([paths[name] for name in names["base"]], "id", "emb", rows, dim, to)
-                with replacing(made["queries"]) as to, open(to, "wb") as file:
-                    asked = parquet.place_queries(paths[names["queries"]], "id", "emb", file)
-                if "neighbors" in made:
-                    with replacing(made["neighbors"]) as to, open(to, "wb") as file:
-                        parquet.place_neighbors(paths[names["neighbors"]], "id", "neighbors_id", asked, file)
+                files = [paths[name] for name in base]
+                with replacing(made["base"]) as to, replacing(made["queries"]) as queries_to:
+                    if last:
+                        parquet.place_vectors(files, id_column, vector, rows, dim, to, last, queries_to)
+                    else:
+                        parquet.place_vectors(files, id_column, vector, rows, dim, to)
+                        asked = parquet.place_queries(paths[queries], id_column or "id", vector, queries_to)
+                for part, name in truths.items():
+                    with replacing(made[part]) as to:
+                        parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
             except DataError:
                 Content({}, {}, cached).forget()
                 raise
-    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached)
+    filtered = tuple(one["filter"] for one in entry.get("filtered", ()))
+    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached, filtered=filtered)
 
 
 # archive
@@ -466,11 +352,11 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
         digest = fetch(str(entry["url"]), archive, sha256)
     else:
         archive = Path(str(_need(entry, "path"))).expanduser()
-        digest = _verified(archive, sha256)
+        digest = verified(archive, sha256)
     names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
     folder = cache_dir / "archive" / digest[:12]
     cached = (folder, *((archive,) if "url" in entry and sha256 is None else ()))
-    with _locked(folder.with_name(f"{digest[:12]}.lock"), f"the unpacking of {archive.name}"):
+    with locked(folder.with_name(f"{digest[:12]}.lock"), f"the unpacking of {archive.name}"):
         found = {part: folder / Path(name).name for part, name in names.items()}
         if not all(path.exists() for path in found.values()):
             try:
@@ -529,25 +415,3 @@ def ann_benchmarks_random(
     split = np.random.RandomState(1).permutation(samples)
     held_out = math.ceil(samples * 0.1)
     return points[split[held_out:]], points[split[:held_out]]
-
-
-# One process at a time
-
-
-@contextmanager
-def _locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, waiting for another process that has it. The system drops the lock of a process that dies."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise DataError(f"{path.parent}: the cache can't be written ({error.strerror})") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process to end {what}", file=sys.stderr)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from anncestry.datasets import metadata
 from anncestry.datasets.distance import check_metric, pair_distances, squared_lengths
-from anncestry.datasets.formats import open_vectors
 from anncestry.datasets.idlists import isin_rows
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
@@ -107,6 +106,8 @@ class Problem:
     queries: Floats32
     asked: metadata.Asked
     columns: Sequence[NDArray[Any]]
+    filtered: Sequence[Mapping[str, Any]] = ()
+    """The filters under which the source states neighbours, too."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], vectors_dir: Path) -> Problem:
@@ -129,7 +130,20 @@ class Problem:
         columns = [np.load(files[name]) for name in ("category", "price", "region")]
         queries: Floats32 = np.load(files["queries"])
         asked = metadata.resolve(spec.get("filter"), columns[1], np.load(files["query_region"]))
-        return cls(files, metric, depth, vectors["rows"], queries, asked, columns)
+        filtered = [one["filter"] for one in vectors.get("shipped_filtered", ())]
+        return cls(files, metric, depth, vectors["rows"], queries, asked, columns, filtered)
+
+    def published(self) -> Path | None:
+        """The file of the source's own truth for this filter, where there is one."""
+        if len(self.asked.distinct) != 1:
+            return None
+        if self.asked.distinct[0] is None:
+            return self.files.get("shipped_ids")
+        none = np.zeros(0, np.int64)
+        for number, filter in enumerate(self.filtered):
+            if metadata.resolve(filter, self.columns[1], none).distinct == self.asked.distinct:
+                return self.files[f"shipped_filtered_{number}"]
+        return None
 
     def solve(self, rows: range, label: str) -> tuple[Neighbors, Ids]:
         """The neighbours among `rows`, and how many of those pass each query's filter."""
@@ -156,8 +170,13 @@ def run(
     found, matching = gathered or problem.solve(range(problem.rows), f"truth {vectors_dir.name}")
     depth = problem.depth
     shipped = None
-    if spec.get("filter") is None and "shipped_ids" in problem.files:
-        shipped = _compare_shipped(problem.files, problem.queries, problem.metric, found)
+    theirs = problem.published()
+    if theirs is not None:
+        passes = metadata.matches(problem.asked.distinct[0], *problem.columns)
+        distances = problem.files.get("shipped_distances") if problem.asked.distinct[0] is None else None
+        shipped = _compare_shipped(
+            problem.files["base"], theirs, distances, problem.queries, problem.metric, found, passes
+        )
     outputs = {"ids": out_dir / "ids.npy", "distances": out_dir / "distances.npy"}
     for path, array in zip(outputs.values(), (found.ids, found.distances), strict=True):
         with replacing(path) as temporary:
@@ -405,20 +424,28 @@ def _merge(
 # The truth that came with the source
 
 
-def _compare_shipped(files: Mapping[str, Path], queries: Floats32, metric: str, found: Neighbors) -> dict[str, Any]:
+def _compare_shipped(
+    base_file: Path,
+    ids_file: Path,
+    distances_file: Path | None,
+    queries: Floats32,
+    metric: str,
+    found: Neighbors,
+    passes: NDArray[np.bool_],
+) -> dict[str, Any]:
     """Compare with the source's own truth over the ranks that both have; DataError at the first real disagreement.
 
     Distances agree within float32 rounding; an id that only one side has is a tie if its exact distance agrees with
-    that at the last rank. A zero query has no direction, so what a source makes of it under cosine does not count.
+    that at the last rank; one that does not pass the filter (`passes`, of the rows) is wrong. A zero query has no
+    direction, so what a source makes of it under cosine does not count.
     """
-    shipped_ids: Ids = np.load(files["shipped_ids"])
+    shipped_ids: Ids = np.load(ids_file)
     ranks = min(shipped_ids.shape[1], found.ids.shape[1])
     shipped_ids, ids, distances = shipped_ids[:, :ranks], found.ids[:, :ranks], found.distances[:, :ranks]
     squares = squared_lengths(queries)
     defined = squares > 0 if metric == "cosine" else np.ones(len(queries), dtype=np.bool_)
 
-    count = _row_count(files["base"])
-    base = _Base(files["base"], np.ones(count, dtype=np.bool_), range(count))
+    base = _Base(base_file, np.ones(len(passes), dtype=np.bool_), range(len(passes)))
     scale = squares if metric == "l2" else np.ones(len(queries))
     tolerance = _SHIPPED_RELATIVE * np.abs(distances) + _SHIPPED_OF_SCALE * (scale[:, np.newaxis] + np.abs(distances))
 
@@ -426,27 +453,23 @@ def _compare_shipped(files: Mapping[str, Path], queries: Floats32, metric: str, 
     with Progress("truth of the source", len(base.passes), "rows") as progress:
         _, theirs = _exact(base, queries, metric, only_theirs, _CHUNK_BYTES, progress)
     tied = theirs <= distances[:, -1:] + tolerance[:, -1:]
-    differs = (only_theirs >= 0) & ~tied
-    missed = ~isin_rows(ids, shipped_ids) & (distances < distances[:, -1:] - tolerance[:, -1:])
+    differs = (only_theirs >= 0) & ~(tied & passes[only_theirs])
+    end = np.where(np.isfinite(distances[:, -1:]), distances[:, -1:] - tolerance[:, -1:], np.inf)
+    missed = ~isin_rows(ids, shipped_ids) & (distances < end)
     agrees = ~(differs | missed).any(axis=1)
-    if "shipped_distances" in files:
-        stated = np.sort(np.load(files["shipped_distances"])[:, :ranks], axis=1)
+    if distances_file is not None:
+        stated = np.sort(np.load(distances_file)[:, :ranks], axis=1)
         agrees &= (np.abs(stated - distances) <= tolerance).all(axis=1)
     agrees |= ~defined
     if not agrees.all():
         raise DataError(
-            f"{files['shipped_ids']}: the source's truth disagrees with the exact one for {int((~agrees).sum())} "
+            f"{ids_file}: the source's truth disagrees with the exact one for {int((~agrees).sum())} "
             f"queries, the first being query {int(np.argmin(agrees))}"
         )
     return {
         "ranks": ranks,
         "agreement": float(agrees[defined].mean()) if defined.any() else None,
-        "compared_distances": "shipped_distances" in files,
+        "compared_distances": distances_file is not None,
         "undefined_queries": int((~defined).sum()),
         "ids_that_differ_by_ties": int(((only_theirs >= 0) & defined[:, np.newaxis]).sum()),
     }
-
-
-def _row_count(path: Path) -> int:
-    with open_vectors(path, "npy") as file:
-        return file.rows

@@ -501,7 +501,7 @@ def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False,
         if effort is not None and whole_number(f"{name} for {engine}", effort, 1, 32_768) < k:
             raise ConfigError(f"{name}: {effort} is less than k: {k}; {engine} can't search with that")
     filter = workload.get("filter")
-    if filter is not None and {"share", "side"} & set(filter):
+    if filter is not None and {"share", "side", "from_share"} & set(filter):
         check_filter(filter)  # its bounds are those of a dataset
     elif filter is not None:
         filter_bounds(filter)
@@ -555,7 +555,7 @@ class FilterBounds:
 
 
 def filter_bounds(filter: Spec) -> FilterBounds:
-    """Read {field: category, in: […]}, or {field: price | region, from: a, below: b} (either bound alone too).
+    """Read {field: category, in: […]}, or {field: price | region | id, from: a, below: b} (either bound alone too).
 
     ConfigError for anything else; what depends on rows or queries was resolved before (datasets.metadata.resolve).
     """
@@ -566,7 +566,7 @@ def filter_bounds(filter: Spec) -> FilterBounds:
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise ConfigError(f"filter.in: {values!r} is not a list of categories")
         return FilterBounds(name, tuple(whole_number("filter.in", value, 0, 255) for value in values), None, None)
-    if name in ("price", "region"):
+    if name in ("price", "region", "id"):
         refuse_unknown(f"filter on {name}", filter, ("field", "from", "below"))
         low, high = filter.get("from"), filter.get("below")
         for key, bound in (("from", low), ("below", high)):
@@ -575,4 +575,4 @@ def filter_bounds(filter: Spec) -> FilterBounds:
         if low is None and high is None:
             raise ConfigError(f"filter on {name}: needs from, below, or both")
         return FilterBounds(name, None, low, high)
-    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price, region")
+    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price, region, id")

@@ -29,6 +29,7 @@ _SOURCES = {
     "download": [
         "datasets/archives.py",
         "datasets/download.py",
+        "datasets/fetching.py",
         "datasets/formats.py",
         "datasets/jsonl.py",
         "datasets/parquet.py",

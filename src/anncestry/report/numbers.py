@@ -605,6 +605,8 @@ def _filter_text(asked: Any) -> str:
         return ""
     if isinstance(asked, Mapping) and asked.keys() == {"field", "share"}:
         return f"{asked['field']}: {100 * asked['share']:g} % of rows"
+    if isinstance(asked, Mapping) and asked.keys() == {"field", "from_share"}:
+        return f"{asked['field']}: all but the first {100 * asked['from_share']:g} % of rows"
     if isinstance(asked, Mapping) and asked.keys() == {"field", "side", "halvings"}:
         where = {"same": "near", "opposite": "far from"}[asked["side"]]
         return f"region: {100 / 2 ** asked['halvings']:.2g} % of rows, {where} the query"

@@ -15,6 +15,7 @@ from anncestry.drive.transports import unpack
 from anncestry.engines.base import Server, Spec, filter_bounds
 from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.engines.weaviate.settings import COLLECTION
+from anncestry.engines.weaviate.wire import limit
 
 
 def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
@@ -35,14 +36,14 @@ def _filter(filter: Spec | None) -> Any:
     if filter is None:
         return None
     bounds = filter_bounds(filter)
-    of = Filter.by_property(bounds.field)
+    of = Filter.by_property("_id" if bounds.field == "id" else bounds.field)
     if bounds.values is not None:
         return of.contains_any(list(bounds.values))
     terms = []
     if bounds.low is not None:
-        terms.append(of.greater_or_equal(bounds.bound(bounds.low)))
+        terms.append(of.greater_or_equal(limit(bounds, bounds.low)))
     if bounds.high is not None:
-        terms.append(of.less_than(bounds.bound(bounds.high)))
+        terms.append(of.less_than(limit(bounds, bounds.high)))
     return terms[0] if len(terms) == 1 else terms[0] & terms[1]
 
 

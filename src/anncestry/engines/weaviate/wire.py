@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError as ProtobufError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
+from anncestry.engines.base import DecodeError, FilterBounds, Server, Spec, filter_bounds
 from anncestry.engines.group import as_group
 from anncestry.engines.weaviate import json_wire
 from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
-from anncestry.engines.weaviate.rows import UUID_PREFIX
+from anncestry.engines.weaviate.rows import UUID_PREFIX, uuid_of
 from anncestry.engines.weaviate.settings import COLLECTION
 
 METHOD = "/weaviate.v1.Weaviate/Search"
@@ -22,14 +23,14 @@ _Operator = base_pb2.Filters
 def filters(filter: Spec) -> base_pb2.Filters:
     """A workload's filter as Weaviate's. Bounds are rounded to the float32 of the stored prices."""
     bounds = filter_bounds(filter)
-    target = base_pb2.FilterTarget(property=bounds.field)
+    target = base_pb2.FilterTarget(property="_id" if bounds.field == "id" else bounds.field)
     if bounds.values is not None:
         values = base_pb2.IntArray(values=bounds.values)
         return base_pb2.Filters(operator=_Operator.OPERATOR_CONTAINS_ANY, target=target, value_int_array=values)
     limits = ((bounds.low, _Operator.OPERATOR_GREATER_THAN_EQUAL), (bounds.high, _Operator.OPERATOR_LESS_THAN))
-    kind = "value_int" if bounds.whole else "value_number"
+    kind = "value_text" if bounds.field == "id" else "value_int" if bounds.whole else "value_number"
     terms = [
-        base_pb2.Filters(operator=operator, target=target, **{kind: bounds.bound(bound)})
+        base_pb2.Filters(operator=operator, target=target, **{kind: limit(bounds, bound)})
         for bound, operator in limits
         if bound is not None
     ]
@@ -43,13 +44,18 @@ def where(filter: Spec) -> str:
     if bounds.values is not None:
         return f"{{operator:ContainsAny,{path},valueInt:[{','.join(map(str, bounds.values))}]}}"
     limits = ((bounds.low, "GreaterThanEqual"), (bounds.high, "LessThan"))
-    kind = "valueInt" if bounds.whole else "valueNumber"
+    kind = "valueText" if bounds.field == "id" else "valueInt" if bounds.whole else "valueNumber"
     terms = [
-        f"{{operator:{operator},{path},{kind}:{bounds.bound(bound)!r}}}"
+        f"{{operator:{operator},{path},{kind}:{json.dumps(limit(bounds, bound))}}}"
         for bound, operator in limits
         if bound is not None
     ]
     return terms[0] if len(terms) == 1 else f"{{operator:And,operands:[{','.join(terms)}]}}"
+
+
+def limit(bounds: FilterBounds, bound: float) -> int | float | str:
+    """A bound as the property's own type compares with it; rows are in the order of their ids, which are texts."""
+    return uuid_of(int(bound)) if bounds.field == "id" else bounds.bound(bound)
 
 
 def consistency_level(consistency: str | None) -> Any:

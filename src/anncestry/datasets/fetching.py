@@ -1,0 +1,242 @@
+"""Files by HTTP: downloads that go on where they were interrupted, and are verified as far as their source allows."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import ssl
+import struct
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import anncestry
+from anncestry.errors import DataError
+from anncestry.progress import Progress
+from anncestry.provenance.records import sha256_file
+
+TIMEOUT_S = 10.0  # to connect, and between two reads
+_ATTEMPTS = 3  # in a row that bring nothing new
+_PAUSE_S = 1.0
+_READ_BYTES = 1 << 20
+_HEAD = struct.Struct("<II")  # of a big-ann file
+
+
+def fetch(url: str, path: Path, sha256: str | None = None) -> str:
+    """Download `url` to `path` unless it is there already; returns the sha256 of the file.
+
+    The content grows in `path` + `.part`, and an interrupted download goes on from there where the server can vouch
+    that the file is still the same (ETag or Last-Modified) or the sha256 will tell. The name `path` is taken only by a
+    file that is as long as the server said and has the sha256, where one is given. Of several processes that want the
+    same file, one downloads and the others wait. Honours the proxy variables of the environment.
+    Raises DataError if the file can't be had, or is not as declared.
+    """
+    with locked(path.with_name(path.name + ".lock"), f"the download of {path.name}"):
+        if path.exists():
+            try:
+                return verified(path, sha256)
+            except DataError:
+                path.unlink()
+        part = path.with_name(path.name + ".part")
+        # Where a resumed file is not as declared, it may have changed in between: then once more from its beginning.
+        for _ in range(2 if part.exists() else 1):
+            _download(url, part, trust_partial=sha256 is not None)
+            found = sha256_file(part)
+            if sha256 in (None, found):
+                os.replace(part, path)
+                _remove_partial(part)
+                return found
+            _remove_partial(part)
+        raise DataError(f"{url}: the file has another sha256, {found[:12]}…, than the declared {str(sha256)[:12]}…")
+
+
+def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[str, int]:
+    """Download the first `rows` rows of a big-ann file (uint32 rows, uint32 dim, values of `dtype`), and no more of it.
+
+    Asked for by byte range, and resumed as in `fetch`; the header of `path` then states the rows that it holds.
+    Returns the sha256 of that file and how many rows the whole one has.
+    Raises DataError if the file can't be had, has fewer rows, or is not as long as its header says.
+    """
+    known = path.with_name(path.name + ".whole")
+    with locked(path.with_name(path.name + ".lock"), f"the download of {path.name}"):
+        if path.exists() and known.exists():
+            return sha256_file(path), int(known.read_text())
+        part, head = path.with_name(path.name + ".part"), path.with_name(path.name + ".head")
+        head.unlink(missing_ok=True)
+        size = _download(url, head, trust_partial=False, length=_HEAD.size)
+        whole, dim = _HEAD.unpack(head.read_bytes())
+        head.unlink()
+        _validator_file(head).unlink(missing_ok=True)
+        row_bytes = dim * dtype.itemsize
+        if not row_bytes or whole < rows:
+            raise DataError(f"{url}: holds {whole} rows of dim {dim}, where the first {rows} are asked for")
+        if size is not None and size != _HEAD.size + whole * row_bytes:
+            raise DataError(f"{url}: is {size} bytes long, which are not the {whole} rows of dim {dim} that it states")
+        _download(url, part, trust_partial=False, length=_HEAD.size + rows * row_bytes)
+        with open(part, "r+b") as file:
+            file.write(_HEAD.pack(rows, dim))
+        known.write_text(str(whole))
+        os.replace(part, path)
+        _remove_partial(part)
+        return sha256_file(path), whole
+
+
+class _Unreachable(Exception):
+    """A failure after which a second attempt can't help."""
+
+
+def _download(url: str, part: Path, trust_partial: bool, length: int | None = None) -> int | None:
+    """Bring `part` to its full length, or to the first `length` bytes, in several attempts if need be.
+
+    Returns the length of the whole file where the server states it.
+    """
+    failures, best, reason = 0, -1, ""
+    while failures < _ATTEMPTS:
+        try:
+            return _download_once(url, part, trust_partial, length)
+        except _Unreachable as error:
+            raise DataError(f"{url}: {error}") from None
+        except (OSError, HTTPException) as error:
+            reason = _network_reason(error)
+        size = part.stat().st_size if part.exists() else 0
+        failures = 1 if size > best else failures + 1
+        best = max(best, size)
+        if failures < _ATTEMPTS:
+            time.sleep(_PAUSE_S)
+    raise DataError(f"{url}: {reason}")
+
+
+def _download_once(url: str, part: Path, trust_partial: bool, length: int | None) -> int | None:
+    validator_file = _validator_file(part)
+    have = part.stat().st_size if part.exists() else 0
+    if have and have == length:
+        return None  # an earlier process had it all, but did not live to rename it
+    validator = validator_file.read_text() if validator_file.exists() else ""
+    headers = {"User-Agent": f"anncestry/{anncestry.__version__}", "Accept-Encoding": "identity"}
+    if not (validator or trust_partial) or (length is not None and have > length):
+        have = 0
+    if have or length is not None:
+        headers["Range"] = f"bytes={have}-" + ("" if length is None else str(length - 1))
+        if have and validator:
+            headers["If-Range"] = validator
+    try:
+        # A new opener, as the one of urlopen keeps the proxies that the environment stated at its first use.
+        request = urllib.request.Request(url, headers=headers)
+        response: HTTPResponse = urllib.request.build_opener().open(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
+            return have  # an earlier process had it all, but did not live to rename it
+        if error.code == 416:  # the part is not a beginning of the file
+            _remove_partial(part)
+            raise HTTPException("the server does not have the rest of the file") from None
+        if error.code in (408, 429) or error.code >= 500:
+            raise HTTPException(f"the server answered {error.code} {error.reason}") from None
+        raise _Unreachable(f"the server answered {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise _Unreachable(f"its certificate is not valid ({error.reason.verify_message})") from None
+        raise
+    with response:
+        start = _range_start(response, have)
+        stated = response.headers.get("Content-Length")
+        total = start + int(stated) if stated is not None and stated.isdigit() else None
+        whole = _whole_length(response, total)
+        if length is not None:
+            if whole is not None and whole < length:
+                raise _Unreachable(f"is {whole} bytes long, where the first {length} are asked for")
+            total = length  # a server that knows no ranges sends all of it: the rest is not read
+        part.parent.mkdir(parents=True, exist_ok=True)
+        validator_file.write_text(_validator(response))
+        with open(part, "r+b" if start else "wb") as file, Progress(f"download {part.stem}", total, "B") as progress:
+            file.seek(start)
+            file.truncate()
+            progress.at(start)
+            while data := response.read(_READ_BYTES if length is None else min(_READ_BYTES, length - file.tell())):
+                try:
+                    file.write(data)
+                except OSError as error:
+                    raise _Unreachable(f"can't be written to the cache ({error.strerror})") from None
+                progress.add(len(data))
+    size = part.stat().st_size
+    if total is not None and size != total:
+        raise HTTPException(f"the download ended after {size} of {total} bytes")
+    return whole
+
+
+def _whole_length(response: HTTPResponse, total: int | None) -> int | None:
+    """How long the file is on the server, of which the answer may be a part; None where it does not say."""
+    if response.status != 206:
+        return total
+    stated = re.search(r"/(\d+)$", response.headers.get("Content-Range", ""))
+    return int(stated[1]) if stated else None
+
+
+def _range_start(response: HTTPResponse, have: int) -> int:
+    """The byte that the answer's content starts at: after what we have, or 0 where the server sends the whole file."""
+    if response.status != 206:
+        return 0
+    stated = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    if stated is None or int(stated[1]) != have:
+        raise HTTPException("the server sent another range than asked for")
+    return have
+
+
+def _validator(response: HTTPResponse) -> str:
+    """What an If-Range header may hold: a strong ETag, else the date; empty where the server states neither."""
+    etag = response.headers.get("ETag", "")
+    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified", "")
+
+
+def _validator_file(part: Path) -> Path:
+    return part.with_name(part.name + ".validator")
+
+
+def _remove_partial(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _validator_file(part).unlink(missing_ok=True)
+
+
+def _network_reason(error: Exception) -> str:
+    if isinstance(error, HTTPException):
+        return str(error) or type(error).__name__
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {TIMEOUT_S:.0f} s"
+    return f"can't be reached ({getattr(reason, 'strerror', None) or reason})"
+
+
+def verified(path: Path, pinned: str | None) -> str:
+    """The sha256 of a file; DataError unless it is the `pinned` one, where there is one."""
+    found = sha256_file(path)
+    if pinned is not None and found != pinned:
+        raise DataError(f"{path}: sha256 {found[:12]}… differs from the declared {pinned[:12]}…")
+    return found
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file, waiting for another process that has it. The system drops the lock of a process that dies."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise DataError(f"{path.parent}: the cache can't be written ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process to end {what}", file=sys.stderr)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
