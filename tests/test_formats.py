@@ -52,7 +52,7 @@ SAMPLES: dict[str, tuple[str, bytes, NDArray[Any]]] = {
     "npy": ("npy", npy(FLOATS), FLOATS),
     "npy-float64": ("npy", npy(FLOATS.astype(">f8")), FLOATS),
     "idx": ("idx", idx(BYTES), BYTES),
-    "idx-gzip": ("idx", gzip.compress(idx(BYTES)), BYTES),
+    "idx-gzip": ("idx", gzip.compress(idx(BYTES), mtime=0), BYTES),
 }
 
 
@@ -166,8 +166,16 @@ def test_damage_in_any_byte_never_shows_as_a_traceback(name: str, tmp_path: Path
         ("idx", struct.pack(">HBBI", 0, 8, 1, 3) + b"123", "labels"),
         ("idx", struct.pack(">HBBIII", 0, 8, 3, 0, 2, 2), "no vectors"),
         ("idx", struct.pack(">HBBIII", 0, 8, 3, 9, 2, 2) + BYTES.tobytes(), "truncated"),
-        ("idx", gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 9, 2, 2) + BYTES.tobytes()), "ends in row 7 of 9"),
-        ("idx", gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 6, 2, 2) + BYTES.tobytes()), "bytes after the 6 rows"),
+        (
+            "idx",
+            gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 9, 2, 2) + BYTES.tobytes(), mtime=0),
+            "ends in row 7 of 9",
+        ),
+        (
+            "idx",
+            gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 6, 2, 2) + BYTES.tobytes(), mtime=0),
+            "bytes after the 6 rows",
+        ),
         ("npy", b"PK\3\4" + bytes(100), "not a sound npy"),
         ("npy", npy(FLOATS.ravel()), r"shape \(28,\), not"),
         ("npy", npy(FLOATS.reshape(7, 2, 2)), r"shape \(7, 2, 2\)"),
