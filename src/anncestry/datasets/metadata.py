@@ -102,7 +102,8 @@ def matches(
     if filter["field"] == "category":
         return np.isin(category, np.array(filter["in"], dtype=np.uint8))
     if filter["field"] == "id" and "from" in filter:
-        return np.arange(len(category)) >= filter["from"]
+        passing: NDArray[np.bool_] = np.arange(len(category)) >= filter["from"]
+        return passing
     if "below" not in filter:
         raise ConfigError(f"filter on {filter['field']}: {dict(filter)} is not resolved for a dataset and query yet")
     if filter["field"] == "region":
