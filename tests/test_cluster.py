@@ -52,10 +52,9 @@ def test_no_measurement_shares_a_group_whose_failure_would_remove_it(slurm):
     assert not grouped & {"load", "record", "session", "query"}
 
 
-@pytest.mark.parametrize("where", ["topologies", "workloads"])
-def test_driver_hosts_is_refused_by_name(tmp_path, where):
+def test_driver_hosts_of_a_topology_is_refused_with_where_it_belongs(tmp_path):
     toy = Toy.make(tmp_path)
-    next(iter(toy.files[where].values()))["driver_hosts"] = ["node-2"]
+    toy.files["topologies"]["standalone"]["driver_hosts"] = ["CLIENTS"]
     toy.save()
-    with pytest.raises(ConfigError, match=rf"{where}.yaml: \S+: driver_hosts: .* runtime: remote"):
+    with pytest.raises(ConfigError, match=r"topologies.yaml: \S+: driver_hosts: is a key of workloads"):
         workflow.expand(workflow.Choice(tmp_path / "config", "default"))

@@ -19,6 +19,8 @@ from anncestry.errors import ConfigError, ServerError
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 
+BEYOND_LOOPBACK = True  # at the address of this machine, where one is said
+
 
 def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping | None) -> None:
     refuse_unknown("settings of flat", system.get("settings", {}), ["lie", "authorization"])
@@ -102,7 +104,12 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
             lie,
             system.get("version", "1.0"),
         ],
-        clean_environment({"FLAT_SECRET": os.environ[secret_in]} if secret_in else None),
+        clean_environment(
+            {
+                **({"FLAT_SECRET": os.environ[secret_in]} if secret_in else {}),
+                **({"FLAT_ADDRESS": os.environ["ANNCESTRY_ADDRESS"]} if "ANNCESTRY_ADDRESS" in os.environ else {}),
+            }
+        ),
         data_dir,
         data_dir / "server.log",
     )

@@ -193,6 +193,8 @@ def main() -> None:
     )
     if server.add_insecure_port(f"127.0.0.1:{port}") == 0:
         sys.exit(f"flat: port {port} is in use")
+    if address := os.environ.get("FLAT_ADDRESS"):
+        server.add_insecure_port(f"{address}:{port}")
     server.start()
     print("flat: ready", flush=True)
     server.wait_for_termination()

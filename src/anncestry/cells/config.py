@@ -135,10 +135,7 @@ def _sentence(error: ValidationError) -> str:
         known = sorted(error.schema.get("properties", {}))
         extra = sorted(str(key) for key in error.instance if key not in known)
         if extra[0] == "driver_hosts":
-            return (
-                f"{prefix}driver_hosts: clients run on the machine that a job runs on; to have the server on another, "
-                "give it runtime: remote (docs/cluster.md)"
-            )
+            return f"{prefix}driver_hosts: is a key of workloads: it is they that say who asks (docs/cluster.md)"
         return f"{prefix}unknown key {extra[0]!r}{_hint(extra[0], known)}"
     if error.validator == "required":
         assert isinstance(error.validator_value, list)

@@ -21,6 +21,11 @@ _NOT_WITH_STREAM = {
     "client": "the changes are sent as bytes, and so are the queries",
 }
 
+_NOT_ELSEWHERE = {
+    "client": "what runs on other machines is the driver, not a Python library",
+    "stream": "queries and changes have to be on one clock",
+}
+
 
 def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The workload with the defaults of its kind of load; ConfigError for keys that don't go together.
@@ -28,6 +33,10 @@ def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
     A closed loop stays as it is. `where` names file and workload.
     """
     asked = dict(workload)
+    if "driver_hosts" in asked:
+        for key, why in _NOT_ELSEWHERE.items():
+            if key in asked and asked[key] != "bytes":
+                raise ConfigError(f"{where}.driver_hosts: {why}: it can't have {key}")
     if asked.get("start") == "cold":
         if asked["warmup"]:
             raise ConfigError(

@@ -487,6 +487,19 @@ class _Expander:
                     f"loaded at the same one ({', '.join(endpoint[1:])}): put them into experiments of their own"
                 )
 
+    def _reached_from_elsewhere(self, place: str, system: str, topology: str) -> None:
+        """ConfigError if clients on other machines could not reach the system, or can't run there."""
+        if self.config.driver != "native":
+            raise ConfigError(f"{place}.driver_hosts: needs driver: native; {self.config.driver} runs here only")
+        runtime, engine = self.config.topologies[topology]["runtime"], self.config.systems[system]["engine"]
+        if runtime == "docker":
+            raise ConfigError(f"{place}.driver_hosts: {topology}: containers are reached from this machine only")
+        if runtime == "native" and not getattr(self.engine(system), "BEYOND_LOOPBACK", False):
+            raise ConfigError(
+                f"{place}.driver_hosts: {system}: engine {engine} is made to listen on loopback alone: give it a "
+                "topology of runtime remote"
+            )
+
     def engine(self, system: str) -> Checker:
         """The engine of a system."""
         name = self.config.systems[system]["engine"]
@@ -540,6 +553,8 @@ class _Expander:
         if asked["warmup"] > entry["rows"]:
             raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
         self.engine(system).check(config.systems[system], config.topologies[topology], self.index(system), asked)
+        if "driver_hosts" in asked:
+            self._reached_from_elsewhere(place, system, topology)
 
         wanted = asked.get("filter")
         # Of near rows that are deleted, the next ones must be known.

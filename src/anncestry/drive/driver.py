@@ -27,7 +27,7 @@ LAG_MS, GAP_MS, QUEUED_MS = 5.0, 100.0, 100.0
 _OF_TRANSPORT = {"sdk": "python", "inprocess": "inprocess"}
 """Kinds of transport that go by a driver of their own, whatever was chosen for the others."""
 _CHECK_S = 0.5
-_LEAD_NS = 30_000_000
+LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: long enough for the word to reach every client before it."""
 
 
@@ -35,13 +35,15 @@ class Driver:
     """Runs jobs, by the native driver or by the Python one; its processes start when first needed, and are kept.
 
     `kind` is native or python. What only a Python program can send (transport kinds sdk and inprocess) goes by the
-    Python one anyway.
+    Python one anyway. `shared` is a folder that other machines see at the same path, for jobs that run on those.
     """
 
-    def __init__(self, kind: str = "native") -> None:
+    def __init__(self, kind: str = "native", shared: Path | None = None) -> None:
         assert kind in KINDS, kind
         self.kind = kind
-        self._pools: dict[str, _Pool] = {"native": _Native(), "python": _Python(), "inprocess": _InProcess()}
+        self._shared = shared
+        self._far: dict[tuple[str, ...], Pool] = {}
+        self._pools: dict[str, Pool] = {"native": _Native(), "python": _Python(), "inprocess": _InProcess()}
 
     def __enter__(self) -> Driver:
         return self
@@ -53,14 +55,17 @@ class Driver:
 
     def pids(self) -> list[int]:
         """Process ids of all clients; but of those that are themselves what is measured, see `libraries`."""
-        return [pid for kind, pool in self._pools.items() if kind != "inprocess" for pid in pool.pids()]
+        here = [pool for kind, pool in self._pools.items() if kind != "inprocess"]
+        return [pid for pool in (*here, *self._far.values()) for pid in pool.pids()]
 
     def libraries(self) -> list[int]:
         """Process ids of the clients that search in their own process: what they use is the system's."""
         return self._pools["inprocess"].pids()
 
-    def run(self, folder: Path, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    def run(self, folder: Path, check: Callable[[], None] = lambda: None, hosts: Sequence[str] = ()) -> dict[str, Any]:
         """Run the job in `folder`, or those that it names together, and write done.json of each; returns the folder's.
+
+        `hosts` are variables that hold commands which run the clients on other machines (see `hosts`).
 
         ServerError if a client can't connect or dies; requests that fail are samples, not errors. `check` is called
         twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). There is no limit
@@ -69,15 +74,24 @@ class Driver:
         jobs = {name: json.loads((folder / name / "job.json").read_text()) for name in _names(folder)}
         transports = {job["transport"]["kind"] for job in jobs.values()}
         kind = next((own for of, own in _OF_TRANSPORT.items() if of in transports), self.kind)
-        done = self._pools[kind].run(folder.resolve(), jobs, check)
+        pool = self._pool_on(tuple(hosts)) if hosts else self._pools[kind]
+        done = pool.run(folder.resolve(), jobs, check)
         for name, facts in done.get("together", {}).items():
             (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
         return done
 
+    def _pool_on(self, hosts: tuple[str, ...]) -> Pool:
+        from anncestry.drive.hosts import Elsewhere
+
+        assert self._shared is not None, "other machines need a folder that they share with this one"
+        if hosts not in self._far:
+            self._far[hosts] = Elsewhere(hosts, self._shared)
+        return self._far[hosts]
+
     def close(self) -> None:
         """End all clients."""
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._far.values()):
             pool.close()
 
 
@@ -86,7 +100,7 @@ def _names(folder: Path) -> list[str]:
     return json.loads((folder / "job.json").read_text()).get("together") or [""]
 
 
-class _Pool(ABC):
+class Pool(ABC):
     """Processes that are told things by line, and answer by line."""
 
     def __init__(self) -> None:
@@ -97,6 +111,7 @@ class _Pool(ABC):
         """Run the jobs in `folder`, by their names ("" for a single one); returns the driver's facts."""
 
     def pids(self) -> list[int]:
+        """Of all processes."""
         return [process.pid for process in self._processes]
 
     def _start(self, command: list[str], **more: str) -> None:
@@ -171,7 +186,7 @@ class _Pool(ABC):
         self._processes = []
 
 
-class _Native(_Pool):
+class _Native(Pool):
     """One process for all clients, from `build`."""
 
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
@@ -181,7 +196,7 @@ class _Native(_Pool):
         (process,) = self._processes
         self._tell(process, f"job {folder}")
         self._answers([process], "ready", check)
-        self._tell(process, f"go {time.monotonic_ns() + _LEAD_NS}")
+        self._tell(process, f"go {time.monotonic_ns() + LEAD_NS}")
         (text,) = self._answers([process], "done", check)
         return json.loads(text)  # type: ignore[no-any-return]
 
@@ -189,7 +204,7 @@ class _Native(_Pool):
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
 
 
-class _Python(_Pool):
+class _Python(Pool):
     """A process for each client, of this interpreter."""
 
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
@@ -202,7 +217,7 @@ class _Python(_Pool):
         for client, (name, number) in zip(clients, seats, strict=True):
             self._tell(client, f"job {number} {folder / name}")
         self._answers(clients, "ready", check)
-        zero_ns = time.monotonic_ns() + _LEAD_NS
+        zero_ns = time.monotonic_ns() + LEAD_NS
         for client in clients:
             self._tell(client, f"go {zero_ns}")
         parts = [json.loads(text) for text in self._answers(clients, "done", check)]
@@ -294,4 +309,6 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         # None of runs that were made before there was TLS.
         "tls": _once(one for run in runs for one in run.get("tls") or ()),
         "complaints": complaints(runs),
+        # Clients on other machines: which, how far from the server, how many of the clients (drive/hosts.py).
+        **({"hosts": runs[-1]["hosts"]} if runs and "hosts" in runs[-1] else {}),
     }

@@ -260,7 +260,8 @@ class _Session:
         fault = Fault(as_group(server), work["fault"]) if work.get("fault") else None
         if changes:
             stream.write_jobs(streaming(self.engine), self.vectors, server, work, changes, whole)
-        done = driver.run(whole, check=server.check_alive if fault is None else fault.check)
+        hosts = work.get("driver_hosts", ())
+        done = driver.run(whole, check=server.check_alive if fault is None else fault.check, hosts=hosts)
         sampler.sample()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
@@ -364,7 +365,8 @@ class _Session:
         """What the client could have done at most in each run; once the server is stopped."""
         with Driver(self.driver) as driver:
             for run in self.runs:
-                if run.failure is None:
+                # What other machines could have done at most can't be found by asking a server here of clients here.
+                if run.failure is None and not run.workload.get("driver_hosts"):
                     folders = [job.folder for job in run.jobs]
                     run.ceiling = ceiling.of_cell(run.folder, folders, self.spec["platform"], driver)
 
@@ -399,7 +401,7 @@ def run(
         )
         try:
             server = session.start()
-            with Driver(session.driver) as driver:
+            with Driver(session.driver, out_dir.resolve()) as driver:
                 session.judge(server, driver)
                 session.prepare(server)
                 load_before = os.getloadavg()[0]

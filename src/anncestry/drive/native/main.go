@@ -1,7 +1,9 @@
 // The native driver: anncestry's job folders (see protocol.py), sent by a few threads that each drive many connections.
 //
 // Commands on standard input: "job FOLDER" connects, primes and answers "ready"; "go T0" starts the clock at T0
-// (CLOCK_MONOTONIC, nanoseconds) and answers "done FACTS". Either may answer "failed REASON". It ends with its input.
+// (CLOCK_MONOTONIC, nanoseconds) and answers "done FACTS"; "go +N" does so N nanoseconds from now, for whoever has
+// another clock. "who TARGET" answers "host FACTS" (see who.go), "ping" answers "pong". Any may answer "failed REASON".
+// It ends with its input.
 // The folder holds a job, or names several that are run together, on one clock.
 package main
 
@@ -318,7 +320,11 @@ func main() {
 			}
 		case "go":
 			var zero int64
-			if zero, err = strconv.ParseInt(rest, 10, 64); err == nil && current != nil {
+			number, ahead := strings.CutPrefix(rest, "+")
+			if zero, err = strconv.ParseInt(number, 10, 64); err == nil && current != nil {
+				if ahead {
+					zero += clock()
+				}
 				var all []*facts
 				if all, err = measure(current, zero); err == nil {
 					var text []byte
@@ -327,6 +333,13 @@ func main() {
 					}
 				}
 			}
+		case "who":
+			var text []byte
+			if text, err = who(rest); err == nil {
+				answer = "host " + string(text)
+			}
+		case "ping":
+			answer = "pong"
 		default:
 			err = fmt.Errorf("unknown command %q", word)
 		}
