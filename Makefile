@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -42,9 +42,13 @@ test: env browser compiler  ## all tests but those in containers (test-docker) a
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 	@python -m pytest -m 'servers or browser'
 
-browser:  ## Chromium and its driver, for the tests of the pages (root: installs Debian's)
+browser: latex  ## what the tests of the pages need: Chromium, its driver, LaTeX (root: installs Debian's)
 	@command -v chromedriver >/dev/null || { echo "Installing Debian's chromium and chromium-driver"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends chromium chromium-driver >/dev/null; }
+
+latex:  ## LaTeX with booktabs, for the test that tables compile (root: installs Debian's, 48 MB)
+	@command -v pdflatex >/dev/null && kpsewhich booktabs.sty >/dev/null || { echo "Installing Debian's texlive-latex-recommended"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends texlive-latex-recommended >/dev/null; }
 
 compiler:  ## g++, for systems that are compiled from source (root: installs Debian's)
 	@command -v g++ >/dev/null || { echo "Installing Debian's g++"; \

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ import vl_convert
 
 from anncestry.provenance.records import replacing, write_json
 from anncestry.report.charts import Figure
+from anncestry.report.latex import as_tex, heading
 from anncestry.report.markup import text
-from anncestry.report.tables import Cell, Column, Table
+from anncestry.report.tables import Cell, Table
 
 FORMATS = ("csv", "json", "parquet", "tex", "md")
 IMAGES = ("svg", "png")
@@ -43,52 +43,9 @@ _INK = "#1c2127"
 _WIDTH_PX = 480
 _PNG_SCALE = 2.0
 
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "−": r"$-$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≠": r"$\neq$",
-    "→": r"$\rightarrow$",
-    "·": r"$\cdot$",
-    "Δ": r"$\Delta$",
-    "µ": r"\textmu{}",
-    "μ": r"\textmu{}",
-    "°": r"\textdegree{}",
-    "‡": r"\textdaggerdbl{}",
-    "†": r"\textdagger{}",
-    "—": "---",
-    "–": "--",
-    "…": r"\ldots{}",
-    "²": r"$^2$",
-    "\u00a0": "~",
-    "\u202f": r"\,",
-    "’": "'",
-}
 # XML has no signs for these; the description of a mark may hold them, as a name of a system may.
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~&])")
-
-
-def tex(value: object) -> str:
-    """Anything as text that LaTeX prints as it is; line breaks become spaces."""
-    words = " ".join(str(value).split("\n"))
-    return "".join(_TEX.get(sign, sign) for sign in words)
 
 
 def markdown(value: object) -> str:
@@ -98,12 +55,12 @@ def markdown(value: object) -> str:
 
 def names(number: str) -> dict[str, str]:
     """The files of a table: format → path beside the page."""
-    return {suffix: f"tables/{_slug(number)}.{suffix}" for suffix in FORMATS}
+    return {suffix: f"tables/{slug(number)}.{suffix}" for suffix in FORMATS}
 
 
 def images(figure: Figure, place: int) -> dict[str, str]:
     """The files of the `place`-th panel of a figure: format → path beside the page."""
-    return {suffix: f"charts/{_slug(figure.name)}-{place + 1}.{suffix}" for suffix in IMAGES}
+    return {suffix: f"charts/{slug(figure.name)}-{place + 1}.{suffix}" for suffix in IMAGES}
 
 
 def links(files: Mapping[str, str], what: str) -> str:
@@ -139,7 +96,8 @@ def _drawn(spec: str) -> tuple[str, bytes]:
     return svg, bytes(vl_convert.svg_to_png(svg, scale=_PNG_SCALE))
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """A name as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "table"
 
 
@@ -154,7 +112,7 @@ def _write_table(out_dir: Path, table: Table) -> None:
         pq.write_table(content, temporary, compression="zstd")
     write_json(files["json"], _plain(table))
     with replacing(files["tex"]) as temporary:
-        temporary.write_text(as_tex(table), encoding="utf-8")
+        temporary.write_text(as_tex(table, slug(table.number)), encoding="utf-8")
     with replacing(files["md"]) as temporary:
         temporary.write_text(as_markdown(table), encoding="utf-8")
 
@@ -210,36 +168,12 @@ def _plain(table: Table) -> dict[str, Any]:
     }
 
 
-def as_tex(table: Table) -> str:
-    """The table for LaTeX with the package booktabs."""
-    width = len(table.labels)
-    groups = [(group, len(list(members))) for group, members in groupby(column.group for column in table.columns)]
-    lines = [
-        r"\begin{table}",
-        rf"\caption{{{tex(table.title)}. {tex(table.caption)}}}",
-        rf"\label{{tab:{_slug(table.number)}}}",
-        rf"\begin{{tabular}}{{{'l' * width}{'r' * len(table.columns)}}}",
-        r"\toprule",
-    ]
-    if any(group for group, _ in groups):
-        spans = [rf"\multicolumn{{{count}}}{{c}}{{{tex(group)}}}" for group, count in groups]
-        lines.append(" & ".join([*[""] * width, *spans]) + r" \\")
-    lines += [
-        " & ".join([*map(tex, table.labels), *(tex(_heading(column)) for column in table.columns)]) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        cells = [rf"\textbf{{{tex(cell.text)}}}" if cell.best else tex(cell.text) for cell in row.cells]
-        lines.append(" & ".join([*map(tex, row.labels), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
-
-
 def as_markdown(table: Table) -> str:
     """The table for Markdown, its caption above it."""
     headings = [
         *map(markdown, table.labels),
         *(
-            markdown(f"{column.group}: {_heading(column)}" if column.group else _heading(column))
+            markdown(f"{column.group}: {heading(column)}" if column.group else heading(column))
             for column in table.columns
         ),
     ]
@@ -258,10 +192,6 @@ def as_markdown(table: Table) -> str:
 
 def _line(parts: Sequence[str]) -> str:
     return f"| {' | '.join(parts)} |"
-
-
-def _heading(column: Column) -> str:
-    return f"{column.label} ({column.unit})" if column.unit else column.label
 
 
 def _in_ink(config: Mapping[str, Any]) -> dict[str, Any]:

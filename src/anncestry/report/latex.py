@@ -1,0 +1,155 @@
+"""A table for LaTeX (pdfLaTeX, XeLaTeX or LuaLaTeX), to be read by \\input; what it needs stands at its top."""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import groupby
+
+from anncestry.report.tables import Cell, Column, Table, TableRow
+
+PREAMBLE = (r"\usepackage[T1]{fontenc}", r"\usepackage{booktabs,graphicx,longtable}")
+"""What the document must have before it begins."""
+
+LONGEST = 40
+"""A table of more rows goes over pages (longtable); a shorter one is a float, shrunk to the width of the text."""
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": r"$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≠": r"$\neq$",
+    "→": r"$\rightarrow$",
+    "·": r"$\cdot$",
+    "Δ": r"$\Delta$",
+    "µ": r"\textmu{}",
+    "μ": r"\textmu{}",
+    "°": r"\textdegree{}",
+    "‡": r"\textdaggerdbl{}",
+    "†": r"\textdagger{}",
+    "—": r"\textemdash{}",
+    "–": r"\textendash{}",
+    "…": r"\ldots{}",
+    "²": r"$^2$",
+    "\u00a0": "~",
+    "\u202f": r"\,",
+    "’": r"\textquoteright{}",
+    "‘": r"\textquoteleft{}",
+    "“": r"\textquotedblleft{}",
+    "”": r"\textquotedblright{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    # A row that begins with one of these would be taken for an argument of the line break before it.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+}
+
+
+def tex(value: object) -> str:
+    """Anything as text that LaTeX prints as it is, whatever it would mean to it; line breaks become spaces.
+
+    A letter that pdfLaTeX's fonts don't have is printed as its number in Unicode.
+    """
+    words = " ".join(str(value).split("\n"))
+    # Two hyphens would become a dash, two commas a quotation mark.
+    return "".join(_TEX.get(sign) or _letter(sign) for sign in words).replace("--", "-{}-").replace(",,", ",{},")
+
+
+def as_tex(table: Table, label: str) -> str:
+    """The table, with `tab:` and `label` to refer to it by."""
+    caption = rf"\caption{{{tex(table.title)}. {tex(table.caption)}}}\label{{tab:{label}}}"
+    columns = "l" * len(table.labels) + "r" * len(table.columns)
+    rows = [_row(row) for row in table.rows]
+    needs = [f"% {line}" for line in PREAMBLE]
+    if len(rows) > LONGEST:
+        return "\n".join(
+            [
+                *needs,
+                r"\begingroup\scriptsize\setlength{\tabcolsep}{3pt}",
+                rf"\begin{{longtable}}{{{columns}}}",
+                caption + r"\\",
+                r"\toprule",
+                *_head(table),
+                r"\midrule",
+                r"\endhead",
+                r"\bottomrule",
+                r"\endfoot",
+                *rows,
+                r"\end{longtable}",
+                r"\endgroup",
+                "",
+            ]
+        )
+    return "\n".join(
+        [
+            *needs,
+            r"\begin{table}",
+            r"\centering",
+            caption,
+            rf"\sbox0{{\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            *_head(table),
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}}",
+            r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def heading(column: Column) -> str:
+    """What stands above a column, with its unit."""
+    return f"{column.label} ({column.unit})" if column.unit else column.label
+
+
+def _head(table: Table) -> list[str]:
+    """The headings: two rows if columns form groups."""
+    width = len(table.labels)
+    groups = [(group, len(list(members))) for group, members in groupby(column.group for column in table.columns)]
+    lines = []
+    if any(group for group, _ in groups):
+        spans = [rf"\multicolumn{{{count}}}{{c}}{{{tex(group)}}}" for group, count in groups]
+        lines.append(" & ".join([*[""] * width, *spans]) + r" \\")
+    lines.append(" & ".join([*map(tex, table.labels), *(tex(heading(column)) for column in table.columns)]) + r" \\")
+    return lines
+
+
+def _row(row: TableRow) -> str:
+    return " & ".join([*map(tex, row.labels), *map(_cell, row.cells)]) + r" \\"
+
+
+def _cell(cell: Cell) -> str:
+    return rf"\textbf{{{tex(cell.text)}}}" if cell.best else tex(cell.text)
+
+
+def _letter(sign: str) -> str:
+    """A sign that is no command: itself if fonts of the encoding T1 have it, a space for what can't be seen."""
+    if sign.isascii():
+        return sign if sign.isprintable() else " "
+    return sign if _in_t1(sign) else f"{{[}}U+{ord(sign):04X}{{]}}"
+
+
+def _in_t1(sign: str) -> bool:
+    """Whether it is a letter of Latin-1, or one of its neighbours that is a letter with an accent."""
+    if sign in "æÆœŒøØßðÐþÞłŁđĐıŋŊ¡¿«»£§":
+        return True
+    return "\u00c0" <= sign <= "\u017e" and len(unicodedata.normalize("NFD", sign)) == 2
