@@ -11,15 +11,17 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 
 from anncestry.cells import variants
 from anncestry.cells.indexes import EFFORTS
 from anncestry.errors import ConfigError
+from anncestry.schemas import Schema
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 DEFAULT_EXPERIMENT = "default"
@@ -106,16 +108,14 @@ def _walk(body: Any, path: Path) -> None:
 
 
 @cache
-def _validator(schema: str, partial: bool) -> Draft202012Validator:
-    body = yaml.load((SCHEMAS / f"{schema}.schema.yaml").read_text(), Loader=yaml.CSafeLoader)
-    if partial:
-        body = {**body, "required": []}
-    return Draft202012Validator(body)
+def _schema(name: str, partial: bool) -> Schema:
+    body = yaml.load((SCHEMAS / f"{name}.schema.yaml").read_text(), Loader=yaml.CSafeLoader)
+    return Schema({**body, "required": []} if partial else body)
 
 
 def validate(body: Any, schema: str, path: Path, partial: bool = False) -> None:
     """Check `body` of file `path` against `workflow/schemas/SCHEMA.schema.yaml`; ConfigError names file and key."""
-    errors = sorted(_validator(schema, partial).iter_errors(body), key=lambda e: [str(p) for p in e.absolute_path])
+    errors = sorted(_schema(schema, partial).errors(body), key=lambda e: [str(p) for p in e.absolute_path])
     if errors:
         raise ConfigError(f"{path}: {_sentence(errors[0])}")
 

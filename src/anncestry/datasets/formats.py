@@ -26,7 +26,6 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -197,6 +196,8 @@ class NpyWriter:
 
 @contextmanager
 def _open_hdf5(path: Path) -> Iterator[Any]:
+    import h5py  # in the few jobs that read HDF5
+
     _require_file(path)
     try:
         file = h5py.File(path, "r")
@@ -219,7 +220,7 @@ def _hdf5_array(path: Path, file: Any, member: str) -> Any:
         if member not in file:
             raise DataError(f"{path}: has no member {member}; it holds {', '.join(sorted(file)) or 'nothing'}")
         array = file[member]
-        if not isinstance(array, h5py.Dataset):
+        if not hasattr(array, "dtype"):
             raise DataError(f"{path}: member {member} is not an array")
         if array.dtype.kind not in "fiu":
             raise DataError(f"{path}: member {member} holds {array.dtype}, not numbers")
