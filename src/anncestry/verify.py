@@ -253,6 +253,15 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
             raise DataError(f"{cell.query_path}: {name} is {stored.get('value')}, its samples say {again.get(name)}")
+    if "batch" in measured:
+        nq = work["nq"]
+        for name, value in (
+            ("nq", nq),
+            ("requests_per_s", again["qps"]),
+            ("vectors_per_s", publish.vectors_per_s(nq, again["qps"])),
+        ):
+            if not _equal(measured["batch"].get(name), value):
+                raise DataError(f"{cell.query_path}: {name} of its requests is not what its samples say")
     if "fault" in measured and not _equal(measured["fault"], fault.summary(samples, measured["fault"]["runs"])):
         raise DataError(f"{cell.query_path}: what clients saw of its fault is not what its samples say")
     if "stream" in measured:

@@ -197,6 +197,20 @@ def encode(server: FlatServer, queries: np.ndarray, k: int, ef_search: int, filt
     return [pack({"k": k, "filter": filter}, row.tobytes()) for row in np.ascontiguousarray(queries)]
 
 
+def encode_batches(server: FlatServer, batches: np.ndarray, k: int, ef_search: int, filter: Mapping | None):
+    head = {"k": k, "filter": filter, "nq": batches.shape[1]}
+    return [pack(head, rows.tobytes()) for rows in np.ascontiguousarray(batches)]
+
+
+def decode_batch(response: bytes, metric: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    sizes, _, body = response.partition(b"\n")
+    found = []
+    for size in json.loads(sizes):
+        found.append(decode(body[:size], metric))
+        body = body[size:]
+    return found
+
+
 def transport(server: FlatServer) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": "grpc", "target": server.endpoint, "method": "/flat.Flat/Search"}
     if server.secret_in:

@@ -129,7 +129,19 @@ class Store:
         if self.lie == "die-on-query" and head.get("k") == 7 and self.searches > 20:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
-        query = np.frombuffer(body, np.float32)
+        queries = np.frombuffer(body, np.float32).reshape(head.get("nq", 1), -1)
+        answers = [self.nearest(head, query, vectors, ids) for query in queries]
+        if "nq" not in head:
+            return answers[0]
+        if self.lie == "mixed-batch":
+            answers = answers[1:] + answers[:1]  # each its neighbour's, whole: ids with their distances
+        if self.lie == "mixed-batch-late" and self.of_seven > 3:
+            answers = answers[1:] + answers[:1]
+        if self.lie == "short-batch":
+            answers = answers[:-1]
+        return json.dumps([len(answer) for answer in answers]).encode() + b"\n" + b"".join(answers)
+
+    def nearest(self, head: dict, query: np.ndarray, vectors: np.ndarray, ids: np.ndarray) -> bytes:
         metric = {"l2": "cosine", "cosine": "l2"}[self.metric] if self.lie == "wrong-metric" else self.metric
         far = np.square(vectors - query).sum(axis=1) if metric == "l2" else 1 - vectors @ query
         keep = np.ones(len(far), bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, Unsupported
 
 ARRIVALS = "poisson"
 PRECISION = 0.05
@@ -19,6 +19,7 @@ _NOT_WITH_STREAM = {
     "filter": "filtered truth of the moment is not known yet",
     "target_recall": "the effort would be found on other rows than those that are searched",
     "client": "the changes are sent as bytes, and so are the queries",
+    "nq": "the truth of the moment is that of requests of one vector",
 }
 
 _NOT_ELSEWHERE = {
@@ -49,6 +50,7 @@ def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}.page_cache: is of a cold start; say start: cold too")
     if "stream" in asked:
         asked["stream"] = _stream(asked, where)
+    _batches(asked, where)
     slo = asked.get("slo")
     loop = asked.get("loop", "closed")
     if slo is not None:
@@ -77,6 +79,23 @@ def complete(workload: Mapping[str, Any], where: str) -> dict[str, Any]:
     return asked
 
 
+def _batches(asked: Mapping[str, Any], where: str) -> None:
+    """ConfigError for requests of several vectors (`nq`) that can't be made of this workload's queries."""
+    nq = asked.get("nq", 1)
+    if nq == 1:
+        return
+    if asked.get("client") == "sdk":
+        raise Unsupported(
+            f"{where}.nq: {nq} vectors a request are unsupported with client: sdk, which is asked one by one"
+        )
+    if nq > asked["queries"]:
+        raise ConfigError(
+            f"{where}.nq: {nq} vectors a request, of {asked['queries']} queries: one would be in it twice"
+        )
+    if "side" in (asked.get("filter") or {}):
+        raise ConfigError(f"{where}.nq: a request has one filter for its {nq} vectors; one by side is each query's own")
+
+
 def changes_of(workload: Mapping[str, Any]) -> dict[str, int]:
     """How many rows a run of a completed workload inserts and deletes while it searches, whole batches; 0 without."""
     stream = workload.get("stream")
@@ -94,7 +113,7 @@ def _stream(asked: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "duration_s" not in asked:
         raise ConfigError(f"{where}: stream needs duration_s: changes come at a rate, for a time")
     for key, said in _NOT_WITH_STREAM.items():
-        if asked.get(key, "warm") not in ("warm", "bytes"):
+        if asked.get(key, "warm") not in ("warm", "bytes", 1):
             raise ConfigError(f"{where}.stream: does not go with {key}: {said}")
     stream = {"insert_per_s": 0, "delete_per_s": 0, "batch_rows": 1, "clients": 1, **asked["stream"]}
     counts = changes_of({**asked, "stream": stream})

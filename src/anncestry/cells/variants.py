@@ -13,6 +13,7 @@ from typing import Any
 from anncestry.errors import ConfigError
 
 _SWEPT = (
+    (("nq",), "nq"),
     (("ef_search",), "ef"),
     (("nprobe",), "nprobe"),
     (("search_list",), "list"),

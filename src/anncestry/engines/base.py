@@ -311,6 +311,23 @@ class Streaming(Protocol):
         """
 
 
+class Batching(Protocol):
+    """What an engine's module has, too, if one request can ask for several vectors (a workload's `nq`)."""
+
+    def encode_batches(
+        self, server: Server, batches: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
+    ) -> list[bytes]:
+        """The request bytes of each of the (n, nq, d) batches, with one filter for all."""
+
+    def decode_batch(self, response: bytes, metric: str) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """As `decode`, for each vector of the request, in their order."""
+
+
+def batching(engine: Engine) -> Batching:
+    """An engine that `check` lets have a workload with `nq`, as what asks for several vectors at once."""
+    return cast(Batching, engine)
+
+
 def streaming(engine: Engine) -> Streaming:
     """An engine that `check` lets have a workload with `stream`, as what writes."""
     return cast(Streaming, engine)
@@ -485,12 +502,19 @@ def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction:
     whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)
 
 
-def check_search(engine: str, workload: Spec, largest_k: int, sdk: bool = False, stream: bool = False) -> None:
+def check_search(
+    engine: str, workload: Spec, largest_k: int, sdk: bool = False, stream: bool = False, batches: bool = False
+) -> None:
     """ConfigError for a bad k or filter, or for an ef_search below k: engines refuse that or silently use k.
 
     `sdk` says whether the engine can be asked through its own library (client: sdk), by `sdk_transport`; `stream`
-    whether its collection can be changed meanwhile (see `Streaming`).
+    whether its collection can be changed meanwhile (see `Streaming`); `batches` whether one request can ask for several
+    vectors (see `Batching`).
     """
+    if workload.get("nq", 1) > 1 and not batches:
+        raise Unsupported(
+            f"nq: {workload['nq']} vectors a request are unsupported by engine {engine}: it is asked for one at a time"
+        )
     if workload.get("stream") is not None and not stream:
         raise ConfigError(f"stream: engine {engine} can't be written to while it is searched yet")
     if workload.get("client") == "sdk" and not sdk:

@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from anncestry.drive.protocol import ERROR, OK
 from anncestry.engines.base import DecodeError
 
-Decode = Callable[[bytes, str], tuple[NDArray[np.int64], NDArray[np.float64]]]
+Found = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Ids and canonical distances of one vector's answer."""
+Decode = Callable[[bytes, str], Found]
 """A response and the metric → ids and canonical distances: an engine's `decode`."""
+DecodeBatch = Callable[[bytes, str], Sequence[Found]]
+"""The same for each vector of the request: an engine's `decode_batch`."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Decoded answers of n requests, in order: `ids` and `distances` (n, k) padded with -1 and infinity.
+    """Decoded answers of n vectors, in order: `ids` and `distances` (n, k) padded with -1 and infinity.
 
     `size` (n,) is how many results each held (more than k are cut off, and `size` tells), `status` (n,) the driver's
-    status, with ERROR where the reply itself was an error; `errors` the texts of those.
+    status of the vector's request, with ERROR where the reply itself was an error; `errors` the texts of those.
     """
 
     ids: NDArray[np.int64]
@@ -35,26 +39,40 @@ def decode(read: Decode, responses: Sequence[bytes], status: NDArray[np.integer]
 
     One that it can't read, or that carries an error, becomes a failed sample.
     """
-    n = len(responses)
+    return decode_batches(lambda response, metric: [read(response, metric)], responses, status, 1, k, metric)
+
+
+def decode_batches(
+    read: DecodeBatch, responses: Sequence[bytes], status: NDArray[np.integer], nq: int, k: int, metric: str
+) -> Answers:
+    """Decode responses to requests of `nq` vectors each: the answers to vector j of request i are in row i · nq + j.
+
+    A response that does not hold `nq` answers is a failed sample, too.
+    """
+    n = len(responses) * nq
     ids = np.full((n, k), -1, dtype=np.int64)
     distances = np.full((n, k), np.inf)
     size = np.zeros(n, dtype=np.int64)
-    judged: NDArray[np.uint8] = status.astype(np.uint8)
+    judged: NDArray[np.uint8] = np.repeat(status.astype(np.uint8), nq)
     errors: dict[str, int] = {}
     for i, response in enumerate(responses):
-        if judged[i] != OK:
+        rows = slice(i * nq, (i + 1) * nq)
+        if status[i] != OK:
             continue
         try:
-            found, far = read(response, metric)
+            answers = read(response, metric)
+            if len(answers) != nq:
+                raise DecodeError(f"answers to {len(answers)} vectors, {nq} were asked")
         except DecodeError as error:
-            judged[i] = ERROR
+            judged[rows] = ERROR
             text = str(error)[:300]
             errors[text] = errors.get(text, 0) + 1
             continue
-        size[i] = len(found)
-        kept = min(k, len(found))
-        ids[i, :kept] = found[:kept]
-        distances[i, :kept] = far[:kept]
+        for row, (found, far) in zip(range(rows.start, rows.stop), answers, strict=True):
+            size[row] = len(found)
+            kept = min(k, len(found))
+            ids[row, :kept] = found[:kept]
+            distances[row, :kept] = far[:kept]
     return Answers(ids, distances, size, judged, errors)
 
 

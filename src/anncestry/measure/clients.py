@@ -5,14 +5,15 @@ The one measures the server, the other what a Python program sees of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.engines.base import Engine, Server
-from anncestry.measure.answers import Decode
+from anncestry.engines.base import Engine, Server, batching
+from anncestry.measure import batches
+from anncestry.measure.answers import Answers, Decode, decode, decode_batches
 from anncestry.measure.filtering import Filtering, encode, no_filter
 
 
@@ -28,11 +29,15 @@ def requests(
     work: Mapping[str, Any],
     ef_search: int,
     filtering: Filtering | None,
+    members: NDArray[np.int64] | None = None,
 ) -> list[bytes]:
-    """The request bytes of each of the (n, d) queries.
+    """The request bytes of the (n, d) queries, one each, or taken together as `members` (requests, nq) says.
 
     For a library, which encodes by itself: the number of the query's filter (uint32) and the query.
     """
+    if members is not None and members.shape[1] > 1:
+        filter = None if filtering is None else filtering.asked.distinct[0]  # one for all: `load_model` sees to it
+        return batching(engine).encode_batches(server, queries[members], work["k"], ef_search, filter)
     if not by_sdk(work):
         return encode(engine, server, queries, work["k"], ef_search, filtering)
     asked = no_filter(len(queries)) if filtering is None else filtering.asked
@@ -51,5 +56,15 @@ def transport(
 
 
 def decoder(engine: Engine, work: Mapping[str, Any]) -> Decode:
-    """What reads the responses."""
+    """What reads the responses to requests of one vector."""
     return engine.sdk_decode if by_sdk(work) else engine.decode
+
+
+def answers(
+    engine: Engine, work: Mapping[str, Any], responses: Sequence[bytes], status: NDArray[np.integer], metric: str
+) -> Answers:
+    """The decoded responses, by vector."""
+    nq, k = batches.size_of(work), work["k"]
+    if nq > 1:
+        return decode_batches(batching(engine).decode_batch, responses, status, nq, k, metric)
+    return decode(decoder(engine, work), responses, status, k, metric)

@@ -19,8 +19,7 @@ from anncestry.datasets.distance import pair_distances
 from anncestry.drive import protocol
 from anncestry.engines.base import Engine, streaming
 from anncestry.measure import answers as decoding
-from anncestry.measure import stream
-from anncestry.measure.clients import decoder
+from anncestry.measure import batches, clients, stream
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Vectors
@@ -54,6 +53,10 @@ class Run:
     number: int
     folder: Path
     choice: Choice
+    members: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 1), np.int64))
+    """Which vectors (of `choice`, the measured ones first) each request asks for: (requests, nq)."""
+    encode_us: float = 0.0
+    """How long a request's bytes took to make, before the clock."""
     filtering: Filtering | None = None
     tuned: Tuned | None = None
     jobs: list[Job] = field(default_factory=list)
@@ -94,6 +97,12 @@ class Run:
         """Whether the server can't be used for another run afterwards: its data or members may be other ones."""
         return self.streams or self.workload.get("fault") is not None
 
+    @property
+    def requests(self) -> tuple[int, int]:
+        """How many requests are measured, and how many after them only warm up."""
+        measured = int((self.members[:, 0] < len(self.choice.measured)).sum())
+        return measured, len(self.members) - measured
+
     def job_folder(self, number: int) -> Path:
         """A folder for the driver."""
         return self.folder / f"job{number}"
@@ -113,7 +122,8 @@ class Run:
 class Context:
     """What the runs of a session have in common once it is over.
 
-    `gates` judge the server, `settings` its settings at each search effort, `counted` holds the server's own counts of
+    `gates` judge the server, `settings` its settings at each search effort, `batched` its answers to requests of each
+    number of vectors beside one, `counted` holds the server's own counts of
     what passes a filter (by the filter's repr), `facts` goes into every record, `inputs` names its sources; the index
     is `lossy` if it holds codes, so that distances are estimates.
     """
@@ -122,6 +132,7 @@ class Context:
     vectors: Vectors
     gates: Sequence[Gate]
     settings: Mapping[int, Sequence[Gate]]
+    batched: Mapping[int, Sequence[Gate]]
     counted: Mapping[str, int]
     waited_s: float
     resources: pa.Table
@@ -137,6 +148,7 @@ class _Judged:
     errors: dict[str, int] = field(default_factory=dict)
     sent: int = 0
     good: int = 0
+    answers: int = 0
     wrong: int = 0
     short: int = 0
     repeated: int = 0
@@ -154,6 +166,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
     work, vectors = run.workload, context.vectors
     k, filters, lenient = work["k"], run.filtering, work.get("short_answers") == "counted" or run.spends_server
+    nq = batches.size_of(work)
     every = np.arange(len(run.choice.measured))
     selectivity = None if filters is None else filters.share(every)
     fewest = None if filters is None else int(filters.wanted(every, k).min())
@@ -169,24 +182,24 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
             judged.count_errors(client["errors"])
             judged.primed += client["prime_errors"]
         samples = outcome.samples
-        answered = decoding.decode(
-            decoder(context.engine, work), outcome.responses, samples["status"], k, vectors.metric
-        )
+        answered = clients.answers(context.engine, work, outcome.responses, samples["status"], vectors.metric)
+        asked = run.members[samples["query"]].reshape(-1)  # by vector, as all that is judged
         judged.count_errors(answered.errors)
         judged.sent += len(samples)
-        judged.good += int((answered.status == protocol.OK).sum())
-        wanted = k if filters is None else filters.wanted(samples["query"], k)
+        good = int((answered.status == protocol.OK).sum())
+        judged.good, judged.answers = judged.good + good // nq, judged.answers + good
+        wanted = k if filters is None else filters.wanted(asked, k)
         off = decoding.wrong_counts(answered, known, wanted)
         bad = decoding.wrong_counts(answered, known, wanted, short_is_wrong=False)
         judged.wrong += bad if lenient else off
         judged.short += off - bad
         judged.repeated += decoding.repeated(answered)
         if filters is not None:
-            violated, returned = filters.violations(samples["query"], answered)
+            violated, returned = filters.violations(asked, answered)
             judged.violated, judged.returned = judged.violated + violated, judged.returned + returned
-        rows = run.choice.measured[samples["query"]]
+        rows = run.choice.measured[asked]
         judged.errors_rel.append(_distance_errors(vectors, rows, answered))
-        table = _samples_table(run.number, rows, samples, answered)
+        table = _samples_table(run.number, rows, samples, answered, nq)
         if "slo" in work:
             table = table.append_column("probe", pa.array(np.full(len(table), job.number, np.uint8)))
         tables.append(table)
@@ -195,14 +208,15 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     found = [
         *context.gates,
         *context.settings[run.ef_search],
+        *context.batched.get(nq, ()),
         gates.alone(context.waited_s, others["cpu_avg_pct"]),
         gates.answered(judged.good, judged.sent),
-        gates.result_count(judged.wrong, judged.good, k, fewest),
+        gates.result_count(judged.wrong, judged.answers, k, fewest),
         _distances(np.concatenate(judged.errors_rel), context.lossy),
         gates.primed(judged.primed),
     ]
     if lenient:
-        found.append(gates.short_answers(judged.short, judged.repeated, judged.good))
+        found.append(gates.short_answers(judged.short, judged.repeated, judged.answers))
     if run.tuned is not None:
         found.append(run.tuned.gate())
     shared = gates.shared({node: counted["searches"] for node, counted in run.counters.items()}, work["clients"])
@@ -247,6 +261,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
                 "warmup_source": run.choice.warmup_source,
                 "ceiling": run.ceiling,
                 "requests": judged.sent,
+                **({"encode_us_per_request": run.encode_us} if "nq" in work else {}),
                 "jobs": [{name: value for name, value in each.items() if name != "clients"} for each in facts],
             },
             "jobs": [
@@ -290,23 +305,31 @@ def _distance_errors(vectors: Vectors, rows: NDArray[np.int64], answered: decodi
     return errors
 
 
-def _samples_table(run: int, rows: NDArray[np.int64], samples: NDArray[Any], answered: decoding.Answers) -> pa.Table:
-    """Raw per-query data of a run; `query` is a row of the dataset's queries, `status` 0 ok, 1 error, 2 timeout."""
+def _samples_table(
+    run: int, rows: NDArray[np.int64], samples: NDArray[Any], answered: decoding.Answers, nq: int
+) -> pa.Table:
+    """Raw data of a run, a row a request; `query` is a row of the dataset's queries, `status` 0 ok, 1 error, 2 timeout.
+
+    Of requests of several vectors `query` is the first of them, and two more columns say all (`batches.columns`).
+    """
     kept = answered.ids != -1
-    offsets = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int32)
+    sizes = kept.sum(axis=1).reshape(-1, nq)
+    offsets = np.concatenate([[0], np.cumsum(sizes.sum(axis=1))]).astype(np.int32)
+    rows = rows.reshape(-1, nq)
     return pa.table(
         {
             "run": pa.array(np.full(len(rows), run, np.uint8)),
             "client": pa.array(samples["client"].astype(np.uint16)),
-            "query": pa.array(rows.astype(np.uint32)),
+            "query": pa.array(rows[:, 0].astype(np.uint32)),
             "due_ns": pa.array(samples["due_ns"].astype(np.int64)),
             "start_ns": pa.array(samples["start_ns"].astype(np.int64)),
             "latency_ns": pa.array(samples["latency_ns"].astype(np.int64)),
-            "status": pa.array(answered.status),
+            "status": pa.array(answered.status[::nq]),
             "ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(answered.ids[kept])),
             "distances": pa.ListArray.from_arrays(
                 pa.array(offsets), pa.array(answered.distances[kept].astype(np.float32))
             ),
+            **(batches.columns(rows, sizes) if nq > 1 else {}),
         }
     )
 

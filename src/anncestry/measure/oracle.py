@@ -9,6 +9,7 @@ lost, which counts don't show.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from anncestry.datasets.distance import pair_distances
 from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, Server
-from anncestry.measure.answers import Answers, decode
+from anncestry.engines.base import Engine, Server, batching
+from anncestry.measure.answers import Answers, decode, decode_batches
+from anncestry.measure.batches import cut
 from anncestry.measure.vectors import Vectors
 from anncestry.provenance import gates
 from anncestry.provenance.gates import Gate
@@ -67,8 +69,9 @@ def send(
     k: int,
     metric: str,
     timeout_s: float = 60.0,
+    nq: int = 1,
 ) -> Answers:
-    """Send each request once, one client, and decode the answers."""
+    """Send each request, of `nq` vectors, once, one client, and decode the answers."""
     protocol.write_requests(folder, requests)
     every = np.arange(len(requests))[None, :]
     protocol.write_job(
@@ -81,7 +84,10 @@ def send(
     )
     driver.run(folder, check=server.check_alive)
     outcome = protocol.read_outcome(folder)
-    return decode(engine.decode, outcome.responses, outcome.samples["status"], k, metric)
+    status = outcome.samples["status"]
+    if nq > 1:
+        return decode_batches(batching(engine).decode_batch, outcome.responses, status, nq, k, metric)
+    return decode(engine.decode, outcome.responses, status, k, metric)
 
 
 def check(
@@ -98,6 +104,17 @@ def check(
     return [exact, _findable(engine, server, driver, folder / "findable", vectors)]
 
 
+def check_batches(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool, nq: int
+) -> Gate:
+    """The exact-search oracle by requests of `nq` vectors: each gets its own answer, not that of one beside it."""
+    engine.apply(server, EF)
+    engine.exact_filters(server, True)
+    exact = _exact(engine, server, driver, folder / f"exact-nq{nq}", vectors, lossy, nq)
+    engine.exact_filters(server, False)
+    return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
+
+
 def _narrow(rows: int, seed: int) -> dict[str, Any]:
     """A price filter that matches about 2 % of the rows, but at least 50 and at most 20,000 of them."""
     share = min(1.0, max(min(_SELECTIVITY, _MATCHES_MAX / rows), _MATCHES_MIN / rows))
@@ -106,15 +123,25 @@ def _narrow(rows: int, seed: int) -> dict[str, Any]:
     return {"field": "price", "from": round(start, 2), "below": round(start + width, 2)}
 
 
-def _exact(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool) -> Gate:
+def _exact(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool, nq: int = 1
+) -> Gate:
     seed = _SEED
     narrow = _narrow(len(vectors.base), seed)
     passes = matches(narrow, np.asarray(vectors.category), np.asarray(vectors.price))
     rows = np.flatnonzero(passes)
     chosen = np.sort(np.random.RandomState(seed).permutation(len(vectors.queries))[:_QUERIES])
-    queries = np.asarray(vectors.queries[chosen])
     k = _K_LOSSY if lossy else _K
-    answers = ask(engine, server, driver, folder, queries, k=k, ef_search=EF, filter=narrow, metric=vectors.metric)
+    if nq == 1:
+        queries = np.asarray(vectors.queries[chosen])
+        answers = ask(engine, server, driver, folder, queries, k=k, ef_search=EF, filter=narrow, metric=vectors.metric)
+    else:
+        members = cut(len(chosen), nq)
+        chosen = chosen[members.reshape(-1)]
+        queries = np.asarray(vectors.queries[chosen])
+        asked = queries.reshape(*members.shape, -1)
+        requests = batching(engine).encode_batches(server, asked, k, EF, narrow)
+        answers = send(engine, server, driver, folder, requests, k=k, metric=vectors.metric, nq=nq)
     wanted = min(_K, len(rows))
     if wanted == 0:
         return Gate("exact-search oracle", False, f"no row passes the oracle's filter {narrow}")

@@ -44,6 +44,7 @@ def run(
     )
     of_runs = samples_of(spec["workload"], tables["samples"], probes)
     gates = combine([run["gates"] for run in runs])
+    summary = latency.summarise(of_runs)
     newest = max(runs, key=lambda run: run["created"])
     asked = spec["workload"].get("fault") is not None
     sent = sum(run["client"]["requests"] for run in runs)
@@ -56,7 +57,8 @@ def run(
             "valid": all(gate["ok"] for gate in gates),
             "gates": gates,
             "load_key": newest["load_key"],
-            "summary": latency.summarise(of_runs),
+            "summary": summary,
+            **({"batch": batch(spec["workload"]["nq"], summary, runs)} if "nq" in spec["workload"] else {}),
             "histogram": latency.histogram(of_runs),
             "steadiness": steadiness(of_runs),
             **({"cold": cold(of_runs, runs)} if spec["workload"].get("start") == "cold" else {}),
@@ -81,6 +83,36 @@ def run(
         inputs={"load": load_record, "vectors": vectors_record},
         outputs=paths,
     )
+
+
+def batch(nq: int, summary: Mapping[str, Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What requests of `nq` vectors were, beside `summary`, which counts requests.
+
+    `encode_us_per_request`: how long the client took to make a request's bytes, before the clock; `encode_share`: what
+    share that would be of a request's time, its mean latency, for a client that makes them while it waits.
+    """
+    encode_us = [run["client"]["encode_us_per_request"] for run in runs]
+    waited_us = [value and 1e3 * value for value in summary["mean_ms"]["runs"]]
+    shares = [
+        encode / (encode + waited) if waited else math.nan for encode, waited in zip(encode_us, waited_us, strict=True)
+    ]
+    return {
+        "nq": nq,
+        "requests_per_s": summary["qps"],
+        "vectors_per_s": vectors_per_s(nq, summary["qps"]),
+        "encode_us_per_request": latency.over_runs(encode_us),
+        "encode_share": latency.over_runs(shares),
+    }
+
+
+def vectors_per_s(nq: int, requests_per_s: Mapping[str, Any]) -> dict[str, Any]:
+    """The rate of the vectors of requests of `nq`: that of the requests, with its runs and its interval, times nq."""
+
+    def times(value: Any) -> Any:
+        return None if value is None else nq * value
+
+    scaled = {name: times(requests_per_s[name]) for name in ("value", "std", "low", "high") if name in requests_per_s}
+    return {**requests_per_s, **scaled, "runs": [times(value) for value in requests_per_s["runs"]]}
 
 
 def changes(workload: Mapping[str, Any], writes: pa.Table, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anncestry.drive.protocol import OK
 from anncestry.errors import DataError
-from anncestry.measure import stream
+from anncestry.measure import batches, stream
 from anncestry.measure.fault import STEP_S
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.vectors import open_vectors
@@ -21,17 +21,6 @@ from anncestry.metrics import capacity, stats
 from anncestry.metrics import recall as metric
 from anncestry.metrics.latency import over_runs, quantile
 from anncestry.provenance import records
-
-
-def returned_ids(samples: Any, k: int) -> NDArray[np.int64]:
-    """Ids of all samples, (n, k), padded with -1."""
-    column = samples["ids"].combine_chunks()
-    if not len(column):
-        return np.empty((0, k), np.int64)
-    sizes = np.diff(column.offsets.to_numpy())
-    ids = np.full((len(sizes), k), -1, dtype=np.int64)
-    ids[np.arange(k)[None, :] < sizes[:, None]] = column.flatten().to_numpy()
-    return ids
 
 
 def _accepted(samples: Any, probes: Sequence[Sequence[Mapping[str, Any]]]) -> Any:
@@ -74,15 +63,17 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     # Not `read_table`: that imports pandas, a third of the time of this whole stage.
     probes = measured.get("probes")
     streams = "stream" in measured
+    nq = batches.size_of(measured["spec"]["workload"])
     columns = ["run", "query", "status", "ids", "due_ns", *(["probe"] if probes is not None else [])]
+    columns += batches.COLUMNS if nq > 1 else ()
     columns += ["start_ns", "latency_ns"] if streams else []
     samples = parquet.ParquetFile(samples_path).read(columns=columns)
     if probes is not None:
         samples = _accepted(samples, probes)
-    answered = samples["status"].to_numpy() == OK
-    query = samples["query"].to_numpy().astype(np.int64)
-    runs = samples["run"].to_numpy()
-    ids = returned_ids(samples, k)  # of a request that failed: none, so that it found nothing
+    # By vector, of which a request may have several; of a request that failed no ids, so that it found nothing.
+    of_request, query, ids = batches.answers_of(samples, k, nq)
+    answered = samples["status"].to_numpy()[of_request] == OK
+    runs = samples["run"].to_numpy()[of_request]
     truth_ids, truth_distances = (
         np.load(truth_record.parent / truth["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
         for name in ("ids", "distances")
@@ -151,10 +142,11 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
             **{f"p{p}": quantile(defined, p / 100) if len(defined) else None for p in (1, 5, 50)},
         },
         **({} if judged is None else {"stream": stream.freshness(judged, ids, runs, len(numbers))}),
-        **_under_fault(measured, runs, samples["due_ns"].to_numpy() / 1e9, answered, by_distance),
+        **_under_fault(measured, runs, samples["due_ns"].to_numpy()[of_request] / 1e9, answered, by_distance),
         "worst_query": float(np.nanmin(by_id)) if np.isfinite(by_id).any() else None,
         "queries": len(np.unique(query)),
-        "samples": len(query),
+        "samples": len(samples),
+        **({"vectors": len(query)} if nq > 1 else {}),
         "unanswered": int((~answered).sum()),
         "without_truth": int(np.isnan(by_id).sum()),
     }

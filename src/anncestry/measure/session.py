@@ -28,7 +28,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server, streaming
 from anncestry.engines.group import as_group
 from anncestry.errors import DataError, ServerError, UserError
-from anncestry.measure import ceiling, clients, keep, oracle, page_cache, schedule, stream, tune
+from anncestry.measure import batches, ceiling, clients, keep, oracle, page_cache, schedule, stream, tune
 from anncestry.measure.fault import Fault
 from anncestry.measure.filtering import Filtering
 from anncestry.measure.keep import Job, Run
@@ -104,6 +104,9 @@ class _Session:
         self.runs = sorted((everyone[i] for i in order), key=lambda run: (run.cold_start, run.spends_server))
         for run in self.runs:
             run.filtering = Filtering.of(run.workload.get("filter"), self.vectors, run.choice.regions)
+            run.members = batches.cut_both(
+                len(run.choice.measured), len(run.choice.warmup), batches.size_of(run.workload)
+            )
         self.server: Server | None = None
         self.to_look_after = False
         """Whether a run was measured on the server that runs, and nobody has looked at it since."""
@@ -113,6 +116,7 @@ class _Session:
         self.up_from, self.up_s = 0.0, 0.0
         self.gates: list[Gate] = [gates.loaded(self.loaded["valid"], self.loaded["created"])]
         self.settings: dict[int, list[Gate]] = {}
+        self.batched: dict[int, list[Gate]] = {}
         self.counted: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
 
@@ -171,6 +175,10 @@ class _Session:
         self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.built["digest"]))
         lossy = is_lossy(self.spec["index"])
         self.gates += oracle.check(self.engine, server, driver, self.out_dir / "oracle", self.vectors, lossy)
+        for nq in sorted({batches.size_of(run.workload) for run in self.runs} - {1}):
+            folder = self.out_dir / "oracle"
+            judged = oracle.check_batches(self.engine, server, driver, folder, self.vectors, lossy, nq)
+            self.batched.setdefault(nq, []).append(judged)
         self.ef_search = oracle.EF
         for run in self.runs:
             if "target_recall" in run.workload and run.tuned is None:
@@ -214,7 +222,9 @@ class _Session:
         for run in self.runs:
             queries = np.concatenate([np.asarray(self.vectors.queries[run.choice.measured]), run.choice.warmup])
             work = run.workload
-            requests = clients.requests(self.engine, server, queries, work, run.ef_search, run.filtering)
+            started = time.perf_counter()
+            requests = clients.requests(self.engine, server, queries, work, run.ef_search, run.filtering, run.members)
+            run.encode_us = 1e6 * (time.perf_counter() - started) / len(requests)
             protocol.write_requests(run.folder, requests)
 
     def measure(self, run: Run, driver: Driver, sampler: Sampler, server: Server) -> None:
@@ -235,7 +245,8 @@ class _Session:
 
     def drive(self, run: Run, driver: Driver, sampler: Sampler, server: Server, rate_per_s: float | None) -> Job:
         """One job: an open loop at this rate, or a closed loop."""
-        work, measured, seed = run.workload, len(run.choice.measured), run.spec["seed"]
+        work, seed = run.workload, run.spec["seed"]
+        measured, warmup = run.requests
         number = len(run.jobs)
         changes = stream.plan(work, self.vectors, seed, run.number) if run.streams else []
         whole = run.job_folder(number)
@@ -246,14 +257,14 @@ class _Session:
             "timeout_s": work["timeout_s"],
         }
         if rate_per_s is None:
-            rows, prime = schedule.schedule(work, measured, len(run.choice.warmup), seed, run.number)
+            rows, prime = schedule.schedule(work, measured, warmup, seed, run.number)
             protocol.write_job(folder, schedule=rows, prime=prime, duration_s=work.get("duration_s"), **common)
         else:
             due_ns = schedule.arrivals(rate_per_s, work["duration_s"], work["arrivals"], seed, run.number, number)
             protocol.write_job(
                 folder,
                 schedule=schedule.order(measured, seed, run.number),
-                prime=schedule.prime(measured, len(run.choice.warmup), work["clients"]),
+                prime=schedule.prime(measured, warmup, work["clients"]),
                 due_ns=due_ns,
                 **common,
             )
@@ -416,6 +427,7 @@ def run(
         session.vectors,
         session.gates,
         session.settings,
+        session.batched,
         session.counted,
         waited_s,
         sampler.table(),

@@ -47,6 +47,7 @@ _SOURCES = {
         "measure/load.py",
         "measure/upgrade.py",
         "measure/oracle.py",
+        "measure/batches.py",
         "measure/vectors.py",
         "measure/withdraw.py",
         "metrics/resources.py",
@@ -77,6 +78,7 @@ _SOURCES = {
         "measure/session.py",
         "measure/ceiling.py",
         "measure/schedule.py",
+        "measure/batches.py",
         "measure/keep.py",
         "measure/publish.py",
         "measure/filtering.py",
@@ -91,6 +93,7 @@ _SOURCES = {
     ],
     "recall": [
         "measure/recall.py",
+        "measure/batches.py",
         "measure/filtering.py",
         "metrics/recall.py",
         "metrics/moment.py",

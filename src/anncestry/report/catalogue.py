@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from anncestry.report import (
     arms,
+    batch_table,
     beside,
     changes,
     charts,
@@ -62,6 +63,7 @@ GROUPS = (
         (
             lambda m: more_tables.tables(m.plain, m.records),
             lambda m: stream_table.tables(m.plain),
+            lambda m: batch_table.tables(m.first),
             lambda m: more_tables.libraries(m.first),
             lambda m: nodes.tables(m.plain),
             timeline_queries.tables,

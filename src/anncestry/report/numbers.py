@@ -55,6 +55,7 @@ _DTYPES: dict[str, str] = {
     "rebuild": "Int64",
     "arm": "str",
     "k": "Int64",
+    "nq": "Int64",
     "client": "str",
     "clients": "Int64",
     "duration_s": "float64",
@@ -153,6 +154,13 @@ _QUERY = (
     *(_Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
     *_resource_metrics("query"),
 )
+_BATCH = (
+    _Metric("query", "requests_per_s", "requests/s", ("batch", "requests_per_s")),
+    _Metric("query", "vectors_per_s", "vectors/s", ("batch", "vectors_per_s")),
+    _Metric("query", "encode_us_per_request", "µs", ("batch", "encode_us_per_request")),
+    _Metric("query", "encode_share", "fraction", ("batch", "encode_share")),
+)
+"""Of workloads that say how many vectors a request has (nq); qps there is requests_per_s."""
 _OPEN = (
     _Metric("query", "rate_per_s", "1/s", ("spec", "workload", "rate_per_s")),
     _Metric("query", "lag_p99_ms", "ms", ("open_loop", "lag_p99_ms")),
@@ -263,6 +271,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):
             more: tuple[_Metric, ...] = _OPEN if query is not None and "open_loop" in query.body else ()
+            more += _BATCH if query is not None and "batch" in query.body else ()
             more += _COLD if query is not None and "cold" in query.body else ()
             more += _FAULT if query is not None and "fault" in query.body else ()
             more += tuple(_searches(query)) if query is not None else ()
@@ -332,8 +341,11 @@ def read(out_dir: Path) -> pd.DataFrame:
 
 
 def by_bytes(df: pd.DataFrame) -> pd.DataFrame:
-    """The frame without what was asked through the databases' own libraries: that is another question."""
-    return df[df["client"] != "sdk"]
+    """The frame without what was asked through the databases' own libraries, or by requests of several vectors.
+
+    Those are other questions, with tables of their own.
+    """
+    return df[(df["client"] != "sdk") & (df["nq"].fillna(1) == 1)]
 
 
 def rows_of(df: pd.DataFrame) -> list[dict[str, Any]]:
@@ -401,6 +413,7 @@ class Facts:
             "rebuild": int(cell.get("rebuild", 1)),
             "arm": str(cell.get("arm", "")),
             "k": asked.get("k"),
+            "nq": asked.get("nq", 1) if asked else None,
             "client": asked.get("client", "bytes") if workload else "",
             "clients": asked.get("clients"),
             "duration_s": asked.get("duration_s"),
@@ -527,6 +540,8 @@ def _note(body: Mapping[str, Any], metric: _Metric) -> str:
         }
         found = {words: _at(body, ("slo", name)) for name, words in said.items()}
         return "; ".join(f"{words} {', '.join(map(str, runs))}" for words, runs in found.items() if runs)
+    if metric.name == "qps" and (_at(body, ("batch", "nq")) or 1) > 1:
+        return f"requests a second, of {_at(body, ('batch', 'nq'))} vectors each"
     if metric.phase == "query" and _at(body, ("open_loop", "schedule_kept")) is False:
         return str(_at(body, ("open_loop", "detail")))
     if metric.phase == "query" and _at(body, ("stream", "kept")) is False:

@@ -39,6 +39,7 @@ _CARD = """
       list([["metric", n.metric + (n.unit ? " (" + n.unit + ")" : "")], ["phase", n.phase],
         ["no number because", n.reason], ["dataset", n.dataset],
         ["system", n.system], ["topology", n.topology], ["workload", n.workload], ["K", n.k],
+        ["vectors a request", n.nq > 1 ? n.nq : ""],
         ["clients", n.clients], ["filter", n.filter], ["runs", n.runs], ["key", n.key],
         ["record made", record && record.created], ["code", record && record.code]]),
       make("h3", "Made from"), chain,

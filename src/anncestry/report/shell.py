@@ -108,7 +108,7 @@ def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
     """What a page's script shows of a number; column names once, records once."""
     columns = [
         *("number_id", "metric", "unit", "phase", "reason", "dataset", "system", "topology", "workload"),
-        *("k", "clients", "filter", "runs", "key", "record"),
+        *("k", "nq", "clients", "filter", "runs", "key", "record"),
     ]
     lines = []
     for row in rows:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anncestry.engines.milvus.ingest import load
     from anncestry.engines.milvus.sdk import sdk_decode, sdk_transport
     from anncestry.engines.milvus.serve import apply, exact_filters, open, probe
-    from anncestry.engines.milvus.wire import count, decode, encode, transport
+    from anncestry.engines.milvus.wire import count, decode, decode_batch, encode, encode_batches, transport
     from anncestry.engines.milvus.write import decode_write, encode_delete, encode_insert, write_transport
 else:
     __getattr__ = lazy(
@@ -44,6 +44,8 @@ else:
             "encode": "wire",
             "transport": "wire",
             "decode": "wire",
+            "encode_batches": "wire",
+            "decode_batch": "wire",
             "write_transport": "write",
             "encode_insert": "write",
             "encode_delete": "write",
@@ -62,8 +64,10 @@ __all__ = [
     "count",
     "data_components",
     "decode",
+    "decode_batch",
     "decode_write",
     "encode",
+    "encode_batches",
     "encode_delete",
     "encode_insert",
     "exact_filters",
@@ -115,7 +119,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
                 f"of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
             )
     if workload is not None:
-        check_search("milvus", workload, largest_k=16_384, sdk=True, stream=True)
+        check_search("milvus", workload, largest_k=16_384, sdk=True, stream=True, batches=True)
         check_stream(topology, workload)
         check_fault(topology, workload, [*members_of(system["version"], topology), *(topology.get("external") or {})])
 
@@ -166,7 +170,9 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     log = "Kafka" if "log" in external else "the message queue (RocksDB on disk)"
     beside = ", ".join(external.values())
     return {
-        "query protocol": "gRPC, one vector a request, as float32 bytes; ids and scores are returned, no fields",
+        "query protocol": (
+            "gRPC, one vector a request (or nq of them), as float32 bytes; ids and scores are returned, no fields"
+        ),
         "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
         **indexes.described(index),
         "ef applies to": "each segment; travels in each request",

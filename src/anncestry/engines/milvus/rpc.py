@@ -29,11 +29,16 @@ SERVICE = "milvus.proto.milvus.MilvusService"
 
 
 def search_request(
-    query: NDArray[np.float32], k: int, params: Mapping[str, int], metric_type: str, expr: str
+    queries: NDArray[np.float32], k: int, params: Mapping[str, int], metric_type: str, expr: str
 ) -> milvus_pb2.SearchRequest:
-    """One search for one (d,) query. Nothing is fetched but ids and scores. `params` are those of the index's type."""
+    """One search for all of the (nq, d) queries. Nothing is fetched but ids and scores.
+
+    `params` are those of the index's type.
+    """
     placeholder = common_pb2.PlaceholderValue(
-        tag="$0", type=common_pb2.PlaceholderType.FloatVector, values=[query.astype("<f4", copy=False).tobytes()]
+        tag="$0",
+        type=common_pb2.PlaceholderType.FloatVector,
+        values=[query.tobytes() for query in queries.astype("<f4", copy=False)],
     )
     settings = {
         "anns_field": "vector",
@@ -48,7 +53,7 @@ def search_request(
         dsl_type=common_pb2.DslType.BoolExprV1,
         placeholder_group=common_pb2.PlaceholderGroup(placeholders=[placeholder]).SerializeToString(),
         search_params=[common_pb2.KeyValuePair(key=key, value=value) for key, value in settings.items()],
-        nq=1,
+        nq=len(queries),
         # No search waits: mostly nothing is written while queries run, and where it is, how late a search sees it is
         # what is asked.
         consistency_level=common_pb2.ConsistencyLevel.Eventually,

@@ -360,7 +360,7 @@ def open_collection(server: MilvusServer) -> None:
             "milvus: data on every query node", lambda: placed_as_declared(server) or None, server, _LOAD_TIMEOUT_S
         )
     params = search_params(server.index, 1)
-    search = search_request(np.zeros(server.rpc.dimensions(), np.float32), 1, params, server.rpc.metric_type(), "")
+    search = search_request(np.zeros((1, server.rpc.dimensions()), np.float32), 1, params, server.rpc.metric_type(), "")
     wait_for(
         "milvus: a first search",
         lambda: server.rpc.call("Search", search, milvus_pb2.SearchResults),
