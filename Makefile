@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler registry test test-docker test-faults test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler registry test test-docker test-faults test-scale test-quick validation bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -78,6 +78,9 @@ test-slurm: cluster slurm  ## the workflow on a real Slurm of this machine alone
 test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
 	@python -m pytest -m 'faults and not docker' tests
 	@python -m pytest tests/test_driver_faults.py tests/test_gates.py tests/test_formats.py tests/test_dvc.py tests/test_artifacts.py tests/test_shards.py -k 'dies or timeout or invalid or damage or cut or killed'
+
+test-scale: env  ## 5 million × 96 under a hard limit of 1 GiB, through every stage (docs/scale.md; minutes, 8 GB of disk)
+	@ANNCESTRY_SCALE_ROWS=5000000 ANNCESTRY_SCALE_MIB=1024 python -m pytest tests/test_scale.py
 
 test-quick: env  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'

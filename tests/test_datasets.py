@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from anncestry.datasets import download, fetching, metadata, normalize
 from anncestry.datasets.fetching import fetch
-from anncestry.datasets.sources import ann_benchmarks_random
+from anncestry.datasets.sources import ann_benchmarks_random, blobs
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import read_record, verify_outputs
 
@@ -536,6 +536,16 @@ def test_a_synthetic_dataset_needs_no_network(tmp_path: Path) -> None:
     record = get(tmp_path, spec_of(entry, pinned=False, rows=90, queries=10, dim=5))
     assert np.load(tmp_path / "out" / "base.npy").shape == (90, 5)
     assert record["source"]["entry"] == entry and not record["content_pinned"]
+
+
+def test_a_synthetic_dataset_of_any_size_is_made_block_by_block(tmp_path: Path) -> None:
+    entry = {"kind": "synthetic", "generator": "blobs", "samples": 20_100, "centers": 3, "seed": 1}
+    get(tmp_path, spec_of(entry, pinned=False, rows=20_000, queries=100, dim=5))
+    base, queries = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("base", "queries"))
+    assert (base.shape, queries.shape) == ((20_000, 5), (100, 5))
+    together = np.concatenate(list(blobs(range(20_100), 5, 3, 1)))
+    np.testing.assert_array_equal(together, np.concatenate([base, queries]))
+    assert digest(base) == "3b8bc1209884110c47dab129c3f12282900e7d145447d19f494220d29d88d5c0"
 
 
 # Content

@@ -49,6 +49,8 @@ class Store:
         vectors = np.frombuffer(body, np.float32).reshape(head["rows"], -1)
         if self.lie == "lose-rows" and len(self.vectors):
             vectors = vectors[:-1]
+        if self.lie == "keep-nothing":  # as fast as a server can be, however many rows there are
+            return json.dumps({"failed": 0}).encode()
         if self.lie == "fail-rows" and len(self.vectors):
             return json.dumps({"failed": 1, "error": "row 0: no space left on device"}).encode()
         self.vectors = vectors if not len(self.vectors) else np.concatenate([self.vectors, vectors])

@@ -37,7 +37,7 @@ def rows_of(part: int, parts: int, rows: int) -> range:
 
 def run(spec: Mapping[str, Any], key: str, vectors_dir: Path, out: Path, part: int, parts: int) -> None:
     """Write the exact neighbours among a shard's rows to `out` (npz); `spec` and `key` are those of the truth."""
-    problem = truth.Problem.of(spec, vectors_dir)
+    problem = truth.Problem.of(spec, vectors_dir, part=True)
     found, matching = problem.solve(rows_of(part, parts, problem.rows), f"truth {vectors_dir.name} · {part}/{parts}")
     with replacing(out) as temporary, open(temporary, "wb") as file:
         np.savez(

@@ -11,7 +11,7 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `parquet` | `url` of a folder; `base` (list of files in it), `queries` (a file, or `{last: n}` rows)[, `neighbors`] |
 | | `columns` if not id, emb (id null: as they come); `filtered`: neighbours under filters, each with its filter |
 | `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
-| `synthetic` | `generator: ann-benchmarks-random`, `samples`, `centers`, `seed` |
+| `synthetic` | `generator: ann-benchmarks-random` (or `blobs`, of any size), `samples`, `centers`, `seed` |
 
 All but synthetic state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`, that of the
 one file or a mapping of part → digest. What is fetched stays in a cache folder, and is verified before each use.
@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +57,7 @@ _TRUTH_FORMATS = {
 
 _APT_TIMEOUT_S = 900
 _AT_ONCE = 4  # files of one source
+_BLOB_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def obtain(entry: Mapping[str, Any], *, dim: int, cache_dir: Path, rows: int = 0
     if kind == "archive":
         return _obtain_archive(entry, cache_dir)
     if kind == "synthetic":
-        return _obtain_synthetic(entry, dim, cache_dir)
+        return _obtain_synthetic(entry, rows, dim, cache_dir)
     raise ConfigError(f"a source of unknown kind {kind!r}; choose one of {', '.join(KINDS)}")
 
 
@@ -379,18 +380,26 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
 # synthetic
 
 
-def _obtain_synthetic(entry: Mapping[str, Any], dim: int, cache_dir: Path) -> Content:
+def _obtain_synthetic(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Path) -> Content:
     generator = _need(entry, "generator")
-    if generator != "ann-benchmarks-random":
-        raise ConfigError(f"source {describe(entry)}: unknown generator; choose ann-benchmarks-random")
+    if generator not in ("ann-benchmarks-random", "blobs"):
+        raise ConfigError(f"source {describe(entry)}: unknown generator; choose ann-benchmarks-random or blobs")
     numbers = {key: int(_need(entry, key)) for key in ("samples", "centers", "seed")} | {"dim": dim}
-    base, queries = ann_benchmarks_random(**numbers)
-    name = hashlib.sha256(json.dumps([generator, numbers], sort_keys=True).encode()).hexdigest()[:12]
+    told = [generator, numbers, *([rows] if generator == "blobs" else [])]
+    name = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_dir / "synthetic" / name
     paths = {"base": folder / "base.npy", "queries": folder / "queries.npy"}
-    for path, array in zip(paths.values(), (base, queries), strict=True):
-        with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.save(file, array)
+    if generator == "blobs":
+        parts = {"base": range(rows), "queries": range(rows, numbers["samples"])}
+        for label, path in paths.items():
+            shape = (len(parts[label]), dim)
+            with replacing(path) as temporary, formats.NpyWriter(temporary, shape) as writer:
+                for chunk in blobs(parts[label], dim, numbers["centers"], numbers["seed"]):
+                    writer.write(chunk)
+    else:
+        for path, array in zip(paths.values(), ann_benchmarks_random(**numbers), strict=True):
+            with replacing(path) as temporary, open(temporary, "wb") as file:
+                np.save(file, array)
     files = {path.name: sha256_file(path) for path in paths.values()}
     return Content({name: Part(path, "npy") for name, path in paths.items()}, files, cached=(folder,))
 
@@ -415,3 +424,17 @@ def ann_benchmarks_random(
     split = np.random.RandomState(1).permutation(samples)
     held_out = math.ceil(samples * 0.1)
     return points[split[held_out:]], points[split[:held_out]]
+
+
+def blobs(rows: range, dim: int, centers: int, seed: int) -> Iterator[NDArray[np.float32]]:
+    """Rows of Gaussian clusters of deviation 1 around centres in [-10, 10)^dim, float32 (n, dim), block by block.
+
+    Each block of rows has a stream of its own from NumPy's legacy generator: memory holds one, however many there are,
+    and a row is the same whatever comes before or after it.
+    """
+    middles = np.random.RandomState([seed, 0]).uniform(-10.0, 10.0, size=(centers, dim))
+    for number in range(rows.start // _BLOB_ROWS, -(-rows.stop // _BLOB_ROWS)):
+        random = np.random.RandomState([seed, 1 + number])
+        points = middles[random.randint(centers, size=_BLOB_ROWS)] + random.standard_normal((_BLOB_ROWS, dim))
+        first = number * _BLOB_ROWS
+        yield points[max(rows.start - first, 0) : rows.stop - first].astype(np.float32)

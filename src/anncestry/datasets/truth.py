@@ -38,6 +38,7 @@ Ids = NDArray[np.int64]
 TIE_RANKS = (10, 100)
 _EXTRA = 16
 _CHUNK_BYTES = 64 << 20
+_TAKE_BYTES = 1 << 20  # each row may bring the pages around it into memory
 _SCAN_BYTES = 16 << 20  # of a float64 block of distances
 _LENGTHS_BLOCK = 4096
 _FLOAT32_SAFE = float(np.finfo(np.float32).max) / 4  # squares beyond may overflow, and then faiss' order means nothing
@@ -69,9 +70,21 @@ class _Base:
             if passes.any():
                 # Mapped anew for each: what stays mapped stays in memory, as far as there is room.
                 mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)[start:stop]
-                chunk = np.array(mapped) if passes.all() else np.asarray(mapped[passes])
+                # All of them are read where they lie: a copy would cost as much as reading the file does.
+                chunk = np.asarray(mapped if passes.all() else mapped[passes])
                 del mapped
                 yield np.flatnonzero(passes) + start, chunk
+                del chunk
+
+    def take(self, ids: Ids) -> Iterator[tuple[slice, Floats32]]:
+        """Yield the vectors of `ids` (n,), ascending, part by part: which of the ids, and their vectors.
+
+        Only the pages that they lie on are read, so that a few rows of a large file cost little.
+        """
+        step = max(1, _TAKE_BYTES // (4 * np.load(self.path, mmap_mode="r", allow_pickle=False).shape[1]))
+        for start in range(0, len(ids), step):
+            part = slice(start, start + step)
+            yield part, np.asarray(np.load(self.path, mmap_mode="r", allow_pickle=False)[ids[part]])
 
 
 @dataclass(frozen=True)
@@ -110,8 +123,10 @@ class Problem:
     """The filters under which the source states neighbours, too."""
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any], vectors_dir: Path) -> Problem:
+    def of(cls, spec: Mapping[str, Any], vectors_dir: Path, part: bool = False) -> Problem:
         """Read it; `spec` holds `metric`, `filter` (see metadata.matches) and `depth`, the neighbours a query.
+
+        For a `part` of the truth the base is not hashed: each would read all of it. Who gathers the parts does.
 
         Raises DataError if depth exceeds the number of rows, or if the vectors were made for another metric.
         """
@@ -126,7 +141,7 @@ class Problem:
             raise DataError(f"{vectors_record}: vectors made for {vectors['spec']['metric']}, not for {metric}")
         if depth > vectors["rows"]:
             raise DataError(f"{vectors_record}: {vectors['rows']} rows, fewer than the depth of {depth}")
-        files = verify_outputs(vectors_record, vectors)
+        files = verify_outputs(vectors_record, vectors, but=("base",) if part else ())
         columns = [np.load(files[name]) for name in ("category", "price", "region")]
         queries: Floats32 = np.load(files["queries"])
         asked = metadata.resolve(spec.get("filter"), columns[1], np.load(files["query_region"]))
@@ -251,9 +266,9 @@ def nearest(
     faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
     searched = _Base(base, passes, range(len(passes)) if rows is None else rows)
     lengths = _lengths(queries)
-    with Progress(label, 2 * searched.count, "rows") as progress:
+    with Progress(label, searched.count, "rows") as progress:
         nominated, beyond, longest = _nominate(searched, queries, metric, depth + _EXTRA, chunk_bytes, progress)
-        ids, distances = _exact(searched, queries, metric, nominated, chunk_bytes, progress)
+        ids, distances = _exact(searched, queries, metric, nominated)
         found = _take(ids, distances, depth)
         error = _search_error(metric, lengths, longest, queries.shape[1], np.float32)
         proven = (beyond - error > found.distances[:, -1]) | (searched.count <= depth + _EXTRA)
@@ -284,7 +299,7 @@ def _nominate(
     beyond = np.full(len(queries), np.inf)
     longest = 0.0
     for chunk_ids, chunk in base.chunks(chunk_bytes):
-        longest = max(longest, float(_lengths(chunk).max()))
+        longest = max(longest, _longest(chunk))
         found, positions = _faiss_search(queries, chunk, metric, min(count, len(chunk)))
         if len(chunk) > count:
             beyond = np.minimum(beyond, found.max(axis=1))
@@ -323,6 +338,22 @@ def _search_error(
     return bound
 
 
+def _longest(vectors: Floats32) -> float:
+    """A bound above the length of every row, as near as it can be told in float32, in which faiss sums the squares.
+
+    See `_search_error` for how wrong that can be. Where a square overflows, it is the length of the longest row.
+    """
+    squares = np.empty(len(vectors), dtype=np.float32)
+    rows, dim = vectors.shape
+    # The stubs know the SWIG module by halves.
+    faiss.fvec_norms_L2sqr(faiss.swig_ptr(squares), faiss.swig_ptr(vectors), dim, rows)  # type: ignore[attr-defined]
+    if not np.isfinite(squares).all():
+        return float(_lengths(vectors).max())
+    limits = np.finfo(np.float32)
+    roundings = (dim + 8) * float(limits.eps) / 2
+    return float(np.sqrt(float(squares.max()) / (1 - 2 * roundings) + 4 * dim * float(limits.tiny)))
+
+
 def _lengths(vectors: Floats32) -> Floats64:
     blocks = [squared_lengths(vectors[i : i + _LENGTHS_BLOCK]) for i in range(0, len(vectors), _LENGTHS_BLOCK)]
     lengths: Floats64 = np.sqrt(np.concatenate(blocks))
@@ -332,20 +363,18 @@ def _lengths(vectors: Floats32) -> Floats64:
 # Step 2: exact distances
 
 
-def _exact(
-    base: _Base, queries: Floats32, metric: str, nominated: Ids, chunk_bytes: int, progress: Progress
-) -> tuple[Ids, Floats64]:
-    """Exact distances of nominees (nq, n), +inf for -1. Reads the base once more, in order: no random access."""
+def _exact(base: _Base, queries: Floats32, metric: str, nominated: Ids) -> tuple[Ids, Floats64]:
+    """Exact distances of nominees (nq, n), +inf for -1. Reads the rows that are nominated, in the file's order."""
     distances = np.full(nominated.shape, np.inf)
     flat_ids, flat_distances = nominated.ravel(), distances.ravel()  # views: both arrays are contiguous
     order = np.argsort(flat_ids, kind="stable")
-    sorted_ids = flat_ids[order]
-    for chunk_ids, chunk in base.chunks(chunk_bytes):
-        first, last = np.searchsorted(sorted_ids, [chunk_ids[0], chunk_ids[-1] + 1])
-        pairs = order[first:last]
-        positions = np.searchsorted(chunk_ids, flat_ids[pairs])
-        flat_distances[pairs] = pair_distances(chunk, queries, positions, pairs // nominated.shape[1], metric)
-        progress.add(len(chunk))
+    order = order[np.searchsorted(flat_ids[order], 0) :]
+    wanted, starts = np.unique(flat_ids[order], return_index=True)
+    ends = np.append(starts[1:], len(order))
+    for part, vectors in base.take(wanted):
+        pairs = order[starts[part][0] : ends[part][-1]]
+        positions = np.repeat(np.arange(len(vectors)), ends[part] - starts[part])
+        flat_distances[pairs] = pair_distances(vectors, queries, positions, pairs // nominated.shape[1], metric)
     return nominated, distances
 
 
@@ -450,8 +479,7 @@ def _compare_shipped(
     tolerance = _SHIPPED_RELATIVE * np.abs(distances) + _SHIPPED_OF_SCALE * (scale[:, np.newaxis] + np.abs(distances))
 
     only_theirs = np.where(isin_rows(shipped_ids, ids), -1, shipped_ids)
-    with Progress("truth of the source", len(base.passes), "rows") as progress:
-        _, theirs = _exact(base, queries, metric, only_theirs, _CHUNK_BYTES, progress)
+    _, theirs = _exact(base, queries, metric, only_theirs)
     tied = theirs <= distances[:, -1:] + tolerance[:, -1:]
     differs = (only_theirs >= 0) & ~(tied & passes[only_theirs])
     end = np.where(np.isfinite(distances[:, -1:]), distances[:, -1:] - tolerance[:, -1:], np.inf)

@@ -1,0 +1,188 @@
+"""A dataset of any size, made on the fly, through the stages that read it: each in a process under a hard limit.
+
+`python -m tests.scale FILE WORD …` is such a process: it runs `anncestry WORD …` (or a step of its own, see `_STEPS`)
+and writes what that cost to FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anncestry import workflow
+from anncestry.cells.matrix import Cell, Matrix
+from anncestry.runtimes import limits
+from anncestry.runtimes.base import Limits
+from tests.toy import ROOT, Toy
+
+DIM = 96
+QUERIES = 100
+DEPTH = 100
+_EXEC = Path(limits.__file__).with_name("_exec.py")
+_STATUS = Path("/proc/self/status")
+_EVERY_S = 0.005
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage took: `heap_mib` is the most that it had of its own at once, mapped files not counted."""
+
+    wall_s: float
+    cpu_s: float
+    heap_mib: int
+    held_by: str
+    """What enforced the limit; empty where none was asked."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with a matrix of one cell, on a dataset of `rows` rows whose truth is made in `parts` shards."""
+
+    folder: Path
+    rows: int
+    limit_mib: int | None
+
+    @classmethod
+    def make(
+        cls,
+        folder: Path,
+        rows: int,
+        limit_mib: int | None,
+        parts: int = 3,
+        queries: int = QUERIES,
+        metric: str = "cosine",
+    ) -> Bench:
+        """Only the config; nothing is made yet."""
+        toy = Toy.make(folder)
+        toy.one_cell()
+        source = {"kind": "synthetic", "generator": "blobs", "samples": rows + queries, "centers": 1000, "seed": 1}
+        sizes = {"rows": rows, "queries": queries, "dim": DIM}
+        toy.files["datasets"]["blobs-l2"].update(metric=metric, sources=[source], **sizes)
+        toy.files["config"]["truth"] = {"shard_mib": rows * DIM * 4 / 2**20 / (parts - 0.5)}
+        toy.files["workloads"]["k5"].update(k=10, queries=queries // 2, warmup=queries // 10)
+        toy.save()
+        return cls(folder, rows, limit_mib)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The matrix of the config."""
+        return workflow.expand(workflow.Choice(self.folder / "config", "default"))
+
+    @property
+    def cell(self) -> Cell:
+        """The one cell."""
+        return self.matrix.cells[0]
+
+    def run(self, *words: str) -> Cost:
+        """One stage, by its command; AssertionError with what it said if it fails, or is killed for its memory."""
+        enclosure = limits.enclose("scale", Limits(memory_mib=self.limit_mib))
+        told = self.folder / "cost.json"
+        told.unlink(missing_ok=True)
+        inner = [sys.executable, "-m", "tests.scale", str(told), *words]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *enclosure.arguments(), "--", *inner],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+                    "ANNCESTRY_CONFIG": str(self.folder / "config"),
+                    "XDG_CACHE_HOME": str(self.folder / "cache"),
+                },
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            enclosure.remove()
+        words_said = f"{' '.join(words)} ended with {done.returncode} (-9: out of memory)\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0 and told.exists(), words_said
+        return Cost(**json.loads(told.read_text()), held_by=enclosure.by.get("memory_mib") or "")
+
+    def prepare(self) -> dict[str, Cost]:
+        """Download, normalise, the shards of the truth one after the other, and what gathers them."""
+        cell = self.cell
+        stages = {"download": cell.download, "normalize": cell.vectors}
+        found = {name: self.run(name, key) for name, key in stages.items()}
+        parts = range(1, len(self.matrix.truth_parts(cell)) + 1)
+        each = [self.run("truth_part", cell.truth, str(part)) for part in parts]
+        if each:
+            heap_mib = max(cost.heap_mib for cost in each)
+            spent = [sum(getattr(cost, name) for cost in each) for name in ("wall_s", "cpu_s")]
+            found["truth parts"] = Cost(*spent, heap_mib, each[0].held_by)
+        found["truth"] = self.run("truth", cell.truth)
+        return found
+
+
+# Within the process
+
+
+def _load(vectors_path: str, key: str) -> None:
+    """Every row by an engine's own loop and over gRPC, to a server that keeps nothing."""
+    from anncestry.measure.vectors import open_vectors
+    from anncestry.progress import Progress
+    from tests import flat
+
+    vectors = open_vectors(Path(vectors_path), key)
+    system = {"version": "1.0", "settings": {"lie": "keep-nothing"}}
+    server = flat.start(Path(), Path("server").resolve(), system, {"nodes": 1})
+    try:
+        with Progress("load", len(vectors.base), "rows") as progress:
+            result = flat.load(server, vectors, {"M": 16}, {"batch_rows": 20_000}, progress)
+    finally:
+        server.stop()
+    assert result.rows_acknowledged == len(vectors.base)
+
+
+def _hold_twice(vectors_path: str) -> None:
+    """What a stage must not do."""
+    base = np.load(Path(vectors_path).with_name("base.npy"))
+    again = base.copy()
+    assert len(again) == len(base)
+
+
+_STEPS = {"load-rows": _load, "hold-twice": _hold_twice}
+
+
+def _heap_mib() -> int:
+    return int(re.search(r"RssAnon:\s+(\d+) kB", _STATUS.read_text())[1]) >> 10  # type: ignore[index]
+
+
+def main(told: str, *words: str) -> int:
+    """Run it, and write its cost."""
+    from anncestry import cli
+
+    largest, over = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal largest
+        while not over.wait(_EVERY_S):
+            largest = max(largest, _heap_mib())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    started = time.monotonic()
+    try:
+        status = _STEPS[words[0]](*words[1:]) if words[0] in _STEPS else cli.main(list(words))
+    finally:
+        wall_s = time.monotonic() - started
+        over.set()
+        watcher.join()
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in used)
+    Path(told).write_text(json.dumps({"wall_s": wall_s, "cpu_s": cpu_s, "heap_mib": largest}))
+    return status or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
