@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from anncestry import engines
+from anncestry.datasets import metadata
 from anncestry.datasets.metadata import matches
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, LoadResult
@@ -28,6 +29,7 @@ from anncestry.engines.mysql.statements import literal, where
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure import oracle
 from anncestry.measure.answers import Answers
+from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 
@@ -65,10 +67,13 @@ def changed(system: dict[str, Any], **settings: Any) -> dict[str, Any]:
     ("system", "topology", "index", "complaint"),
     [
         (changed(SEEKDB, dialect="oracle"), STANDALONE, INDEX, "'oracle' is none of seekdb, mariadb, polardb"),
-        (changed(SEEKDB, quantizer="pq"), STANDALONE, INDEX, "unsupported: seekdb has no HNSW with pq: it has SQ and"),
-        (changed(MARIADB, quantizer="sq"), STANDALONE, INDEX, "unsupported: mariadb has no HNSW with sq: its index"),
-        (changed(POLARDB, quantizer="bq"), REMOTE, INDEX, "unsupported: polardb has no HNSW with bq"),
-        (changed(SEEKDB, quantizer="rq"), STANDALONE, INDEX, "'rq' is none of none, sq, bq, pq"),
+        (SEEKDB, STANDALONE, {**INDEX, "quantizer": "pq"}, "pq of hnsw is unsupported by seekdb; supported: sq, bq"),
+        (MARIADB, STANDALONE, {**INDEX, "quantizer": "sq"}, "sq of hnsw is unsupported by mariadb; it quantizes none"),
+        (POLARDB, REMOTE, {**INDEX, "quantizer": "bq"}, "bq of hnsw is unsupported by polardb; supported: sq, pq"),
+        (SEEKDB, STANDALONE, {**INDEX, "quantizer": "rq"}, r"index\.quantizer: unknown 'rq'"),
+        (SEEKDB, STANDALONE, {**INDEX, "quantizer": "sq", "rescore_limit": 5}, "rescore_limit: unsupported by seekdb"),
+        (SEEKDB, STANDALONE, {"type": "flat"}, "flat is unsupported by seekdb; supported: hnsw"),
+        (changed(SEEKDB, quantizer="sq"), STANDALONE, INDEX, "settings of seekdb: unknown key 'quantizer'"),
         (changed(MARIADB, cosine_by="inner_product"), STANDALONE, INDEX, "unsupported: mariadb has no inner_product"),
         (changed(SEEKDB, cosine_by="l1"), STANDALONE, INDEX, "'l1' is neither cosine nor inner_product"),
         (changed(SEEKDB, memory_budget_mib=1), STANDALONE, INDEX, r"settings\.memory_budget_mib: 1 is not"),
@@ -97,8 +102,9 @@ def test_what_a_database_can_not_do_is_refused_by_name(
 def test_the_systems_of_the_config_are_possible(name: str) -> None:
     system = SYSTEMS[name]
     topology = REMOTE if system["settings"]["dialect"] == "polardb" else STANDALONE
-    MYSQL.check(system, topology, INDEX, {"k": 100, "ef_search": 256, "filter": {"field": "price", "from": 1}})
-    assert MYSQL.fairness(system, INDEX, topology)["HNSW"]
+    index = {**INDEX, **system.get("index", {})}
+    MYSQL.check(system, topology, index, {"k": 100, "ef_search": 256, "filter": {"field": "price", "from": 1}})
+    assert MYSQL.fairness(system, index, topology)["HNSW"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_data_of_another_database_is_not_opened() -> None:
     with pytest.raises(ConfigError, match=r"1\.4\.0 is no upgrade of 1\.4\.0"):
         MYSQL.check_upgrade(SEEKDB, SEEKDB)
     with pytest.raises(ConfigError, match="those of the older system"):
-        MYSQL.check_upgrade({**SEEKDB, "version": "1.4.1"}, changed(SEEKDB, quantizer="sq"))
+        MYSQL.check_upgrade({**SEEKDB, "version": "1.4.1"}, changed(SEEKDB, insert_connections=2))
 
 
 def test_seekdb_is_kept_out_of_folders_whose_files_it_would_remove(tmp_path: Path) -> None:
@@ -183,8 +189,8 @@ def test_each_database_is_asked_in_its_own_words(dialect: str, distance: str, ex
 def test_each_database_builds_its_index_in_its_own_words() -> None:
     index = {"type": "hnsw", "M": 16, "ef_construction": 256}
     build = {
-        name: DIALECTS[name].build(8, index, {"dialect": name, "quantizer": quantizer}, "l2")
-        for name, quantizer in (("seekdb", "bq"), ("mariadb", "none"), ("polardb", "pq"))
+        name: DIALECTS[name].build(8, {**index, **codes}, {"dialect": name}, "l2")
+        for name, codes in (("seekdb", {"quantizer": "bq"}), ("mariadb", {}), ("polardb", {"quantizer": "pq"}))
     }
     assert build["seekdb"][-1] == (
         "CREATE VECTOR INDEX vi ON bench(v) WITH (distance=l2, type=hnsw_bq, lib=vsag, m=16, ef_construction=256)"
@@ -206,7 +212,7 @@ def test_the_definition_of_an_index_is_read_back() -> None:
     }  # fmt: skip
     mariadb = "VECTOR KEY `vi` (`v`) `M`=12 `DISTANCE`=euclidean"
     assert DIALECTS["mariadb"].described(mariadb) == {"distance": "l2", "quantizer": "none", "M": 12}
-    polardb = DIALECTS["polardb"].build(8, {"M": 12, "ef_construction": 99}, {"quantizer": "sq"}, "inner_product")[0]
+    polardb = DIALECTS["polardb"].build(8, {"M": 12, "ef_construction": 99, "quantizer": "sq"}, {}, "inner_product")[0]
     assert DIALECTS["polardb"].described(polardb) == {
         "distance": "inner_product", "quantizer": "sq", "M": 12, "ef_construction": 99
     }  # fmt: skip
@@ -368,6 +374,55 @@ def test_searches_find_and_count_the_rows_that_match(loaded: Loaded, filter: dic
     MYSQL.exact_filters(loaded.server, False)
 
 
+@pytest.fixture
+def quantized(loaded: Loaded) -> Iterator[tuple[Vectors, Driver]]:
+    """Other rows, of dimensions enough for codes of one bit each, in place of the module's; those come back."""
+    random, metric = np.random.default_rng(3), loaded.vectors.metric
+    base = (random.normal(size=(40, 256))[random.integers(0, 40, 2200)] * 2 + random.normal(size=(2200, 256))) * 3
+    base = (base / np.linalg.norm(base, axis=1, keepdims=True) if metric == "cosine" else base).astype(np.float32)
+    columns = [metadata.category(2000, 1), metadata.price(2000, 1), np.zeros(2000, np.uint8), np.zeros(200, np.uint8)]
+    yield Vectors(base[:2000], base[2000:], *columns, metric, {}), loaded.driver
+    with asking(loaded.server) as ask:
+        ask("DROP TABLE bench")
+    with Progress("load", len(loaded.vectors.base), "rows") as progress:
+        MYSQL.load(loaded.server, loaded.vectors, INDEX, {"batch_rows": 300}, progress)
+    MYSQL.apply(loaded.server, 200)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("loaded", [(NATIVE[0], metric) for metric in ("l2", "cosine")], ids=str, indirect=True)
+@pytest.mark.parametrize("quantizer", ["sq", "bq"])
+def test_seekdb_builds_its_quantizers_says_so_and_passes_the_gates(
+    loaded: Loaded, quantized: tuple[Vectors, Driver], quantizer: str, tmp_path: Path
+) -> None:
+    """Its exact scans compare vectors, so that the oracle is as strict as of any index."""
+    (vectors, driver), server, index = quantized, loaded.server, {**INDEX, "quantizer": quantizer}
+    with asking(server) as ask:
+        ask("DROP TABLE bench")
+    with Progress("load", len(vectors.base), "rows") as progress:
+        MYSQL.load(server, vectors, index, {"batch_rows": 300}, progress)
+    MYSQL.apply(server, 200)
+    probe, asked = MYSQL.probe(server), MYSQL.asked_settings(SYSTEMS[loaded.name], index, vectors.metric, 200)
+    assert {name: probe.settings.get(name) for name in asked} == asked
+    assert (asked["quantizer"], probe.settings["quantizer"]) == (quantizer, quantizer)
+    assert (probe.rows, probe.index_complete) == (2000, True)
+    assert not oracle.over_codes(engines.get("mysql"), index)
+    gates = oracle.check(MYSQL, server, driver, tmp_path / "oracle", vectors, lossy=False)
+    assert [gate for gate in gates if not gate.ok] == []
+    answers = oracle.ask(
+        MYSQL, server, driver, tmp_path / "w", vectors.queries, k=K, ef_search=200, filter=None, metric=vectors.metric
+    )
+    far = exact(SmallVectors(vectors.base, *[vectors.category] * 3, vectors.metric), vectors.queries)  # type: ignore[arg-type]
+    true = np.argsort(far, axis=1)[:, :K]
+    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(answers.ids, true, strict=True)])
+    print(quantizer, vectors.metric, "recall", recall)
+    assert recall > 0.8
+    reported = np.take_along_axis(far, answers.ids, axis=1)
+    error = np.abs(answers.distances - reported) / np.maximum(reported, 1e-9)
+    print("median and largest relative error", np.median(error), error.max())
+    assert np.median(error) <= 0.25
+
+
 @pytest.mark.servers
 def test_a_search_that_would_scan_is_refused(loaded: Loaded) -> None:
     """A function that is not the index's answers all the same, from a scan of all rows."""
@@ -426,7 +481,7 @@ def test_polardbs_statements_are_understood_by_mariadb(loaded: Loaded) -> None:
         (create,) = dialect.create(20)
         ask(create)
         ask(insertion(0, vectors.base[:300], vectors.category[:300], vectors.price[:300], vectors.region[:300]))
-        comment, variable, analyse = dialect.build(20, INDEX, {"quantizer": "none"}, "l2")
+        comment, variable, analyse = dialect.build(20, INDEX, {}, "l2")
         ask(comment)
         assert dialect.described(str(ask("SHOW CREATE TABLE bench")[0][1])) == {
             "distance": "l2", "quantizer": "none", "M": 16, "ef_construction": 200

@@ -389,9 +389,9 @@ class _Expander:
         return self._loads[names]
 
     def index(self, system: str) -> Spec:
-        """What the system builds: its own index, or that of the experiment."""
-        index: Spec = self.config.systems[system].get("index", self.config.index)
-        return index
+        """What the system builds: its own index, or that of the experiment, with what its own changes of it."""
+        own: Spec = self.config.systems[system].get("index", {})
+        return own if "type" in own else {**self.config.index, **own}
 
     def parts(self, topology: str, placed: Spec) -> dict[str, Any]:
         """What stands beside the system in a topology, with what that needs itself; nothing where nothing does."""

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from anncestry import engines
-from anncestry.cells.indexes import is_lossy
 from anncestry.drive import build
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
@@ -139,7 +138,9 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             ):
                 result = engine.load(server, vectors, spec["index"], spec["load"], progress)
             with Driver() as driver:
-                checked = oracle.check(engine, server, driver, out_dir / "oracle", vectors, is_lossy(spec["index"]))
+                checked = oracle.check(
+                    engine, server, driver, out_dir / "oracle", vectors, oracle.over_codes(engine, spec["index"])
+                )
             probe = engine.probe(server)
             judged = [
                 gates.inserts(

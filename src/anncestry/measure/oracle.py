@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.cells.indexes import is_lossy
 from anncestry.datasets.distance import pair_distances
 from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, matches
 from anncestry.drive import protocol
@@ -113,6 +114,11 @@ def check_batches(
     exact = _exact(engine, server, driver, folder / f"exact-nq{nq}", vectors, lossy, nq)
     engine.exact_filters(server, False)
     return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
+
+
+def over_codes(engine: Engine, index: Mapping[str, Any]) -> bool:
+    """Whether the first check scans codes: the index holds them, and its engine has no scan of the vectors."""
+    return is_lossy(index) and not getattr(engine, "EXACT_SCANS", False)
 
 
 def _narrow(rows: int, seed: int) -> dict[str, Any]:

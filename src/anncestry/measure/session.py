@@ -173,7 +173,7 @@ class _Session:
     def judge(self, server: Server, driver: Driver) -> None:
         """Everything that must hold of a server before it is measured, for this and every later one of the session."""
         self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.built["digest"]))
-        lossy = is_lossy(self.spec["index"])
+        lossy = oracle.over_codes(self.engine, self.spec["index"])
         self.gates += oracle.check(self.engine, server, driver, self.out_dir / "oracle", self.vectors, lossy)
         for nq in sorted({batches.size_of(run.workload) for run in self.runs} - {1}):
             folder = self.out_dir / "oracle"

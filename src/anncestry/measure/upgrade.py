@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from anncestry import engines
-from anncestry.cells.indexes import is_lossy
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server, wait_for
 from anncestry.measure import oracle
@@ -80,7 +79,9 @@ def run(
                 open_s = engine.open(server, spec["index"])
                 _await_index(engine, server)
             with Driver() as driver:
-                checked = oracle.check(engine, server, driver, out_dir / "oracle", vectors, is_lossy(spec["index"]))
+                checked = oracle.check(
+                    engine, server, driver, out_dir / "oracle", vectors, oracle.over_codes(engine, spec["index"])
+                )
             probe = engine.probe(server)
             judged = [
                 gates.older_load(older["valid"], older["spec"]["system"]["name"], older["created"]),

@@ -9,7 +9,6 @@ from anncestry.engines.base import (
     Component,
     Spec,
     check_fault,
-    check_hnsw,
     check_newer,
     check_remote,
     check_search,
@@ -19,8 +18,9 @@ from anncestry.engines.base import (
     lazy,
     refuse_unknown,
 )
+from anncestry.engines.indexes import Parameter, check_index
 from anncestry.engines.mysql.dialects import dialect_of
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     from anncestry.engines.mysql.ingest import load
@@ -46,6 +46,7 @@ else:
     )
 
 __all__ = [
+    "EXACT_SCANS",
     "apply",
     "asked_settings",
     "check",
@@ -66,7 +67,9 @@ __all__ = [
     "transport",
 ]
 
-COMMON_SETTINGS = ("dialect", "quantizer", "cosine_by", "insert_connections")
+COMMON_SETTINGS = ("dialect", "cosine_by", "insert_connections")
+EXACT_SCANS = True
+"""Its exact searches compare the vectors, whatever its index holds."""
 REMOTE_SETTINGS = ("user", "database")
 
 
@@ -79,7 +82,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     for key in ("nodes", "shards", "replicas"):
         if topology[key] != 1:
             raise ConfigError(f"topology: {key}: {topology[key]}; {dialect.name} runs as one node here")
-    check_hnsw(dialect.name, index, m=dialect.m, ef_construction=dialect.ef_construction)
+    graph = {"M": Parameter(*dialect.m), "ef_construction": Parameter(*dialect.ef_construction)}
+    check_index(dialect.name, index, {"hnsw": graph}, {"hnsw": dialect.quantizers})
+    for name in ("rescore_limit", "training_limit", "segments"):
+        if name in index:
+            raise Unsupported(f"index.{name}: unsupported by {dialect.name}: its quantizers have no such option")
     settings = system.get("settings") or {}
     remote = topology["runtime"] == "remote"
     known = (*COMMON_SETTINGS, *dialect.numbers, *(REMOTE_SETTINGS if remote else ()))
@@ -109,7 +116,7 @@ def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None
         "index_type": index["type"],
         "metric": metric,
         "M": index["M"],
-        "quantizer": settings.get("quantizer", "none"),
+        "quantizer": index.get("quantizer", "none"),
         "distance": dialect.distance(settings, metric),
         "plan": "vector index",
     }

@@ -19,7 +19,6 @@ MARKS = "anncestry_mark"
 INDEX = "vi"
 READER = "anncestry"
 """The account that queries use: it may read, from loopback, without a password."""
-QUANTIZERS = ("none", "sq", "bq", "pq")
 
 Ask = Callable[[str | bytes], list[tuple[Any, ...]]]
 """A statement → its rows."""
@@ -33,7 +32,7 @@ class Dialect(ABC):
     """From the first on, below the second."""
     runtimes: ClassVar[tuple[str, ...]]
     quantizers: ClassVar[tuple[str, ...]]
-    """Of `QUANTIZERS`."""
+    """Those of `cells.indexes.QUANTIZERS` that it has beside a graph."""
     distances: ClassVar[Mapping[str, str]]
     """Distance → its name in the definition of an index."""
     m: ClassVar[tuple[int, int]]
@@ -45,17 +44,9 @@ class Dialect(ABC):
     """Settings of its own, whole numbers: least, most, what is taken where nothing is said."""
     read_back: ClassVar[tuple[str, ...]] = ()
     """Those of them that `effective` tells."""
-    lacks: ClassVar[Mapping[str, str]] = {}
-    """Quantizer → why there is none."""
 
     def check(self, settings: Spec) -> None:
         """ConfigError for a setting that can't be; the keys are known ones."""
-        quantizer = settings.get("quantizer", "none")
-        if quantizer not in QUANTIZERS:
-            raise ConfigError(f"settings.quantizer: {quantizer!r} is none of {', '.join(QUANTIZERS)}")
-        if quantizer not in self.quantizers:
-            reason = self.lacks.get(quantizer, f"it has {', '.join(self.quantizers)}")
-            raise ConfigError(f"settings.quantizer: unsupported: {self.name} has no HNSW with {quantizer}: {reason}")
         cosine = settings.get("cosine_by", "cosine")
         if cosine not in ("cosine", "inner_product"):
             raise ConfigError(f"settings.cosine_by: {cosine!r} is neither cosine nor inner_product")

@@ -28,8 +28,7 @@ class MariaDB(Dialect):
     name = "mariadb"
     versions = ((11, 7, 0), (11, 9, 0))
     runtimes = ("native", "remote")
-    quantizers = ("none",)
-    lacks = dict.fromkeys(("sq", "bq", "pq"), "its index keeps 16 bits a dimension, always")
+    quantizers = ()
     distances = {"l2": "euclidean", "cosine": "cosine"}  # noqa: RUF012
     m = (3, 200)
     has_ef_construction = False

@@ -18,8 +18,7 @@ class PolarDB(Dialect):
     name = "polardb"
     versions = ((8, 0, 1), (8, 1, 0))
     runtimes = ("remote",)
-    quantizers = tuple(_TYPES)
-    lacks = {"bq": "it has SQ and PQ"}  # noqa: RUF012
+    quantizers = ("sq", "pq")
     distances = {"l2": "EUCLIDEAN", "cosine": "COSINE", "inner_product": "INNER_PRODUCT"}  # noqa: RUF012
     m = (2, 128)
     ef_construction = (2, 4096)
@@ -34,7 +33,7 @@ class PolarDB(Dialect):
 
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:
         """Asked for by a comment on the column; `await_built` waits for it."""
-        quantizer = settings.get("quantizer", "none")
+        quantizer = index.get("quantizer", "none")
         options = [f"metric={self.distances[distance]}", f"max_degree={index['M']}"]
         options.append(f"ef_construction={index['ef_construction']}")
         if quantizer == "pq":
@@ -116,7 +115,7 @@ class PolarDB(Dialect):
     def fairness(self, settings: Spec, index: Spec) -> dict[str, str]:
         """PolarDB's own."""
         return {
-            "HNSW": f"{_TYPES[settings.get('quantizer', 'none')]}, max_degree={index['M']}, "
+            "HNSW": f"{_TYPES[index.get('quantizer', 'none')]}, max_degree={index['M']}, "
             f"ef_construction={index['ef_construction']}, on the columnar node",
             "filters": "by the columnar index; how, it does not say",
             "durability": "the service's",

@@ -24,8 +24,7 @@ class Seekdb(Dialect):
     name = "seekdb"
     versions = ((1, 4, 0), (1, 5, 0))
     runtimes = ("native", "remote")
-    quantizers = tuple(_TYPES)
-    lacks = {"pq": "it has SQ and BQ"}  # noqa: RUF012
+    quantizers = ("sq", "bq")
     distances = {"l2": "l2", "cosine": "cosine", "inner_product": "inner_product"}  # noqa: RUF012
     m = (5, 128)
     ef_construction = (5, 1000)
@@ -47,7 +46,7 @@ class Seekdb(Dialect):
         return [
             f"SET ob_query_timeout={_TIMEOUT_US}",
             f"CREATE VECTOR INDEX {INDEX} ON {TABLE}(v) WITH (distance={self.distances[distance]}, "
-            f"type={_TYPES[settings.get('quantizer', 'none')]}, lib=vsag, m={index['M']}, "
+            f"type={_TYPES[index.get('quantizer', 'none')]}, lib=vsag, m={index['M']}, "
             f"ef_construction={index['ef_construction']})",
         ]
 
@@ -138,7 +137,7 @@ class Seekdb(Dialect):
         """seekdb's own."""
         return {
             "HNSW": f"vsag's, m={index['M']}, ef_construction={index['ef_construction']}, "
-            f"type={_TYPES[settings.get('quantizer', 'none')]}",
+            f"type={_TYPES[index.get('quantizer', 'none')]}",
             "filters": "secondary indexes on category, price and region; it chooses by itself between filtering "
             "first and searching the graph (adaptive scan)",
             "durability": "inserts are acknowledged after its redo log was written",
