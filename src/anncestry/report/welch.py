@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from anncestry.metrics.stats import t_cdf, t_quantile
 
-__all__ = ["MIN_RUNS", "Sample", "differ", "difference_interval", "t_cdf", "t_quantile"]
+__all__ = ["MIN_RUNS", "Sample", "differ", "difference_interval", "ratio_interval", "t_cdf", "t_quantile"]
 
 MIN_RUNS = 3
 """Below this, a standard deviation says too little for naming a winner."""
@@ -39,6 +39,18 @@ def difference_interval(a: Sample, b: Sample, confidence: float = 0.95) -> tuple
     half = t_quantile(0.5 + confidence / 2, freedom) * math.sqrt(var)
     difference = a.mean - b.mean
     return difference - half, difference + half
+
+
+def ratio_interval(a: Sample, b: Sample, confidence: float = 0.95) -> tuple[float, float] | None:
+    """The interval of a.mean / b.mean; None where noise can't be told (as above), or a mean isn't above zero.
+
+    That of the difference of logarithms, whose variances are those of the means over their squares (delta method).
+    """
+    if min(a.mean, b.mean) <= 0:
+        return None
+    logs = (Sample(math.log(one.mean), one.std / one.mean, one.runs) for one in (a, b))
+    interval = difference_interval(*logs, confidence)
+    return (math.exp(interval[0]), math.exp(interval[1])) if interval else None
 
 
 def differ(a: Sample, b: Sample, confidence: float = 0.95) -> bool:
