@@ -48,8 +48,8 @@ def ratio_interval(a: Sample, b: Sample, confidence: float = 0.95) -> tuple[floa
     """
     if min(a.mean, b.mean) <= 0:
         return None
-    logs = (Sample(math.log(one.mean), one.std / one.mean, one.runs) for one in (a, b))
-    interval = difference_interval(*logs, confidence)
+    above, below = (Sample(math.log(one.mean), one.std / one.mean, one.runs) for one in (a, b))
+    interval = difference_interval(above, below, confidence)
     return (math.exp(interval[0]), math.exp(interval[1])) if interval else None
 
 
