@@ -13,12 +13,15 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from anncestry.cells.keys import key_of
 from anncestry.engines import get
 from anncestry.engines.base import Server
 from anncestry.runtimes import artifacts
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
+PARTS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "parts.yaml").read_text())
+TOPOLOGIES: dict[str, Any] = yaml.safe_load((ROOT / "config" / "topologies.yaml").read_text())
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
 """Of artifacts, which the tests of this user share."""
 STANDALONE = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
@@ -51,6 +54,19 @@ def artifact(system: str, out_dir: Path) -> Path:
     entry = SYSTEMS[system]
     spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"]}
     artifacts.run(spec, out_dir, CACHE, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
+    return out_dir
+
+
+def with_parts(system: str, topology: dict[str, Any], out_dir: Path) -> Path:
+    """The artifact of a system with everything that the topology puts beside it."""
+    wanted, names = list(topology["external"].values()), {}
+    while wanted:
+        name = wanted.pop()
+        names[name] = {"version": PARTS[name]["version"], "artifact": PARTS[name]["artifact"]}
+        wanted += PARTS[name].get("with", [])
+    entry = SYSTEMS[system]
+    spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"], "parts": names}
+    artifacts.run(spec, out_dir, CACHE, f"test-{key_of(spec)}")
     return out_dir
 
 

@@ -19,18 +19,25 @@ import pytest
 import yaml
 
 from anncestry import engines, workflow
-from anncestry.cells.keys import key_of
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Placed, Server
 from anncestry.errors import ConfigError, ServerError
 from anncestry.progress import Progress
 from anncestry.provenance import gates
-from anncestry.runtimes import artifacts, limits
-from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, SmallVectors, artifact, small_vectors
+from anncestry.runtimes import limits
+from tests.servers import (
+    INDEX,
+    ROOT,
+    STANDALONE,
+    SYSTEMS,
+    TOPOLOGIES,
+    SmallVectors,
+    artifact,
+    small_vectors,
+    with_parts,
+)
 
-PARTS = yaml.safe_load((ROOT / "config" / "parts.yaml").read_text())
-TOPOLOGIES = yaml.safe_load((ROOT / "config" / "topologies.yaml").read_text())
 WEAVIATE, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
 K = 10
 
@@ -197,20 +204,6 @@ def test_a_member_that_is_gone_fails_its_gate_by_name() -> None:
 
 
 # Real servers
-
-
-def with_parts(system: str, topology: dict[str, Any], out_dir: Path) -> Path:
-    """The artifact of a system with everything that the topology puts beside it."""
-    wanted, names = list(topology["external"].values()), {}
-    while wanted:
-        name = wanted.pop()
-        names[name] = {"version": PARTS[name]["version"], "artifact": PARTS[name]["artifact"]}
-        wanted += PARTS[name].get("with", [])
-    entry = SYSTEMS[system]
-    spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"], "parts": names}
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
-    artifacts.run(spec, out_dir, cache, f"test-{key_of(spec)}")
-    return out_dir
 
 
 def loaded(engine: Engine, server: Server, rows: int = 2000) -> SmallVectors:

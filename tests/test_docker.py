@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import docker
+import grpc
 import numpy as np
 import psutil
 import pytest
@@ -22,6 +24,7 @@ from anncestry.cli import main
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines import get
+from anncestry.engines.base import DecodeError
 from anncestry.engines.weaviate.serve import as_weaviate
 from anncestry.errors import ServerError, UserError
 from anncestry.measure.answers import decode
@@ -33,7 +36,7 @@ from anncestry.runtimes.docker import Remnant, remnants
 from anncestry.runtimes.images import local_image
 from anncestry.runtimes.native import free_ports
 from tests.containers import Bench, engine, programs
-from tests.servers import INDEX, SYSTEMS, artifact, small_vectors
+from tests.servers import INDEX, SYSTEMS, TOPOLOGIES, artifact, small_vectors, with_parts
 from tests.toy import ROOT, parse_jobs
 
 pytestmark = pytest.mark.docker
@@ -302,7 +305,7 @@ def _load(engine: Any, server: Any, metric: str = "cosine") -> int:
     return len(vectors.base)
 
 
-def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
+def test_a_node_that_stands_still_or_is_cut_off_is_missed_and_one_that_is_killed_is_named(
     client: docker.DockerClient, tmp_path: Path
 ) -> None:
     name, entry = next((name, entry) for name, entry in SYSTEMS.items() if entry["engine"] == "weaviate")
@@ -317,7 +320,10 @@ def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
             assert {limit["effective"] for limit in facts["limits"].values()} == {1, 1024}
             assert facts["reached_by"] == "the container's address on the bridge"
 
-        seen = _partition_during_a_run(weaviate, server, tmp_path / "job")
+        seen = _fault_during_a_run(weaviate, server, tmp_path / "pause", "pause", "node2")
+        assert seen["lost"] > 0 and seen["whole_s"] is not None, "one that stands still is waited for, and goes on"
+        assert weaviate.probe(server).rows == rows
+        seen = _fault_during_a_run(weaviate, server, tmp_path / "partition", "partition", "node3")
         assert seen["made_s"] >= 0.5 and seen["mended_s"] - seen["made_s"] >= 2
         assert seen["whole_s"] is not None, "a short partition heals by itself"
         assert seen["lost"] > 0, "with one copy of each shard, the cluster can't answer without it"
@@ -342,7 +348,7 @@ def test_a_node_that_is_cut_off_is_missed_and_one_that_is_killed_is_named(
         server.stop()
 
 
-def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> dict[str, Any]:
+def _fault_during_a_run(engine: Any, server: Any, folder: Path, kind: str, member: str) -> dict[str, Any]:
     queries = small_vectors("cosine").base[:100]
     protocol.write_requests(folder, engine.encode(server, queries, 10, 64, None))
     every = np.arange(len(queries))[None, :]
@@ -350,7 +356,7 @@ def _partition_during_a_run(engine: Any, server: Any, folder: Path) -> dict[str,
     protocol.write_job(
         folder, requests=folder, transport=transport, schedule=every, prime=every[:, :5], timeout_s=1.0, duration_s=6.0
     )
-    fault = Fault(server, {"kind": "partition", "member": "node3", "at_s": 1, "for_s": 2})
+    fault = Fault(server, {"kind": kind, "member": member, "at_s": 1, "for_s": 2})
     with Driver() as driver:
         done = driver.run(folder, check=fault.check)
     fault.end(timeout_s=90)
@@ -374,6 +380,55 @@ def _whole(server: Any) -> bool:
     except ServerError:
         return False
     return True
+
+
+def test_whatever_dies_of_a_milvus_with_etcd_and_an_object_store_is_named_during_the_run(
+    client: docker.DockerClient, tmp_path: Path
+) -> None:
+    name, milvus = "milvus-2.3.5", get("milvus")
+    topology = TOPOLOGIES["docker-standalone-external"]
+    server = milvus.start(with_parts(name, topology, tmp_path / "artifact"), tmp_path / "data", SYSTEMS[name], topology)
+    try:
+        rows = _load(milvus, server, "l2")
+        assert milvus.probe(server).rows == rows
+        milvus.apply(server, 64)
+        assert [member.name for member in server.group] == ["etcd", "object_store", "standalone"]  # type: ignore[attr-defined]
+        requests, every = milvus.encode(server, small_vectors("l2").base[:100], 10, 64, None), np.arange(100)[None, :]
+        how = milvus.transport(server)
+        for place in ("object_store", "standalone", "etcd"):
+            member = server.group[place].handle  # type: ignore[attr-defined]
+            folder = tmp_path / place
+            protocol.write_requests(folder, requests)
+            protocol.write_job(
+                folder, requests=folder, transport=how, schedule=every, prime=every[:, :0], timeout_s=5, duration_s=60
+            )  # fmt: skip
+            killer = threading.Timer(1.0, member.kill)
+            killer.start()
+            gone = rf"{PLACES[place]}.* is not running any more \(exit code 137\)"
+            with pytest.raises(ServerError, match=gone), Driver() as driver:
+                driver.run(folder, check=server.check_alive)
+            killer.join()
+            assert [name for name, facts in server.members().items() if not facts["alive"]] == [place]
+            if place != "etcd":  # without which Milvus soon ends, too
+                member.restart()
+                wait_until(lambda: _answers(server, milvus, requests[0]), 120)
+                assert milvus.probe(server).rows == rows
+    finally:
+        server.stop()
+
+
+PLACES = {"etcd": "etcd", "object_store": "minio", "standalone": "milvus"}
+
+
+def _answers(server: Any, engine: Any, request: bytes) -> bool:
+    """Whether a search succeeds again."""
+    how = engine.transport(server)
+    with grpc.insecure_channel(how["target"], options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            ids, _ = engine.decode(channel.unary_unary(how["method"])(request, timeout=5), "l2")
+        except (grpc.RpcError, DecodeError):
+            return False
+    return len(ids) == 10
 
 
 def test_a_server_behind_published_ports_answers_and_says_so(client: docker.DockerClient, tmp_path: Path) -> None:

@@ -125,6 +125,35 @@ def test_both_versions_of_control_groups_are_written_in_their_own_way(tmp_path: 
     assert two.arguments() == [f"--join={folder / 'cgroup.procs'}"]
 
 
+def test_below_a_root_that_is_not_ours_the_group_is_made_in_what_was_delegated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd lays it out for a user: processes only in leaves, controllers passed on by the slice above them."""
+    (tmp_path / "cgroup.controllers").write_text("cpu io memory pids")
+    (tmp_path / "cgroup.subtree_control").mkdir()  # can't be written: it is the machine's
+    slice_, leaf = tmp_path / "user.slice" / "app.slice", tmp_path / "user.slice" / "app.slice" / "run.scope"
+    leaf.mkdir(parents=True)
+    (slice_ / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    (leaf / "cgroup.subtree_control").mkdir()  # a group with processes can't pass anything on (EBUSY)
+    own = tmp_path / "own"
+    own.write_text("1:name=systemd:/x\n0::/user.slice/app.slice/run.scope\n")
+    monkeypatch.setattr(limits, "_OWN", own)
+    enclosure = limits.enclose("a", Limits(2, 64), tmp_path)
+    assert enclosure.folders[""].parent == slice_
+    assert limits.groups(tmp_path) == [enclosure.folders[""]]
+
+
+def test_a_tree_of_v2_without_its_controllers_is_not_taken_for_one_that_limits(tmp_path: Path) -> None:
+    """A real one, where this machine has both versions: a group there would hold nothing."""
+    tree = limits.ROOT / "unified"
+    if not (tree / "cgroup.controllers").exists():
+        (tree := tmp_path / "tree").mkdir()
+        fake_v2(tree, "")
+    enclosure = limits.enclose("a", Limits(1, 64), tree)
+    assert enclosure.folders == {}
+    assert "affinity" in enclosure.limits()["cpus"]["by"] and "RLIMIT_DATA" in enclosure.limits()["memory_mib"]["by"]
+
+
 def test_the_accounts_of_a_v2_group_are_read(tmp_path: Path) -> None:
     enclosure = limits.enclose("a", Limits(1, 100), fake_v2(tmp_path, "cpu memory"))
     folder = enclosure.folders[""]

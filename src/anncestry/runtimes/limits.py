@@ -23,6 +23,7 @@ ROOT = Path("/sys/fs/cgroup")
 PREFIX = "anncestry-"
 """Of the names of our groups: anncestry-PID-NAME, of the process that made it."""
 PERIOD_US = 100_000
+_OWN = Path("/proc/self/cgroup")
 _MIB = 1 << 20
 _REMOVE_S = 5.0
 
@@ -153,7 +154,7 @@ def _parents_v2(root: Path) -> Sequence[Path]:
     """Where a group may be made: at the root (as root), else in what was delegated to us, from our own upwards."""
     own = root
     with suppress(OSError):
-        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        line = next(line for line in _OWN.read_text().splitlines() if line.startswith("0::"))
         own = root / line.removeprefix("0::").lstrip("/")
     above = [own, *own.parents]
     return [root, *(folder for folder in above if folder != root and folder.is_relative_to(root))]
