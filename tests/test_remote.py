@@ -350,6 +350,8 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
         "tls.caPemPath": str(certificates.ca),
     }  # fmt: skip
     write_config(template, folder, ports, {**entry["settings"], **own}, "127.0.0.1")
+    if (package / "glog.conf").exists():
+        shutil.copy(package / "glog.conf", folder / "configs")
     variables = {
         "LD_LIBRARY_PATH": str(package / "bin"), "DEPLOY_MODE": "STANDALONE", "METRICS_PORT": str(ports["metrics"]),
         "MILVUSCONF": str(folder / "configs"), "HOME": str(folder),
@@ -370,7 +372,7 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
             finally:
                 rpc.close()
 
-        wait_for("theirs", answers, process, 120, True)  # type: ignore[arg-type]
+        wait_for("theirs", answers, process, 120, patient=True)  # type: ignore[arg-type]
         topology = {**MILVUS, "credentials": "TEST_REMOTE_KEY", "tls": {"ca": "TEST_REMOTE_CA"}}
         engine = get("milvus")
         server = engine.start(tmp_path, tmp_path / "data", entry, topology)
