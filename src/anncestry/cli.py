@@ -64,6 +64,7 @@ class _Run:
             artifact=Path(cell.artifact_path),
             platform=config.platforms[config.platform],
             first_port=config.load.get("first_port"),
+            storage=config.storage,
         )
 
 

@@ -18,6 +18,7 @@ from anncestry.engines.group import GroupServer
 from anncestry.errors import ConfigError, ServerError
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
+from anncestry.runtimes.storage import data_folder
 
 BEYOND_LOOPBACK = True  # at the address of this machine, where one is said
 
@@ -47,7 +48,7 @@ def fairness(system: Mapping, index: Mapping, topology: Mapping) -> dict[str, st
 
 def data_components(data_dir: Path) -> list[Component]:
     return [
-        Component("vectors", True, tuple(data_dir.glob("*.npy"))),
+        Component("vectors", True, (*data_dir.glob("*.npy"), *data_dir.glob("storage/*.npy"))),
         Component("bookkeeping", False, tuple(data_dir.glob("*.json")) + tuple(data_dir.glob("*.log"))),
     ]
 
@@ -98,7 +99,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
         [
             sys.executable,
             str(Path(__file__).with_name("server.py")),
-            str(data_dir),
+            str(data_dir if lie == "elsewhere" else data_folder(data_dir, topology)),
             str(port),
             str(topology["nodes"]),
             lie,

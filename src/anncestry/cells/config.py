@@ -56,6 +56,7 @@ class Config:
     systems: dict[str, dict[str, Any]]
     topologies: dict[str, dict[str, Any]]
     parts: dict[str, dict[str, Any]]
+    storage: dict[str, dict[str, Any]]
     workloads: dict[str, dict[str, Any]]
     platforms: dict[str, dict[str, Any]]
     epochs: dict[str, int]
@@ -235,6 +236,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         systems=systems,
         topologies=part("topologies"),
         parts=part("parts") if (folder / "parts.yaml").exists() else {},
+        storage=part("storage") if (folder / "storage.yaml").exists() else {},
         workloads=workloads,
         platforms=platforms,
         epochs={stage: entry["epoch"] for stage, entry in part("epochs").items()},

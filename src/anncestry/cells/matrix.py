@@ -357,6 +357,8 @@ class _Expander:
             with _named(f"system {system}"):
                 self.engine(system).check(described, placed, index, None)
                 check_fits(index, entry["dim"], f"dataset {dataset}")
+            if "storage" in placed:
+                self._storage(system, topology, placed)
             parts = self.parts(topology, placed)
             self._containers_for_images(system, placed, parts)
             self._alone_at_its_endpoint(names, described["engine"], placed)
@@ -407,6 +409,13 @@ class _Expander:
             found[name] = {"version": part["version"], "artifact": part["artifact"]}
             wanted += [(f"{folder / 'parts.yaml'}: {name}.with", other) for other in part.get("with", ())]
         return {"parts": dict(sorted(found.items()))} if found else {}
+
+    def _storage(self, system: str, topology: str, placed: Spec) -> None:
+        """ConfigError for a storage path that nobody declares, or of an upgrade in place."""
+        where = f"{self.config.folder / 'topologies.yaml'}: {topology}.storage"
+        look_up(self.config.storage, placed["storage"], "storage path", where)
+        if self.older(system) is not None:
+            raise ConfigError(f"{where}: {system} is upgraded in place: that is not done on a storage path")
 
     def check_totals(self, systems: Iterable[str], topologies: Iterable[str], where: str) -> None:
         """ConfigError unless a system may use the same CPU and memory in total in each of the topologies.

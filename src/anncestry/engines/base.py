@@ -455,7 +455,9 @@ def check_topology(
         raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
     if "publish" in topology and runtime != "docker":
         raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
-    for key in ("entry", "consistency", "external", "external_limits", "roles"):
+    if "storage" in topology and runtime != "native":
+        raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
+    for key in ("entry", "consistency", "external", "external_limits", "roles", "storage"):
         if key in topology and key not in offered:
             raise ConfigError(f"topology: engine {engine} has no {key} to choose")
     memory_mib = (topology.get("limits") or {}).get("memory_mib")

@@ -44,6 +44,7 @@ from anncestry.engines.native import HOST, start_native
 from anncestry.errors import ConfigError, ServerError
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import clean_environment
+from anncestry.runtimes.storage import FOLDER, data_folder
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -126,7 +127,7 @@ class Library:
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """ConfigError for what a library can't do: cluster, container, limits, filter, fault."""
         check_version(self.name, system, self.oldest, self.below)
-        check_topology(self.name, topology, 0, runtimes=("native",))
+        check_topology(self.name, topology, 0, ("storage",), runtimes=("native",))
         check_remote(self.name, topology, ())
         for key in ("nodes", "shards", "replicas"):
             if topology[key] != 1:
@@ -186,12 +187,16 @@ class Library:
 
     def data_components(self, data_dir: Path) -> list[Component]:
         """Index; the metadata that only the oracle reads; the rest."""
+
+        def anywhere(names: Sequence[str]) -> list[str]:
+            return [*names, *(f"{FOLDER}/{name}" for name in names)]
+
         return components(
             data_dir,
             [
-                ("index", True, self.stored),
-                ("metadata", False, [f"{name}.npy" for name in library_host.COLUMNS]),
-                ("config", False, ["facts.json", "ports.json"]),
+                ("index", True, anywhere(self.stored)),
+                ("metadata", False, anywhere([f"{name}.npy" for name in library_host.COLUMNS])),
+                ("config", False, anywhere(["facts.json", "ports.json"])),
                 ("logs", False, ["logs"]),
             ],
         )
@@ -201,17 +206,18 @@ class Library:
     ) -> LibraryServer:
         """Start the process that builds."""
         data_dir.mkdir(parents=True, exist_ok=True)
+        folder = data_folder(data_dir, topology)
         secret = secrets.token_bytes(16)
 
         def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> LibraryServer:
             port = ports["control"]
-            argv: list[str | Path] = [sys.executable, "-I", _HOST, str(port), self.adapter, data_dir, artifact_dir]
+            argv: list[str | Path] = [sys.executable, "-I", _HOST, str(port), self.adapter, folder, artifact_dir]
             environment = clean_environment({"ANNCESTRY_HOST_KEY": secret.hex(), "PYTHONDONTWRITEBYTECODE": "1"})
             log = data_dir / "logs" / f"{self.name}.log"
             title = f"{self.name} {system['version']}"
             handle = runner.start("library", title, argv, environment, data_dir, log, Limits(), [port])
             group.add(Member("library", "library", handle, {"control": f"{HOST}:{port}"}, term_wait_s=10))
-            return LibraryServer(group, topology, data_dir, artifact_dir, secret)
+            return LibraryServer(group, topology, folder, artifact_dir, secret)
 
         server = start_native(self.name, launch, lambda server: bool(server.call("version")), ("control",), first_port)
         server.settings = dict(system.get("settings") or {})

@@ -8,7 +8,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
 from anncestry.errors import ServerError
 from anncestry.measure import oracle
+from anncestry.measure.storage_path import StoragePath
 from anncestry.measure.vectors import Vectors, open_vectors
 from anncestry.metrics.resources import Sampler, by_group
 from anncestry.metrics.storage import allocated_mib
@@ -33,12 +35,13 @@ CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage finds what it needs: records of the vectors and the artifact, and the declared platform."""
+    """Where a stage finds what it needs: records of the vectors and the artifact, the declared platform and storage."""
 
     vectors: Path
     artifact: Path
     platform: Mapping[str, Any]
     first_port: int | None = None
+    storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def probe_gates(
@@ -116,7 +119,8 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
     """
     engine = engines.get(spec["system"]["engine"])
     build.programs()  # made now, if they have to be: not beside a server
-    with platform.alone() as waited_s:
+    path = StoragePath.of(spec, place.storage)
+    with platform.alone() as waited_s, ExitStack() as tidying:
         machine = platform.check(spec["platform"], place.platform)
         vectors = open_vectors(place.vectors, spec["vectors"])
         built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
@@ -126,6 +130,9 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         data_dir.mkdir(parents=True)
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
         print(f"{label}: starting the server", file=sys.stderr, flush=True)
+        placed = None if path is None else path.put(data_dir)
+        if placed is not None:
+            tidying.callback(placed.remove)
         up_from = time.monotonic()
         server = engine.start(
             place.artifact.parent.resolve(), data_dir, spec["system"], spec["topology"], first_port=place.first_port
@@ -133,7 +140,11 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         charged = {"server": server.charged}
         try:
             with (
-                Sampler({"server": server.pids, "client": lambda: [os.getpid()]}, charged=charged) as sampler,
+                Sampler(
+                    {"server": server.pids, "client": lambda: [os.getpid()]},
+                    charged=charged,
+                    device=path.totals() if path else None,
+                ) as sampler,
                 Progress(label, len(vectors.base), "row") as progress,
             ):
                 result = engine.load(server, vectors, spec["index"], spec["load"], progress)
@@ -156,8 +167,12 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             server.check_alive()
             members, of_members = member_gates(server, "after the load")
             judged += of_members
+            on_path = {} if path is None or placed is None else {"storage_path": path.record(placed, server)}
         finally:
             ending = server.stop()
+        if path is not None and placed is not None:
+            judged.append(path.gate(engine, placed, on_path["storage_path"]["mapped_mib"]))
+            placed.take_back()
         up_s = time.monotonic() - up_from
         machine = platform.afterwards(machine)
         shutil.rmtree(out_dir / "oracle", ignore_errors=True)
@@ -181,6 +196,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         "phases": [[phase.name, phase.start_s, phase.end_s] for phase in result.phases],
         "resources": resources_used,
         "storage": storage,
+        **on_path,
         "server": {
             **probe_facts(probe),
             "members": members,

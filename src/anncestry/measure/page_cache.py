@@ -14,7 +14,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
+    for where, _, names in os.walk(folder, followlinks=True):  # a storage path is a link
+        for name in sorted(names):
+            path = Path(where) / name
+            if path.is_file() and not path.is_symlink():
+                yield path
 
 
 def drop(folder: Path) -> None:

@@ -78,6 +78,7 @@ def run(
                 **client_facts([job for run in runs for job in run["client"]["jobs"]], sent),
             },
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
+            **({"storage_path": newest["storage_path"]} if "storage_path" in newest else {}),
             **{name: newest[name] for name in ("artifact", "platform", "clients")},
         },
         inputs={"load": load_record, "vectors": vectors_record},

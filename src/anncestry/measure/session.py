@@ -41,6 +41,7 @@ from anncestry.measure.load import (
     probe_facts,
     probe_gates,
 )
+from anncestry.measure.storage_path import StoragePath
 from anncestry.measure.vectors import Vectors, choose, open_vectors
 from anncestry.metrics import capacity, latency
 from anncestry.metrics.resources import Sampler
@@ -48,18 +49,23 @@ from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
+from anncestry.runtimes.storage import FOLDER, Placed
 
 MEASURED = Path("scratch/measured")
 _WHOLE_S = 120.0
 """How long a system may take to be whole again after a fault; longer is "not in time", not an error."""
 
 
-def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder with its metadata, sharing blocks where the file system can (reflink)."""
+def copy_tree(source: Path, target: Path, without: str = "") -> None:
+    """Copy a folder with its metadata, sharing blocks where the file system can (reflink), `without` one entry."""
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
+    entries = [str(source)]
+    if without:
+        target.mkdir()
+        entries = [str(path) for path in sorted(source.iterdir()) if path.name != without]
     done = subprocess.run(
-        ["cp", "-a", "--reflink=auto", str(source), str(target)], capture_output=True, text=True, check=False
+        ["cp", "-a", "--reflink=auto", *entries, str(target)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise DataError(f"copying {source} to {target} failed: {done.stderr.strip()}")
@@ -107,6 +113,8 @@ class _Session:
             run.members = batches.cut_both(
                 len(run.choice.measured), len(run.choice.warmup), batches.size_of(run.workload)
             )
+        self.path = StoragePath.of(self.spec, place.storage)
+        self.placed: Placed | None = None
         self.server: Server | None = None
         self.to_look_after = False
         """Whether a run was measured on the server that runs, and nobody has looked at it since."""
@@ -119,13 +127,17 @@ class _Session:
         self.batched: dict[int, list[Gate]] = {}
         self.counted: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
+        self.on_path: dict[str, Any] = {}
 
     # The server
 
     def start(self, prepare: Callable[[Path], None] = lambda _: None) -> Server:
         """A server on a fresh copy of the loaded index, searchable; `prepare` is called with that copy before."""
         data_dir = (self.out_dir / "serve" / "data").resolve()
-        copy_tree(self.index_record.parent / "data", data_dir)
+        stored = self.index_record.parent / "data"
+        copy_tree(stored, data_dir, without=FOLDER if self.path else "")
+        if self.path is not None:
+            self.placed = self.path.put(data_dir, stored / FOLDER)
         prepare(data_dir)
         self.up_from = time.monotonic()
         self.server = self.engine.start(
@@ -147,6 +159,9 @@ class _Session:
             self.server.stop()
             self.server = None
             self.up_s += time.monotonic() - self.up_from
+        if self.placed is not None:
+            self.placed.remove()
+            self.placed = None
         shutil.rmtree(self.out_dir / "serve", ignore_errors=True)
 
     def look_after(self) -> None:
@@ -192,6 +207,9 @@ class _Session:
         self.gates += [gate for gate in said if gate.gate != "settings"]
         self.gates += copies_gates(self.spec, probe, self.vectors)
         self.facts = probe_facts(probe)
+        if self.path is not None and self.placed is not None:
+            self.on_path = {"storage_path": self.path.record(self.placed, server)}
+            self.gates.append(self.path.gate(self.engine, self.placed, self.on_path["storage_path"]["mapped_mib"]))
         for run in self.runs:
             if run.filtering is not None:
                 run.filtering.count(self.engine, server, self.counted)
@@ -316,7 +334,7 @@ class _Session:
         }
         charged = {"server": lambda: self.server.charged() if self.server else {}}
         with (
-            Sampler(pids, charged=charged) as sampler,
+            Sampler(pids, charged=charged, device=self.path.totals() if self.path else None) as sampler,
             Progress(name, len(self.runs), "run") as progress,
         ):
             for run in self.runs:
@@ -437,6 +455,7 @@ def run(
             "artifact": artifact_facts(session.built),
             "platform": platform.afterwards({**machine, "load_average_before": round(load_before, 2)}),
             "clients": package_versions("grpcio", "protobuf", "pymilvus", "weaviate-client", "numpy"),
+            **session.on_path,
             "session": {"key": key, "cells": len(session.runs), "waited_s": waited_s},
         },
         {"load": load_record, "index": index_record, "vectors": place.vectors},

@@ -15,7 +15,9 @@ import pyarrow as pa
 CHARGED = ("charged_mib", "charged_anon_mib", "charged_cache_mib")
 """Memory that control groups charge: all of it, heaps and stacks, file pages. Null where nobody accounts."""
 COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib", *CHARGED)
-_TYPES = {name: pa.float64() for name in CHARGED}
+OPERATIONS = ("io_reads", "io_writes")
+"""Columns beside them where a block device is sampled: requests that it has served. Null for processes: none counts."""
+_TYPES = {name: pa.float64() for name in (*CHARGED, *OPERATIONS)}
 _MIB = float(1 << 20)
 _PEAK_WINDOW_S = 0.2
 
@@ -28,7 +30,9 @@ class Sampler:
     and what it read from and wrote to storage (`/proc/PID/io`, page cache writes included when written back).
     `charged` gives for a group what its control groups (a container's, those of a limit) charge now: see CHARGED.
     CPU of a process that ended stays counted. Two groups come by themselves: "host", the CPU seconds of all processes
-    of the machine, and "steal", those that its hypervisor gave to other machines.
+    of the machine, and "steal", those that its hypervisor gave to other machines. With `device`, which gives reads,
+    bytes read, writes and bytes written of a block device since it is there, there is a group "device": its IO, by
+    whatever program.
     """
 
     def __init__(
@@ -36,8 +40,10 @@ class Sampler:
         groups: Mapping[str, Callable[[], Sequence[int]]],
         every_s: float = 0.25,
         charged: Mapping[str, Callable[[], Mapping[str, float]]] | None = None,
+        device: Callable[[], tuple[int, int, int, int]] | None = None,
     ) -> None:
         self._groups = dict(groups)
+        self._device = device
         self._charged = dict(charged or {})
         self._every_s = every_s
         self._rows: list[tuple[Any, ...]] = []
@@ -84,6 +90,9 @@ class Sampler:
             nobody = (None,) * len(CHARGED)
             self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0, *nobody))
             self._rows.append((now, "steal", getattr(times, "steal", 0.0), 0.0, 0.0, 0.0, *nobody))
+            if self._device is not None:
+                reads, read, writes, written = self._device()
+                self._rows.append((now, "device", 0.0, 0.0, read / _MIB, written / _MIB, *nobody, reads, writes))
 
     def _find(self, name: str, pids: set[int], others: set[int], rescan: bool) -> None:
         """Learn of processes that are new: down from each known one, but not into those of another group.
@@ -132,7 +141,11 @@ class Sampler:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
         with self._lock:
             rows = sorted(self._rows, key=lambda row: (row[0], row[1]))
-        columns = {name: pa.array([row[i] for row in rows], _TYPES.get(name)) for i, name in enumerate(COLUMNS)}
+        names = COLUMNS if self._device is None else (*COLUMNS, *OPERATIONS)
+        columns = {
+            name: pa.array([row[i] if i < len(row) else None for row in rows], _TYPES.get(name))
+            for i, name in enumerate(names)
+        }
         return pa.table(columns)
 
 
@@ -147,6 +160,9 @@ def by_group(
     for group in ("server", "client", "host", "steal"):
         used = {phase: attribute(table, group, windows) for phase, windows in phases.items()}
         found[group] = {phase: facts for phase, facts in used.items() if facts is not None}
+    device = {phase: of_device(table, windows) for phase, windows in phases.items()}
+    if any(device.values()):
+        found["device"] = {phase: facts for phase, facts in device.items() if facts is not None}
     found["other"] = {}
     for phase, host in found["host"].items():
         ours_s = sum(found[group].get(phase, {"cpu_s": 0.0})["cpu_s"] for group in ("server", "client"))
@@ -200,7 +216,20 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
     }
 
 
-_SUMS = ("wall_s", "cpu_s", "io_read_mib", "io_write_mib")
+def of_device(table: pa.Table, windows: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
+    """What the sampled block device read and wrote within the windows, and in how many requests; None without one."""
+    chosen = table.filter(pa.compute.equal(table["group"], "device"))
+    at = chosen["at_s"].to_numpy()
+    if len(at) < 2 or not windows:
+        return None
+    used = {"wall_s": float(sum(end - start for start, end in windows))}
+    for name in ("io_read_mib", "io_write_mib", *OPERATIONS):
+        ends = np.interp(np.array(windows, float), at, chosen[name].to_numpy().astype(float))
+        used[name] = float((ends[:, 1] - ends[:, 0]).sum())
+    return used
+
+
+_SUMS = ("wall_s", "cpu_s", "io_read_mib", "io_write_mib", *OPERATIONS)
 _PEAKS = ("cpu_peak_pct", "rss_peak_mib", *(f"{name.removesuffix('_mib')}_peak_mib" for name in CHARGED))
 
 

@@ -65,6 +65,8 @@ _SOURCES = {
         "runtimes/native.py",
         "runtimes/remote.py",
         "runtimes/tls.py",
+        "runtimes/storage.py",
+        "measure/storage_path.py",
         "engines",
         "datasets/distance.py",
         "datasets/metadata.py",

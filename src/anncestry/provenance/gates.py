@@ -134,6 +134,19 @@ def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
     return Gate("limits", not problems, "; ".join([*said, *problems]))
 
 
+def storage_path(name: str, on_mib: float, elsewhere_mib: float, mapped_mib: float | None, mapped: bool) -> Gate:
+    """Vectors, metadata and index lie on the declared storage path and nowhere else.
+
+    `mapped`: a setting says that files there are mapped into memory; then some must be (`mapped_mib`, None: not to be
+    seen).
+    """
+    said = f"{on_mib:.1f} MiB of vectors, metadata and index on {name}, {elsewhere_mib:.1f} MiB elsewhere"
+    if mapped:
+        said += "; mapped into memory: " + ("not to be seen" if mapped_mib is None else f"{mapped_mib:.1f} MiB of it")
+    ok = on_mib > 0 and elsewhere_mib == 0 and (not mapped or bool(mapped_mib))
+    return Gate("storage path", ok, said)
+
+
 def version(expected: str, found: str) -> Gate:
     """The running server calls itself the version that the spec names."""
     return Gate("server version", expected == found, f"server says {found}, spec {expected}")

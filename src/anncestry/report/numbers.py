@@ -174,6 +174,20 @@ _COLD = (
     _Metric("query", "resident_share", "fraction", ("cold", "resident_share")),
 )
 """Of cold starts only."""
+_DEVICE = {"io_read_mib": "MiB", "io_write_mib": "MiB", "io_reads": "requests", "io_writes": "requests"}
+
+
+def _device_metrics(record: _Record | None, *phases: str) -> tuple[_Metric, ...]:
+    """IO of the storage path's block device, of all programs; only where the topology has such a path."""
+    if record is None or "storage_path" not in record.body:
+        return ()
+    return tuple(
+        _Metric(phase, f"device_{name}", unit, ("resources", "device", phase, name))
+        for phase in phases
+        for name, unit in _DEVICE.items()
+    )
+
+
 _SLO = (_Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),)
 """Of searches for a rate only."""
 _FAULT = (
@@ -265,6 +279,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             row = facts.of(cell, workload="")
             rows += _rows(row, load_path, load, load_reason, _LOAD)
             rows += _rows(row, load_path, load, load_reason, _components(load))
+            rows += _rows(row, load_path, load, load_reason, _device_metrics(load, "load"))
             if load is not None and _upgraded(load.body):
                 rows += _rows(row, load_path, load, load_reason, _UPGRADE)
         query_reason = _query_reason(query, load, load_reason)
@@ -275,6 +290,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             more += _COLD if query is not None and "cold" in query.body else ()
             more += _FAULT if query is not None and "fault" in query.body else ()
             more += tuple(_searches(query)) if query is not None else ()
+            more += _device_metrics(query, "query")
             if query is not None and "stream" in query.body:
                 kinds = query.body["stream"]["kinds"]
                 more += (*(metric for kind in _STREAM if kind in kinds for metric in _STREAM[kind]), *_STREAM_WHOLE)

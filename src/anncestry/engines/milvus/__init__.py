@@ -21,8 +21,9 @@ from anncestry.engines.base import (
 )
 from anncestry.engines.milvus import indexes
 from anncestry.engines.milvus.roles import check_roles, members_of
-from anncestry.engines.milvus.versions import BELOW, COMPONENTS, OLDEST, facts
+from anncestry.engines.milvus.versions import BELOW, COMPONENTS, MMAP, MMAP_FOLDER, OLDEST, ON_STORAGE, facts
 from anncestry.errors import ConfigError, Unsupported
+from anncestry.runtimes.storage import FOLDER
 
 if TYPE_CHECKING:
     from anncestry.engines.milvus.cluster import start
@@ -100,7 +101,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             f"supported: from {'.'.join(map(str, OLDEST))} on"
         )
     check_version("milvus", system, OLDEST, BELOW)
-    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles"))
+    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles", "storage"))
     check_remote("milvus", topology, ("proxy",), ("metrics",), workload)
     check_roles(topology)
     if (system.get("artifact") or {}).get("kind") == "image":
@@ -108,7 +109,17 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
             "artifact: milvus can't be run from an image yet: its configuration is made from the wheel's template"
         )
     indexes.check(system, topology, index, workload)
+    if "storage" in topology and {"external", "roles"} & topology.keys():
+        raise ConfigError("topology: storage: milvus keeps its data on a storage path only where it is one process")
     for dotted, value in (system.get("settings") or {}).items():
+        if dotted == MMAP:
+            if value != ON_STORAGE or "storage" not in topology:
+                raise ConfigError(
+                    f"settings: {MMAP}: {value!r}: it can only be {ON_STORAGE!r}, in a topology that has a storage path"
+                )
+            if version_of(system) < (2, 3, 4):
+                raise Unsupported(f"settings: {MMAP} is unsupported by milvus {system['version']}: it came with 2.3")
+            continue
         if "." not in dotted or isinstance(value, dict | list):
             raise ConfigError(f"settings: {dotted}: {value!r} is not a dotted name of milvus.yaml with one value")
         if dotted.endswith((".port", ".ip", "Port")) or dotted.startswith(_RESERVED):
@@ -148,7 +159,7 @@ def data_components(data_dir: Path) -> list[Component]:
     """The parts of a data folder. Bookkeeping (etcd, the message queue that keeps every insert) outweighs the data."""
     stored = ("insert_log", "index_files", "stats_log", "delta_log")
     parts: list[tuple[str, bool, list[str]]] = [
-        (name, True, [f"data/{name}", f"minio/*/files/{name}"]) for name in stored
+        (name, True, [f"data/{name}", f"{FOLDER}/{name}", f"minio/*/files/{name}"]) for name in stored
     ]
     parts += [
         ("etcd", False, ["data/etcd.data", "etcd"]),
@@ -156,7 +167,7 @@ def data_components(data_dir: Path) -> list[Component]:
         ("rocksmq_meta_kv", False, ["data/rocksmq_meta_kv"]),
         ("kafka", False, ["kafka"]),
         ("object_store", False, ["minio/.minio.sys"]),
-        ("local_caches", False, ["local"]),
+        ("local_caches", False, ["local", f"{FOLDER}/cache", f"{FOLDER}/{MMAP_FOLDER}"]),
         ("logs", False, ["logs"]),
         ("config", False, ["configs", "ports.json"]),
     ]
@@ -166,6 +177,9 @@ def data_components(data_dir: Path) -> list[Component]:
 def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     """How Milvus is treated."""
     settings = system.get("settings") or {}
+    kept = "localStorage.path"
+    if MMAP in settings:
+        kept += f" and {MMAP}: vectors and index are mapped from files, their pages the page cache's"
     external = topology.get("external") or {}
     log = "Kafka" if "log" in external else "the message queue (RocksDB on disk)"
     beside = ", ".join(external.values())
@@ -188,6 +202,7 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         "stands beside it": f"{beside}; {_limits_beside(topology)}" if beside else "nothing: one process",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
         "set by anncestry": "paths, ports, loopback addresses, log level",
+        **({"storage path": f"{topology['storage']}: {kept}"} if "storage" in topology else {}),
         "inner traffic": (
             "over loopback"
             if facts(system).settles_on_loopback

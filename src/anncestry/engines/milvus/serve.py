@@ -23,7 +23,7 @@ from anncestry.engines.group import GroupServer
 from anncestry.engines.milvus.indexes import read_back, search_params
 from anncestry.engines.milvus.internal import component_setting, segment_indexes
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE, Rpc, search_request
-from anncestry.engines.milvus.versions import facts
+from anncestry.engines.milvus.versions import MMAP, MMAP_FOLDER, ON_STORAGE, facts
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.errors import ConfigError, UserError
 from anncestry.provenance.records import read_json, write_json
@@ -32,6 +32,7 @@ from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import clean_environment, http_get
+from anncestry.runtimes.storage import data_folder
 
 _LOAD_TIMEOUT_S = 600.0
 _NODES_TIMEOUT_S = 60.0
@@ -185,9 +186,15 @@ def merge(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def write_config(
-    template: str, data_dir: Path, ports: Mapping[str, int], settings: Mapping[str, Any], host: str = HOST
+    template: str,
+    data_dir: Path,
+    ports: Mapping[str, int],
+    settings: Mapping[str, Any],
+    host: str = HOST,
+    local: Path | None = None,
 ) -> None:
-    """Write milvus.yaml and etcd.yaml into `data_dir`/configs."""
+    """Write milvus.yaml and etcd.yaml into `data_dir`/configs. What is inserted and built goes to `local`, else
+    beside the rest."""
     storage, logs, configs = data_dir / "data", data_dir / "logs", data_dir / "configs"
     for folder in (storage, logs, configs):
         folder.mkdir(parents=True, exist_ok=True)
@@ -195,7 +202,7 @@ def write_config(
         "etcd_log_path": logs / "etcd.log",
         "system_log_path": logs,
         "etcd_data_dir": storage / "etcd.data",
-        "local_storage_dir": storage,
+        "local_storage_dir": local or storage,
         "rocksmq_data_dir": storage / "rocksmq",
         "rocketmq_data_dir": storage / "rocksmq",  # what the template of 2.2 calls it
     }
@@ -208,7 +215,10 @@ def write_config(
         if isinstance(section, dict) and "ip" in section and "port" in section:
             section["ip"] = host
     config["log"]["level"] = "warn"
-    merge(config, settings)
+    merge(config, {dotted: value for dotted, value in settings.items() if dotted != MMAP})
+    if MMAP in settings and local is not None:
+        (local / MMAP_FOLDER).mkdir(exist_ok=True)
+        config["queryNode"]["mmapDirPath"] = str(local / MMAP_FOLDER)  # the template doesn't know it
     client, peer = f"http://{host}:{ports['etcd_port']}", f"http://{host}:{ports['etcd_peer']}"
     etcd = {
         "name": "default",
@@ -239,7 +249,8 @@ def start(
     kept = data_dir / "ports.json"
 
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> MilvusServer:
-        write_config(template, data_dir, ports, settings, runner.host("standalone"))
+        local = data_folder(data_dir, topology) if "storage" in topology else None
+        write_config(template, data_dir, ports, settings, runner.host("standalone"), local)
         if (package / "glog.conf").exists():  # 2.3 brings one
             shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
         write_json(kept, ports)
@@ -411,6 +422,11 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     return yaml.safe_load(json.loads(answer)["output"])
 
 
+def _by_name(dotted: str, value: Any) -> Any:
+    """A setting as a system's entry has it: of the folder of mapped files, that it is on the storage path."""
+    return ON_STORAGE if dotted == MMAP and str(value).endswith(f"/{MMAP_FOLDER}") else value
+
+
 def exact_filters(server: Server, on: bool) -> None:
     """Nothing to do: Milvus scans narrow filters by itself, and has no setting that would stop it."""
 
@@ -472,7 +488,7 @@ def probe(server: Server) -> Probe:
             "metric": {milvus_name: name for name, milvus_name in METRICS.items()}.get(params.get("metric_type", "")),
             "ef_search": None,
             "segments": len(segments),
-            **{dotted: effective_setting(milvus, dotted) for dotted in milvus.settings},
+            **{dotted: _by_name(dotted, effective_setting(milvus, dotted)) for dotted in milvus.settings},
         },
         nodes=len(nodes),
         shards=sum(len(replica.shard_replicas) for replica in replicas[:1]),

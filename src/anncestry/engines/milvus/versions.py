@@ -11,6 +11,9 @@ OLDEST, BELOW = (2, 2, 16), (2, 4, 0)
 
 COMPONENTS = ("rootCoord", "dataCoord", "queryCoord", "indexCoord", "dataNode", "queryNode", "indexNode")
 """Sections of milvus.yaml whose component says its own settings."""
+MMAP, ON_STORAGE = "queryNode.mmapDirPath", "storage"
+"""The setting that has vectors and indexes mapped from files instead of read into memory, and its one value."""
+MMAP_FOLDER = "mmap"
 
 
 @dataclass(frozen=True)
