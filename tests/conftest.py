@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from tests.remains import Before
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _workers_do_not_wait_for_each_other(tmp_path_factory):
@@ -16,3 +18,26 @@ def _workers_do_not_wait_for_each_other(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANNCESTRY_MEASURE_LOCK", str(tmp_path_factory.mktemp("lock") / "measure.lock"))
         yield
+
+
+_BEFORE = pytest.StashKey[Before]()
+
+
+def pytest_collection_finish(session):
+    """Where real servers or containers are to be run: how it is before them."""
+    if any(item.get_closest_marker(name) for item in session.items for name in ("servers", "docker")):
+        session.config.stash[_BEFORE] = Before()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """No process, control group, container or network of theirs may be left: if one is, the tests have failed."""
+    before = session.config.stash.get(_BEFORE, None)
+    if before is None:
+        return
+    left = before.lasting(session.config._tmp_path_factory.getbasetemp())
+    if left:
+        session.config.pluginmanager.get_plugin("terminalreporter").write_line(
+            "\nThe tests are over, and left on this machine:\n  " + "\n  ".join(left), red=True
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
