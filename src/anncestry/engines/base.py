@@ -69,6 +69,9 @@ class Server(Protocol):
     start_s: float
     """Seconds from its start until it answered."""
 
+    def repeats(self) -> dict[str, str]:
+        """For a record: why this server was started twice; nothing for one that was started once."""
+
     def pids(self) -> list[int]:
         """Main processes of all members."""
 

@@ -17,8 +17,14 @@ class GroupServer(ABC):
         self.group = group
         self.topology = topology
         self.start_s = 0.0
+        self.repeated: str = ""
+        """Why the start was made a second time, where the first one's members died before it ever answered."""
         self.mark: str | None = None
         """What marks the collection, on a server that holds others'."""
+
+    def repeats(self) -> dict[str, str]:
+        """For a record: why this server was started twice; nothing for one that was started once, as almost all are."""
+        return {"start_repeated": self.repeated} if self.repeated else {}
 
     def pids(self) -> list[int]:
         """Main processes of all members."""

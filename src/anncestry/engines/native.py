@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ CHANNEL_OPTIONS = (
 
 _START_TIMEOUT_S = 120.0
 _ATTEMPTS = 3
+_LOG_LINES = 400
 
 S = TypeVar("S", bound=GroupServer)
 
@@ -35,6 +37,7 @@ def start_native(
     first_port: int | None,
     kept_first_port: int | None = None,
     runner_of: Callable[[], Runner] = NativeRunner,
+    passing: Sequence[str] = (),
 ) -> S:
     """`launch` a server, its members into the given group, on ports of these names, and wait until it `answers`.
 
@@ -42,9 +45,13 @@ def start_native(
     `kept_first_port` if all are free there; else anywhere, and a start that finds one of them snatched meanwhile is
     repeated on others. ServerError with the end of its log if a member dies or nothing answers within two minutes:
     then nothing of it is left.
+
+    A start of which a member dies before anything answered, with one of the texts `passing` in its log, is repeated
+    once, on the same ports: the system fell over what passes. The server then says so (`repeated`), for its record.
     """
+    repeated, at_kept = "", 1
     for attempt in range(1, _ATTEMPTS + 1):
-        numbers = _ports(len(port_names), first_port, kept_first_port if attempt == 1 else None)
+        numbers = _ports(len(port_names), first_port, kept_first_port if attempt == at_kept else None)
         started = time.monotonic()
         runner = runner_of()
         group = Group()
@@ -52,9 +59,17 @@ def start_native(
             server = launch(group, dict(zip(port_names, numbers, strict=True)), runner)
             wait_for(f"{name}: a first answer", partial(answers, server), server, _START_TIMEOUT_S, patient=True)
         except ServerError as error:
+            dead = group.dead()
             group.stop()
             runner.close()
-            snatched = "address already in use" in group.log_tail(200).lower()
+            log = group.log_tail(_LOG_LINES)
+            snatched = "address already in use" in log.lower()
+            fell_over = next((text for text in passing if text in log), None)
+            if dead and fell_over and not repeated and attempt < _ATTEMPTS:
+                repeated = f"{', '.join(dead)} died before anything answered: {fell_over}"
+                print(f"{name}: {repeated}; started again", file=sys.stderr, flush=True)
+                kept_first_port, at_kept = numbers[0], attempt + 1
+                continue
             if snatched and first_port is None and attempt < _ATTEMPTS:
                 continue
             raise ServerError(f"start failed: {error.args[0]}", error.log_tail or group.log_tail()) from None
@@ -63,6 +78,7 @@ def start_native(
             runner.close()
             raise
         server.start_s = time.monotonic() - started
+        server.repeated = repeated
         return server
     raise AssertionError("not reached")
 

@@ -201,6 +201,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             **probe_facts(probe),
             "members": members,
             "start_s": server.start_s,
+            **server.repeats(),
             "stop_s": ending.seconds,
             "stop_signal": ending.signal,
             "up_s": up_s,

@@ -309,6 +309,7 @@ def _round(run: Mapping[str, Any]) -> dict[str, Any]:
         "session": run["session"],
         "counters": run["counters"],
         **{name: run["server"][name] for name in ("start_s", "open_s", "up_s")},
+        **({"starts_repeated": run["server"]["starts_repeated"]} if "starts_repeated" in run["server"] else {}),
         **{name: run["platform"][name] for name in ("load_average_before", "load_average_after")},
         "cpu_us_per_query": client_facts(run["client"]["jobs"], run["client"]["requests"])["cpu_us_per_query"],
     }

@@ -121,6 +121,8 @@ class _Session:
         self.ef_search: int | None = None
         self.open_s: list[float] = []
         self.start_s: list[float] = []
+        self.repeated: list[str] = []
+        """Why a server was started twice, of those that were."""
         self.up_from, self.up_s = 0.0, 0.0
         self.gates: list[Gate] = [gates.loaded(self.loaded["valid"], self.loaded["created"])]
         self.settings: dict[int, list[Gate]] = {}
@@ -150,6 +152,7 @@ class _Session:
         self.ef_search = None
         self.open_s.append(self.engine.open(self.server, self.spec["index"]))
         self.start_s.append(self.server.start_s)
+        self.repeated += self.server.repeats().values()
         return self.server
 
     def stop(self) -> None:
@@ -451,7 +454,13 @@ def run(
         sampler.table(),
         {
             "load_key": str(session.loaded["key"]),
-            "server": {**session.facts, "start_s": session.start_s, "open_s": session.open_s, "up_s": session.up_s},
+            "server": {
+                **session.facts,
+                **({"starts_repeated": session.repeated} if session.repeated else {}),
+                "start_s": session.start_s,
+                "open_s": session.open_s,
+                "up_s": session.up_s,
+            },
             "artifact": artifact_facts(session.built),
             "platform": platform.afterwards({**machine, "load_average_before": round(load_before, 2)}),
             "clients": package_versions("grpcio", "protobuf", "pymilvus", "weaviate-client", "numpy"),

@@ -125,6 +125,7 @@ def run(
             **probe_facts(probe),
             "members": members,
             "start_s": server.start_s,
+            **server.repeats(),
             "open_s": open_s,
             "stop_s": endings[0].seconds,
             "stop_signal": endings[0].signal,

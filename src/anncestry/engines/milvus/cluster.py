@@ -59,7 +59,9 @@ def start(
     def runner_of() -> Runner:
         return runner_for(topology, [artifact_dir])
 
-    return start_native(f"milvus {system['version']}", launch, _answers, names, first_port, kept_first_port, runner_of)
+    return start_native(
+        f"milvus {system['version']}", launch, _answers, names, first_port, kept_first_port, runner_of, serve.PASSING
+    )
 
 
 class DistributedServer(MilvusServer):

@@ -36,6 +36,9 @@ from anncestry.runtimes.storage import data_folder
 
 _LOAD_TIMEOUT_S = 600.0
 _NODES_TIMEOUT_S = 60.0
+PASSING = tuple(f"find no available {role}" for role in ("rootcoord", "datacoord", "querycoord", "indexcoord", "proxy"))
+"""What 2.2 dies of where one of its parts looks for another that is slow to register: on a busy machine, after a start
+on what an earlier run left. Nothing is stored at that point, and the next start finds what this one did."""
 _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
 _OWN_PORTS = ("metrics", "etcd_peer")
@@ -285,6 +288,7 @@ def start(
         first_port,
         kept_first_port,
         lambda: runner_for(topology, [artifact_dir]),
+        PASSING,
     )
 
 
