@@ -21,8 +21,8 @@ from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, Engine, LoadResult, Server, filter_bounds
-from anncestry.errors import ConfigError, ServerError, UserError
-from anncestry.measure import clients
+from anncestry.errors import ConfigError, ServerError, Unsupported, UserError
+from anncestry.measure import batches, clients, oracle
 from anncestry.measure.filtering import Filtering
 from anncestry.progress import Progress
 from anncestry.runtimes.native import free_ports
@@ -514,6 +514,38 @@ def test_the_sdk_finds_what_the_bytes_find(
         assert their_distances[theirs] == pytest.approx(distances[ours], abs=1e-5)
         shared += len(ours)
     assert shared >= 0.95 * K * len(queries)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("filter", [None, {"field": "category", "in": [1, 4, 7]}])
+def test_each_vector_of_a_request_gets_what_it_gets_alone_where_a_system_takes_several(
+    system: tuple[str, Path], loaded: tuple[Server, LoadResult, SmallVectors, Path], filter: dict[str, Any] | None,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    server, _, vectors, _ = loaded
+    engine, work = engine_of(system), {"k": K, "nq": 6}
+    if SYSTEMS[system[0]]["engine"] != "milvus":
+        with pytest.raises(Unsupported, match="nq: 6 vectors a request are unsupported by engine"):
+            engine.check(SYSTEMS[system[0]], STANDALONE, INDEX, work)
+        return
+    queries = vectors.base[:20] + np.float32(0.01)
+    members = batches.cut(len(queries), 6)
+    filtering = Filtering.of(filter, vectors, np.zeros(len(queries), np.uint8))  # type: ignore[arg-type]
+    requests = clients.requests(engine, server, queries, work, 200, filtering, members)
+    with Driver() as driver:
+        together = oracle.send(engine, server, driver, tmp_path, requests, k=K, metric=vectors.metric, nq=6)
+        alone = oracle.ask(
+            engine, server, driver, tmp_path / "alone", queries, k=K, ef_search=200, filter=filter,
+            metric=vectors.metric,
+        )  # fmt: skip
+    assert (together.status == protocol.OK).all() and (together.size == K).all(), together.errors
+    assert together.ids.shape == (24, K)
+    far = exact(vectors, queries)
+    shared = 0
+    for row, query in enumerate(members.reshape(-1)):
+        np.testing.assert_allclose(together.distances[row], far[query, together.ids[row]], rtol=1e-4, atol=2e-6)
+        shared += len(set(together.ids[row]) & set(alone.ids[query]))
+    assert shared >= 0.95 * K * members.size
 
 
 @pytest.mark.servers

@@ -82,6 +82,7 @@ BEYOND_LOOPBACK = True
 
 _OLDEST, _BELOW = (1, 23, 9), (1, 36, 0)
 """Earlier versions speak another gRPC; later ones were not tried: try one, then move the bound."""
+_SDK_FROM = (1, 27, 0)
 _FILTER_STRATEGY_FROM = (1, 27, 0)
 _FILTER_STRATEGIES = ("sweeping", "acorn")
 
@@ -113,6 +114,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
                 )
             if "stream" in workload:
                 raise ConfigError("settings.protocol: a stream of writes goes by grpc so far, not by rest")
+        if workload.get("client") == "sdk" and version_of(system) < _SDK_FROM:
+            raise Unsupported(
+                f"client: sdk is unsupported by weaviate {system['version']}: weaviate-client as it is locked here "
+                f"speaks to Weaviate from {'.'.join(map(str, _SDK_FROM))} on; take client: bytes"
+            )
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
