@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,12 +16,14 @@ from anncestry import engines, workflow
 from anncestry.cells import config as configuration
 from anncestry.errors import ConfigError, Unsupported, UserError
 from anncestry.measure import publish
+from anncestry.measure.storage_path import StoragePath
 from anncestry.metrics import resources
+from anncestry.progress import Progress
 from anncestry.provenance import records
 from anncestry.report.storage_table import described
 from anncestry.runtimes import storage
 from anncestry.runtimes.storage import FOLDER, Placed
-from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS
+from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, artifact, small_vectors
 from tests.test_gates import Bench, bench, failed  # noqa: F401 - a fixture
 
 MakeBench = Callable[..., Bench]
@@ -251,3 +254,42 @@ def test_totals_of_a_device_are_bytes_of_512_a_sector(tmp_path: Path) -> None:
     (tmp_path / "diskstats").write_text(" 254 0 vda 7 1 16 9 5 2 24 9 0 1 2\n 254 1 vda1 1 0 8 0 0 0 0 0 0 0 0\n")
     assert storage.device_totals("vda", tmp_path) == (7, 8192, 5, 12288)
     assert storage.device_totals("nvme0n1", tmp_path) is None
+
+
+# With a real server.
+
+
+@pytest.mark.servers
+def test_milvus_keeps_and_maps_its_files_on_the_path_and_opens_a_copy_of_them_on_another(tmp_path: Path) -> None:
+    name, engine, vectors = "milvus-2.3.5-mmap", engines.get("milvus"), small_vectors("l2")
+    system = {**SYSTEMS["milvus-2.3.5"], **SYSTEMS[name], "name": name}
+    spec = {"system": system, "topology": ON_PATH}
+    files = artifact("milvus-2.3.5", tmp_path / "artifact")
+    for folder in ("first", "second", "data", "copy"):
+        (tmp_path / folder).mkdir()
+    path = StoragePath.of(spec, {"here": {"environment": "HERE", "default": str(tmp_path / "first")}})
+    assert path is not None
+    placed = path.put(tmp_path / "data")
+    server = engine.start(files, tmp_path / "data", system, ON_PATH)
+    try:
+        with Progress("load", len(vectors.base), "rows") as progress:
+            engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+        probe = engine.probe(server)
+        asked = engine.asked_settings(system, INDEX, "l2", None)
+        assert {key: probe.settings[key] for key in asked} == asked
+        mapped_mib = placed.mapped_mib(server.pids())
+    finally:
+        server.stop()
+    gate = path.gate(engine, placed, mapped_mib)
+    assert gate.ok and mapped_mib, gate.detail
+    placed.take_back()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy", dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER))
+    there = Placed.put("there", tmp_path / "second", tmp_path / "copy", tmp_path / "data" / FOLDER)
+    server = engine.start(files, tmp_path / "copy", system, ON_PATH)
+    try:
+        engine.open(server, INDEX)
+        assert engine.probe(server).rows == len(vectors.base)
+        assert there.mapped_mib(server.pids())
+    finally:
+        server.stop()
+        there.remove()
