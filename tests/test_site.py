@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urldefrag
@@ -20,6 +22,7 @@ from anncestry.report import downloads, latex, method_page, vega
 from anncestry.report.page import write_page
 from anncestry.report.tables import Cell, Column, Table, TableRow
 from tests.test_report import HOSTILE, PUBLISHED, World
+from tests.toy import ROOT
 
 PAGES = {"index.html", "published.html", "cells.html", "method.html", "audit.html"}
 
@@ -195,3 +198,22 @@ def test_the_script_of_the_charts_is_kept_and_a_changed_one_is_made_anew(tmp_pat
     monkeypatch.setattr(vl_convert, "javascript_bundle", None)
     vega.bundle.cache_clear()
     assert vega.bundle() == made, "read, not made"
+
+
+def test_the_pages_are_the_same_bytes_whatever_order_the_sets_of_a_process_have(tmp_path):
+    """Else `verify`, which draws them again and compares, would find fault with what nobody has touched."""
+    draw = (
+        "from pathlib import Path; from anncestry.report.page import write_page; "
+        "from tests.test_report import PUBLISHED, World; "
+        "write_page(World().tidy(), Path('site'), title='Two databases', published=PUBLISHED)"
+    )
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", draw], cwd=tmp_path / seed, env=environment, check=True)
+    first, second = (
+        {path.relative_to(tmp_path / seed): path.read_bytes() for path in (tmp_path / seed / "site").rglob("*.*")}
+        for seed in ("1", "2")
+    )
+    assert len(first) > len(PAGES)
+    assert {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)} == set()

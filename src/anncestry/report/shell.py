@@ -132,7 +132,8 @@ def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
                     for label, entry in (record.get(kind) or {}).items()
                 ],
             }
-            for path, record in records.items()
+            # Sorted: a page is the same bytes whoever draws it, or verify could not compare.
+            for path, record in sorted(records.items())
         },
     }
 
