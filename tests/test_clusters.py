@@ -132,7 +132,9 @@ def test_what_stands_beside_a_system_counts_in_its_total(tmp_path: Path) -> None
             workflow.expand(workflow.Choice(folder, "x"))
 
 
-@pytest.mark.parametrize("experiment", ["default", "topologies", "equal", "paper", "scale-out", "scale-up"])
+@pytest.mark.parametrize(
+    "experiment", ["default", "topologies", "equal", "paper", "paper-containers", "scale-out", "scale-up"]
+)
 def test_the_topologies_of_the_experiments_are_possible(experiment: str) -> None:
     assert workflow.expand(workflow.Choice(ROOT / "config", experiment)).cells
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from anncestry.errors import ServerError, UserError
+from anncestry.runtimes import docker
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 
 SHELL = Path("/bin/sh")
@@ -152,3 +153,12 @@ def test_a_process_can_be_frozen_killed_and_started_again(tmp_path: Path) -> Non
             process.cut_off()
     finally:
         process.stop(0)
+
+
+def test_an_engine_that_is_not_reachable_is_said_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(UserError, match=rf"no container engine answers.*{tmp_path}/nobody\.sock") as error:
+        docker.connect()
+    assert "\n" not in str(error.value)
