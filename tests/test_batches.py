@@ -186,7 +186,7 @@ def test_rates_of_vectors_are_those_of_requests_times_nq_with_their_interval():
 def test_a_sweep_of_nq_is_published_shown_and_verified_and_a_changed_answer_is_found(tmp_path, monkeypatch, capfd):
     toy = Toy.make(tmp_path)
     toy.one_cell()
-    toy.files["workloads"]["k5"]["nq"] = [1, 4]
+    toy.files["workloads"]["k5"].update(nq=[1, 4], runs=1)
     toy.snakemake()
     (table,) = (tmp_path / "results" / "table").glob("*/numbers.json")
     rows = {(row["workload"], row["metric"]): row for row in json.loads(table.read_text())}
