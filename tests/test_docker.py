@@ -288,6 +288,60 @@ def test_a_command_can_have_an_engine_of_its_own_that_is_gone_afterwards(tmp_pat
     assert not [command for command in running if str(tmp_path) in " ".join(command)]
 
 
+_ENGINE_DIES = """
+import sys
+from pathlib import Path
+from anncestry import cli
+from tests.containers import Bench, engine, programs
+def measure(run, options):
+    folder = Path(sys.argv[1])
+    bench = Bench(engine(), folder, programs(folder / "artifact", "sleep"))
+    pod = bench.pod()
+    try:
+        one = bench.start(pod, "one", "sleep", "600")
+        print(one.pids()[0], flush=True)
+        sys.stdin.readline()
+    finally:
+        pod.close()
+cli.RULES["load"] = measure
+sys.exit(cli.main(["load", "0"]))
+"""
+
+
+def test_an_engine_that_is_killed_is_named_and_leaves_nothing_and_the_next_one_starts(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock",
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+    engine_of_its_own = [sys.executable, "-m", "anncestry", "engine"]
+    command = [*engine_of_its_own, sys.executable, "-c", _ENGINE_DIES, str(tmp_path / "bench")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as run:
+        assert run.stdout is not None
+        line = run.stdout.readline()
+        assert line.strip().isdigit(), run.communicate()
+        inside = psutil.Process(int(line))
+        (daemon,) = [p for p in psutil.Process(run.pid).children() if p.name() == "dockerd"]
+        words = daemon.cmdline()
+        folder = str(Path(words[words.index("--exec-root") + 1]).parent)
+        daemon.kill()
+        said = run.communicate("\n", timeout=120)[1]
+    assert run.returncode == 2, said
+    assert "Traceback" not in said
+    assert "anncestry load: test one: the container engine at unix://" in said and "does not answer any more" in said
+    assert not inside.is_running()
+    again = subprocess.run([*engine_of_its_own, "docker", "ps", "--all", "--quiet"], env=environment, check=False,
+                           capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    running = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert not [command for command in running if str(tmp_path) in command or folder in command]
+    mounts = Path("/proc/mounts").read_text()
+    assert folder not in mounts and str(tmp_path) not in mounts
+
+
 def test_a_failing_command_passes_its_status_on(client: docker.DockerClient) -> None:
     assert dockerd.run([sys.executable, "-c", "raise SystemExit(7)"], Path("/nowhere"), False) == 7
 

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -42,6 +43,16 @@ _KILLED = 137
 _STATE_POLL_S = 0.05
 _MIB = 1 << 20
 _ENGINE_ERRORS = (DockerException, OSError)  # requests' own are OSErrors
+
+
+class EngineGone(ServerError):
+    """The container engine itself does not answer any more."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        super().__init__(
+            f"{name}: the container engine at {where()} does not answer any more ({_engine_reason(error)}): start it "
+            "again; `anncestry leftovers` then names what it still has of this run"
+        )
 
 
 # The engine
@@ -325,9 +336,15 @@ class Pod(Runner):
             self._remove_network()
 
     def close(self) -> None:
-        """Stop what still runs, and remove the network."""
+        """Stop what still runs, and remove the network. EngineGone, once all are killed, if the engine is."""
+        gone: EngineGone | None = None
         for container in list(self._running):
-            container.stop(0)
+            try:
+                container.stop(0)
+            except EngineGone as error:
+                gone = error
+        if gone is not None:
+            raise gone
         self._remove_network()
 
     def _remove_network(self) -> None:
@@ -393,6 +410,10 @@ class Container:
             self._container.reload()
         except NotFound:
             return {"Status": "removed"}
+        except APIError:
+            raise
+        except _ENGINE_ERRORS as error:
+            raise EngineGone(self.name, error) from None
         return dict(self._container.attrs["State"])
 
     def _fate(self) -> str:
@@ -457,9 +478,27 @@ class Container:
         }
 
     def stop(self, term_wait_s: float) -> Ending:
-        """SIGTERM, up to `term_wait_s` seconds of patience, then SIGKILL; removed on return, its output kept."""
+        """SIGTERM, up to `term_wait_s` seconds of patience, then SIGKILL; removed on return, its output kept.
+
+        EngineGone if nobody is there to remove it; it is killed all the same where it is a process of this machine.
+        """
         if self._ending is not None:
             return self._ending
+        started = time.monotonic()
+        try:
+            return self._stop(term_wait_s)
+        except APIError:
+            raise
+        except (EngineGone, *_ENGINE_ERRORS) as error:
+            if self._process is not None:
+                with suppress(psutil.Error):
+                    self._process.kill()
+            self._ending = Ending("SIGKILL", -signal.SIGKILL, time.monotonic() - started, False)
+            with suppress(*_ENGINE_ERRORS):
+                self._pod._gone(self)
+            raise error if isinstance(error, EngineGone) else EngineGone(self.name, error) from None
+
+    def _stop(self, term_wait_s: float) -> Ending:
         started = time.monotonic()
         sent: str | None = None
         clean = True

@@ -114,7 +114,7 @@ def engine(cache_dir: Path) -> Iterator[str]:
                 _await(process, address, folder / "dockerd.log")
                 yield address
             finally:
-                _stop(process, address, folder / "dockerd.pid")
+                _stop(process, address, folder / "dockerd.pid", store)
 
 
 def _await(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
@@ -132,7 +132,7 @@ def _await(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
         time.sleep(0.1)
 
 
-def _stop(process: subprocess.Popen[bytes], address: str, pid_file: Path) -> None:
+def _stop(process: subprocess.Popen[bytes], address: str, pid_file: Path, store: Path) -> None:
     """Remove what runs (nobody else can have started anything: the engine is this command's), then end the engine."""
     with suppress(*_ENGINE_ERRORS):
         client = docker.DockerClient(base_url=address, timeout=30)
@@ -148,7 +148,31 @@ def _stop(process: subprocess.Popen[bytes], address: str, pid_file: Path) -> Non
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    _end_orphans(pid_file.parent, store)
     pid_file.unlink(missing_ok=True)
+
+
+def _end_orphans(folder: Path, store: Path) -> None:
+    """End what an engine that was killed left running: the parts that it starts name its folder, and what is in its
+    containers are their children. Then give back what it has mounted there and in its store."""
+
+    def parts() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(str(folder) in word for word in process.cmdline()) and process.pid != os.getpid():
+                    found += [process, *process.children(recursive=True)]
+        return found
+
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while (left := parts()) and time.monotonic() < deadline:
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in reversed([place for place in mounts if place.startswith((f"{folder}/", f"{store}/"))]):
+        subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)
 
 
 def run(command: Sequence[str], cache_dir: Path, may_install: bool) -> int:
