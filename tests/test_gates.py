@@ -161,6 +161,31 @@ def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, gate, word):
 
 
 @pytest.mark.parametrize(
+    ("lie", "caught_by"),
+    [
+        ("", set()),
+        ("lose-rows", {"row count"}),
+        ("hide-one-in-10", {"exact-search oracle", "all rows that match", "rows findable"}),
+        ("hide-one-in-40", {"all rows that match"}),
+        ("wrong-metric", {"rows findable"}),
+    ],
+)
+def test_nobody_hides_lost_rows_behind_an_index_of_codes(bench, lie, caught_by):
+    """Codes excuse a wrong order, never a row that is missing: not even one in forty, which the slack would cover."""
+    claims = bench(lie, change=declares_codes)
+    record = claims.load(claims.matrix.cells[0])
+    assert claims.matrix.spec(claims.matrix.cells[0].load, "load")["index"]["quantizer"] == "pq"
+    gates = {gate["gate"] for gate in record["gates"]}
+    assert gates >= {"exact-search oracle", "all rows that match", "rows findable"}
+    assert caught_by <= set(failed(record)) and bool(failed(record)) == bool(caught_by), failed(record)
+    assert record["valid"] == (not caught_by)
+
+
+def declares_codes(files: dict) -> None:
+    files["systems"]["blue-1.0"]["index"] = {"quantizer": "pq"}
+
+
+@pytest.mark.parametrize(
     ("lie", "gate", "word"),
     [
         ("ignore-filter", "filter applied", "violate the filter"),

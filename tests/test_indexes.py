@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from anncestry import engines
-from anncestry.cells.indexes import EFFORT, asked_effort, check_fits, effort_of, is_lossy, least_effort
+from anncestry.cells.indexes import EFFORT, QUANTIZERS, asked_effort, check_fits, effort_of, is_lossy, least_effort
 from anncestry.engines.base import Server
 from anncestry.errors import ConfigError, Unsupported
 from anncestry.progress import Progress
@@ -86,14 +86,77 @@ def test_fewer_candidates_than_results_can_not_be_ranked_again() -> None:
         check("milvus", "2.3.5", SCANN, workload={"k": 101, "nprobe": 8})
 
 
+def built_by(system: dict[str, Any]) -> dict[str, Any]:
+    """Its own index; without a type, what it changes of the experiment's."""
+    return system["index"] if "type" in system["index"] else {**INDEX, **system["index"]}
+
+
+def topology_of(system: dict[str, Any]) -> dict[str, Any]:
+    if system.get("settings", {}).get("dialect") != "polardb":
+        return STANDALONE
+    return {**STANDALONE, "runtime": "remote", "endpoints": {"mysql": "P"}, "credentials": "P_PASSWORD"}
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "hnsw": INDEX,
+    **{f"hnsw, {name}": {**INDEX, "quantizer": name} for name in QUANTIZERS},
+    "flat": {"type": "flat"},
+    "flat, bq": {"type": "flat", "quantizer": "bq"},
+    "ivf_flat": {"type": "ivf_flat", "nlist": 64},
+    "ivf_sq8": {"type": "ivf_sq8", "nlist": 64},
+    "ivf_pq": {"type": "ivf_pq", "nlist": 64, "m": 4},
+    "scann": SCANN,
+    "diskann": {"type": "diskann"},
+    "dynamic": {**INDEX, "type": "dynamic", "threshold": 5000},
+}
+ASKED = [
+    "milvus-2.2.16", "milvus-2.3.5", "weaviate-1.23.9", "weaviate-1.27.0", "weaviate-1.35.2", "pgvector-0.8.5",
+    "seekdb-1.4.0", "mariadb-11.8.6", "polardb-8.0.2", "faiss-1.15.1-library", "hnswlib-0.8.0-library",
+    "diskann-0.7.0-library",
+]  # fmt: skip
+
+
+def verdict(name: str, index: dict[str, Any]) -> str:
+    """Whether a system has this index: asked of its engine, which must refuse by name what it lacks."""
+    system = dict(SYSTEMS[name])
+    if index["type"] == "dynamic":
+        system["settings"] = {**system.get("settings", {}), "asyncIndexing": True}
+    if index["type"] == "flat" and system["engine"] == "weaviate":
+        system["settings"] = {}
+    if (index["type"], system["engine"]) == ("diskann", "diskann"):
+        index = {**index, "max_degree": 64, "build_list": 100, "m": 16}
+    engine = engines.get(system["engine"])
+    try:
+        engine.check(system, topology_of(system), index, None)
+    except Unsupported as refusal:
+        named = [index["type"], index.get("quantizer")]
+        assert any(str(what) in str(refusal) for what in named) and "unsupported by" in str(refusal), refusal
+        if system["engine"] != "milvus":
+            return "–"
+        try:
+            engine.check(system, REMOTE, index, None)
+        except Unsupported:
+            return "–"
+        return "remote"
+    return "yes"
+
+
+def test_the_table_of_the_docs_says_what_every_system_has_of_every_type() -> None:
+    table = [f"| | {' | '.join(name.removesuffix('-library') for name in ASKED)} |", "|" + " --- |" * (len(ASKED) + 1)]
+    table += [f"| {kind} | {' | '.join(verdict(name, index) for name in ASKED)} |" for kind, index in KINDS.items()]
+    text = (ROOT / "docs" / "indexes.md").read_text()
+    assert "\n".join(table) in text, "docs/indexes.md should say:\n" + "\n".join(table)
+    assert {entry["engine"] for entry in SYSTEMS.values() if "engine" in entry} == {SYSTEMS[n]["engine"] for n in ASKED}
+
+
 def test_every_system_of_the_config_with_an_index_is_possible_or_lacks_it_by_name() -> None:
     lacking = set()
     for name, entry in SYSTEMS.items():
         if "index" in entry:
             full = {**SYSTEMS.get(entry.get("of", ""), {}), **entry}
             try:
-                engines.get(full["engine"]).check(full, STANDALONE, full["index"], None)
-                assert engines.get(full["engine"]).fairness(full, full["index"], STANDALONE)
+                engines.get(full["engine"]).check(full, topology_of(full), built_by(full), None)
+                assert engines.get(full["engine"]).fairness(full, built_by(full), topology_of(full))
             except Unsupported:
                 lacking.add(name)
     assert lacking == {"milvus-2.3.5-diskann", "milvus-2.2.16-scann", "weaviate-1.27.0-rq8"}

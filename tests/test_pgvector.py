@@ -16,6 +16,8 @@ from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, Server
+from anncestry.engines.pgvector.ingest import definition
+from anncestry.engines.pgvector.serve import OPERATORS
 from anncestry.errors import ConfigError, ServerError
 from anncestry.measure import oracle
 from anncestry.progress import Progress
@@ -233,6 +235,38 @@ def test_a_client_with_a_password_logs_in_by_scram(loaded: tuple[Server, SmallVe
         ask("SELECT pg_reload_conf()")
         ask("DROP OWNED BY guest")
         ask("DROP ROLE guest")
+
+
+@pytest.mark.servers
+def test_an_inverted_file_is_built_searched_and_read_back_as_asked(
+    loaded: tuple[Server, SmallVectors, Path], tmp_path: Path
+) -> None:
+    server, vectors, _ = loaded
+    index, queries = {"type": "ivf_flat", "nlist": 20}, vectors.base[:50]
+    ask = server.ask  # type: ignore[attr-defined]
+    operators = OPERATORS[vectors.metric][1]
+    ask(b"DROP INDEX items_embedding")
+    try:
+        ask(definition(index, operators).encode())
+        ask(b"VACUUM (ANALYZE) items")
+        true = np.argsort(exact(vectors, queries), axis=1)[:, :K]
+        recall = []
+        for nprobe in (1, 20):
+            PG.apply(server, nprobe)
+            probe, asked = PG.probe(server), PG.asked_settings(SYSTEM, index, vectors.metric, nprobe)
+            assert {name: probe.settings.get(name) for name in asked} == asked
+            assert (asked["nprobe"], asked["nlist"], asked["index_type"]) == (nprobe, 20, "ivf_flat")
+            with Driver() as driver:
+                answers = oracle.ask(
+                    PG, server, driver, tmp_path, queries, k=K, ef_search=nprobe, filter=None, metric=vectors.metric
+                )
+            recall.append(np.mean([len(set(a) & set(b)) / K for a, b in zip(answers.ids, true, strict=True)]))
+        assert recall[0] < recall[1] == 1.0
+    finally:
+        ask(b"DROP INDEX items_embedding")
+        ask(definition(INDEX, operators).encode())
+        ask(b"VACUUM (ANALYZE) items")
+        PG.apply(server, 200)
 
 
 @pytest.mark.servers

@@ -152,6 +152,8 @@ class Store:
             keep = self.passes(wanted)
         elif self.lie == "lost-tail":
             keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found
+        if self.lie.startswith("hide-one-in-"):  # stored and counted, never found
+            keep &= ids % int(self.lie.rpartition("-")[2]) != 3
         rows = np.flatnonzero(keep)
         k = head["k"] - (1 if self.lie == "fewer" else 0)
         best = rows[np.argsort(far[rows], kind="stable")[:k]]

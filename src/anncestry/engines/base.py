@@ -502,6 +502,8 @@ def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction:
     kind = index.get("type")
     if kind != "hnsw":
         raise Unsupported(f"index.type: {kind!r} is unsupported by {engine}; supported: hnsw")
+    if "quantizer" in index:
+        raise Unsupported(f"index.quantizer: {index['quantizer']} is unsupported by {engine}; it quantizes nothing")
     refuse_unknown("index", index, ("type", "M", "ef_construction"))
     whole_number(f"index.M for {engine}", index.get("M"), *m)
     whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)

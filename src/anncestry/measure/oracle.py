@@ -33,12 +33,13 @@ EF = 400
 _SEED = 20261121
 _K = 10
 _K_LOSSY = 50
+_WINDOWS = 20
+_WINDOW_ROWS = 50
 _QUERIES = 100
 _SAMPLED_ROWS = 200
 _TAIL_ROWS = 1000
 _SELECTIVITY = 0.02
 _MATCHES_MAX = 20_000
-_MATCHES_MIN = 50
 _TIE = 1e-6
 
 
@@ -96,13 +97,16 @@ def check(
 ) -> list[Gate]:
     """Both checks, as gates. Leaves the server at the search effort `EF`.
 
-    An index of codes (`lossy`) is asked for more results in the first: the true ones must be among them.
+    Of an index whose flat scan is over codes (`lossy`), the order of results is an estimate: the first asks for more of
+    them, among which the true ones must be. Its slack hides no lost row: such an index is also asked for all rows that
+    pass a filter, where codes decide nothing, and must return every one.
     """
     engine.apply(server, EF)
     engine.exact_filters(server, True)
     exact = _exact(engine, server, driver, folder / "exact", vectors, lossy)
     engine.exact_filters(server, False)
-    return [exact, _findable(engine, server, driver, folder / "findable", vectors)]
+    complete = [_complete(engine, server, driver, folder / "complete", vectors)] if lossy else []
+    return [exact, *complete, _findable(engine, server, driver, folder / "findable", vectors)]
 
 
 def check_batches(
@@ -116,14 +120,32 @@ def check_batches(
     return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
 
 
+def _complete(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> Gate:
+    """Under filters that few rows pass, a search for more results than those returns all, whatever it estimates."""
+    random, price = np.random.RandomState(_SEED + 2), np.asarray(vectors.price)
+    category = np.asarray(vectors.category)
+    sorted_prices, size = np.sort(price), min(_WINDOW_ROWS, len(price))
+    starts = random.randint(0, len(price) - size + 1, _WINDOWS)
+    queries = np.asarray(vectors.queries[np.sort(random.randint(0, len(vectors.queries), _WINDOWS))])
+    requests, wanted = [], []
+    for query, start in zip(queries, starts, strict=True):
+        end = sorted_prices[start + size] if start + size < len(price) else np.float32(PRICE_TO + 1)
+        window = {"field": "price", "from": float(sorted_prices[start]), "below": float(end)}
+        wanted.append(np.flatnonzero(matches(window, category, price)))
+        requests += engine.encode(server, query[None], 2 * _WINDOW_ROWS, EF, window)
+    answers = send(engine, server, driver, folder, requests, k=2 * _WINDOW_ROWS, metric=vectors.metric)
+    found = sum(len(np.intersect1d(rows, ids)) for rows, ids in zip(wanted, answers.ids, strict=True))
+    return gates.complete(found, sum(map(len, wanted)), _WINDOWS)
+
+
 def over_codes(engine: Engine, index: Mapping[str, Any]) -> bool:
     """Whether the first check scans codes: the index holds them, and its engine has no scan of the vectors."""
     return is_lossy(index) and not getattr(engine, "EXACT_SCANS", False)
 
 
-def _narrow(rows: int, seed: int) -> dict[str, Any]:
-    """A price filter that matches about 2 % of the rows, but at least 50 and at most 20,000 of them."""
-    share = min(1.0, max(min(_SELECTIVITY, _MATCHES_MAX / rows), _MATCHES_MIN / rows))
+def _narrow(rows: int, seed: int, least: int) -> dict[str, Any]:
+    """A price filter that matches about 2 % of the rows, but at least `least` and at most 20,000 of them."""
+    share = min(1.0, max(min(_SELECTIVITY, _MATCHES_MAX / rows), least / rows))
     width = (PRICE_TO - PRICE_FROM) * share
     start = np.random.RandomState(seed).uniform(PRICE_FROM, PRICE_TO - width)
     return {"field": "price", "from": round(start, 2), "below": round(start + width, 2)}
@@ -133,11 +155,11 @@ def _exact(
     engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool, nq: int = 1
 ) -> Gate:
     seed = _SEED
-    narrow = _narrow(len(vectors.base), seed)
+    k = _K_LOSSY if lossy else _K
+    narrow = _narrow(len(vectors.base), seed, 5 * k)  # of as few rows as are asked for, order would say nothing
     passes = matches(narrow, np.asarray(vectors.category), np.asarray(vectors.price))
     rows = np.flatnonzero(passes)
     chosen = np.sort(np.random.RandomState(seed).permutation(len(vectors.queries))[:_QUERIES])
-    k = _K_LOSSY if lossy else _K
     if nq == 1:
         queries = np.asarray(vectors.queries[chosen])
         answers = ask(engine, server, driver, folder, queries, k=k, ef_search=EF, filter=narrow, metric=vectors.metric)

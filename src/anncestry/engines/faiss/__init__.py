@@ -1,24 +1,40 @@
-"""faiss: HNSW or a flat scan, in the client's own process; a reference point for what a server costs over it."""
+"""faiss: its indexes in the client's own process; a reference point for what a server costs over them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from anncestry.engines.base import Spec, check_hnsw, refuse_unknown
+from anncestry.engines.base import Spec
+from anncestry.engines.indexes import Offered, Parameter
+from anncestry.engines.indexes import check_index as check_offered
 from anncestry.engines.inprocess import Library
+
+_NLIST = Parameter(1, 65_536)
+OFFERED: Offered = {
+    "hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)},
+    "flat": {},
+    "ivf_flat": {"nlist": _NLIST},
+    "ivf_sq8": {"nlist": _NLIST},
+    "ivf_pq": {"nlist": _NLIST, "m": Parameter(1, 4096), "nbits": Parameter(1, 8, needed=False)},
+}
+_CLASSES = {"ivf_flat": "IndexIVFFlat", "ivf_sq8": "IndexIVFScalarQuantizer, 8 bits", "ivf_pq": "IndexIVFPQ"}
 
 
 def _check_index(index: Spec) -> None:
-    if index.get("type") == "flat":
-        refuse_unknown("index of type flat", index, ("type",))
-    else:
-        check_hnsw("faiss", index, m=(2, 2048), ef_construction=(2, 32_768))
+    check_offered("faiss", index, OFFERED)
 
 
 def _statements(index: Spec) -> dict[str, str]:
-    if index["type"] == "flat":
+    kind = index["type"]
+    if kind == "flat":
         return {"index": "IndexFlat: every vector is compared; ef has no meaning"}
-    return {"index": f"IndexHNSWFlat: M={index['M']} (2M at the bottom), efConstruction={index['ef_construction']}"}
+    if kind == "hnsw":
+        return {"index": f"IndexHNSWFlat: M={index['M']} (2M at the bottom), efConstruction={index['ef_construction']}"}
+    built = ", ".join(f"{name}={value}" for name, value in index.items() if name != "type")
+    return {
+        "index": f"{_CLASSES[kind]}: {built}; trained on the rows themselves, when all are there",
+        "ef applies to": "the one index; it is nprobe, the lists visited, and travels in each request",
+    }
 
 
 _LIBRARY = Library(
@@ -29,6 +45,7 @@ _LIBRARY = Library(
     check_index=_check_index,
     stored=["faiss.index"],
     statements=_statements,
+    built_with=("M", "ef_construction", "nlist", "m", "nbits"),
 )
 check = _LIBRARY.check
 limited = _LIBRARY.limited

@@ -13,11 +13,31 @@ PACKAGE = "faiss-cpu"
 _FILE = "faiss.index"
 _METRICS = {"l2": faiss.METRIC_L2, "cosine": faiss.METRIC_INNER_PRODUCT}
 """Cosine by the inner product: the vectors have length 1."""
-_TYPES = {"IndexHNSWFlat": "hnsw", "IndexFlat": "flat", "IndexFlatL2": "flat", "IndexFlatIP": "flat"}
+_TYPES = {
+    "IndexHNSWFlat": "hnsw",
+    "IndexFlat": "flat",
+    "IndexFlatL2": "flat",
+    "IndexFlatIP": "flat",
+    "IndexIVFFlat": "ivf_flat",
+    "IndexIVFScalarQuantizer": "ivf_sq8",
+    "IndexIVFPQ": "ivf_pq",
+}
+
+
+def _inverted(asked: dict[str, Any], dim: int, metric: int) -> Any:
+    """An inverted file as asked, not trained yet."""
+    nlist, lists = asked["nlist"], faiss.IndexFlat(dim, metric)
+    if asked["type"] == "ivf_flat":
+        index = faiss.IndexIVFFlat(lists, dim, nlist, metric)
+    elif asked["type"] == "ivf_sq8":
+        index = faiss.IndexIVFScalarQuantizer(lists, dim, nlist, faiss.ScalarQuantizer.QT_8bit, metric)
+    else:
+        index = faiss.IndexIVFPQ(lists, dim, nlist, asked["m"], asked.get("nbits", 8), metric)
+    return index  # which keeps `lists` alive
 
 
 class Builder:
-    """Inserts as rows come."""
+    """Inserts as rows come; an inverted file is trained on them first, and so waits until all are there."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
@@ -27,15 +47,27 @@ class Builder:
             self.index = faiss.IndexHNSWFlat(facts["dim"], asked["M"], metric)
             self.index.hnsw.efConstruction = asked["ef_construction"]
             self.index.hnsw.rng = faiss.RandomGenerator(facts["seed"])
-        else:
+        elif asked["type"] == "flat":
             self.index = faiss.IndexFlat(facts["dim"], metric)
+        else:
+            self.index = _inverted(asked, facts["dim"], metric)
+            self.index.cp.seed = facts["seed"]
+        self.waiting: list[Any] = []
 
     def add(self, vectors: Any) -> None:
         """The next rows."""
-        self.index.add(vectors)
+        if self.index.is_trained:
+            self.index.add(vectors)
+        else:
+            self.waiting.append(np.array(vectors))
 
     def finish(self) -> None:
-        """Write it."""
+        """Train it and add the rows, if they wait for that; write it."""
+        if self.waiting:
+            rows = np.concatenate(self.waiting)
+            self.waiting = []
+            self.index.train(rows)
+            self.index.add(rows)
         faiss.write_index(self.index, str(self.folder / _FILE))
 
 
@@ -47,15 +79,21 @@ class Searcher:
         self.index = faiss.read_index(str(folder / _FILE))
         self.type = _TYPES[type(self.index).__name__]
         self.parameters: dict[int, Any] = {}
+        if self.type.startswith("ivf"):
+            self.index.make_direct_map()  # for the vectors that the oracle asks for
         self.similarity = self.index.metric_type == faiss.METRIC_INNER_PRODUCT
 
     def search(self, query: Any, k: int, ef: int) -> tuple[Any, Any]:
         """The nearest; faiss pads with -1, which is cut off."""
         parameters = None
-        if self.type == "hnsw":
+        if self.type != "flat":
             parameters = self.parameters.get(ef)
             if parameters is None:
-                parameters = self.parameters[ef] = faiss.SearchParametersHNSW(efSearch=ef)
+                parameters = self.parameters[ef] = (
+                    faiss.SearchParametersHNSW(efSearch=ef)
+                    if self.type == "hnsw"
+                    else faiss.SearchParametersIVF(nprobe=ef)
+                )
         found, ids = self.index.search(query[None], k, params=parameters)
         ids, found = ids[0], found[0]
         if ids[-1] < 0:
@@ -69,6 +107,12 @@ class Searcher:
         if self.type == "hnsw":
             hnsw = self.index.hnsw
             settings.update(M=hnsw.nb_neighbors(1), ef_construction=hnsw.efConstruction)
+        elif self.type.startswith("ivf"):
+            settings.update(nlist=self.index.nlist)
+        if self.type == "ivf_pq":
+            settings.update(m=self.index.pq.M, nbits=self.index.pq.nbits)
+        if self.type == "ivf_sq8" and self.index.sq.qtype != faiss.ScalarQuantizer.QT_8bit:
+            settings["index_type"] = f"scalar quantizer {self.index.sq.qtype}"
         return {"rows": self.index.ntotal, "settings": settings}
 
     def vectors(self, rows: Any) -> Any:

@@ -1,4 +1,4 @@
-"""pgvector: PostgreSQL with an HNSW index, one node. docs/adding-an-engine.md was followed to make it."""
+"""pgvector: PostgreSQL with an HNSW or IVFFlat index, one node. docs/adding-an-engine.md was followed to make it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from anncestry.engines.base import (
     Component,
     Spec,
-    check_hnsw,
     check_newer,
     check_remote,
     check_search,
@@ -17,6 +16,7 @@ from anncestry.engines.base import (
     components,
     lazy,
 )
+from anncestry.engines.indexes import Offered, Parameter, check_index
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,9 +57,15 @@ PLAN = f"Index Scan using {INDEX}"
 """What EXPLAIN must say of a search."""
 _MEMORY_MIN_MIB = 256
 _EF_SEARCH_MAX = 1000
+OFFERED: Offered = {
+    "hnsw": {"M": Parameter(2, 100), "ef_construction": Parameter(4, 1000)},
+    "ivf_flat": {"nlist": Parameter(1, 32_768)},
+}
+EFFORTS = {"hnsw": ("ef_search", "hnsw.ef_search"), "ivf_flat": ("nprobe", "ivfflat.probes")}
+"""Type → our name of its search effort, and PostgreSQL's."""
 _RESERVED = (
     "port", "listen_addresses", "unix_socket_directories", "data_directory", "hba_file", "session_preload_libraries",
-    "hnsw.ef_search", "logging_collector", "fsync", "enable_indexscan",
+    "hnsw.ef_search", "ivfflat.probes", "logging_collector", "fsync", "enable_indexscan",
     "enable_seqscan",
 )  # fmt: skip
 
@@ -72,8 +78,8 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     for key in ("nodes", "shards", "replicas"):
         if topology[key] != 1:
             raise ConfigError(f"topology: pgvector is one server with one table: {key} is 1, not {topology[key]}")
-    check_hnsw("pgvector", index, m=(2, 100), ef_construction=(4, 1000))
-    if index["ef_construction"] < 2 * index["M"]:
+    check_index("pgvector", index, OFFERED)
+    if index["type"] == "hnsw" and index["ef_construction"] < 2 * index["M"]:
         raise ConfigError(f"index.ef_construction for pgvector: at least twice M, not {index['ef_construction']}")
     for name, value in (system.get("settings") or {}).items():
         if name in _RESERVED:
@@ -105,12 +111,11 @@ def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None
     asked = {
         "index_type": index["type"],
         "metric": metric,
-        "M": index["M"],
-        "ef_construction": index["ef_construction"],
+        **{name: index[name] for name in OFFERED[index["type"]]},
         "plan": PLAN,
         **{name: str(value) for name, value in (system.get("settings") or {}).items()},
     }
-    return asked if ef_search is None else {**asked, "ef_search": ef_search}
+    return asked if ef_search is None else {**asked, EFFORTS[index["type"]][0]: ef_search}
 
 
 def data_components(data_dir: Path) -> list[Component]:
@@ -129,14 +134,20 @@ def data_components(data_dir: Path) -> list[Component]:
 
 def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     """How pgvector is treated."""
-    settings = system.get("settings") or {}
+    settings, effort = system.get("settings") or {}, EFFORTS[index["type"]][1]
+    built = (
+        f"m={index['M']} (2m at the bottom layer), ef_construction={index['ef_construction']}"
+        if index["type"] == "hnsw"
+        else f"lists={index['nlist']}, trained on the rows"
+    )
+    scans = f"{effort.partition('.')[0]}.iterative_scan"
     return {
         "query protocol": "PostgreSQL's extended protocol: a prepared statement, the vector and the answer as binary",
         "insert protocol": "COPY, binary, one transaction a batch, one connection",
-        "HNSW": f"m={index['M']} (2m at the bottom layer), ef_construction={index['ef_construction']}; after the load",
-        "ef applies to": "the one index; a setting of the database (hnsw.ef_search), changed between runs",
-        "filters": "applied to what the index returns (no index on category or price), with hnsw.iterative_scan="
-        f"{settings.get('hnsw.iterative_scan', 'default (off)')}; no sequential scans",
+        "HNSW" if index["type"] == "hnsw" else "IVFFlat": f"{built}; after the load",
+        "ef applies to": f"the one index; a setting of the database ({effort}), changed between runs",
+        "filters": f"applied to what the index returns (no index on category or price), with {scans}="
+        f"{settings.get(scans, 'default (off)')}; no sequential scans",
         "consistency": "one server: there is nothing to wait for",
         "durability": "a batch is acknowledged after an fsync of the write-ahead log",
         "clients": "a server process each",

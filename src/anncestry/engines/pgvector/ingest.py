@@ -34,6 +34,14 @@ def copy_data(first: int, base: NDArray[np.float32], category: Any, price: Any, 
     return _SIGNATURE + table.tobytes() + _TRAILER
 
 
+def definition(index: Spec, operators: str) -> str:
+    """The statement that builds the index."""
+    method, options = "hnsw", f"m = {int(index.get('M', 0))}, ef_construction = {int(index.get('ef_construction', 0))}"
+    if index["type"] == "ivf_flat":
+        method, options = "ivfflat", f"lists = {int(index['nlist'])}"
+    return f"CREATE INDEX {INDEX} ON items USING {method} (embedding {operators}) WITH ({options})"
+
+
 def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
     """Create the table, insert in batches, settle it, build the index, search once."""
     pgvector, result = as_pgvector(server), LoadResult()
@@ -60,10 +68,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
         pgvector.ask("VACUUM (ANALYZE) items")
         pgvector.ask("CHECKPOINT")
     with result.phase("index"):
-        pgvector.ask(
-            f"CREATE INDEX {INDEX} ON items USING hnsw (embedding {operators}) "
-            f"WITH (m = {int(index['M'])}, ef_construction = {int(index['ef_construction'])})".encode()
-        )
+        pgvector.ask(definition(index, operators).encode())
         pgvector.ask("CHECKPOINT")
     with result.phase("ready"):
         search_once(pgvector)

@@ -16,7 +16,7 @@ import psycopg
 from anncestry.engines.base import Probe, Server, Spec, filter_bounds
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import HOST, start_native
-from anncestry.engines.pgvector import INDEX
+from anncestry.engines.pgvector import EFFORTS, INDEX
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
@@ -65,9 +65,10 @@ class PgvectorServer(GroupServer):
             raise ServerError(f"postgres: {' '.join(str(error).split())}") from None
 
     def metric(self) -> str:
-        """As the index was made for."""
-        ((definition,),) = self.ask("SELECT pg_get_indexdef(%s::regclass)", INDEX)
-        return next(metric for metric, (_, operators) in OPERATORS.items() if operators in definition)
+        """As the index was made for. (Its definition leaves out the operators that are a method's own choice.)"""
+        operators_of = "SELECT opcname FROM pg_opclass o JOIN pg_index i ON o.oid = i.indclass[0]"
+        ((found,),) = self.ask(f"{operators_of} WHERE i.indexrelid = %s::regclass", INDEX)
+        return next(metric for metric, (_, operators) in OPERATORS.items() if operators == found)
 
     def stop(self) -> Any:
         """Stop it: it waits for its clients, so ours goes first."""
@@ -168,6 +169,10 @@ def count(server: Server, filter: Spec | None) -> int:
     return int(as_pgvector(server).ask(statement.encode())[0][0])
 
 
+_OPTIONS = {"M": "m", "ef_construction": "ef_construction", "nlist": "lists"}
+"""Our name of a parameter → pgvector's."""
+
+
 def search_once(server: PgvectorServer) -> None:
     """One search."""
     operator, _ = OPERATORS[server.metric()]
@@ -189,13 +194,23 @@ def _set(server: PgvectorServer, statement: str) -> None:
 
 
 def apply(server: Server, ef_search: int) -> None:
-    """Set hnsw.ef_search; ServerError if it does not hold."""
+    """Set the search effort of the index' type; ServerError if it does not hold."""
     pgvector = as_pgvector(server)
-    _set(pgvector, f"SET hnsw.ef_search = {int(ef_search)}")
     with pgvector.connect() as fresh:
-        row = fresh.execute("SHOW hnsw.ef_search").fetchone()
+        _, name = EFFORTS[_type(fresh)]
+        # The library that knows the name is loaded by its first use.
+        _set(pgvector, f"SET {name} = {int(ef_search)}")
+    with pgvector.connect() as fresh:
+        row = fresh.execute(f"SHOW {name}".encode()).fetchone()
     if row != (str(ef_search),):
-        raise ServerError(f"hnsw.ef_search: {row} after it was set to {ef_search}")
+        raise ServerError(f"{name}: {row} after it was set to {ef_search}")
+
+
+def _type(fresh: psycopg.Connection[tuple[Any, ...]]) -> str:
+    """The type of the index, by our name."""
+    asked = f"SELECT amname FROM pg_am JOIN pg_class c ON c.relam = pg_am.oid WHERE relname = '{INDEX}'"
+    row = fresh.execute(asked.encode()).fetchone()
+    return {"ivfflat": "ivf_flat"}.get(str(row[0]), str(row[0])) if row else "none"
 
 
 def exact_filters(server: Server, on: bool) -> None:
@@ -235,17 +250,16 @@ def probe(server: Server) -> Probe:
         entries = int(one(f"SELECT reltuples FROM pg_class WHERE relname = '{INDEX}'"))
         names = [name for (name,) in fresh.execute("SELECT name FROM pg_settings WHERE source <> 'default'").fetchall()]
         settings: dict[str, Any] = {name: str(one(f"SHOW {name}")) for name in names}
+        kind = _type(fresh)
+        effort, name = EFFORTS[kind]
         settings.update(
-            index_type=one(
-                f"SELECT amname FROM pg_am JOIN pg_class c ON c.relam = pg_am.oid WHERE relname = '{INDEX}'"
-            ),
+            {ours: int(options[theirs]) for ours, theirs in _OPTIONS.items() if theirs in options},
+            index_type=kind,
             metric=metric,
-            M=int(options["m"]),
-            ef_construction=int(options["ef_construction"]),
-            ef_search=int(one("SHOW hnsw.ef_search")),
             plan=_plan(fresh, OPERATORS[metric][0]),
             server_version=one("SHOW server_version"),
         )
+        settings[effort] = int(one(f"SHOW {name}"))
         version = str(one("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))
         rows = int(one("SELECT count(*) FROM items"))
     whole = bool(valid) and entries == rows
