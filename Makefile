@@ -90,6 +90,7 @@ bench: env browser  ## figures about this program itself: its own overhead, the 
 	@python tests/bench/noop.py
 	@python tests/bench/clients.py
 	@python tests/bench/verify.py
+	@python tests/bench/scale.py
 	@python tests/bench/report.py
 
 bench-peers: env  ## VectorDBBench beside this program's driver, on the same Milvus

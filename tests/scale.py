@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
@@ -31,6 +33,7 @@ DEPTH = 100
 _EXEC = Path(limits.__file__).with_name("_exec.py")
 _STATUS = Path("/proc/self/status")
 _EVERY_S = 0.005
+_BLOCK = 100_000
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,41 @@ class Bench:
         found["truth"] = self.run("truth", cell.truth)
         return found
 
+    def answers(self, count: int, k: int = 10, seed: int = 1) -> Path:
+        """Samples of two runs with `count` answers in all: of each query the truth, some of it missed."""
+        random = np.random.default_rng(seed)
+        truth = np.load((self.folder / self.cell.truth_path).with_name("ids.npy"))
+        samples = self.folder / "samples.parquet"
+        types = {"run": pa.uint8(), "query": pa.uint32(), "status": pa.uint8(), "due_ns": pa.int64()}
+        schema = pa.schema({**types, "ids": pa.list_(pa.int64())})
+        with parquet.ParquetWriter(samples, schema) as writer:
+            for start in range(0, count, _BLOCK):
+                number = np.arange(start, min(start + _BLOCK, count))
+                query = random.integers(0, len(truth), len(number))
+                ids = truth[query, :k]
+                missed = random.random(ids.shape) < 0.1
+                ids[missed] = random.integers(0, self.rows, int(missed.sum()))
+                lists = pa.ListArray.from_arrays(pa.array(np.arange(len(number) + 1, dtype=np.int32) * k), ids.ravel())
+                columns = [number * 2 // count, query, np.zeros(len(number)), number]
+                arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, schema, strict=False)]
+                writer.write_table(pa.Table.from_arrays([*arrays, lists], schema=schema))
+        return samples
+
+    def score(self, samples: Path) -> Cost:
+        """Their recall."""
+        return self.run("score", str(samples), self.cell.truth_path, self.cell.vectors_path)
+
 
 # Within the process
+
+
+def _score(samples: str, truth_path: str, vectors_path: str) -> None:
+    """The body of a recall record, into recall.json."""
+    from anncestry.measure import recall
+
+    asked = {"key": "q", "valid": True, "spec": {"workload": {"k": 10, "runs": 2, "name": "made"}}}
+    found = recall.score(asked, Path(samples), Path(truth_path), Path(vectors_path))
+    Path("recall.json").write_text(json.dumps(found))
 
 
 def _load(vectors_path: str, key: str) -> None:
@@ -151,7 +187,7 @@ def _hold_twice(vectors_path: str) -> None:
     assert len(again) == len(base)
 
 
-_STEPS = {"load-rows": _load, "hold-twice": _hold_twice}
+_STEPS = {"load-rows": _load, "hold-twice": _hold_twice, "score": _score}
 
 
 def _heap_mib() -> int:

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from anncestry.datasets.truth import nearest
+from anncestry.metrics import latency
 from anncestry.metrics.recall import (
     ABS_EPS,
     exact_distances,
@@ -296,3 +297,13 @@ def test_mrr_is_one_over_the_rank_of_the_nearest() -> None:
     found = reciprocal_rank(returned, distances([1, 2, 3], [2, 3, 1], [2, 3, 4], [1, 2, 3]), truth, 3)
     np.testing.assert_allclose(found, [1, 1 / 3, 0, np.nan])
     assert reciprocal_rank(ids([8, 1]), distances([1, 1]), distances([1, 2]), 2)[0] == 1, "a tie with the nearest"
+
+
+def test_a_quantile_of_counted_values_is_that_of_the_values() -> None:
+    random = np.random.default_rng(0)
+    for n in (1, 2, 3, 7, 20, 99, 100, 101, 1000):
+        values = random.integers(0, 6, n) / 10
+        distinct, counts = np.unique(values, return_counts=True)
+        for q in (0.0, 0.01, 0.05, 0.29, 0.5, 0.95, 0.99, 1.0):
+            assert latency.quantile_of_counts(distinct, counts, q) == latency.quantile(values, q), (n, q)
+    assert np.isnan(latency.quantile_of_counts([], [], 0.5))

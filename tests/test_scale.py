@@ -6,6 +6,7 @@ twice, nor as float64. `make test-scale` is 5 M × 96 (1.8 GiB) under 1 GiB.
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_the_truth_of_a_dataset_larger_than_memory_is_that_of_a_search_of_the_wh
 def test_every_row_reaches_a_server_within_the_limit(prepared: Bench) -> None:
     cost = prepared.run("load-rows", prepared.cell.vectors_path, prepared.cell.vectors)
     assert cost.heap_mib < LIMIT_MIB / 2, "a load holds some batches, never the base"
+
+
+def test_recall_holds_a_part_of_the_answers_at_a_time(prepared: Bench) -> None:
+    """As ids alone the answers are small; what recall makes of them together would not fit."""
+    prepared.score(prepared.answers(300_000))
+    found = json.loads((prepared.folder / "recall.json").read_text())
+    assert (found["samples"], found["queries"]) == (300_000, 100)
+    assert 0.89 < found["recall"]["by_id"]["value"] < 0.91, "a tenth was missed"
+    assert found["recall"]["by_id"]["value"] == found["recall"]["by_distance"]["value"]
 
 
 def test_the_limit_is_a_hard_one(prepared: Bench) -> None:

@@ -87,8 +87,11 @@ def matches(
     category: NDArray[np.uint8],
     price: NDArray[np.float32],
     region: NDArray[np.uint8] | None = None,
+    rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.bool_]:
     """Which rows pass, bool (n,). `category`, `price` and `region` (n,) are the columns of the same rows.
+
+    `rows` (n,) are their numbers, where they are not the first n of the base.
 
     Filters: None (every row passes); `{field: category, in: [1, 4]}`; `{field: price, below: x}` and
     `{field: price, from: a, below: b}`, that is a ≤ price < b, the bounds rounded to float32;
@@ -102,7 +105,7 @@ def matches(
     if filter["field"] == "category":
         return np.isin(category, np.array(filter["in"], dtype=np.uint8))
     if filter["field"] == "id" and "from" in filter:
-        passing: NDArray[np.bool_] = np.arange(len(category)) >= filter["from"]
+        passing: NDArray[np.bool_] = (np.arange(len(category)) if rows is None else rows) >= filter["from"]
         return passing
     if "below" not in filter:
         raise ConfigError(f"filter on {filter['field']}: {dict(filter)} is not resolved for a dataset and query yet")

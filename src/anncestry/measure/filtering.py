@@ -53,7 +53,7 @@ class Filtering:
         of = self.asked.of[requests]
         for number in np.unique(of):
             here = known & (of == number)[:, None]
-            passing[here] = passes_of(self.asked.distinct[number], self.vectors)[ids[here]]
+            passing[here] = passes_of(self.asked.distinct[number], self.vectors, ids[here])
         return passing
 
     def violations(self, requests: NDArray[np.integer[Any]], answers: Answers) -> tuple[int, int]:
@@ -97,9 +97,13 @@ def no_filter(n: int) -> Asked:
     return Asked((None,), np.zeros(n, dtype=np.int64))
 
 
-def passes_of(filter: Mapping[str, Any] | None, vectors: Vectors) -> NDArray[np.bool_]:
-    """Which rows pass a resolved filter, bool (rows,)."""
-    return matches(filter, np.asarray(vectors.category), np.asarray(vectors.price), np.asarray(vectors.region))
+def passes_of(
+    filter: Mapping[str, Any] | None, vectors: Vectors, rows: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
+    """Which rows pass a resolved filter, bool (n,): of these `rows` (n,), or of all."""
+    if rows is None:
+        return matches(filter, np.asarray(vectors.category), np.asarray(vectors.price), np.asarray(vectors.region))
+    return matches(filter, vectors.category[rows], vectors.price[rows], vectors.region[rows], rows)
 
 
 def encode(

@@ -56,6 +56,15 @@ def quantile(values: NDArray[Any], q: float) -> float:
     return float(np.quantile(values, q, method="inverted_cdf")) if len(values) else math.nan
 
 
+def quantile_of_counts(values: Sequence[float], counts: Sequence[int], q: float) -> float:
+    """`quantile` of observations of which each of `values`, ascending, was seen so many times; NaN for none."""
+    seen = np.cumsum(counts)
+    if not len(seen):
+        return math.nan
+    rank = max(math.ceil(int(seen[-1]) * q - 1), 0)  # counted from 0, as numpy finds it
+    return float(values[int(np.searchsorted(seen, rank, side="right"))])
+
+
 def of_run(run: Run) -> dict[str, float]:
     """Latency (ms), throughput and failures of one run.
 
