@@ -257,6 +257,8 @@ def test_queries_of_json_lines_bring_their_truth_only_without_conditions(conditi
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "base.npy"), BASE)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "queries.npy"), QUERIES)
     assert (record["shipped"] is None) == (conditions is not None)
+    said = record["source"].get("notes", {}).get("tests.jsonl", "")
+    assert ("conditions are not asked" in said) == (conditions is not None), "nobody takes them for filtered ones"
 
 
 @pytest.mark.parametrize(

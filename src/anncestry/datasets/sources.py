@@ -365,7 +365,7 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
             except DataError:
                 Content({}, {}, cached).forget()
                 raise
-        parts = {}
+        parts, notes = {}, {}
         for part, path in found.items():
             if path.suffix != ".jsonl":
                 parts[part] = Part(path, format if part in _REQUIRED_PARTS else _TRUTH_FORMATS.get(format, format))
@@ -373,8 +373,10 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
             queries, neighbors = folder / "queries.npy", folder / "neighbors.npy"
             if jsonl.place_queries(path, queries, neighbors):
                 parts["neighbors"] = Part(neighbors, "npy")
+            else:
+                notes[names[part]] = "its conditions are not asked, and its neighbours, which are under them, left out"
             parts["queries"] = Part(queries, "npy")
-    return Content(parts, {archive.name: digest}, cached)
+    return Content(parts, {archive.name: digest}, cached, notes)
 
 
 # synthetic
