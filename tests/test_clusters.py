@@ -133,7 +133,19 @@ def test_what_stands_beside_a_system_counts_in_its_total(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "experiment", ["default", "topologies", "equal", "paper", "paper-containers", "scale-out", "scale-up"]
+    "experiment",
+    [
+        "default",
+        "topologies",
+        "equal",
+        "paper",
+        "paper-containers",
+        "faults",
+        "faults-small",
+        "containers",
+        "scale-out",
+        "scale-up",
+    ],
 )
 def test_the_topologies_of_the_experiments_are_possible(experiment: str) -> None:
     assert workflow.expand(workflow.Choice(ROOT / "config", experiment)).cells
