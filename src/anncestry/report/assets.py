@@ -96,7 +96,9 @@ figure { margin: 0 0 1rem; }
 div.chart.vega-embed { width: 100%; padding: 0; display: block; color: var(--ink); }
 .chart svg { display: block; }
 .chart details { margin: 0; }
-div.chart.vega-embed summary { opacity: 0; top: -1.75rem; }
+div.chart.vega-embed summary {
+  opacity: 0; top: -1.75rem; background: var(--raised); color: var(--ink); border-color: var(--line); box-shadow: none;
+}
 div.chart.vega-embed:hover summary, div.chart.vega-embed summary:focus-visible, div.chart.vega-embed [open] summary
 {
   opacity: .7;
@@ -129,6 +131,11 @@ th:first-child, td:first-child { padding-left: .1rem; }
 th { text-align: left; font-weight: 500; }
 thead th { color: var(--ink); vertical-align: bottom; font-weight: 600; }
 thead th.of { font-weight: 400; white-space: nowrap; }
+.tables thead th:not(.long) { white-space: nowrap; }
+.many table { font-size: .8125rem; }
+.many th:not(:first-child), .many td { padding-inline: .5rem; }
+.many tbody th.long { white-space: normal; min-width: 12.5rem; max-width: 16rem; }
+td.words { white-space: normal; min-width: 13rem; max-width: 24rem; text-align: left; }
 thead th[colspan] { border-bottom: 1px solid var(--line); }
 th.n, td.n { text-align: right; }
 td.n { white-space: nowrap; }
@@ -147,6 +154,7 @@ code, .mono { font: .8125rem/1.45 var(--mono); overflow-wrap: anywhere; }
 .tables + .tables { margin-top: 2.25rem; }
 .sheet td, .sheet th { max-width: 34rem; white-space: normal; overflow-wrap: break-word; }
 .sheet td { min-width: 11rem; }
+.of-systems td { max-width: 20rem; overflow-wrap: anywhere; }
 .tight td { min-width: 0; }
 .tight thead th { white-space: nowrap; }
 .records td.path { min-width: 24rem; }

@@ -145,11 +145,13 @@ def _spec(path: str, record: Mapping[str, Any]) -> str:
         for gate in record.get("gates", ())
     )
     spec = "\n".join(f"{name}: {value}" for name, value in flat(record.get("spec")))
-    verdict = f", {failed} gates failed" if failed else ""
+    place = " · ".join(name for _, name in _names(record))
+    verdict = f", {failed} gate{'' if failed == 1 else 's'} failed" if failed else ""
     return (
         f'<details id="{text(stage)}-{text(key)}"{dimensions(**dict(_names(record)))}>'
-        f"<summary>{text(stage)} {text(key)}{verdict}</summary>\n"
-        f'<p class="mono">{text(path)}<br>sha256 {text(record["sha256"])}</p>\n'
+        f"<summary>{text(stage)} {text(key)}{verdict}"
+        + (f' <span class="note">{text(place)}</span>' if place else "")
+        + f'</summary>\n<p class="mono">{text(path)}<br>sha256 {text(record["sha256"])}</p>\n'
         + (f'<ul class="gates">{gates}</ul>\n' if gates else "")
         + f'<pre class="mono">{text(spec)}</pre></details>\n'
     )

@@ -27,6 +27,9 @@ SEPARATOR = "\x1f"
 NUMBER = ",.4~r"
 """The d3 format of axes: at most four digits that count, never a power of ten: Vega's own for logarithms says 1e+1."""
 
+TICKS = 8
+"""About how many ticks an axis along the whole width of a page has."""
+
 _TOTAL = "total"
 
 
@@ -90,7 +93,7 @@ def figures(df: pd.DataFrame) -> list[Figure]:
             "storage",
             "Storage by component",
             "MiB on disk after settling: the total of a system in full colour, what it consists of below."
-            " The dashed line is the raw vectors.",
+            " Parts that hold nothing are left out. The dashed line is the raw vectors.",
             "IX",
             "",
             _storage,
@@ -179,7 +182,13 @@ def _load(rows: list[Row], palette: dict[str, str]) -> Any:
     ]
     longest = max(row["value"] for row in measured)
     y = alt.Y("system:N", title=None, sort=list(palette))
-    x = alt.X("value:Q", title="seconds", stack="zero", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
+    x = alt.X(
+        "value:Q",
+        title="seconds",
+        stack="zero",
+        scale=alt.Scale(domain=[0, longest * 1.2], nice=False),
+        axis=alt.Axis(tickCount=TICKS),
+    )
     opacity = alt.Opacity("opacity:Q", scale=None)
     bars = (
         layer_of(parts)
@@ -296,7 +305,7 @@ def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
     for system in palette:
         here = [row for row in rows if row["system"] == system and row["value"] is not None]
         bars += [_bar(row, system, _TOTAL) for row in here if row["metric"] == "storage_total_mib"]
-        parts = [row for row in here if row["metric"].startswith("storage_component_mib[")]
+        parts = [row for row in here if row["metric"].startswith("storage_component_mib[") and row["value"]]
         parts.sort(key=lambda row: (-row["value"], row["metric"]))
         bars += [_bar(row, system, row["metric"].partition("[")[2][:-1]) for row in parts]
     if not bars:
@@ -306,7 +315,12 @@ def _storage(rows: list[Row], palette: dict[str, str]) -> Any:
     # Two systems may both have a component of one name: the place is the system and the name, the label the latter.
     label = f"split(datum.label, '{SEPARATOR}')[1]"
     y = alt.Y("place:N", title=None, sort=[datum["place"] for datum in bars], axis=alt.Axis(labelExpr=label))
-    x = alt.X("value:Q", title="MiB", scale=alt.Scale(domain=[0, longest * 1.2], nice=False))
+    x = alt.X(
+        "value:Q",
+        title="MiB",
+        scale=alt.Scale(domain=[0, longest * 1.2], nice=False),
+        axis=alt.Axis(tickCount=TICKS),
+    )
     opacity = alt.Opacity("opacity:Q", scale=None)
     layers = [
         layer_of(bars)

@@ -28,7 +28,9 @@ from anncestry.report.tables import Row
 
 PALE = 0.25
 DASHES = {"independent": [1, 0], "near the query": [5, 3], "far from the query": [1, 3]}
-_TAIL = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
+_TAIL = {"p50_ms": (0.5, "p50"), "p95_ms": (0.95, "p95"), "p99_ms": (0.99, "p99"), "p999_ms": (0.999, "p99.9")}
+"""Metrics that are marked in a distribution, their shares and names."""
+_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
 _STEPS = 60  # points of a distribution that are drawn
 
 
@@ -72,13 +74,22 @@ def figures(df: pd.DataFrame, records: Mapping[str, Mapping[str, Any]]) -> list[
             panels(rows, palette, "Median latency by selectivity", lambda r, p: _selectivity(r, p, "p50_ms")),
         ),
         Figure(
-            "distribution",
+            "ecdf",
             "Distribution of latency, one client",
-            "Share of queries answered within a latency, all runs together, K = 10, no filter; the axis is stretched"
-            " towards the tail. Marks are p50, p95, p99 (means over runs) and p99.9 (of all runs together).",
+            "Share of queries answered within a latency (ECDF), all runs together, K = 10, no filter. Marks are p50,"
+            " p95, p99 (means over runs) and p99.9 (of all runs together).",
             "IV",
-            "",
-            panels(rows, palette, "Distribution of latency", lambda r, p: _distribution(r, p, records)),
+            "shapes",
+            panels(rows, palette, "Distribution of latency", lambda r, p: _distribution(r, p, records, tail=False)),
+        ),
+        Figure(
+            "distribution",
+            "The tail of latency, one client",
+            "The same by percentile, as HDR plots have it: every further nine is as wide as the one before, so that the"
+            " slowest query in a thousand, and in ten thousand, are to be seen. Marks as above.",
+            "IV",
+            "shapes",
+            panels(rows, palette, "Latency by percentile", lambda r, p: _distribution(r, p, records, tail=True)),
         ),
     ]
     return [figure for figure in drawn if figure.panels]
@@ -157,8 +168,14 @@ def _selectivity(rows: list[Row], palette: dict[str, str], metric: str) -> Any:
     ).properties(width="container", height=260)
 
 
-def _distribution(rows: list[Row], palette: dict[str, str], records: Mapping[str, Mapping[str, Any]]) -> Any:
-    """One line a system, of the first workload that all systems have."""
+def _distribution(
+    rows: list[Row], palette: dict[str, str], records: Mapping[str, Mapping[str, Any]], *, tail: bool
+) -> Any:
+    """One line a system, of the first workload that all systems have; percentiles are marked.
+
+    With `tail` latency by percentile, as HDR plots have it: each nine of the percentile has the same width. Without,
+    the share answered within a latency.
+    """
     asked = [
         row
         for row in rows
@@ -172,29 +189,43 @@ def _distribution(rows: list[Row], palette: dict[str, str], records: Mapping[str
     if not shared:
         return None
     workload = min(shared)
+
+    def point(row: Row, latency_ms: float, share: float, shown: str, name: str = "") -> dict[str, Any]:
+        at = _nines(share) if tail else share
+        return datum(row, ms=latency_ms, at=at, share=shown, name=name)
+
     lines, marks = [], []
     for row in (row for row in cells if row["workload"] == workload):
         histogram = records[row["record"]]["histogram"]
-        for latency_ms, share in _steps(histogram["upper_ns"], histogram["counts"]):
-            lines.append(datum(row, ms=latency_ms, nines=_nines(share), share=f"{100 * share:.4g} %"))
-    for metric, share in _TAIL.items():
-        marks += [
-            datum(row, ms=row["value"], nines=_nines(share), share=f"{100 * share:g} %")
-            for row in measured_rows(asked, metric)
-            if row["workload"] == workload
-        ]
-    top = max(mark["nines"] for mark in marks + lines)
-    ticks = [_nines(share) for share in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999) if _nines(share) <= top + 0.01]
-    label = "format(100 * (1 - pow(10, -datum.value)), '.6~r') + ' %'"
-    scale = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X("ms:Q", title="milliseconds (logarithmic)", scale=scale, axis=alt.Axis(format=NUMBER))
-    y = alt.Y("nines:Q", title="answered within", axis=alt.Axis(values=ticks, labelExpr=label, grid=True))
+        steps = _steps(histogram["upper_ns"], histogram["counts"])
+        lines += [point(row, latency_ms, share, f"{100 * share:.4g} %") for latency_ms, share in steps]
+    for metric, (share, name) in _TAIL.items():
+        found = [row for row in measured_rows(asked, metric) if row["workload"] == workload]
+        marks += [point(row, row["value"], share, f"{100 * share:g} %", name) for row in found]
+    latency_scale = alt.Scale(type="log", nice=False, padding=12)
+    latency_axis = alt.Axis(format=NUMBER, tickCount=6, grid=tail)
+    if tail:
+        top = max(mark["at"] for mark in marks + lines)
+        ticks = [_nines(share) for share in _TICKS if _nines(share) <= top + 0.01]
+        label = "format(100 * (1 - pow(10, -datum.value)), '.6~r') + ' %'"
+        axis = alt.Axis(values=ticks, labelExpr=label, labelAngle=0, grid=True)
+        x = alt.X("at:Q", title="percentile, as 1 / (1 - p), logarithmic", axis=axis, scale=alt.Scale(nice=False))
+        y = alt.Y("ms:Q", title="milliseconds (logarithmic)", scale=latency_scale, axis=latency_axis)
+    else:
+        x = alt.X("ms:Q", title="milliseconds (logarithmic)", scale=latency_scale, axis=latency_axis)
+        axis = alt.Axis(format="%", grid=True)
+        y = alt.Y("at:Q", title="answered within", axis=axis, scale=alt.Scale(domain=[0, 1.04], nice=False))
     base = {"x": x, "y": y, "color": colour_of(palette)}
+    # Steps go up where a latency is reached: in the plot by percentile that is before the next share, not after it.
+    step = "step-before" if tail else "step-after"
     return alt.layer(
-        layer_of(lines).mark_line(interpolate="step-after", strokeWidth=2).encode(detail="system:N", **base),
+        layer_of(lines).mark_line(interpolate=step, strokeWidth=2).encode(detail="system:N", **base),
         layer_of(marks)
         .mark_point(filled=True, size=55, opacity=1)
         .encode(shape=shape_of(palette), tooltip=tooltip("workload", "share"), **base),
+        layer_of(marks)
+        .mark_text(align="right" if tail else "left", dx=-6 if tail else 7, dy=-7 if tail else 9, fontSize=11)
+        .encode(text="name:N", **base),
     ).properties(width="container", height=260)
 
 

@@ -74,18 +74,29 @@ def _of_labels(labels: Sequence[str], values: Sequence[str]) -> str:
     return dimensions(**{name: named[name] for name in DIMENSIONS if named.get(name, "—") != "—"})
 
 
+_MANY = 5
+"""From so many labels on, long ones are broken into lines, for the numbers of a row to be seen without scrolling."""
+
+_LONG = 24
+"""A label of more letters is a long one."""
+
+_WORDS = 28
+"""A cell without a number that holds more letters is set as words, in lines."""
+
+
 def table(content: Table, colours: Mapping[str, str], numbers: Numbers) -> str:
     """A table of the paper, in a container of its own to scroll in, with the figures of the paper beside ours."""
     note = f" {content.published_note}" if content.published_note else ""
+    many = " many" if len(content.labels) >= _MANY else ""
     body = "".join(
         f"<tr{_of_labels(content.labels, row.labels)}>"
-        + "".join(f'<th scope="row">{text(label)}</th>' for label in row.labels)
+        + "".join(f'<th scope="row"{_long(label)}>{text(label)}</th>' for label in row.labels)
         + "".join(_cell(cell, numbers) for cell in row.cells)
         + "</tr>\n"
         for row in content.rows
     )
     return (
-        f'<div class="scroll tables" role="region" tabindex="0" aria-labelledby="caption-{text(content.number)}">'
+        f'<div class="scroll tables{many}" role="region" tabindex="0" aria-labelledby="caption-{text(content.number)}">'
         f'<table id="table-{text(content.number)}">\n<caption id="caption-{text(content.number)}">'
         f'<span class="words"><b>Table {text(content.number)}. {text(content.title)}.</b>'
         f" {text(content.caption)}{text(note)}</span></caption>\n"
@@ -100,6 +111,7 @@ def sheet(
 
     With `systems`, each column but the first is that of the system that its heading names.
     """
+    classes = f"sheet {kind}{' of-systems' if systems else ''}"
     columns = "".join(
         f'<th scope="col"{dimensions(system=label) if systems and place else ""}>{text(label)}</th>'
         for place, label in enumerate(head)
@@ -111,7 +123,7 @@ def sheet(
         for first, *rest in rows
     )
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{text(name)}"><table class="sheet {text(kind)}">'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{text(name)}"><table class="{text(classes)}">'
         f'<caption class="hidden">{text(name)}</caption><thead><tr>{columns}</tr></thead>\n'
         f"<tbody>{body}</tbody></table></div>\n"
     )
@@ -136,7 +148,9 @@ def _head(labels: Sequence[str], columns: Sequence[Column], colours: Mapping[str
         of_group = list(members)
         if not group:
             first += [
-                f'<th scope="col" class="n"{span}>{text(column.label)}{_unit(column.unit)}</th>' for column in of_group
+                f'<th scope="col" class="n{" long" if len(column.label) > _LONG else ""}"{span}>'
+                f"{text(column.label)}{_unit(column.unit)}</th>"
+                for column in of_group
             ]
             continue
         units = {column.unit for column in of_group}
@@ -150,6 +164,10 @@ def _head(labels: Sequence[str], columns: Sequence[Column], colours: Mapping[str
     return f"<tr>{''.join(first)}</tr>" + (f"<tr>{''.join(second)}</tr>" if second else "")
 
 
+def _long(label: str) -> str:
+    return ' class="long"' if len(label) > _LONG else ""
+
+
 def _sign(colour: str) -> str:
     return f'<span class="sign" aria-hidden="true" style="--c:{text(colour)}">■</span>'
 
@@ -160,6 +178,8 @@ def _unit(unit: str) -> str:
 
 def _cell(cell: Cell, numbers: Numbers) -> str:
     kind = "n absent" if cell.problem else "n best" if cell.best else "n"
+    if cell.value is None and len(cell.text) > _WORDS:
+        kind += " words"
     shown = numbers.link(cell.text, cell.parents or [cell.number_id])
     if cell.source:
         shown = f'<a href="{AUDIT_PAGE}#{text(cell.source)}">{text(cell.text)}</a>'

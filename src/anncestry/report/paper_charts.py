@@ -217,7 +217,7 @@ class _Paper:
         for point in points:
             if point["dataset"] not in names.setdefault(point["at"], []):
                 names[point["at"]].append(point["dataset"])
-        axis = alt.Axis(values=sorted(names), format="d", labelAngle=-30, grid=False)
+        axis = alt.Axis(values=sorted(names), format="d", labelAngle=_angle(len(names)), grid=False)
         x = alt.X("at:Q", title="dimensions", scale=alt.Scale(zero=False, nice=False, padding=14), axis=axis)
         return self._lines(points, x, "p50 (ms)", "dataset", "size", detail="size:N")
 
@@ -234,7 +234,7 @@ class _Paper:
         counts = sorted({point["at"] for point in points})
         if len(counts) < 2:
             return None
-        axis = alt.Axis(values=counts, format=NUMBER, labelAngle=-30, grid=False, labelOverlap=True)
+        axis = alt.Axis(values=counts, format=NUMBER, labelAngle=_angle(len(counts)), grid=False, labelOverlap=True)
         scale = alt.Scale(type="log", nice=False, padding=14)
         return self._lines(points, alt.X("at:Q", title="vectors", scale=scale, axis=axis), title, "dataset")
 
@@ -309,7 +309,7 @@ class _Paper:
             return None
         sort = [self._label(name) for name in self._datasets if any(row["dataset"] == name for row, _, _ in pairs)]
         split = f"split(datum.label, '{SEPARATOR}')"
-        x = alt.X("at:N", title=None, sort=sort, axis=alt.Axis(labelExpr=split, labelAngle=0, labelLimit=110))
+        x = alt.X("at:N", title=None, sort=sort, axis=_axis_of(split, len(sort)))
         offset = alt.XOffset("series:N", scale=alt.Scale(domain=series))
         axis = alt.Axis(format=NUMBER, grid=True)
         y = alt.Y("value:Q", title=title, axis=axis, stack=None, scale=_scale(bars, log, top))
@@ -366,7 +366,7 @@ class _Paper:
         ]  # fmt: skip
         topologies = self._ordered(row["topology"] for row in chosen)
         split = f"split(datum.label, '{SEPARATOR}')"
-        x = alt.X("at:N", title=None, axis=alt.Axis(labelExpr=split, labelAngle=0, labelLimit=110))
+        x = alt.X("at:N", title=None, axis=_axis_of(split, len({bar["at"] for bar in bars})))
         offset = alt.XOffset("topology:N", scale=alt.Scale(domain=topologies))
         fill = [_SEVERAL[place % len(_SEVERAL)] for place in range(len(topologies))]
         colour = alt.Color(
@@ -384,7 +384,7 @@ class _Paper:
 
     def _by_clients(self, rows: Sequence[Row], *, by_topology: bool = False) -> Any:
         points = [
-            datum(row, clients=row["clients"], topology=row["topology"])
+            datum(row, clients=row["clients"], topology=row["topology"], stroke=_STROKE + row["topology"])
             for row in rows
             if row["metric"] == "qps" and row["value"] is not None
         ]
@@ -396,17 +396,28 @@ class _Paper:
         if not by_topology:
             return self._lines(points, x, "throughput (1/s)", "clients", zero=False)
         topologies = self._ordered(point["topology"] for point in points)
+        # A field and names of its own: Vega-Lite makes one legend of scales with the same names, and it is the shapes'.
         dash = alt.StrokeDash(
-            "topology:N",
+            "stroke:N",
             scale=alt.Scale(
-                domain=topologies, range=[_DASHES[place % len(_DASHES)] for place in range(len(topologies))]
+                domain=[_STROKE + name for name in topologies],
+                range=[_DASHES[place % len(_DASHES)] for place in range(len(topologies))],
             ),
-            legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=220),
+            legend=None,
         )
         y = alt.Y("value:Q", title="queries per second", axis=alt.Axis(format=NUMBER), scale=alt.Scale(zero=True))
         base = {"x": x, "y": y, "color": colour_of(self._palette)}
         shapes = alt.Shape(
-            "topology:N", scale=alt.Scale(domain=topologies, range=["circle", "triangle-up", *SHAPES[3:]]), legend=None
+            "topology:N",
+            scale=alt.Scale(domain=topologies, range=["circle", "triangle-up", *SHAPES[3:]]),
+            legend=alt.Legend(
+                title=None,
+                orient="bottom",
+                columns=2,
+                labelLimit=220,
+                symbolFillColor="currentColor",
+                symbolStrokeColor="currentColor",
+            ),
         )
         return alt.layer(
             layer_of(points).mark_line(strokeWidth=2).encode(strokeDash=dash, **base),
@@ -439,6 +450,19 @@ def _figure(number: int, title: str, caption: str, table: str, drawn: Sequence[P
 
 def _panel(heading: str, description: str, chart: Any) -> Panel:
     return Panel(heading, description, chart.to_dict())
+
+
+def _axis_of(label: str, places: int) -> Any:
+    """The axis under groups of bars: the fewer they are, the more of their names is told."""
+    return alt.Axis(labelExpr=label, labelAngle=0, labelLimit={1: 300, 2: 180}.get(places, 110))
+
+
+_STROKE = "line of "
+
+
+def _angle(labels: int) -> int:
+    """Degrees by which labels of an axis are turned: not at all while there is room."""
+    return 0 if labels <= 4 else -30
 
 
 def _scale(bars: Sequence[dict[str, Any]], log: bool, top: float | None) -> Any:

@@ -62,9 +62,11 @@ def _opening(material: Material, facts: Published, built: Sequence[Table]) -> st
     said = "; ".join(f"{count} {words}" for words, count in sorted(counts.items()))
     machine = merged(dict(flat(record.get("platform"))) for record in of_stage(material.records, "load"))
     cores = " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", ""))))
+    none = "" if covered else "<p>None of them is of a dataset, topology and question of this matrix.</p>\n"
     return (
-        f'<p class="lede">{covered} of {len(facts.figures)} published numbers have a measured counterpart'
+        f'<p class="lede">{covered} of {len(facts.figures):,} published numbers have a measured counterpart'
         f"{': ' + text(said) if said else ''}.</p>\n"
         f"<p>Machine: ours {text(cores or 'unknown')}; the paper's records name none. Versions, clients and machines"
         " differ, so a ratio compares all of these, and a verdict holds the noise of runs and nothing else.</p>\n"
+        f"{none}"
     )

@@ -87,7 +87,8 @@ def document(
         f'<header>\n{site}<p class="eyebrow">{text(eyebrow)}</p>\n'
         f"<h1>{text(title)}</h1>\n{opening}"
         + (f'<p class="downloads">{text(downloads)}: {links}</p>\n' if links else "")
-        + f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n</header>\n'
+        + (f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n' if contents else "")
+        + "</header>\n"
         '<main id="main">\n<div id="filter" role="group" aria-label="Filter" hidden></div>\n'
         f"{body}</main>\n"
         "<footer><p>Made from records alone: equal records give an equal page, byte for byte."

@@ -13,12 +13,15 @@ import pyarrow.parquet as pq
 from anncestry.errors import DataError
 from anncestry.metrics import resources
 from anncestry.provenance.records import sha256_file
-from anncestry.report.charts import Figure, colour_of, colours, datum, layer_of, measured_rows, panels, tooltip
+from anncestry.report.charts import TICKS, Figure, colour_of, colours, datum, layer_of, measured_rows, panels, tooltip
 from anncestry.report.material import Material
 from anncestry.report.tables import Row
 
 POINTS = 120
 """At most so many points a line; each is of the time since the one before it."""
+
+_SIGN_SHARE = 0.02
+"""Of the width of a chart, what a letter takes, on a phone."""
 
 TITLES = {"cpu_avg_pct": "% of one core", "rss_peak_mib": "MiB"}
 """What is drawn, and the unit on its axis."""
@@ -75,7 +78,9 @@ def _chart(
             starts += [{**datum(row), "at_s": start - began, "phase": name} for name, start, _ in record["phases"]]
     if not lines:
         return None
-    x = alt.X("at_s:Q", title="seconds since the first insert", scale=alt.Scale(nice=False))
+    x = alt.X(
+        "at_s:Q", title="seconds since the first insert", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=TICKS)
+    )
     y = alt.Y("value:Q", title=TITLES[metric])
     layers = [
         layer_of(starts)
@@ -86,12 +91,23 @@ def _chart(
         .encode(x=x, y=y, color=colour_of(palette), detail="system:N", tooltip=tooltip("at_s")),
     ]
     for rank, system in enumerate(palette):
-        named = [start for start in starts if start["system"] == system]
+        named = _named_apart([start for start in starts if start["system"] == system], max(at["at_s"] for at in lines))
         if named:
             # Names of several systems' phases stand beneath each other, above the lines.
             words = layer_of(named).mark_text(align="left", dx=3, fontSize=11)
             layers.append(words.encode(x=x, y=alt.value(-8 - 13 * rank), text="phase:N", color=colour_of(palette)))
     return alt.layer(*layers).properties(width="container", height=220)
+
+
+def _named_apart(starts: list[dict[str, Any]], longest_s: float) -> list[dict[str, Any]]:
+    """The starts of phases, one for those that lie so near each other that their names would overlap."""
+    apart: list[dict[str, Any]] = []
+    for start in sorted(starts, key=lambda mark: mark["at_s"]):
+        if apart and start["at_s"] - apart[-1]["at_s"] < (len(apart[-1]["phase"]) + 2) * _SIGN_SHARE * longest_s:
+            apart[-1] = {**apart[-1], "phase": f"{apart[-1]['phase']}, {start['phase']}"}
+        else:
+            apart.append(start)
+    return apart
 
 
 def over_time(path: Path, record: Mapping[str, Any]) -> list[dict[str, float]]:

@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 import pyarrow as pa
 
-from anncestry.report.charts import Figure, Panel, colour_of, colours, datum, layer_of, tooltip
+from anncestry.report.charts import TICKS, Figure, Panel, colour_of, colours, datum, layer_of, tooltip
 from anncestry.report.material import Material
 from anncestry.report.more_tables import with_interval
 from anncestry.report.tables import Column, Row, Table, TableRow
@@ -189,7 +189,9 @@ def _chart(
                 begins.append(datum(row, **more, at_s=steady) | {"value": 0, "shown": f"steady from {steady:.2g} s on"})
     if not lines:
         return None
-    x = alt.X("at_s:Q", title="seconds since the first request", scale=alt.Scale(nice=False))
+    x = alt.X(
+        "at_s:Q", title="seconds since the first request", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=TICKS)
+    )
     y = alt.Y("value:Q", title=TITLES[metric], scale=alt.Scale(zero=True))
     dash = alt.StrokeDash("group:N", scale=alt.Scale(domain=list(GROUPS), range=[[1, 0], [4, 3]]), legend=None)
     opacity = alt.Opacity("opacity:Q", scale=None)
