@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler registry test test-docker test-faults test-scale test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler network registry test test-docker test-faults test-scale test-quick validation bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -36,9 +36,11 @@ $(VENV)/.cluster: requirements-cluster.lock $(VENV)/.locked
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-cluster.lock
 	@touch $@
 
-LIGHT := not servers and not docker and not browser and not slurm
+# Disks and networks of a test's own, on a machine that may make none: said loudly, and left out
+MAY := $(shell unshare --mount --net true 2>/dev/null && echo yes)
+LIGHT := not servers and not docker and not browser and not slurm$(if $(MAY),, and not root)
 
-test: env browser compiler  ## all tests but those in containers (test-docker) and on Slurm (test-slurm): light ones side by side, then the real servers and the browser
+test: env browser compiler network  ## all tests but those in containers (test-docker) and on Slurm (test-slurm): light ones side by side, then the real servers and the browser
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 	@python -m pytest -m 'servers or browser'
 
@@ -53,6 +55,14 @@ latex:  ## LaTeX with booktabs, for the test that tables compile (root: installs
 compiler:  ## g++, for systems that are compiled from source (root: installs Debian's)
 	@command -v g++ >/dev/null || { echo "Installing Debian's g++"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends g++ >/dev/null; }
+
+network:  ## ip, for tests whose clients sit on other machines: network namespaces (root: installs Debian's)
+ifeq ($(MAY),)
+	@echo "NOT TESTED: FULL DISKS, CLIENTS ON OTHER MACHINES. This user may neither mount nor make network namespaces here." >&2
+else
+	@command -v ip >/dev/null || { echo "Installing Debian's iproute2"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends iproute2 >/dev/null; }
+endif
 
 # OPTIONAL=1: a machine that can't have a container engine is told so, loudly, and passes; a failing test never does
 OPTIONAL ?=
@@ -82,7 +92,7 @@ test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers,
 test-scale: env  ## 5 million × 96 under a hard limit of 1 GiB, through every stage (docs/scale.md; minutes, 8 GB of disk)
 	@ANNCESTRY_SCALE_ROWS=5000000 ANNCESTRY_SCALE_MIB=1024 python -m pytest tests/test_scale.py
 
-test-quick: env  ## the tests that start no server
+test-quick: env network  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 
 bench: env browser  ## figures about this program itself: its own overhead, the time of a call with nothing to do

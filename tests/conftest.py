@@ -41,3 +41,15 @@ def pytest_sessionfinish(session):
             "\nThe tests are over, and left on this machine:\n  " + "\n  ".join(left), red=True
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_OF_ROOT = {"test_disk": "disk", "test_hosts": "machines"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks what mounts a disk or makes network namespaces by the fixture that does."""
+    for item in items:
+        module = item.module.__name__.rpartition(".")[2]
+        if _OF_ROOT.get(module) in item.fixturenames:
+            item.add_marker(pytest.mark.root)

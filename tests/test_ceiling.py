@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.drive.null import NullServer
+from anncestry.errors import DataError
 from anncestry.measure import ceiling
 from anncestry.report import numbers
 
@@ -57,6 +60,29 @@ def test_a_ceiling_is_measured_once_and_kept_as_a_record(driver, tmp_path):
     assert ceiling.find(spec, driver, tmp_path) == first
     # Another platform, or another driver, has another.
     assert ceiling.find({**spec, "platform": "there"}, driver, tmp_path)["key"] != first["key"]
+
+
+class Starved:
+    """A driver whose first jobs end before anything could be asked, as on a machine that has no time for them."""
+
+    def __init__(self, driver, times):
+        self._driver, self._times, self.runs = driver, times, 0
+
+    def run(self, folder, check):
+        self.runs += 1
+        if self.runs <= self._times:
+            job = json.loads((folder / "job.json").read_text())
+            (folder / "job.json").write_text(json.dumps({**job, "duration_s": 1e-9}))
+        self._driver.run(folder, check)
+
+
+def test_a_run_in_which_a_starved_client_asked_nothing_is_made_again_and_is_no_ceiling(driver):
+    spec = ceiling.spec_of("here", "native", "grpc", 1, 100, 100)
+    starved = Starved(driver, 2)
+    assert all(run["qps"] > 0 for run in ceiling.measure(spec, starved))
+    assert starved.runs == 5
+    with pytest.raises(DataError, match="too busy to measure on"):
+        ceiling.measure(spec, Starved(driver, 99))
 
 
 @pytest.mark.parametrize(("qps", "expected"), [(499.0, False), (501.0, True)])
