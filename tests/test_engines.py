@@ -191,7 +191,9 @@ def test_milvus_requests_carry_the_vector_and_the_search() -> None:
 
     query = np.arange(5, dtype=np.float32)
     expr = expression({"field": "price", "from": 0.2, "below": 0.7})
-    sent = milvus_pb2.SearchRequest.FromString(search_request(query, 7, {"ef": 42}, "IP", expr).SerializeToString())
+    sent = milvus_pb2.SearchRequest.FromString(
+        search_request(query[None], 7, {"ef": 42}, "IP", expr).SerializeToString()
+    )
     group = common_pb2.PlaceholderGroup.FromString(sent.placeholder_group)
     assert np.frombuffer(group.placeholders[0].values[0], "<f4").tolist() == query.tolist()
     params = {pair.key: pair.value for pair in sent.search_params}

@@ -34,6 +34,9 @@ def test_free_ports_are_adjacent_and_can_be_bound() -> None:
     ports = free_ports(12)
     assert ports == list(range(ports[0], ports[0] + 12))
     with socket.socket() as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as servers do: a test beside this one may have ended
         probe.bind(("127.0.0.1", ports[5]))
 
 
