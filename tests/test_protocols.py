@@ -94,7 +94,7 @@ def test_rows_that_rest_refuses_are_counted_by_their_place() -> None:
         ("1.27.0", {"protocol": "soap"}, {}, None, r"settings\.protocol: 'soap' is none of grpc, rest"),
         ("1.27.0", REST, {"credentials": "KEY"}, None, "rest carries no credentials"),
         ("1.27.0", REST, {}, {"k": 10, "client": "sdk"}, "the library .client: sdk. asks by grpc"),
-        ("1.23.9", {}, {}, {"k": 10, "client": "sdk"}, r"sdk is unsupported by weaviate 1\.23\.9.*from 1\.27\.0"),
+        ("1.26.14", {}, {}, {"k": 10, "client": "sdk"}, r"sdk is unsupported by weaviate 1\.26\.14.*from 1\.27\.0"),
         ("1.23.9", {"filterStrategy": "sweeping"}, {}, None, r"filterStrategy: unsupported by weaviate 1\.23\.9"),
     ],
 )
@@ -119,6 +119,8 @@ def test_milvus_2_1_is_refused_with_the_reason() -> None:
         ("indexes", 21),
         ("weaviate-grpc", 48),
         ("weaviate-grpc-laptop", 24),
+        ("weaviate-grpc-client", 48),
+        ("weaviate-grpc-client-laptop", 24),
         ("milvus-2.2-report", 20),
         ("milvus-2.2-report-laptop", 14),
     ],

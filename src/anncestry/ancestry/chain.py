@@ -229,6 +229,8 @@ def record_facts(body: Mapping[str, Any]) -> dict[str, str]:
         )
     if clients := body.get("clients"):
         found["clients"] = ", ".join(f"{name} {version}" for name, version in clients.items() if version)
+    if library := (body.get("client") or {}).get("library"):
+        found["client library"] = f"{library['package']} {library['version']}, by envs/{library['environment']}.txt"
     found["made"] = str(body.get("created", "unknown"))
     return found
 

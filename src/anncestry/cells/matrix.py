@@ -516,6 +516,12 @@ class _Expander:
             self._engines[name] = self._find(name)
         return self._engines[name]
 
+    def _client_env(self, system: str, asked: Spec) -> dict[str, Any]:
+        """Of a client with packages of its own, which; nothing of any other: its keys know no environment."""
+        find = getattr(self.engine(system), "client_env", None)
+        found = find(self.config.systems[system], asked) if find is not None else None
+        return {} if found is None else {"client_env": found}
+
     def cell(self, dataset: str, system: str, topology: str, workload: str, rebuild: int, arm: str = "") -> Cell:
         """One cell with the keys of all its stages."""
         config = self.config
@@ -583,6 +589,7 @@ class _Expander:
             workload={"name": workload, **asked},
             seed=config.seed,
             platform=config.platform,
+            **self._client_env(system, asked),
         )
         recall = self._stage("recall", query=query, truth=self._truths[shared])
         cell = Cell(

@@ -185,6 +185,7 @@ class Client:
             "unsent": unsent,
             "reconnects": self.transport.reconnects,
             "tls": self.transport.secured,
+            **({} if self.transport.library is None else {"library": self.transport.library}),
             **_lags(lags_ns),
         }
 

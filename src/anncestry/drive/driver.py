@@ -20,12 +20,14 @@ from typing import Any
 
 from anncestry.drive import build
 from anncestry.errors import ServerError
+from anncestry.runtimes import client_env
 
 KINDS = ("native", "python")
 LAG_MS, GAP_MS, QUEUED_MS = 5.0, 100.0, 100.0
 """More than this is complained of: see `complaints`."""
 _OF_TRANSPORT = {"sdk": "python", "inprocess": "inprocess"}
 """Kinds of transport that go by a driver of their own, whatever was chosen for the others."""
+_SOURCES = Path(__file__).resolve().parents[2]
 _CHECK_S = 0.5
 LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: long enough for the word to reach every client before it."""
@@ -43,6 +45,7 @@ class Driver:
         self.kind = kind
         self._shared = shared
         self._far: dict[tuple[str, ...], Pool] = {}
+        self._apart: dict[str, Pool] = {}
         self._pools: dict[str, Pool] = {"native": _Native(), "python": _Python(), "inprocess": _InProcess()}
 
     def __enter__(self) -> Driver:
@@ -56,7 +59,7 @@ class Driver:
     def pids(self) -> list[int]:
         """Process ids of all clients; but of those that are themselves what is measured, see `libraries`."""
         here = [pool for kind, pool in self._pools.items() if kind != "inprocess"]
-        return [pid for pool in (*here, *self._far.values()) for pid in pool.pids()]
+        return [pid for pool in (*here, *self._apart.values(), *self._far.values()) for pid in pool.pids()]
 
     def libraries(self) -> list[int]:
         """Process ids of the clients that search in their own process: what they use is the system's."""
@@ -74,12 +77,18 @@ class Driver:
         jobs = {name: json.loads((folder / name / "job.json").read_text()) for name in _names(folder)}
         transports = {job["transport"]["kind"] for job in jobs.values()}
         kind = next((own for of, own in _OF_TRANSPORT.items() if of in transports), self.kind)
-        pool = self._pool_on(tuple(hosts)) if hosts else self._pools[kind]
+        apart = {job["transport"]["environment"] for job in jobs.values() if "environment" in job["transport"]}
+        pool = self._pool_on(tuple(hosts)) if hosts else self._pool_of(*apart) if apart else self._pools[kind]
         done = pool.run(folder.resolve(), jobs, check)
         for name, facts in done.get("together", {}).items():
             (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
         return done
+
+    def _pool_of(self, environment: str) -> Pool:
+        if environment not in self._apart:
+            self._apart[environment] = _PythonApart(environment)
+        return self._apart[environment]
 
     def _pool_on(self, hosts: tuple[str, ...]) -> Pool:
         from anncestry.drive.hosts import Elsewhere
@@ -91,7 +100,7 @@ class Driver:
 
     def close(self) -> None:
         """End all clients."""
-        for pool in (*self._pools.values(), *self._far.values()):
+        for pool in (*self._pools.values(), *self._apart.values(), *self._far.values()):
             pool.close()
 
 
@@ -204,13 +213,16 @@ class _Native(Pool):
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
 
 
+_CLIENT = "from anncestry.drive.client import main; main()"
+
+
 class _Python(Pool):
     """A process for each client, of this interpreter."""
 
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
         seats = [(name, number) for name, job in jobs.items() for number in range(job["clients"])]
         while len(self._processes) < len(seats):
-            self._start([sys.executable, "-c", "from anncestry.drive.client import main; main()"])
+            self._start([sys.executable, "-c", _CLIENT])
         for name in jobs:
             (folder / name / "next.bin").write_bytes(bytes(8))
         clients = self._processes[: len(seats)]
@@ -243,6 +255,7 @@ class _Python(Pool):
             "gap_max_ms": None,
             "tls": _once(part["tls"] for part in parts if part["tls"] is not None),
             "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
+            **({"library": parts[0]["library"]} if "library" in parts[0] else {}),
         }
 
 
@@ -267,6 +280,20 @@ class _InProcess(_Python):
 
     def _start(self, command: list[str], **more: str) -> None:
         super()._start(command, **more, OMP_NUM_THREADS="1")
+
+
+class _PythonApart(_Python):
+    """Python clients among the packages of an environment of their own (`client_env`), and of nothing else."""
+
+    def __init__(self, environment: str) -> None:
+        super().__init__()
+        self._environment = environment
+
+    def _start(self, command: list[str], **more: str) -> None:
+        # Last on the path: beside this package there may lie others, of the versions that are not meant.
+        here = f"import sys; sys.path.append({str(_SOURCES)!r}); "
+        python = client_env.interpreter(self._environment)
+        super()._start([str(python), "-I", "-c", here + command[-1]], **more)
 
 
 def complaints(runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -311,4 +338,6 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         "complaints": complaints(runs),
         # Clients on other machines: which, how far from the server, how many of the clients (drive/hosts.py).
         **({"hosts": runs[-1]["hosts"]} if runs and "hosts" in runs[-1] else {}),
+        # Of a client library that is not the locked one: which, of what version, in what environment.
+        **({"library": runs[-1]["library"]} if runs and "library" in runs[-1] else {}),
     }

@@ -24,7 +24,8 @@ Transports, by `kind`; `target` is host:port, `targets` where client i takes the
                   packet with its header if `raw`; a response the packets that answer it, with their headers
   postgres        `user`, `password_env`, `database`, `init` (statements), `prepare` (statements, named s0, s1, …):
                   a request is a query's text, or with `raw` messages up to Sync; a response those up to ReadyForQuery
-  sdk             `module`, `options`: a Python client library; see `client`
+  sdk             `module`, `options`: a Python client library; see `client`. With `environment` a file, for that
+                  environment's Python (`envs/NAME.txt`), and `package`: whose version `library` tells
   inprocess       `module` (a file), `paths`, `target`, `options`: a library that each client loads and searches itself
 
 Under TLS where `tls` is given: {ca_file}, a file (PEM) of the CAs that are trusted, null for the
@@ -47,6 +48,7 @@ Facts in done.json
   tls                             what the clients' connections came to, each kind once: protocol, cipher,
                                   certificate_sha256; empty where nothing is encrypted
   gc_pause_max_ms, gap_max_ms     the driver's own longest pause for garbage; longest time it was not scheduled
+  library                         of a transport with `environment` only: package, version, environment
   clients                         each: samples, prime_errors, errors (text → count)
 
 All numbers are little-endian. The layout needs nothing but a standard library, so that a driver in another language

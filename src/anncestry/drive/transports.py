@@ -15,6 +15,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from anncestry.errors import UserError
@@ -41,6 +42,8 @@ class Transport(ABC):
     reconnects = 0
     secured: dict[str, Any] | None = None
     """What TLS came to: protocol, cipher, certificate_sha256; None where nothing is encrypted."""
+    library: dict[str, str] | None = None
+    """The client library, where it is not the locked one: package, version, environment."""
 
     @abstractmethod
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
@@ -181,16 +184,33 @@ class Http(Transport):
             self._connection = None
 
 
+def _from_file(path: str) -> Any:
+    """A module that is a file by itself, of no package."""
+    spec = importlib.util.spec_from_file_location("inprocess", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Sdk(Transport):
     """A database's own client library, for what a Python program sees.
 
     `module` has `connect(target, options, timeout_s)`, which returns a function from request bytes (the number of a
     filter, uint32, and the query, float32) to ids and distances as the library has them, and one that ends the client.
     A response is, little-endian, their number n (uint32), n ids (int64), n distances (float64).
+
+    With `environment`, `module` is a file: it runs among that environment's packages (see `driver`), one of which is
+    `package`, whose version is told.
     """
 
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
-        module = importlib.import_module(transport["module"])
+        if "environment" in transport:
+            module = _from_file(transport["module"])
+            name = transport["package"]
+            self.library = {"package": name, "version": version(name), "environment": transport["environment"]}
+        else:
+            module = importlib.import_module(transport["module"])
         self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
 
     def call(self, request: bytes, timeout_s: float) -> Any:
@@ -217,10 +237,7 @@ class InProcess(Sdk):
 
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
         sys.path[:0] = [path for path in transport["paths"] if path not in sys.path]
-        spec = importlib.util.spec_from_file_location("inprocess", transport["module"])
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = _from_file(transport["module"])
         self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
 
 

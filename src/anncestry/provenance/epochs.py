@@ -56,6 +56,7 @@ _SOURCES = {
         "runtimes/accounting.py",
         "runtimes/base.py",
         "runtimes/choice.py",
+        "runtimes/client_env.py",
         "runtimes/credentials.py",
         "runtimes/docker.py",
         "runtimes/dockerd.py",

@@ -20,8 +20,9 @@ from anncestry.engines.base import (
     version_of,
 )
 from anncestry.engines.weaviate import indexes
-from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB, PROTOCOLS
+from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB, PROTOCOLS, sdk_environment
 from anncestry.errors import ConfigError, Unsupported
+from anncestry.runtimes.client_env import identity
 
 if TYPE_CHECKING:
     from anncestry.engines.weaviate.ingest import load
@@ -57,6 +58,7 @@ __all__ = [
     "asked_settings",
     "check",
     "check_upgrade",
+    "client_env",
     "count",
     "data_components",
     "decode",
@@ -82,7 +84,6 @@ BEYOND_LOOPBACK = True
 
 _OLDEST, _BELOW = (1, 23, 9), (1, 36, 0)
 """Earlier versions speak another gRPC; later ones were not tried: try one, then move the bound."""
-_SDK_FROM = (1, 27, 0)
 _FILTER_STRATEGY_FROM = (1, 27, 0)
 _FILTER_STRATEGIES = ("sweeping", "acorn")
 
@@ -114,15 +115,17 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
                 )
             if "stream" in workload:
                 raise ConfigError("settings.protocol: a stream of writes goes by grpc so far, not by rest")
-        if workload.get("client") == "sdk" and version_of(system) < _SDK_FROM:
-            raise Unsupported(
-                f"client: sdk is unsupported by weaviate {system['version']}: weaviate-client as it is locked here "
-                f"speaks to Weaviate from {'.'.join(map(str, _SDK_FROM))} on; take client: bytes"
-            )
+        client_env(system, workload)
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
         check_fault(topology, workload, [f"node{number + 1}" for number in range(topology["nodes"])])
+
+
+def client_env(system: Spec, workload: Spec) -> dict[str, str] | None:
+    """The environment that the client of this workload needs (name, sha256); None where what is locked does."""
+    name = sdk_environment(system) if workload.get("client") == "sdk" else None
+    return None if name is None else identity(name)
 
 
 def _check_cluster(topology: Spec) -> None:

@@ -1,8 +1,14 @@
-"""Searches as a Python program makes them: through weaviate-client."""
+"""Searches as a Python program makes them: through weaviate-client.
+
+Here through the locked one; `sdk_4_4` is the same for earlier versions of Weaviate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,37 +20,45 @@ from weaviate.classes.query import Filter, MetadataQuery
 from anncestry.drive.transports import unpack
 from anncestry.engines.base import Server, Spec, filter_bounds
 from anncestry.engines.weaviate.serve import as_weaviate
-from anncestry.engines.weaviate.settings import COLLECTION
+from anncestry.engines.weaviate.settings import COLLECTION, sdk_environment
 from anncestry.engines.weaviate.wire import limit
+
+_OLDER = Path(__file__).with_name("sdk_4_4.py")
 
 
 def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
     """How the driver reaches `connect`, and what it tells it. ef is a setting of the collection."""
     first = next(iter(as_weaviate(server).group))
     _, _, port = first.addresses["http"].rpartition(":")
-    options = {"k": k, "filters": list(filters), "http": int(port)}
+    options = {"k": k, "filters": [_terms(filter) for filter in filters], "http": int(port), "collection": COLLECTION}
+    environment = sdk_environment(as_weaviate(server).system)
+    older = {} if environment is None else {"environment": environment, "module": str(_OLDER)}
     return {
         "kind": "sdk",
         "module": __name__,
         "package": "weaviate-client",
         "target": server.endpoint,
         "options": options,
+        **older,
     }
 
 
-def _filter(filter: Spec | None) -> Any:
+def _terms(filter: Spec | None) -> list[tuple[str, str, Any]]:
+    """What a row must fulfil, all of it: property, comparison (as the library names it), value; empty of no filter."""
     if filter is None:
-        return None
+        return []
     bounds = filter_bounds(filter)
-    of = Filter.by_property("_id" if bounds.field == "id" else bounds.field)
+    name = "_id" if bounds.field == "id" else bounds.field
     if bounds.values is not None:
-        return of.contains_any(list(bounds.values))
-    terms = []
-    if bounds.low is not None:
-        terms.append(of.greater_or_equal(limit(bounds, bounds.low)))
-    if bounds.high is not None:
-        terms.append(of.less_than(limit(bounds, bounds.high)))
-    return terms[0] if len(terms) == 1 else terms[0] & terms[1]
+        return [(name, "contains_any", list(bounds.values))]
+    sides = (("greater_or_equal", bounds.low), ("less_than", bounds.high))
+    return [(name, how, limit(bounds, bound)) for how, bound in sides if bound is not None]
+
+
+def _filter(terms: Sequence[tuple[str, str, Any]]) -> Any:
+    """The library's own, None of no terms."""
+    said = [getattr(Filter.by_property(name), how)(value) for name, how, value in terms]
+    return reduce(and_, said) if said else None
 
 
 def connect(
@@ -59,7 +73,7 @@ def connect(
         additional_config=AdditionalConfig(timeout=Timeout(query=max(1, int(timeout_s)))),
     )
     query = client.collections.get(COLLECTION).query
-    filters, wanted = [_filter(filter) for filter in options["filters"]], MetadataQuery(distance=True)
+    filters, wanted = [_filter(terms) for terms in options["filters"]], MetadataQuery(distance=True)
 
     def search(request: bytes) -> tuple[Sequence[int], Sequence[float]]:
         found = query.near_vector(

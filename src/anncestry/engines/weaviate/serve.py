@@ -42,9 +42,10 @@ _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must fol
 class WeaviateServer(GroupServer):
     """The nodes of a Weaviate, with the settings that its collection gets."""
 
-    def __init__(self, group: Group, settings: Spec, topology: Spec) -> None:
+    def __init__(self, group: Group, system: Spec, topology: Spec) -> None:
         super().__init__(group, topology)
-        self.settings = settings
+        self.system = system
+        self.settings: Spec = system.get("settings") or {}
         self.rest = rest_of(next(iter(group)))
 
     @property
@@ -189,7 +190,7 @@ def start(
             if node == nodes[0] and len(nodes) > 1:
                 # A join of nobody is fatal. (Its REST interface answers only when all nodes are there.)
                 await_listening(process, addresses["gossip"], _JOIN_TIMEOUT_S)
-        return WeaviateServer(group, system.get("settings") or {}, topology)
+        return WeaviateServer(group, system, topology)
 
     def runner_of() -> Runner:
         return runner_for(topology, [artifact_dir])
@@ -205,7 +206,7 @@ def _connect(data_dir: Path, system: Spec, topology: Spec) -> WeaviateServer:
     group = Group()
     handle = remote.RemoteHandle(REMOTE, addresses["http"], topology, "bearer")
     group.add(Member("remote", "remote", handle, addresses))
-    server = WeaviateServer(group, system.get("settings") or {}, topology)
+    server = WeaviateServer(group, system, topology)
     server.mark, loaded = remote.mark_of(data_dir)
     server.check_alive()
     handle.secure(addresses, {"http": ("http/1.1",), "grpc": ("h2",)})
