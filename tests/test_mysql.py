@@ -510,9 +510,10 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
     monkeypatch.setenv("POLARDB", loaded.server.endpoint)
     monkeypatch.setenv("POLARDB_PASSWORD", str(loaded.server.password))
     system = changed(SYSTEMS["mariadb-11.8.6"], user="root", database="theirs", insert_connections=3)
-    MYSQL.check(system, REMOTE, INDEX, {"k": 10, "ef_search": 64})
+    plain = {**REMOTE, "tls": "none"}
+    MYSQL.check(system, plain, INDEX, {"k": 10, "ef_search": 64})
     vectors = small_vectors("l2", rows=400)
-    server = MYSQL.start(loaded.artifact, tmp_path / "data", system, REMOTE)
+    server = MYSQL.start(loaded.artifact, tmp_path / "data", system, plain)
     with Progress("load", None) as progress:
         result = MYSQL.load(server, vectors, INDEX, {"batch_rows": 64}, progress)
     assert (result.first_error, result.rows_acknowledged, result.batches) == (None, 400, 7)
@@ -523,11 +524,11 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
             MYSQL, server, driver, tmp_path / "w", vectors.base[:50], k=1, ef_search=64, filter=None, metric="l2"
         )
     assert (answers.ids[:, 0] == np.arange(50)).mean() > 0.98
-    MYSQL.start(loaded.artifact, tmp_path / "data", system, REMOTE)  # the load's own folder: its table is known again
+    MYSQL.start(loaded.artifact, tmp_path / "data", system, plain)  # the load's own folder: its table is known again
     with asking(as_mysql(server)) as ask:
         ask("UPDATE anncestry_mark SET mark='mine'")
     with pytest.raises(UserError, match="a collection bench that anncestry did not make"):
-        MYSQL.start(loaded.artifact, tmp_path / "other", system, REMOTE)
+        MYSQL.start(loaded.artifact, tmp_path / "other", system, plain)
 
 
 @pytest.mark.servers
