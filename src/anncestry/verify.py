@@ -26,7 +26,7 @@ from anncestry import verify_published
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError
 from anncestry.findings import Findings, Problem
-from anncestry.measure import fault, publish, recall, stream
+from anncestry.measure import fault, killed, publish, recall, stream
 from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import links, records, schema
@@ -283,6 +283,8 @@ def _load(path: str, loaded: Mapping[str, Any]) -> None:
     for name, (start_s, end_s) in phases.items():
         if not math.isclose(loaded["times"][f"{name}_s"], end_s - start_s, rel_tol=1e-3, abs_tol=1e-3):
             raise DataError(f"{path}: {name}_s is {loaded['times'][f'{name}_s']}, its phases say {end_s - start_s}")
+    if "kill" in loaded:
+        killed.check(path, loaded["kill"])
     windows = {name: [ends] for name, ends in phases.items()}
     _resources(path, loaded, lambda table: resources.by_group(table, windows))
 

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ import numpy as np
 
 from anncestry.engines.base import Component, LoadResult, Probe, refuse_unknown, wait_for
 from anncestry.engines.group import GroupServer
+from anncestry.engines.killing import Kill
 from anncestry.errors import ConfigError, ServerError
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 from anncestry.runtimes.storage import data_folder
 
+KILLED_LOADS = True
 BEYOND_LOOPBACK = True  # at the address of this machine, where one is said
 
 
 def check(system: Mapping, topology: Mapping, index: Mapping, workload: Mapping | None) -> None:
-    refuse_unknown("settings of flat", system.get("settings", {}), ["lie", "authorization"])
+    refuse_unknown("settings of flat", system.get("settings", {}), ["lie", "authorization", "journal"])
     if topology.get("nodes") not in (1, 3):
         raise ConfigError("engine flat can't do this topology")
 
@@ -107,6 +110,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
         ],
         clean_environment(
             {
+                **({"FLAT_JOURNAL": "1"} if settings.get("journal") else {}),  # what is inserted outlives a kill
                 **({"FLAT_SECRET": os.environ[secret_in]} if secret_in else {}),
                 **({"FLAT_ADDRESS": os.environ["ANNCESTRY_ADDRESS"]} if "ANNCESTRY_ADDRESS" in os.environ else {}),
             }
@@ -138,24 +142,28 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
 
 def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -> LoadResult:
     result = LoadResult()
+    kill = Kill(server, load, len(vectors.base), result)
     with result.phase("insert"):
         for first in range(0, len(vectors.base), load["batch_rows"]):
             part = slice(first, first + load["batch_rows"])
             base = np.ascontiguousarray(vectors.base[part])
             head = {
                 "rows": len(base),
+                **({"first": first} if "kill" in load else {}),
                 "category": vectors.category[part].tolist(),
                 "price": vectors.price[part].tolist(),
                 "region": vectors.region[part].tolist(),
             }
             try:
-                answer = json.loads(server.call("Insert", head, base.tobytes()))
+                insert = partial(server.call, "Insert", head, base.tobytes())
+                answer = json.loads(kill.send(insert, lambda reply: json.loads(reply).get("error")))
             except ServerError:
                 time.sleep(0.2)
                 server.check_alive()
                 raise
             result.acknowledge(len(base), answer["failed"], answer.get("error"))
             progress.at(result.rows_sent)
+            kill.when_due()
     with result.phase("index"):
         server.call("Commit", {"metric": vectors.metric, "settings": {"metric": vectors.metric, "M": index["M"]}})
     with result.phase("ready"):

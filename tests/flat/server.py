@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -28,19 +29,48 @@ class Store:
         self.region = np.empty(0, np.uint8)
         self.ids = np.empty(0, np.int64)
         self.metric, self.settings = "l2", {}
+        # With a journal, every batch is written before it is acknowledged. Lies: the last batch is not yet
+        # ("journal-late"), or it is, and after a restart it is stored and counted, but not searched ("index-late").
+        self.journal = folder / "journal" if os.environ.get("FLAT_JOURNAL") else None
+        self.unsearched = np.empty(0, np.int64)
+        self.late: bytes | None = None
         if (folder / "base.npy").exists():
             self.open()
+        elif self.journal is not None:
+            self.replay()
 
     def open(self) -> None:
         self.vectors = np.load(self.folder / "base.npy")
         self.ids = np.arange(len(self.vectors))
+        if (self.folder / "ids.npy").exists():
+            self.ids, self.unsearched = np.load(self.folder / "ids.npy"), np.load(self.folder / "unsearched.npy")
         self.category, self.price = np.load(self.folder / "category.npy"), np.load(self.folder / "price.npy")
         self.region = np.load(self.folder / "region.npy")
         facts = json.loads((self.folder / "facts.json").read_text())
         self.metric, self.settings = facts["metric"], facts["settings"]
 
+    def replay(self) -> None:
+        assert self.journal is not None
+        self.journal.mkdir(exist_ok=True)
+        kept, self.journal = self.journal, None
+        for path in sorted(kept.iterdir()):
+            before = len(self.ids)
+            self.insert(path.read_bytes())
+            if self.lie == "index-late":
+                self.unsearched = self.ids[before:]
+        self.journal = kept
+
+    def write_down(self, request: bytes) -> None:
+        assert self.journal is not None
+        if self.lie == "journal-late":
+            self.late, request = request, self.late or b""
+        if request:
+            (self.journal / f"{len(list(self.journal.iterdir())):06}").write_bytes(request)
+
     def insert(self, request: bytes) -> bytes:
         head, body = split(request)
+        if self.journal is not None:
+            self.write_down(request)
         if self.lie == "killed-on-load" and len(self.vectors):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.lie == "die-on-load" and len(self.vectors):
@@ -83,6 +113,10 @@ class Store:
         np.save(self.folder / "category.npy", self.category)
         np.save(self.folder / "price.npy", self.price)
         np.save(self.folder / "region.npy", self.region)
+        if self.journal is not None:
+            np.save(self.folder / "ids.npy", self.ids)
+            np.save(self.folder / "unsearched.npy", self.unsearched)
+            shutil.rmtree(self.journal)
         (self.folder / "facts.json").write_text(json.dumps(head))
         self.metric, self.settings = head["metric"], head["settings"]
         return b"{}"
@@ -154,6 +188,8 @@ class Store:
             keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found
         if self.lie.startswith("hide-one-in-"):  # stored and counted, never found
             keep &= ids % int(self.lie.rpartition("-")[2]) != 3
+        if not wanted and len(self.unsearched):
+            keep &= ~np.isin(ids, self.unsearched)
         rows = np.flatnonzero(keep)
         k = head["k"] - (1 if self.lie == "fewer" else 0)
         best = rows[np.argsort(far[rows], kind="stable")[:k]]

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from anncestry.cells import arms
+from anncestry.cells import arms, killed
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits
 from anncestry.cells.keys import key_of, python_files, source_digest
@@ -362,6 +362,7 @@ class _Expander:
             parts = self.parts(topology, placed)
             self._containers_for_images(system, placed, parts)
             self._alone_at_its_endpoint(names, described["engine"], placed)
+            self._killed(system, topology, entry["rows"])
             artifact = self._stage(
                 "artifact",
                 system=described["built_as"],
@@ -449,9 +450,9 @@ class _Expander:
 
     def _how(self, dataset: str, system: str, topology: str, rebuild: int, arm: str) -> dict[str, Any]:
         """The part of a load's spec that says how the data gets there."""
-        older = self.older(system)
+        older, kill = self.older(system), self.config.systems[system].get("load", {}).get("kill")
         if older is None:
-            return {"load": {"batch_rows": self.config.load["batch_rows"]}}
+            return {"load": {"batch_rows": self.config.load["batch_rows"], **({"kill": kill} if kill else {})}}
         if self.index(system) != self.index(older):
             raise ConfigError(
                 f"{self.config.folder / 'systems.yaml'}: {system}.index: is not that of {older}, whose data is opened"
@@ -459,6 +460,20 @@ class _Expander:
         with _named(f"{self.config.folder / 'systems.yaml'}: {system}"):
             self.engine(system).check_upgrade(self.config.systems[system], self.config.systems[older])
         return {"load": {"upgrade_from": older}, "upgrade_of": self.loaded(dataset, older, topology, rebuild, arm)[1]}
+
+    def _killed(self, system: str, topology: str, rows: int) -> None:
+        """ConfigError for a load that can't be interrupted as its system says, or is no load."""
+        config = self.config
+        how, where = config.systems[system].get("load", {}), f"{config.folder / 'systems.yaml'}: {system}.load.kill"
+        older = how.get("upgrade_from")
+        if older is not None and ("kill" in how or "kill" in config.systems[older].get("load", {})):
+            raise ConfigError(
+                f"{where}: does not go with an upgrade in place: that inserts nothing, and asks for all rows"
+            )
+        if "kill" in how:
+            name, batch_rows = config.systems[system]["engine"], config.load["batch_rows"]
+            placed, index = config.topologies[topology], self.index(system)
+            killed.check(how["kill"], where, self.engine(system), name, placed, index, rows, batch_rows)
 
     def _older_cell(self, cell: Cell) -> Cell | None:
         older = self.older(cell.system)

@@ -108,8 +108,22 @@ class Phase:
 
 
 @dataclass
+class Killed:
+    """What the client of a load saw when its server was killed; times on the clock of `time.monotonic`.
+
+    `rows_before` rows were acknowledged by then. Insertions that failed afterwards were sent again, `resent` in all,
+    until they were acknowledged: the first of them at `accepted_s`.
+    """
+
+    rows_before: int
+    killed_s: float
+    accepted_s: float | None = None
+    resent: int = 0
+
+
+@dataclass
 class LoadResult:
-    """How a load went. Rows that failed are counted, never sent again.
+    """How a load went. Rows that failed are counted, never sent again (but where the load's server is killed).
 
     `phases` are insert, flush (only where the system has it), index and ready, in order; `rows_acknowledged` rows
     that the server confirmed, `insert_errors` rows that it refused, `first_error` what it said of the first of them.
@@ -121,6 +135,8 @@ class LoadResult:
     first_error: str | None = None
     batches: int = 0
     phases: list[Phase] = field(default_factory=list)
+    killed: Killed | None = None
+    """Of a load that says so (`kill`), once its server was killed."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

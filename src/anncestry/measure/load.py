@@ -20,7 +20,7 @@ from anncestry.drive import build
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
 from anncestry.errors import ServerError
-from anncestry.measure import oracle
+from anncestry.measure import killed, oracle
 from anncestry.measure.storage_path import StoragePath
 from anncestry.measure.vectors import Vectors, open_vectors
 from anncestry.metrics.resources import Sampler, by_group
@@ -148,11 +148,18 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
                 Progress(label, len(vectors.base), "row") as progress,
             ):
                 result = engine.load(server, vectors, spec["index"], spec["load"], progress)
+            checked: list[Gate] = []
+            kill: dict[str, Any] = {}
             with Driver() as driver:
-                checked = oracle.check(
-                    engine, server, driver, out_dir / "oracle", vectors, oracle.over_codes(engine, spec["index"])
-                )
+                if "kill" in spec["load"]:
+                    kill = killed.search(engine, server, driver, out_dir / "oracle", vectors, result)
+                else:
+                    checked = oracle.check(
+                        engine, server, driver, out_dir / "oracle", vectors, oracle.over_codes(engine, spec["index"])
+                    )
             probe = engine.probe(server)
+            if kill:
+                kill |= killed.by_count(kill["acknowledged"], probe.rows)
             judged = [
                 gates.inserts(
                     result.rows_sent,
@@ -161,7 +168,11 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
                     len(vectors.base),
                     result.first_error,
                 ),
-                *probe_gates(engine, probe, spec, vectors, oracle.EF, "after the load"),
+                *(
+                    gate
+                    for gate in probe_gates(engine, probe, spec, vectors, oracle.EF, "after the load")
+                    if not kill or gate.gate != gates.ROW_COUNT  # what is lost is what is asked
+                ),
                 *checked,
             ]
             server.check_alive()
@@ -208,7 +219,11 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         },
         "artifact": artifact_facts(built),
         "batches": result.batches,
-        "fairness": engine.fairness(spec["system"], spec["index"], spec["topology"]),
+        **({"kill": kill} if kill else {}),
+        "fairness": {
+            **engine.fairness(spec["system"], spec["index"], spec["topology"]),
+            **({"load": "the server was killed meanwhile and started again on its data"} if kill else {}),
+        },
         "platform": machine,
         "clients": package_versions(*CLIENT_PACKAGES),
     }

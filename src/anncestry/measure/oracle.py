@@ -205,6 +205,16 @@ def _findable(engine: Engine, server: Server, driver: Driver, folder: Path, vect
 
     body, tail = sample(0, tail_from), sample(tail_from, rows)
     asked = np.concatenate([body, tail])
+    found = found_by_own_vector(engine, server, driver, folder, vectors, asked)
+    share = [float(part.mean()) if len(part) else 1.0 for part in (found[: len(body)], found[len(body) :])]
+    return gates.findable(share[0], share[1], len(body), len(tail))
+
+
+def found_by_own_vector(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, asked: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(n,) whether an index search at the effort `EF` for the vector of each of the (n,) rows finds that row."""
+    rows = len(vectors.base)
     queries = np.asarray(vectors.base[asked])
     k = min(_K, rows)
     answers = ask(engine, server, driver, folder, queries, k=k, ef_search=EF, filter=None, metric=vectors.metric)
@@ -217,6 +227,5 @@ def _findable(engine: Engine, server: Server, driver: Driver, folder: Path, vect
     own = pair_distances(vectors.base, queries, asked, np.arange(len(asked)), vectors.metric)
     distinct = np.array([len(np.unique(row)) for row in ids])
     copies = (distinct >= k) & (far.max(axis=1) <= own + _TIE)
-    found = (answers.ids == asked[:, None]).any(axis=1) | copies
-    share = [float(part.mean()) if len(part) else 1.0 for part in (found[: len(body)], found[len(body) :])]
-    return gates.findable(share[0], share[1], len(body), len(tail))
+    found: NDArray[np.bool_] = (answers.ids == asked[:, None]).any(axis=1) | copies
+    return found

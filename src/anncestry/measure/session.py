@@ -125,6 +125,8 @@ class _Session:
         """Why a server was started twice, of those that were."""
         self.up_from, self.up_s = 0.0, 0.0
         self.gates: list[Gate] = [gates.loaded(self.loaded["valid"], self.loaded["created"])]
+        if "kill" in self.loaded:
+            self.gates.append(gates.nothing_lost(self.loaded["kill"]))
         self.settings: dict[int, list[Gate]] = {}
         self.batched: dict[int, list[Gate]] = {}
         self.counted: dict[str, int] = {}

@@ -46,6 +46,7 @@ _SOURCES = {
     "load": [
         "measure/load.py",
         "measure/upgrade.py",
+        "measure/killed.py",
         "measure/oracle.py",
         "measure/batches.py",
         "measure/vectors.py",

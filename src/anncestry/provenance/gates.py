@@ -17,6 +17,8 @@ ORACLE_LOSSY_MIN = 0.95
 
 It judges metric and order, not whether rows are there: that is what `complete` is for, which allows codes nothing.
 """
+ROW_COUNT = "row count"
+"""Name of the gate of that."""
 FINDABLE_MIN = 0.95
 """Share of sampled rows that an index search for the row's own vector finds."""
 FINDABLE_TAIL_DROP_MAX = 0.05
@@ -43,7 +45,7 @@ def verdict(gates: Sequence[Gate]) -> dict[str, Any]:
 
 def row_count(rows: int, expected: int, when: str) -> Gate:
     """The server's own count equals the dataset's rows."""
-    return Gate("row count", rows == expected, f"{rows} of {expected} rows {when}")
+    return Gate(ROW_COUNT, rows == expected, f"{rows} of {expected} rows {when}")
 
 
 def inserts(sent: int, acknowledged: int, errors: int, expected: int, first_error: str | None) -> Gate:
@@ -232,6 +234,16 @@ def selectivity(counted: int, matching: int, rows: int) -> Gate:
 def loaded(valid: bool, created: str) -> Gate:
     """The index that is queried came from a valid load (it may have been loaded again since the published one)."""
     return Gate("load", valid, f"the queried index was loaded at {created}, {'valid' if valid else 'but is invalid'}")
+
+
+def nothing_lost(kill: Mapping[str, Any]) -> Gate:
+    """A load whose server was killed (its record's `kill`) lost nothing: of less than all rows, no speed is told."""
+    return Gate(
+        "nothing lost",
+        kill["lost_by_count"] == 0 and kill["lost_by_search"] == 0 and kill["counted"] == kill["acknowledged"],
+        f"the server was killed while it was loaded: of {kill['acknowledged']} rows acknowledged it counts "
+        f"{kill['counted']}, and of {kill['asked']} searched for {kill['lost_by_search']} are not found",
+    )
 
 
 def older_load(valid: bool, system: str, created: str) -> Gate:

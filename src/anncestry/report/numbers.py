@@ -140,6 +140,15 @@ _UPGRADE = (
     ),
 )
 """Of a load that is an upgrade in place, beside what it has in common with others."""
+_KILL = (
+    *(
+        _Metric("load", f"kill_{name}", "vectors", ("kill", name))
+        for name in ("acknowledged", "counted", "lost_by_count", "asked", "lost_by_search")
+    ),
+    _Metric("load", "kill_resent", "requests", ("kill", "resent")),
+    _Metric("load", "kill_accepting_s", "s", ("kill", "accepting_s")),
+)
+"""Of a load during which the server was killed, beside the others."""
 _QUERY = (
     *(_Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "p999", "max", "mean")),
     _Metric("query", "qps", "1/s", ("summary", "qps")),
@@ -282,6 +291,8 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             rows += _rows(row, load_path, load, load_reason, _device_metrics(load, "load"))
             if load is not None and _upgraded(load.body):
                 rows += _rows(row, load_path, load, load_reason, _UPGRADE)
+            if load is not None and "kill" in load.body:
+                rows += _rows(row, load_path, load, load_reason, _KILL)
         query_reason = _query_reason(query, load, load_reason)
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):

@@ -82,6 +82,9 @@ __all__ = [
 BEYOND_LOOPBACK = True
 """It answers gRPC on all interfaces (SECURITY.md), so that clients on other machines can ask it."""
 
+KILLED_LOADS = True
+"""Its load goes on after a kill (engines/killing.py)."""
+
 _OLDEST, _BELOW = (1, 23, 9), (1, 36, 0)
 """Earlier versions speak another gRPC; later ones were not tried: try one, then move the bound."""
 _FILTER_STRATEGY_FROM = (1, 27, 0)

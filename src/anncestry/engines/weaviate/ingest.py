@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
+from anncestry.engines.killing import Kill
 from anncestry.engines.weaviate import indexes, json_wire
 from anncestry.engines.weaviate.proto import batch_pb2
 from anncestry.engines.weaviate.rows import uuid_of
@@ -111,6 +113,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     """Create, insert (which builds the index), wait for the index queue, search once.
 
     A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
+    (Not after a kill that the load has: see `engines.killing`.)
     """
     weaviate = as_weaviate(server)
     if weaviate.mark is not None and may_replace(REMOTE, COLLECTION, weaviate.rest.description()):
@@ -122,18 +125,20 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     )
     rows = len(vectors.base)
     result = LoadResult()
+    kill = Kill(weaviate, load, rows, result)
     with _inserter(weaviate) as insert, result.phase("insert"):
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, min(first + load["batch_rows"], rows))
             columns = (vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part])
             try:
-                refused = insert(first, *columns)
+                refused = kill.send(partial(insert, first, *columns), lambda answer: next(iter(answer.values()), None))
             except ServerError as error:
                 weaviate.check_alive()
                 message = f"weaviate: insertion of rows {first} to {part.stop - 1}: {error}"
                 raise ServerError(message) from None
             result.acknowledge(part.stop - first, len(refused), next(iter(refused.values()), None))
             progress.at(part.stop)
+            kill.when_due()
     with result.phase("index"):
         await_placed(weaviate)
         wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _INDEX_TIMEOUT_S)
