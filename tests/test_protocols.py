@@ -116,19 +116,19 @@ def test_milvus_2_1_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("experiment", "cells"),
     [
-        ("indexes", 21),
+        ("indexes", 31),
         ("weaviate-grpc", 48),
         ("weaviate-grpc-laptop", 24),
         ("weaviate-grpc-client", 48),
         ("weaviate-grpc-client-laptop", 24),
-        ("milvus-2.2-report", 20),
-        ("milvus-2.2-report-laptop", 14),
+        ("milvus-2.2-report", 25),
+        ("milvus-2.2-report-laptop", 21),
     ],
 )
 def test_the_experiments_of_the_documents_can_be_asked_for(experiment: str, cells: int) -> None:
     matrix = workflow.expand(workflow.Choice(ROOT / "config", experiment))
     assert isinstance(matrix.config, Config)
-    assert len(matrix.cells) == cells
+    assert len(matrix.cells) + len(matrix.absent) == cells, "how many are measurable depends on the machine"
 
 
 @pytest.mark.servers

@@ -245,7 +245,8 @@ def report(run: _Run, options: argparse.Namespace) -> None:
 
     spec = run.matrix.spec(options.key, "report")
     table_dir, folder = Path(run.matrix.table_path).parent, Path(run.matrix.report_path).parent
-    page.write_page(numbers.read(table_dir), folder, title=run.matrix.config.title, published=PUBLISHED)
+    frame, title = numbers.read(table_dir), run.matrix.config.title
+    page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent)
     sealed.report(folder, options.key, spec, table_dir)
 
 
@@ -294,7 +295,16 @@ def summary(run: _Run, options: argparse.Namespace) -> None:
         raise DataError(f"{matrix.table_path}: not made yet; run `snakemake --cores 8 all`")
     if not options.short:
         print(text.summary(numbers.read(Path(matrix.table_path).parent)))
+        _say_absent(matrix)
     print(f"page: {_current_page(matrix)}")
+
+
+def _say_absent(matrix: Matrix) -> None:
+    """How many cells are listed instead of measured, if any is."""
+    from anncestry.cells.absent import sentence
+
+    if said := sentence(matrix.absent):
+        print(said)
 
 
 def _current_page(matrix: Matrix) -> Path:
@@ -412,6 +422,8 @@ def cells(run: _Run, options: argparse.Namespace) -> None:
         )
         build = f" (build {cell.rebuild})" if cell.rebuild > 1 else ""
         print(f"{cell.query}  {there}  {cell.where}/{cell.workload}{build}")
+    for listed in run.matrix.absent:
+        print(f"{'-' * 12}  {listed.state}  {'/'.join(listed.names[:4])}: {listed.reason}")
 
 
 def plan(run: _Run, options: argparse.Namespace) -> None:
@@ -423,10 +435,12 @@ def plan(run: _Run, options: argparse.Namespace) -> None:
         needed = sizing.needs(run.matrix)
         if options.paper:
             print("\n".join(sizing.lines(needed)))
+            _say_absent(run.matrix)
         if options.fit:
             sizing.refuse_unfit(run.matrix, needed)
         return
     matrix, missing = workflow.resolve(run.choice, HERE)
+    _say_absent(matrix)
     jobs = explain.jobs(matrix, missing)
     if not jobs:
         print("nothing would run: everything is there")

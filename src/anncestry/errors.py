@@ -15,7 +15,7 @@ class ConfigError(UserError):
 
 
 class Unsupported(ConfigError):
-    """A system lacks what is asked of it. An experiment may ask to have such cells listed (unsupported: listed)."""
+    """A system lacks what is asked of it. A block of a matrix may have such cells listed (unsupported: listed)."""
 
 
 class DataError(UserError):

@@ -66,7 +66,7 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
         with tempfile.TemporaryDirectory() as folder:
             fresh = Path(folder)
             frame = numbers.read(table_dir)
-            page.write_page(frame, fresh, title=matrix.config.title, published=published)
+            page.write_page(frame, fresh, title=matrix.config.title, published=published, absent=matrix.absent)
             for path in sorted(file for file in fresh.rglob("*") if file.is_file()):
                 other = report_dir / path.relative_to(fresh)
                 if not other.exists():
@@ -113,6 +113,8 @@ def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Fact
         texts[0].expect(fresh.to_csv(index=False, header=first, lineterminator="\n"))
         texts[1].expect(("[\n" if first else ",\n") + json.dumps(rows, indent=1, allow_nan=False)[2:-2])
         first = False
+    if first:  # no cell can be measured here: a table of headings
+        texts[0].expect(numbers.frame([]).to_csv(index=False, lineterminator="\n"))
     texts[1].expect("[]\n" if first else "\n]\n")
     stored.end()
     for text in texts:

@@ -12,7 +12,7 @@ from anncestry import engines
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
 from anncestry.errors import ConfigError
-from anncestry.provenance import running, versioning
+from anncestry.provenance import running, sizing, versioning
 from anncestry.provenance.code import ROOT
 
 
@@ -70,4 +70,5 @@ def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:
 
 def expand(choice: Choice) -> matrix.Matrix:
     """The matrix of a choice, each of its combinations checked by the engine that has to do it."""
-    return matrix.expand(config_files.load(choice.folder, choice.experiment), engines.get)
+    config = config_files.load(choice.folder, choice.experiment)
+    return matrix.expand(config, engines.get, lambda: sizing.room(config.platform, config.platforms[config.platform]))

@@ -11,17 +11,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from anncestry.cells import arms, killed
+from anncestry.cells import arms, killed, totals
+from anncestry.cells.absent import Absent, Listing, Room, of_spec
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits
 from anncestry.cells.keys import key_of, python_files, source_digest
 from anncestry.cells.load_model import changes_of, complete
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, Unsupported
 
 PACKAGE = Path(__file__).resolve().parents[1]
 TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
@@ -159,10 +161,14 @@ class Cell:
 
 @dataclass
 class Matrix:
-    """All cells of one experiment, the spec of every key, and the keys of table and report."""
+    """All cells of one experiment, the spec of every key, and the keys of table and report.
+
+    `absent` are cells that were asked for and are listed instead of measured.
+    """
 
     config: Config
     cells: list[Cell] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
     specs: dict[str, dict[str, Any]] = field(default_factory=dict)
     cell_of: dict[str, Cell] = field(default_factory=dict)
     table: str = ""
@@ -219,7 +225,8 @@ def _named(where: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        kind = Unsupported if isinstance(error, Unsupported) else ConfigError
+        raise kind(f"{where}: {error}") from None
 
 
 def truth_depth(k: int) -> int:
@@ -242,14 +249,16 @@ def _dataset(config: Config, name: str) -> dict[str, Any]:
     return {**parent, "name": entry["of"], "origin": entry["of"], "prefix": entry["prefix"]}
 
 
-def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
+def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], Room]) -> Matrix:
     """All cells that the config asks for, each once, in the order of the config. `engine` finds an engine by its name.
 
     Unknown names, combinations that an engine can't do, and workloads that the data can't answer are ConfigErrors:
-    found here, before anything runs.
+    found here, before anything runs. Where a block says so, cells that a system lacks or that the platform has no
+    `room` for are listed instead (`Matrix.absent`).
     """
     matrix = Matrix(config)
     expander = _Expander(matrix, engine)
+    listing = Listing(str(config.folder), config.topologies, room)
     seen: set[tuple[str, str, str, str, int, str]] = set()
     source = config.folder / "config.yaml"
     if config.experiment != "default":
@@ -266,15 +275,18 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
             for name in block[kind]:
                 look_up(table, name, singular, f"{source}: matrix.{number}.{kind}")
         if config.equal_totals:
-            expander.check_totals(block["systems"], block["topologies"], f"{source}: matrix.{number}.topologies")
+            totals.check(config, expander.engine, block, f"{source}: matrix.{number}.topologies")
         builds = [(build, "") for build in range(1, block.get("rebuilds", 1) + 1)]
         if config.arms:
             builds = arms.builds(config.arms, block)
         for *names, (build, arm) in product(*(block[kind] for kind in tables), builds):
             asked = (*names, build, arm)
             if asked not in seen:
-                seen.add(asked)
-                matrix.cells.append(expander.cell(*asked))
+                cell = listing.make(block, names, arm, partial(expander.cell, *asked))
+                if cell is not None:
+                    seen.add(asked)
+                    matrix.cells.append(cell)
+    matrix.absent = listing.absent({(*asked[:4], asked[5]) for asked in seen})
     with _named(str(source)):
         arms.check(config.arms, config.blocks, {name: entry["engine"] for name, entry in config.systems.items()})
     for cell in matrix.cells:
@@ -290,6 +302,7 @@ def expand(config: Config, engine: Callable[[str], Checker]) -> Matrix:
             "experiment": config.experiment,
             "cells": sorted([cell.load, cell.query, cell.recall] for cell in matrix.cells),
             **({"arms": list(config.arms)} if config.arms else {}),
+            **of_spec(matrix.absent),
             "sources": source_digest(TABLE_SOURCES),
         }
     )
@@ -417,31 +430,6 @@ class _Expander:
         look_up(self.config.storage, placed["storage"], "storage path", where)
         if self.older(system) is not None:
             raise ConfigError(f"{where}: {system} is upgraded in place: that is not done on a storage path")
-
-    def check_totals(self, systems: Iterable[str], topologies: Iterable[str], where: str) -> None:
-        """ConfigError unless a system may use the same CPU and memory in total in each of the topologies.
-
-        What stands beside it counts: it does a part of the work.
-        """
-        for system in systems:
-            first: tuple[str, float, int] | None = None
-            for name in topologies:
-                topology = self.config.topologies[name]
-                shares = [("", self.engine(system).limited(self.config.systems[system], topology))]
-                shares += [(place, 1) for place in topology.get("external") or {}]
-                cpus, memory_mib = 0.0, 0
-                for place, members in shares:
-                    beside = topology.get("external_limits") or {}
-                    limits = (beside.get(place) if place else topology.get("limits")) or {}
-                    if not {"cpus", "memory_mib"} <= limits.keys():
-                        of = f"both cpus and memory_mib{' of its ' + place if place else ''}"
-                        raise ConfigError(f"{where}: equal_totals: {name} does not limit {of}")
-                    cpus, memory_mib = cpus + limits["cpus"] * members, memory_mib + limits["memory_mib"] * members
-                total = (name, round(cpus, 6), memory_mib)
-                first = first or total
-                if total[1:] != first[1:]:
-                    said = " and ".join(f"{cpus:g} CPUs, {mib} MiB in {of}" for of, cpus, mib in (first, total))
-                    raise ConfigError(f"{where}: equal_totals: {system} may use {said}")
 
     def older(self, system: str) -> str | None:
         """The system whose data this one opens in place; None for one that is loaded."""

@@ -464,21 +464,21 @@ def whole_number(where: str, value: object, low: int, high: int) -> int:
 def check_topology(
     engine: str, topology: Spec, memory_min_mib: int, offered: Sequence[str] = (), runtimes: Sequence[str] = RUNTIMES
 ) -> None:
-    """ConfigError for a runtime, an option, or a memory limit that an engine can't do.
+    """Unsupported for a runtime or an option that an engine lacks, ConfigError for a memory limit that is too low.
 
     `offered` are the keys of a topology that this engine knows beside those of every topology.
     """
     runtime = topology.get("runtime")
     if runtime not in runtimes:
         known = ", ".join(runtimes)
-        raise ConfigError(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
+        raise Unsupported(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
     if "publish" in topology and runtime != "docker":
         raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
     if "storage" in topology and runtime != "native":
         raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
     for key in ("entry", "consistency", "external", "external_limits", "roles", "storage"):
         if key in topology and key not in offered:
-            raise ConfigError(f"topology: engine {engine} has no {key} to choose")
+            raise Unsupported(f"topology: engine {engine} has no {key} to choose")
     memory_mib = (topology.get("limits") or {}).get("memory_mib")
     if memory_mib is not None and memory_mib < memory_min_mib:
         raise ConfigError(
@@ -539,9 +539,9 @@ def check_search(
             f"nq: {workload['nq']} vectors a request are unsupported by engine {engine}: it is asked for one at a time"
         )
     if workload.get("stream") is not None and not stream:
-        raise ConfigError(f"stream: engine {engine} can't be written to while it is searched yet")
+        raise Unsupported(f"stream: engine {engine} can't be written to while it is searched yet")
     if workload.get("client") == "sdk" and not sdk:
-        raise ConfigError(f"client: engine {engine} can't be asked through its sdk; supported: bytes")
+        raise Unsupported(f"client: engine {engine} can't be asked through its sdk; supported: bytes")
     k = whole_number(f"k for {engine}", workload.get("k"), 1, largest_k)
     for name in ("ef_search", "search_list"):
         effort = workload.get(name)

@@ -41,7 +41,7 @@ from anncestry.engines.base import (
 )
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import HOST, start_native
-from anncestry.errors import ConfigError, ServerError
+from anncestry.errors import ConfigError, ServerError, Unsupported
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import clean_environment
 from anncestry.runtimes.storage import FOLDER, data_folder
@@ -125,17 +125,17 @@ class Library:
     """Settings that it has beside those of every library: name → least and most."""
 
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
-        """ConfigError for what a library can't do: cluster, container, limits, filter, fault."""
+        """Unsupported for what a library can't do: cluster, container, limits, filter, fault."""
         check_version(self.name, system, self.oldest, self.below)
         check_topology(self.name, topology, 0, ("storage",), runtimes=("native",))
         check_remote(self.name, topology, ())
         for key in ("nodes", "shards", "replicas"):
             if topology[key] != 1:
-                raise ConfigError(
+                raise Unsupported(
                     f"topology: {self.name} is a library, in one process: {key} is 1, not {topology[key]}"
                 )
         if topology.get("limits"):
-            raise ConfigError(f"topology: limits: {self.name} is a library, in its clients' processes: it has none")
+            raise Unsupported(f"topology: limits: {self.name} is a library, in its clients' processes: it has none")
         self.check_index(index)
         settings = system.get("settings") or {}
         offered = {"build_threads": (1, 1024), **self.settings}
@@ -146,11 +146,11 @@ class Library:
             return
         check_search(self.name, workload, _LARGEST_K)
         if workload.get("filter") is not None:
-            raise ConfigError(f"filter: {self.name} is asked without filters only: it stores no metadata")
+            raise Unsupported(f"filter: {self.name} is asked without filters only: it stores no metadata")
         if workload.get("fault") is not None:
-            raise ConfigError(f"fault: {self.name} is a library: there is no server that could have one")
+            raise Unsupported(f"fault: {self.name} is a library: there is no server that could have one")
         if workload.get("start") == "cold":
-            raise ConfigError(f"start: cold: clients of {self.name} load the index before the clock starts")
+            raise Unsupported(f"start: cold: clients of {self.name} load the index before the clock starts")
 
     def limited(self, system: Spec, topology: Spec) -> int:
         """One process (which has no limits)."""

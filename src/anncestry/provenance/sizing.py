@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from anncestry.cells.absent import Room
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import ConfigError
+from anncestry.provenance import platform, records
 
 GIB = float(1 << 30)
 
@@ -54,6 +57,15 @@ class Capacity:
         """`capacity`, and what it leaves out from `expect`; one core where nobody says."""
         said = {**platform.get("expect", {}), **platform.get("capacity", {})}
         return cls(said.get("memory_gib"), said.get("disk_gib"), said.get("cores", 1))
+
+
+def room(name: str, declared: Mapping[str, Any], folder: Path = Path("results/platform")) -> Room:
+    """Cores and memory of a platform: as declared, else as its first measurement kept them, else this machine's."""
+    said = {**declared.get("expect", {}), **declared.get("capacity", {})}
+    if not {"cores", "memory_gib"} <= said.keys():
+        kept = folder / f"{name}.json"
+        said = {**(records.read_json(kept)["facts"] if kept.exists() else platform.facts()), **said}
+    return Room(name, said["cores"], said["memory_gib"])
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ thead th.of { font-weight: 400; white-space: nowrap; }
 .many table { font-size: .8125rem; }
 .many th:not(:first-child), .many td { padding-inline: .5rem; }
 .many tbody th.long { white-space: normal; min-width: 12.5rem; max-width: 16rem; }
-td.words { white-space: normal; min-width: 13rem; max-width: 24rem; text-align: left; }
+td.n.words { white-space: normal; min-width: 13rem; max-width: 24rem; text-align: left; }
 thead th[colspan] { border-bottom: 1px solid var(--line); }
 th.n, td.n { text-align: right; }
 td.n { white-space: nowrap; }

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anncestry.report import (
+    absent_table,
     arms,
     batch_table,
     beside,
@@ -75,6 +76,7 @@ GROUPS = (
             timeline_queries.tables,
         ),
     ),
+    Group("absent", "What can't be measured here", (lambda m: absent_table.tables(m.absent),)),
 )
 """All tables, by section."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anncestry.cells import absent
 from anncestry.provenance.records import replacing
 from anncestry.report.facts import flat
 from anncestry.report.markup import DIMENSIONS, dimensions, text
@@ -16,7 +17,7 @@ from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, rows_of
 from anncestry.report.shell import Records, document, pages
 
 NAME = "cells.html"
-STATES = ("valid", "invalid", "not measured")
+STATES = ("valid", "invalid", "not measured", *absent.STATES)
 
 _STAGES = ("load", "query", "recall")
 
@@ -30,9 +31,13 @@ class _Cell:
     records: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, None] = field(default_factory=dict)
     number: str = ""
+    never: str = ""
+    """Of one that is listed instead of measured, its state."""
 
     @property
     def state(self) -> str:
+        if self.never:
+            return self.never
         if any(reason not in MISSING for reason in self.reasons):
             return "invalid"
         return "not measured" if self.reasons else "valid"
@@ -48,8 +53,9 @@ def write(material: Material, out_dir: Path, *, title: str) -> Path:
 
 def _document(material: Material, title: str) -> str:
     cells = _cells(material)
-    counts = {state: sum(cell.state == state for cell in cells) for state in STATES}
-    said = ", ".join(f"{counts[state]} {state}" for state in STATES)
+    counts = Counter(cell.state for cell in cells)
+    # Cells of the last two states are listed where an experiment asks for it: else nothing is said of them.
+    said = ", ".join(f"{counts[state]} {state}" for state in STATES if state not in absent.STATES or counts[state])
     opening = (
         f'<p class="lede">{len(cells)} cells: {said}.</p>\n'
         "<p>A cell is one dataset, system, topology and workload. Its load, its queries and their recall are a record"
@@ -74,7 +80,7 @@ def _document(material: Material, title: str) -> str:
 
 
 def _cells(material: Material) -> list[_Cell]:
-    """All cells, in the order of the tidy table."""
+    """All cells, in the order of the tidy table; then those that are listed instead of measured."""
     found: dict[tuple[Any, ...], _Cell] = {}
     loads: dict[tuple[Any, ...], str] = {}
     for row in rows_of(material.numbers):
@@ -93,7 +99,12 @@ def _cells(material: Material) -> list[_Cell]:
         load = loads.get((*cell.place[:3], cell.build)) or loads.get((*cell.place[:3], None))
         if load:
             cell.records["load"] = load
-    return list(found.values())
+    return [*found.values(), *map(_listed, material.absent)]
+
+
+def _listed(cell: absent.Absent) -> _Cell:
+    place = (cell.dataset, cell.system, cell.topology, cell.workload)
+    return _Cell(place, None, reasons={cell.reason: None}, never=cell.state)
 
 
 def _table(cells: list[_Cell], records: Records) -> str:

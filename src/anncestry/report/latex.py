@@ -7,11 +7,14 @@ from itertools import groupby
 
 from anncestry.report.tables import Cell, Column, Table, TableRow
 
-PREAMBLE = (r"\usepackage[T1]{fontenc}", r"\usepackage{booktabs,graphicx,longtable}")
+PREAMBLE = (r"\usepackage[T1]{fontenc}", r"\usepackage{array,booktabs,graphicx,longtable}")
 """What the document must have before it begins."""
 
 LONGEST = 40
 """A table of more rows goes over pages (longtable); a shorter one is a float, shrunk to the width of the text."""
+
+SENTENCE = 80
+"""A cell of more letters is set in lines."""
 
 _TEX = {
     "\\": r"\textbackslash{}",
@@ -74,7 +77,7 @@ def tex(value: object) -> str:
 def as_tex(table: Table, label: str) -> str:
     """The table, with `tab:` and `label` to refer to it by."""
     caption = rf"\caption{{{tex(table.title)}. {tex(table.caption)}}}\label{{tab:{label}}}"
-    columns = "l" * len(table.labels) + "r" * len(table.columns)
+    columns = "l" * len(table.labels) + "".join(_how_set(table, place) for place in range(len(table.columns)))
     rows = [_row(row) for row in table.rows]
     needs = [f"% {line}" for line in PREAMBLE]
     if len(rows) > LONGEST:
@@ -114,6 +117,13 @@ def as_tex(table: Table, label: str) -> str:
             "",
         ]
     )
+
+
+def _how_set(table: Table, place: int) -> str:
+    """A column of numbers or a few words to the right; one with sentences as paragraphs."""
+    cells = [row.cells[place] for row in table.rows]
+    long = any(cell.value is None and len(cell.text) > SENTENCE for cell in cells)
+    return r">{\raggedright\arraybackslash}p{24em}" if long else "r"
 
 
 def heading(column: Column) -> str:

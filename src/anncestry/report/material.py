@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from anncestry.cells.absent import Absent
 from anncestry.report.audit import Published
 from anncestry.report.numbers import by_bytes, first_builds, rows_of
 from anncestry.report.tables import Row
@@ -23,11 +24,13 @@ class Material:
     """`numbers` is the whole tidy frame, `records` are those that it names, by path, each with its `sha256`.
 
     `paper` is the CSV of the paper's own figures, in a folder of published facts; None: nothing is set beside ours.
+    `absent` are cells that are listed instead of measured: no row of `numbers` is of one.
     """
 
     numbers: pd.DataFrame
     records: Mapping[str, Mapping[str, Any]]
     paper: Path | None = None
+    absent: Sequence[Absent] = ()
 
     @cached_property
     def first(self) -> pd.DataFrame:

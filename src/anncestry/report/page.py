@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from anncestry.cells.absent import Absent, sentence
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report import (
@@ -112,18 +113,20 @@ _HOW_TO_READ = (
 )
 
 
-def write_page(df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None) -> Path:
+def write_page(
+    df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None, absent: Sequence[Absent] = ()
+) -> Path:
     """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
 
     Returns the path of index.html. `published` is the paper's table in a folder of published facts: then there are
-    pages that set ours beside them, too.
+    pages that set ours beside them, too. `absent` are cells that are listed instead of measured.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
     records = _read_records(df)
     write(df, out_dir)
     latencies.write(df, records, out_dir)
-    material = Material(df, records, published)
+    material = Material(df, records, published, absent)
     drawn = catalogue.figures_of(material)
     groups = catalogue.tables_of(material)
     path = out_dir / "index.html"
@@ -152,7 +155,7 @@ def _document(
     sections = [
         ("charts", "Charts", "".join(_figure(figure, palette, drawn, {t.number for t in built}) for figure in drawn)),
         *_tables(groups, palette, numbers),
-        ("gaps", "Not measured, and invalid", _gaps(rows)),
+        ("gaps", "Not measured, and invalid", _gaps(rows, others=bool(material.absent))),
         ("where", "Measured where, and with what", sheets.platform(records)),
         ("fairness", "Fairness sheet", sheets.fairness(records)),
         ("checks", "Checks", _checks(records)),
@@ -163,7 +166,7 @@ def _document(
         title=title,
         eyebrow="anncestry: a report in which every number can be traced to its origin",
         # Written after the tables, though it stands before them: a number's address leads to its place in a table.
-        opening=_lede(material.first, numbers) + _facts(records),
+        opening=_lede(material.first, numbers, material.absent) + _facts(records),
         pages=pages(material.paper is not None),
         here="index.html",
         downloads="All numbers",
@@ -191,7 +194,7 @@ def _read_records(df: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
+def _lede(df: pd.DataFrame, numbers: Numbers, absent: Sequence[Absent]) -> str:
     """What was found, in sentences; every number in them is one of the data."""
     found = highlights(df)
     systems = sorted({item.system for item in found})
@@ -205,8 +208,12 @@ def _lede(df: pd.DataFrame, numbers: Numbers) -> str:
     opening = (
         f"{_and([*map(_name, systems)])} on {_and([*map(_name, datasets)])}. {state}."
         if found
+        else "Nothing of what was asked can be measured here."
+        if absent
         else "Nothing was asked to be measured."
     )
+    if absent:
+        opening += f' <a href="#absent">{text(sentence(absent))}</a>, each with its reason.'
     several = len({item.topology for item in found}) > 1
     places = sorted({(item.dataset, item.topology) for item in found})
     paragraphs = []
@@ -349,8 +356,8 @@ def _tables(
 
 
 def _about_tables(built: Sequence[Table]) -> str:
-    """What holds for all tables."""
-    if not built:
+    """What holds for all tables of numbers."""
+    if not any(cell.number_id or cell.parents or cell.source for t in built for row in t.rows for cell in row.cells):
         return ""
     beside = any(cell.published for content in built for row in content.rows for cell in row.cells)
     return (
@@ -368,8 +375,11 @@ def _about_tables(built: Sequence[Table]) -> str:
     )
 
 
-def _gaps(rows: Sequence[Row]) -> str:
-    """Which records are missing and which are invalid, each with its reason: failure is data."""
+def _gaps(rows: Sequence[Row], *, others: bool) -> str:
+    """Which records are missing and which are invalid, each with its reason: failure is data.
+
+    `others`: there are cells that are listed instead of measured, elsewhere on the page.
+    """
     missing: dict[tuple[str, ...], list[str]] = {}
     invalid: dict[tuple[str, ...], list[str]] = {}
     # One row a record will do; what has no number only for what it was made from stands with that.
@@ -394,7 +404,8 @@ def _gaps(rows: Sequence[Row]) -> str:
         head = ("Dataset", "System", "Topology", "Workload", "Stages without a record")
         lines = [(*place, workload or "—", ", ".join(stages)) for (*place, workload), stages in missing.items()]
         content += "<h3>Not measured</h3>\n" + sheet(head, lines, name="Cells not measured", kind="tight")
-    return content or "<p>Every cell was measured, and every record is valid.</p>\n"
+    every = "Every cell that can be" if others else "Every cell"
+    return content or f"<p>{every} was measured, and every record is valid.</p>\n"
 
 
 def _checks(records: Records) -> str:

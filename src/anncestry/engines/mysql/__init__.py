@@ -81,7 +81,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     check_remote(dialect.name, topology, ("mysql",))
     for key in ("nodes", "shards", "replicas"):
         if topology[key] != 1:
-            raise ConfigError(f"topology: {key}: {topology[key]}; {dialect.name} runs as one node here")
+            raise Unsupported(f"topology: {key}: {topology[key]}; {dialect.name} runs as one node here")
     graph = {"M": Parameter(*dialect.m), "ef_construction": Parameter(*dialect.ef_construction)}
     check_index(dialect.name, index, {"hnsw": graph}, {"hnsw": dialect.quantizers})
     for name in ("rescore_limit", "training_limit", "segments"):

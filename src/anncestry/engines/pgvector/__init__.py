@@ -17,7 +17,7 @@ from anncestry.engines.base import (
     lazy,
 )
 from anncestry.engines.indexes import Offered, Parameter, check_index
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     from anncestry.engines.pgvector.ingest import load
@@ -77,7 +77,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     check_remote("pgvector", topology, ())
     for key in ("nodes", "shards", "replicas"):
         if topology[key] != 1:
-            raise ConfigError(f"topology: pgvector is one server with one table: {key} is 1, not {topology[key]}")
+            raise Unsupported(f"topology: pgvector is one server with one table: {key} is 1, not {topology[key]}")
     check_index("pgvector", index, OFFERED)
     if index["type"] == "hnsw" and index["ef_construction"] < 2 * index["M"]:
         raise ConfigError(f"index.ef_construction for pgvector: at least twice M, not {index['ef_construction']}")
@@ -93,7 +93,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         if workload.get("ef_search", 1) > _EF_SEARCH_MAX:
             raise ConfigError(f"ef_search for pgvector: {workload['ef_search']} is more than {_EF_SEARCH_MAX}")
         if workload.get("fault") is not None:
-            raise ConfigError("fault: pgvector has one member, and nobody who could take its place")
+            raise Unsupported("fault: pgvector has one member, and nobody who could take its place")
 
 
 def limited(system: Spec, topology: Spec) -> int:

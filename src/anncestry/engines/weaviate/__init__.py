@@ -104,7 +104,7 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     if settings.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
         raise ConfigError(f"settings.protocol: {settings['protocol']!r} is none of {', '.join(PROTOCOLS)}")
     if settings.get("protocol") == "rest" and "credentials" in topology:
-        raise ConfigError("settings.protocol: rest carries no credentials so far; take grpc for that server")
+        raise Unsupported("settings.protocol: rest carries no credentials so far; take grpc for that server")
     strategy = settings.get("filterStrategy", _FILTER_STRATEGIES[0])
     if strategy not in _FILTER_STRATEGIES:
         raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
@@ -113,11 +113,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         check_stream(topology, workload)
         if settings.get("protocol") == "rest":
             if workload.get("client") == "sdk":
-                raise ConfigError(
+                raise Unsupported(
                     "settings.protocol: the library (client: sdk) asks by grpc; rest is for client: bytes"
                 )
             if "stream" in workload:
-                raise ConfigError("settings.protocol: a stream of writes goes by grpc so far, not by rest")
+                raise Unsupported("settings.protocol: a stream of writes goes by grpc so far, not by rest")
         client_env(system, workload)
         for key in ("entry", "consistency"):
             if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
