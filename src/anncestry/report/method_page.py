@@ -114,8 +114,11 @@ def declared_gates() -> list[tuple[str, str]]:
         for call in ast.walk(function):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Gate":
                 first = call.args[0] if call.args else None
-                if isinstance(first, ast.Constant):
-                    found.setdefault(str(first.value), _prose(ast.get_docstring(function) or ""))
+                name = first.value if isinstance(first, ast.Constant) else None
+                if isinstance(first, ast.Name):  # a constant of the module
+                    name = getattr(gates, first.id, None)
+                if isinstance(name, str):
+                    found.setdefault(name, _prose(ast.get_docstring(function) or ""))
     return list(found.items())
 
 
