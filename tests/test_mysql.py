@@ -364,7 +364,9 @@ def test_searches_find_and_count_the_rows_that_match(loaded: Loaded, filter: dic
         found = 0
         for row, (ids, told) in enumerate(zip(answers.ids, answers.distances, strict=True)):
             assert (ids >= 0).all() and passes[ids].all()
-            assert (np.diff(told) >= -1e-3).all()  # MariaDB orders by 16 bits a dimension
+            if filter is None or on or not loaded.name.startswith("mariadb"):  # its later stretches reach back
+                assert (np.diff(told) >= -1e-3).all()  # MariaDB orders by 16 bits a dimension
+            assert len(set(ids.tolist())) == K
             np.testing.assert_allclose(told, distances[row, ids], rtol=1e-4, atol=2e-6)
             nearest = np.argsort(np.where(passes, distances[row], np.inf))[:K]
             found += len(set(ids.tolist()) & set(nearest.tolist()))
