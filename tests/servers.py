@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from anncestry import user_cache
 from anncestry.cells.keys import key_of
 from anncestry.engines import get
 from anncestry.engines.base import Server
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
 PARTS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "parts.yaml").read_text())
 TOPOLOGIES: dict[str, Any] = yaml.safe_load((ROOT / "config" / "topologies.yaml").read_text())
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anncestry"
+CACHE = user_cache.folder()
 """Of artifacts, which the tests of this user share."""
 STANDALONE = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
 INDEX = {"type": "hnsw", "M": 16, "ef_construction": 200}

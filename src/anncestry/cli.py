@@ -22,7 +22,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from anncestry import workflow
+from anncestry import user_cache, workflow
 from anncestry.ancestry import commands as ancestry_commands
 from anncestry.cells import config as config_files
 from anncestry.cells.config import DEFAULT_EXPERIMENT
@@ -36,7 +36,7 @@ HERE = Path()
 
 def cache_dir() -> Path:
     """Where downloads and builds are kept for the next checkout; never needed, always verified before use."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry"
+    folder = user_cache.folder()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

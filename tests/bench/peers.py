@@ -24,6 +24,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from anncestry import user_cache  # noqa: E402
 from anncestry.drive import protocol  # noqa: E402
 from anncestry.drive.driver import Driver  # noqa: E402
 from anncestry.engines import get  # noqa: E402
@@ -43,7 +44,7 @@ def interpreter() -> Path:
     """The Python that has VectorDBBench; its environment is made when first needed."""
     pinned = ROOT / "envs" / "vectordbbench.txt"
     name = f"vectordbbench-{hashlib.sha256(pinned.read_bytes()).hexdigest()[:12]}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry" / "envs" / name
+    folder = user_cache.folder("envs", name)
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         print(f"setting up VectorDBBench in {folder} (a minute, once)", file=sys.stderr)

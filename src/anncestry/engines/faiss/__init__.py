@@ -37,7 +37,7 @@ def _statements(index: Spec) -> dict[str, str]:
     }
 
 
-_LIBRARY = Library(
+ENGINE: Library = Library(
     "faiss",
     Path(__file__).with_name("adapter.py"),
     oldest=(1, 15, 0),
@@ -47,21 +47,3 @@ _LIBRARY = Library(
     statements=_statements,
     built_with=("M", "ef_construction", "nlist", "m", "nbits"),
 )
-check = _LIBRARY.check
-limited = _LIBRARY.limited
-check_upgrade = _LIBRARY.check_upgrade
-asked_settings = _LIBRARY.asked_settings
-fairness = _LIBRARY.fairness
-data_components = _LIBRARY.data_components
-start = _LIBRARY.start
-load = _LIBRARY.load
-open = _LIBRARY.open
-apply = _LIBRARY.apply
-exact_filters = _LIBRARY.exact_filters
-probe = _LIBRARY.probe
-encode = _LIBRARY.encode
-transport = _LIBRARY.transport
-sdk_transport = _LIBRARY.sdk_transport
-sdk_decode = _LIBRARY.sdk_decode
-count = _LIBRARY.count
-decode = _LIBRARY.decode
