@@ -15,6 +15,7 @@ from jsonschema import Draft7Validator
 
 from anncestry import kubernetes
 from anncestry.errors import ConfigError, DataError, ServerError
+from tests.slurm import until
 from tests.toy import ROOT, Toy
 
 SCHEMA = json.loads((ROOT / "tests/fixtures/kubernetes-job-1.32.schema.json").read_text())
@@ -154,31 +155,44 @@ from jsonschema import Draft7Validator
 
 place = Path({place!r})
 verb, *words = sys.argv[1:]
+
+def status(name):
+    ended = place / (name + ".exit")
+    met = [] if not ended.exists() else ["Failed" if int(ended.read_text()) else "Complete"]
+    return {{"conditions": [{{"type": each, "status": "True"}} for each in met]}}
+
 if verb == "create":
     assert words == ["--filename", "-"], words
     job = json.load(sys.stdin)
     Draft7Validator(json.loads(Path({schema!r}).read_text())).validate(job)
     name, container = job["metadata"]["name"], job["spec"]["template"]["spec"]["containers"][0]
-    (place / (name + ".json")).write_text(json.dumps(job))
+    (place / (name + ".half")).write_text(json.dumps(job))
+    (place / (name + ".half")).rename(place / (name + ".json"))
     # A pod has the variables of its image, and those that the manifest gives it: none of the caller's.
-    command = '"$@" > "$0.log" 2>&1; echo $? > "$0.tmp"; mv "$0.tmp" "$0.exit"'
+    # None starts as long as the file `full` is there: no node has room.
+    room = 'while [ -e "${{0%/*}}/full" ]; do sleep 0.1; done; '
+    command = room + '"$@" > "$0.log" 2>&1; echo $? > "$0.tmp"; mv "$0.tmp" "$0.exit"'
     subprocess.Popen(["/bin/sh", "-c", command, str(place / name), *container["command"]],
                      cwd=container["workingDir"], env={environment!r}, start_new_session=True,
                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+elif verb == "get" and words[0] == "jobs":
+    assert words[1] == "--selector" and words[3:] == ["--output", "json"], words
+    name, value = words[2].split("=")
+    jobs = [json.loads(path.read_text()) for path in place.glob("*.json")]
+    jobs = [job for job in jobs if job["metadata"]["labels"][name] == value]
+    print(json.dumps({{"items": [{{**job, "status": status(job["metadata"]["name"])}} for job in jobs]}}))
 elif verb == "get":
     assert words[0] == "job" and words[2:] == ["--ignore-not-found", "--output", "json"], words
-    ended = place / (words[1] + ".exit")
     if (place / (words[1] + ".json")).exists():
-        met = [] if not ended.exists() else ["Failed" if int(ended.read_text()) else "Complete"]
-        print(json.dumps({{"status": {{"conditions": [{{"type": each, "status": "True"}} for each in met]}}}}))
+        print(json.dumps({{"status": status(words[1])}}))
 else:
     sys.exit("unknown: " + verb)
 '''
 
 
-@pytest.mark.slurm
-def test_the_workflow_runs_by_the_profile_with_nothing_but_the_shared_volume_between_jobs(tmp_path, monkeypatch):
-    """Executor, submission, status and the jobs are real; the cluster is a folder of this machine."""
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A folder that stands for a cluster, which `kubectl` finds; its Jobs have ended when the test has."""
     place, programs = tmp_path / "cluster", tmp_path / "programs"
     place.mkdir()
     programs.mkdir()
@@ -192,11 +206,81 @@ def test_the_workflow_runs_by_the_profile_with_nothing_but_the_shared_volume_bet
         (programs / name).write_text(text)
         (programs / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    yield place
+    (place / "full").unlink(missing_ok=True)
+    ended(place)
+
+
+def submitted(place: Path) -> list[str]:
+    """Names of the Jobs that a cluster was given."""
+    return sorted(path.stem for path in place.glob("*.json"))
+
+
+def ended(place: Path) -> None:
+    """Wait until all of a cluster's Jobs have."""
+    until(lambda: all((place / f"{name}.exit").exists() for name in submitted(place)), "Jobs to end")
+
+
+def test_a_run_is_refused_by_name_while_jobs_of_a_killed_one_live(cluster, tmp_path, monkeypatch):
+    toy = Toy.make(tmp_path / "place")
+    script = toy.folder / "snakejob.sh"
+    script.write_text(f"#!/bin/sh\n# properties = {json.dumps(OTHER)}\ntrue\n")
+    script.chmod(stat.S_IRWXU)
+    (cluster / "full").touch()
+    name = kubernetes.submit(script, toy.folder)
+    refused = toy.snakemake(check=False)
+    assert refused.returncode != 0 and "Traceback" not in refused.stderr
+    assert "Kubernetes still has Jobs of an earlier run that was killed" in refused.stderr
+    assert f"kubectl delete job {name}" in refused.stderr
+    assert toy.snakemake("-n").returncode == 0, "looking is allowed"
+    other = tmp_path / "other"
+    other.mkdir()
+    another = kubernetes.submit(script, other)
+    with pytest.raises(DataError, match=rf"kubectl delete job {another}$"):
+        kubernetes.refuse_living(other)  # Jobs of another folder are no business of this one
+    (cluster / "full").unlink()
+    ended(cluster)
+    kubernetes.refuse_living(toy.folder)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kubernetes.refuse_living(toy.folder)  # once none lives, nobody is asked again
+
+
+def test_a_run_is_refused_where_it_cannot_be_known_whether_jobs_of_a_killed_one_live(cluster, tmp_path, monkeypatch):
+    script = tmp_path / "snakejob.sh"
+    script.write_text(f"#!/bin/sh\n# properties = {json.dumps(OTHER)}\n")
+    script.chmod(stat.S_IRWXU)
+    kubernetes.submit(script, tmp_path)
+    kubectl = tmp_path / "programs" / "kubectl"
+    for says, why in (("echo refused >&2; exit 1", "kubectl get: refused"), ("echo hello", "no list of Jobs")):
+        kubectl.write_text(f"#!/bin/sh\n{says}\n")
+        with pytest.raises(
+            DataError, match=rf"may still be at work.*{why}.*remove {tmp_path}/\S+ if that cluster is gone"
+        ):
+            kubernetes.refuse_living(tmp_path)
+
+
+@pytest.mark.slurm
+def test_the_workflow_runs_by_the_profile_with_nothing_but_the_shared_volume_between_jobs(cluster, tmp_path):
+    """Executor, submission, status and the jobs are real; the cluster is a folder of this machine.
+
+    A first run is killed when it has submitted its first Jobs; the next is refused until those have ended.
+    """
+    by_profile = ("--profile", str(ROOT / "profiles/kubernetes"), "--latency-wait", "5")
     toy = Toy.make(tmp_path / "place")
     toy.one_cell()
-    toy.snakemake("--profile", str(ROOT / "profiles/kubernetes"), "--latency-wait", "5")
+    (cluster / "full").touch()
+    with toy.running(*by_profile) as run:
+        until(lambda: submitted(cluster), "a Job to be made")
+        run.kill()
+        run.wait()
+    refused = toy.snakemake(*by_profile, check=False)
+    assert refused.returncode != 0
+    assert f"kubectl delete job {' '.join(submitted(cluster))}" in refused.stdout + refused.stderr
+    (cluster / "full").unlink()
+    ended(cluster)
+    toy.snakemake(*by_profile)
     assert toy.jobs() == {}
-    jobs = [json.loads(path.read_text()) for path in place.glob("*.json")]
+    jobs = [json.loads(path.read_text()) for path in cluster.glob("*.json")]
     rules = [job["metadata"]["labels"]["anncestry/rule"] for job in jobs]
     once = ["artifact", "download", "load", "normalize", "publish", "query", "record", "scores", "truth"]
     assert sorted(rules) == sorted([*once, "session", "session"])

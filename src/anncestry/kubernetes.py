@@ -31,6 +31,8 @@ _PROPERTIES = "# properties = "
 _NAME_CHARS = 63
 _IN_CLEAR = frozenset({"HOME", "LANG", "PATH", "TMPDIR", "TZ", "XDG_CACHE_HOME"})
 _ASK_S = 60
+_SUBMITTED = Path(".snakemake") / "anncestry-kubernetes"
+"""In a working directory: is there if Jobs were made from it that may still live."""
 
 
 def folder_label(here: Path) -> str:
@@ -122,6 +124,8 @@ def _kubectl(*words: str, told: str | None = None) -> str:
 def submit(script: Path, here: Path) -> str:
     """Have a Job made that runs a job script; returns its name."""
     body = manifest(properties(script), script, here)
+    (here / _SUBMITTED).parent.mkdir(exist_ok=True)
+    (here / _SUBMITTED).touch()
     _kubectl("create", "--filename", "-", told=json.dumps(body))
     return str(body["metadata"]["name"])
 
@@ -138,6 +142,32 @@ def status(name: str) -> str:
     """`state` of a Job by its name; one that is gone has failed."""
     text = _kubectl("get", "job", name, "--ignore-not-found", "--output", "json")
     return state(json.loads(text)) if text.strip() else "failed"
+
+
+def refuse_living(here: Path) -> None:
+    """DataError if Jobs that were made from the working directory `here` have not ended; names them.
+
+    Also if the cluster can't be asked. It isn't where no Job was made since it was last seen that none lives.
+    """
+    note = here / _SUBMITTED
+    if not note.exists():
+        return
+    try:
+        text = _kubectl("get", "jobs", "--selector", f"{FOLDER}={folder_label(here)}", "--output", "json")
+        found = {str(job["metadata"]["name"]): state(job) for job in json.loads(text)["items"]}
+    except (ServerError, ValueError, LookupError, TypeError) as error:
+        why = str(error) if isinstance(error, ServerError) else "kubectl get: no list of Jobs"
+        raise DataError(
+            f"{here.resolve()}: Jobs of an earlier run may still be at work, and Kubernetes does not say ({why}): try "
+            f"again when it does, or remove {note} if that cluster is gone"
+        ) from None
+    living = sorted(name for name, how in found.items() if how == "running")
+    if living:
+        raise DataError(
+            f"{here.resolve()}: Kubernetes still has Jobs of an earlier run that was killed: wait for them, or "
+            f"kubectl delete job {' '.join(living)}"
+        )
+    note.unlink()
 
 
 def cancel(names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anncestry import engines
+from anncestry import engines, kubernetes
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
 from anncestry.errors import ConfigError
@@ -58,7 +58,7 @@ def choice_of_environment() -> Choice:
 def begin(argv: Sequence[str], here: Path) -> None:
     """Be the one run at work in `here`, if Snakemake's command line `argv` runs jobs (see `running.claim`)."""
     if running.runs_jobs(argv):
-        running.claim(here)
+        running.claim(here, kubernetes.refuse_living)
 
 
 def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:

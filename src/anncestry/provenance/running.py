@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -70,11 +70,12 @@ def runs_jobs(argv: Sequence[str]) -> bool:
     return not any(given.get(name) not in (None, False) for name in _LOOKS_ONLY)
 
 
-def claim(here: Path) -> None:
+def claim(here: Path, refuse_living: Callable[[Path], None] = lambda here: None) -> None:
     """Be the one run at work in `here` until this process ends; take away the lock of one that was killed.
 
-    DataError if another run lives, or jobs of a killed one do, in Slurm. A lock whose run was on another machine of
-    the cluster is left to Snakemake: the marker can't be trusted across every shared file system.
+    DataError if another run lives, or jobs of a killed one do: in Slurm, or where `refuse_living` looks and raises it.
+    A lock whose run was on another machine of the cluster is left to Snakemake: the marker can't be trusted across
+    every shared file system.
     """
     global _held
     folder = here / _FOLDER
@@ -87,13 +88,17 @@ def claim(here: Path) -> None:
             f"{here.resolve()}: another run of the workflow is at work here (process {other.get('pid', '?')} on "
             f"{other.get('host', '?')}, since {other.get('since', '?')}): wait for it, or end it"
         )
-    orphans = in_slurm(here)
-    if orphans:
+    try:
+        orphans = in_slurm(here)
+        if orphans:
+            raise DataError(
+                f"{here.resolve()}: Slurm still has jobs of an earlier run that was killed: wait for them, or "
+                f"scancel {' '.join(orphans)}"
+            )
+        refuse_living(here)
+    except DataError:
         marker.close()
-        raise DataError(
-            f"{here.resolve()}: Slurm still has jobs of an earlier run that was killed: wait for them, or "
-            f"scancel {' '.join(orphans)}"
-        )
+        raise
     before, locks = _read(marker), folder / "locks"
     if locks.is_dir() and any(locks.iterdir()) and before.get("host") == socket.gethostname():
         shutil.rmtree(locks)
