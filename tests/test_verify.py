@@ -12,6 +12,7 @@ import pytest
 
 from anncestry import cli, workflow
 from anncestry.cells.matrix import PUBLISHED
+from anncestry.commands import results
 from anncestry.provenance import records
 from anncestry.report import numbers, sealed
 from tests import synthetic
@@ -179,7 +180,7 @@ def test_one_changed_digit_in_any_kind_of_text_is_found_by_quick_too(audit, kind
 def test_a_changed_published_figure_is_named(audit, tmp_path, monkeypatch, name):
     folder = tmp_path / "published"
     shutil.copytree(PUBLISHED.parent, folder)
-    monkeypatch.setattr(cli, "PUBLISHED", folder / "paper.csv")
+    monkeypatch.setattr(results, "PUBLISHED", folder / "paper.csv")
     assert audit("--quick")[0] == 0
     text = (folder / name).read_text()
     (folder / name).write_text(text.replace("1", "2", 1))

@@ -1,24 +1,16 @@
-"""The commands about ancestry: why, attest, verify-attestation, export. `cli` adds them to its own."""
+"""The commands about ancestry: why, attest, verify-attestation, export."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from anncestry.cells.matrix import Matrix
+from anncestry.commands.run import Run
 from anncestry.errors import DataError
 
 _SELECTORS = ("dataset", "system", "topology", "workload", "phase", "metric")
-
-
-class Run(Protocol):
-    """What these commands want of a run of the program."""
-
-    @property
-    def matrix(self) -> Matrix:
-        """The matrix that is meant."""
 
 
 def why(run: Run, options: argparse.Namespace) -> None:
