@@ -18,22 +18,11 @@ import pytest
 from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import identity, sha256_file
 from anncestry.report import compare_noise, diffs, numbers
-from anncestry.report.compare import (
-    EQUAL,
-    NOT_COMPARABLE,
-    SAME,
-    SAME_RECORD,
-    UNKNOWN,
-    Comparison,
-    Line,
-    Side,
-    compare,
-    find,
-    of_results,
-    proportion_interval,
-    side,
-)
+from anncestry.report.compare import Comparison, compare
 from anncestry.report.compare_page import summary, write
+from anncestry.report.compare_sides import Side, find, of_results, side
+from anncestry.report.compare_verdict import EQUAL, NOT_COMPARABLE, SAME, SAME_RECORD, UNKNOWN, Line
+from anncestry.report.proportion import proportion_interval
 from tests.test_report import HOSTILE, World, _failed, _parsed
 
 MILVUS, WEAVIATE = "milvus-2.3.5", "weaviate-1.27.0"

@@ -29,7 +29,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
 PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
 REPORT_SOURCES = (
-    *(file for file in python_files([PACKAGE / "report"]) if "compare" not in file.name),
+    *python_files([PACKAGE / "report"]),
     *sorted(PUBLISHED.parent.glob("*.csv")),
 )
 TUNING_QUERIES = 400

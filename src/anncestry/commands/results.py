@@ -46,7 +46,7 @@ def compare(run: Run, options: argparse.Namespace) -> None:
     """Two systems, experiments, platforms or git revisions: faster, slower, the same within noise, not comparable."""
     from anncestry.provenance.revisions import Revisions
     from anncestry.report import compare as comparing
-    from anncestry.report import compare_noise, compare_page, noise
+    from anncestry.report import compare_noise, compare_page, compare_sides, noise
 
     def current(name: str) -> str:
         try:
@@ -55,7 +55,7 @@ def compare(run: Run, options: argparse.Namespace) -> None:
             return ""  # measured once, and no longer in the config
 
     a, b = (
-        comparing.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
+        compare_sides.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
         for name in (options.a, options.b)
     )
     known = compare_noise.asked(options.noise) if options.noise else compare_noise.Noise()

@@ -16,9 +16,10 @@ import pandas as pd
 from anncestry.errors import DataError
 from anncestry.provenance.records import replacing
 from anncestry.report.audit import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
+from anncestry.report.checks import Recomputed
 from anncestry.report.markup import AUDIT_PAGE, Numbers, text
 from anncestry.report.numbers import rows_of
-from anncestry.report.recompute import CHECKS, Recomputed
+from anncestry.report.recompute import CHECKS
 from anncestry.report.shell import Records, ancestry, document, pages
 from anncestry.report.tables import Row, text_of
 

@@ -8,9 +8,11 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from anncestry.report import noise
-from anncestry.report.compare import HEADLINE, Side, compare
+from anncestry.report.compare import compare
 from anncestry.report.compare_noise import Noise
 from anncestry.report.compare_page import row_of
+from anncestry.report.compare_sides import Side
+from anncestry.report.compare_verdict import HEADLINE
 from anncestry.report.material import Material
 from anncestry.report.numbers import by_bytes, rows_of
 from anncestry.report.tables import Cell, Column, Row, Table, TableRow, text_of

@@ -12,14 +12,9 @@ from typing import Any
 import pandas as pd
 
 from anncestry.provenance.records import replacing, write_json
-from anncestry.report.compare import (
-    HEADLINE,
-    NOT_COMPARABLE,
-    UNKNOWN,
-    Comparison,
-    Line,
-    Side,
-)
+from anncestry.report.compare import Comparison
+from anncestry.report.compare_sides import Side
+from anncestry.report.compare_verdict import HEADLINE, NOT_COMPARABLE, UNKNOWN, Line
 from anncestry.report.markup import Numbers, sheet, table, text
 from anncestry.report.numbers import PHASES, brief, rows_of
 from anncestry.report.shell import ancestry, document, glossary
