@@ -9,7 +9,7 @@ import pytest
 from anncestry.drive.protocol import OK, TIMEOUT
 from anncestry.measure import recall, schedule
 from anncestry.metrics import capacity, latency
-from anncestry.report import numbers
+from anncestry.report import absence
 from tests.test_gates import bench  # noqa: F401 - a fixture
 
 SECOND_NS = 1_000_000_000
@@ -181,4 +181,4 @@ def test_a_target_that_is_out_of_reach_is_no_number_with_the_best_that_was_seen(
     scored = score(searching, cell, record)
     assert scored["slo"]["max_rate_per_s"]["value"] is None
     assert "no rate kept p99 ≤ 0.001 ms; the best was at" in scored["slo"]["reason"]
-    assert numbers.brief(numbers.UNREACHED + scored["slo"]["reason"]) == "not reached"
+    assert absence.brief(absence.UNREACHED + scored["slo"]["reason"]) == "not reached"

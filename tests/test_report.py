@@ -19,8 +19,9 @@ import pytest
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import seal
+from anncestry.report.absence import NOT_MEASURED
 from anncestry.report.more_tables import libraries
-from anncestry.report.numbers import NOT_MEASURED, by_bytes, read, tidy, write
+from anncestry.report.numbers import by_bytes, read, tidy, write
 from anncestry.report.page import write_page
 from anncestry.report.summary import summary
 from anncestry.report.tables import Table, tables, text_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from anncestry.report.numbers import COUNTED
+from anncestry.report.quantities import COUNTED
 from tests.slurm import slurm, until
 from tests.toy import ROOT, Toy
 

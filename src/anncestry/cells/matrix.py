@@ -26,7 +26,9 @@ from anncestry.cells.load_model import changes_of, complete
 from anncestry.errors import ConfigError, Unsupported
 
 PACKAGE = Path(__file__).resolve().parents[1]
-TABLE_SOURCES = python_files([PACKAGE / "report" / "numbers.py", PACKAGE / "metrics"])
+TABLE_SOURCES = python_files(
+    [*(PACKAGE / "report" / name for name in ("numbers.py", "absence.py", "quantities.py")), PACKAGE / "metrics"]
+)
 PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
 REPORT_SOURCES = (
     *python_files([PACKAGE / "report"]),

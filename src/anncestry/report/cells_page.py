@@ -10,10 +10,11 @@ from typing import Any
 
 from anncestry.cells import absent
 from anncestry.provenance.records import replacing
+from anncestry.report.absence import ABSENT, LOAD_INVALID, MISSING
 from anncestry.report.facts import flat
 from anncestry.report.markup import DIMENSIONS, dimensions, text
 from anncestry.report.material import Material
-from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, rows_of
+from anncestry.report.numbers import rows_of
 from anncestry.report.shell import Records, document, pages
 
 NAME = "cells.html"

@@ -10,7 +10,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from anncestry.report.numbers import PHASES, brief, rows_of
+from anncestry.report.absence import brief
+from anncestry.report.numbers import rows_of
+from anncestry.report.quantities import PHASES
 from anncestry.report.tables import Row, text_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -12,11 +12,13 @@ from typing import Any
 import pandas as pd
 
 from anncestry.provenance.records import replacing, write_json
+from anncestry.report.absence import brief
 from anncestry.report.compare import Comparison
 from anncestry.report.compare_sides import Side
 from anncestry.report.compare_verdict import HEADLINE, NOT_COMPARABLE, UNKNOWN, Line
 from anncestry.report.markup import Numbers, sheet, table, text
-from anncestry.report.numbers import PHASES, brief, rows_of
+from anncestry.report.numbers import rows_of
+from anncestry.report.quantities import PHASES
 from anncestry.report.shell import ancestry, document, glossary
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from anncestry.errors import DataError
 from anncestry.provenance.platform import IDENTITY
+from anncestry.report.absence import ABSENT, MISSING
 from anncestry.report.compare_sides import Body, Side, listed, quoted_input
 from anncestry.report.compare_verdict import EQUAL, NOT_COMPARABLE, SAME, SAME_RECORD, UNKNOWN, Line, words_of
-from anncestry.report.numbers import ABSENT, MISSING, rows_of
+from anncestry.report.numbers import rows_of
 from anncestry.report.proportion import proportion_interval
 from anncestry.report.tables import Row
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anncestry.report.numbers import PHASES
+from anncestry.report.quantities import PHASES
 
 SAME = "same within noise"
 SAME_RECORD = "same record"

@@ -10,8 +10,9 @@ import pandas as pd
 
 from anncestry.metrics import stats
 from anncestry.report import equal_recall
+from anncestry.report.absence import brief
 from anncestry.report.equal_recall import AtTarget, Sweep
-from anncestry.report.numbers import brief, rows_of
+from anncestry.report.numbers import rows_of
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, client_mark, text_of
 from anncestry.report.welch import MIN_RUNS, Sample, difference_interval
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from anncestry.report.more_tables import with_interval
-from anncestry.report.numbers import SEARCHES, rows_of
+from anncestry.report.numbers import rows_of
+from anncestry.report.quantities import SEARCHES
 from anncestry.report.tables import NO_CELL, Cell, Column, Table, TableRow
 
 _OPENING = f"{SEARCHES}["

@@ -26,12 +26,13 @@ from anncestry.report import (
     sheets,
     vega,
 )
+from anncestry.report.absence import ABSENT, LOAD_INVALID, MISSING, brief
 from anncestry.report.audit import Published
 from anncestry.report.charts import PHASE_OPACITY, SHAPES, Figure, colours
 from anncestry.report.facts import flat, merged, of_stage
 from anncestry.report.markup import DIMENSIONS, Numbers, dimensions, legend, sheet, table, text
 from anncestry.report.material import Material
-from anncestry.report.numbers import ABSENT, LOAD_INVALID, MISSING, brief, rows_of, write
+from anncestry.report.numbers import rows_of, write
 from anncestry.report.shell import Charts, Records, ancestry, code_of, document, glossary, pages
 from anncestry.report.summary import HEADLINE_K, Highlight, highlights
 from anncestry.report.tables import CLIENT_BOUND, Row, Table, best_of, text_of

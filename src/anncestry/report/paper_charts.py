@@ -12,6 +12,7 @@ from typing import Any
 
 import altair as alt
 
+from anncestry.report.absence import brief
 from anncestry.report.charts import (
     NUMBER,
     SEPARATOR,
@@ -26,7 +27,6 @@ from anncestry.report.charts import (
     tooltip,
 )
 from anncestry.report.material import Material
-from anncestry.report.numbers import brief
 from anncestry.report.paper_tables import LIKE, several_nodes, sizes
 from anncestry.report.tables import Row
 

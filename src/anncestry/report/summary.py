@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anncestry.report.numbers import MISSING, brief, by_bytes, first_builds, rows_of
+from anncestry.report.absence import MISSING, brief
+from anncestry.report.numbers import by_bytes, first_builds, rows_of
 from anncestry.report.tables import Row, text_of
 
 _WIDTH = 100

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from anncestry.report.numbers import brief, rows_of
+from anncestry.report.absence import brief
+from anncestry.report.numbers import rows_of
 from anncestry.report.printed import read_printed
 from anncestry.report.welch import Sample, differ
 

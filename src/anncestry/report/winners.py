@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from anncestry.metrics import stats
+from anncestry.report.absence import brief
 from anncestry.report.material import Material
-from anncestry.report.numbers import brief
 from anncestry.report.proportion import proportion_interval
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow
 from anncestry.report.welch import MIN_RUNS
