@@ -18,6 +18,7 @@ from anncestry.report import (
     charts,
     curves,
     documents,
+    fault_course,
     killed_table,
     library_table,
     more_tables,
@@ -69,6 +70,7 @@ GROUPS = (
             lambda m: stream_table.tables(m.plain),
             lambda m: batch_table.tables(m.first),
             lambda m: storage_table.tables(m.plain, m.records),
+            lambda m: fault_course.tables(m.plain),
             lambda m: killed_table.tables(m.plain),
             lambda m: more_tables.libraries(m.first),
             library_table.tables,
@@ -86,6 +88,7 @@ FIGURES: tuple[MakeFigures, ...] = (
     lambda m: curves.figures(m.plain, m.records),
     timeline.figures,
     timeline_queries.figures,
+    fault_course.figures,
     lambda m: arms.figures(by_bytes(m.numbers)),
 )
 """All figures."""
