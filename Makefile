@@ -85,9 +85,10 @@ slurm:  ## Slurm and munge, for test-slurm (root: installs Debian's)
 test-slurm: cluster slurm  ## the workflow on a real Slurm of this machine alone, started and stopped by the test; and by the profile for Kubernetes
 	@python -m pytest -m slurm tests/test_slurm.py tests/test_kubernetes.py
 
-test-faults: env  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
+# What the table of docs/faults.md names is what is run, after the tests that are about faults as a whole.
+test-faults: env network  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
 	@python -m pytest -m 'faults and not docker' tests
-	@python -m pytest tests/test_driver_faults.py tests/test_gates.py tests/test_formats.py tests/test_dvc.py tests/test_artifacts.py tests/test_shards.py tests/test_hosts.py tests/test_tls.py tests/test_remains.py -k 'dies or timeout or invalid or damage or cut or killed or cannot_be_used or refused or left'
+	@python -m pytest -m 'not faults and not servers and not docker and not slurm' $$(grep -o 'test_[a-z_]*\.py::test_[a-z_0-9]*' docs/faults.md | sort -u | sed 's,^,tests/,')
 
 test-scale: env  ## 5 million × 96 under a hard limit of 1 GiB, through every stage (docs/scale.md; minutes, 8 GB of disk)
 	@ANNCESTRY_SCALE_ROWS=5000000 ANNCESTRY_SCALE_MIB=1024 python -m pytest tests/test_scale.py

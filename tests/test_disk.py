@@ -173,6 +173,26 @@ def test_a_folder_that_may_not_be_written_is_named(finished, tmp_path):
     assert "no permission" in refused.stderr and cell.recall_path.rpartition("/")[0] in refused.stderr
 
 
+@pytest.mark.parametrize("command", ["normalize", "load"])
+def test_a_file_system_that_became_read_only_is_said_in_one_sentence(finished, room, command):
+    toy = finished.copy(room / command, "data", "scratch", "results")
+    (key,), record = STAGES[command][0](the_cell(toy), None)
+    path = toy.folder / record
+    path.unlink()
+    place = str(room.parent)
+    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+    try:
+        refused = stage(toy, command, key)
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", place], check=True)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr, refused.stderr
+    said = [line for line in refused.stderr.splitlines() if line.startswith(f"anncestry {command}: ")]
+    assert len(said) == 1 and "the file system is read-only" in said[0], refused.stderr
+    assert not path.exists() and not toy.at_work()
+    done = stage(toy, command, key)
+    assert done.returncode == 0 and path.exists(), done.stderr
+
+
 def test_vanished_data_is_made_again_and_nothing_else(finished, tmp_path):
     toy = finished.copy(tmp_path / "toy", "data", "results")
     cell = the_cell(toy)
@@ -225,17 +245,3 @@ def test_what_the_machine_refuses_is_one_sentence(error, sentence):
 
 def test_what_is_no_fault_of_the_machine_keeps_its_traceback():
     assert of_machine(ConnectionResetError(104, "Connection reset by peer")) is None
-
-
-def test_every_row_of_the_table_of_faults_names_a_test_that_there_is():
-    rows = [line for line in (ROOT / "docs" / "faults.md").read_text().splitlines() if line.startswith("| ")][2:]
-    assert len(rows) > 20
-    named = 0
-    for row in rows:
-        cell = row.strip("|").split("|")[-1].strip()
-        found = re.fullmatch(r"`(test_\w+\.py)::(test_\w+)`", cell)
-        assert found or cell == "the same", row
-        if found:
-            named += 1
-            assert f"def {found[2]}(" in (ROOT / "tests" / Path(found[1])).read_text(), row
-    assert named > 20

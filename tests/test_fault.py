@@ -7,16 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
 from anncestry.engines.base import check_fault
-from anncestry.errors import ConfigError
-from anncestry.measure.fault import impact
+from anncestry.engines.group import GroupServer
+from anncestry.errors import ConfigError, ServerError
+from anncestry.measure.fault import Fault, impact
+from anncestry.runtimes.base import Group, Member
+from anncestry.runtimes.native import NativeProcess
 from tests.toy import ROOT
 
 PAUSE = {"kind": "pause", "member": "node2", "at_s": 2, "for_s": 2}
@@ -69,6 +75,76 @@ def test_a_fault_that_nobody_notices_costs_nothing() -> None:
     due_s = np.arange(0, 4, 0.01)
     seen = seen_by_clients(due_s, np.full(len(due_s), 2.0), np.full(len(due_s), True))
     assert (seen["lost"], seen["first_lost_s"], seen["recovered_s"]) == (0, None, 0.0)
+
+
+class Pair(GroupServer):
+    """Two processes; the system misses one as long as there is a file. Once that is a folder, it knows no more."""
+
+    missed: Path
+
+    @property
+    def endpoint(self) -> str:
+        return "none"
+
+    def check_members(self) -> None:
+        self.check_alive()
+        if self.missed.is_dir():
+            raise LookupError("another answer than ever")
+        if self.missed.exists():
+            raise ServerError("node2 is missed")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    group = Group()
+    for name in ("node1", "node2"):
+        handle = NativeProcess.start(name, ["/bin/sleep", "600"], {}, tmp_path, tmp_path / f"{name}.log")
+        group.add(Member(name, "node", handle))
+    server = Pair(group, {})
+    server.missed = tmp_path / "missed"
+    server.missed.touch()
+    yield server
+    server.stop()
+
+
+def goes_on(fault: Fault, until: Callable[[], object]) -> None:
+    """A run, of which the driver tells now and then."""
+    deadline = time.monotonic() + 120
+    while not until():
+        assert time.monotonic() < deadline
+        fault.check()
+        time.sleep(0.02)
+
+
+def test_that_no_member_is_missed_any_more_is_noticed_while_the_run_goes_on(pair: Pair) -> None:
+    fault = Fault(pair, {"kind": "pause", "member": "node2", "at_s": 0, "for_s": 0.1})
+    (pid,) = pair.group["node2"].handle.pids()
+    goes_on(fault, lambda: fault.made_s)
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    goes_on(fault, lambda: fault.mended_s)
+    assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
+    until = time.monotonic() + 1
+    goes_on(fault, lambda: time.monotonic() > until)
+    assert fault.whole_s is None, "it is still missed"
+    pair.missed.unlink()
+    goes_on(fault, lambda: fault.whole_s)
+    before_s = fault.whole_s
+    fault.end(timeout_s=60)
+    times = fault.times(0.0)
+    assert times["made_s"] < times["mended_s"] < until < times["whole_s"] == before_s
+
+
+def test_a_member_that_stays_missed_is_whole_at_no_time_and_what_is_no_answer_is_raised(pair: Pair) -> None:
+    fault = Fault(pair, {"kind": "pause", "member": "node2", "at_s": 0, "for_s": 600})
+    goes_on(fault, lambda: fault.made_s)
+    fault.end(timeout_s=0.2)  # the run was over before it was to be mended
+    assert fault.times(0.0)["whole_s"] is None and fault.mended_s is not None
+    other = Fault(pair, {"kind": "pause", "member": "node1", "at_s": 0, "for_s": 0})
+    goes_on(other, lambda: other.mended_s)
+    pair.missed.unlink()
+    pair.missed.mkdir()
+    with pytest.raises(LookupError):
+        other.end(timeout_s=60)
 
 
 @pytest.mark.servers

@@ -6,11 +6,14 @@
     impact(due_s, latency_ms, good, fault.times(done["zero_ns"] / 1e9))
 
 It acts when the driver calls `check`, in the thread that started the servers: the kernel ties a native process to it.
+Once it is mended, another thread asks the system whether it misses a member, until it misses none: that may take longer
+than the run, and an answer to it may take half a minute.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +31,7 @@ KINDS = {"kill": ("kill", "restart"), "pause": ("pause", "resume"), "partition":
 """Kind → how it is made and mended, by name of the methods of `runtimes.base.Handle`."""
 STEP_S = 0.5
 """Length of the steps in which a run with a fault is told."""
-_POLL_S = 0.2
+_POLL_S = 0.5
 
 
 class Fault:
@@ -44,6 +47,9 @@ class Fault:
         self.mended_s: float | None = None
         self.whole_s: float | None = None
         """When, after it was mended, every member missed none of the others again."""
+        self._watching: threading.Thread | None = None
+        self._over = threading.Event()
+        self._wrong: Exception | None = None
 
     def check(self) -> None:
         """Make or mend it when it is time to; ServerError if a member is gone that should be there."""
@@ -54,8 +60,7 @@ class Fault:
             self.made_s = time.monotonic()
             self._make()
         elif self.made_s is not None and self.mended_s is None and now - self.made_s >= self._for_s:
-            self._mend()
-            self.mended_s = time.monotonic()
+            self._mend_now()
         for member in self._server.group:
             if member.name != self._member.name:
                 member.handle.check_alive()
@@ -63,16 +68,32 @@ class Fault:
     def end(self, timeout_s: float) -> None:
         """Mend it if that is still to be done, and give the system so long to be whole again (`whole_s` else None)."""
         if self.made_s is not None and self.mended_s is None:
-            self._mend()
-            self.mended_s = time.monotonic()
-        deadline = time.monotonic() + timeout_s
-        while self.whole_s is None and time.monotonic() < deadline:
-            try:
-                self._server.check_members()
-            except ServerError:
-                time.sleep(_POLL_S)
-            else:
-                self.whole_s = time.monotonic()
+            self._mend_now()
+        if self._watching is not None:
+            self._watching.join(timeout_s)
+            self._over.set()
+        if self._wrong is not None:
+            raise self._wrong
+
+    def _mend_now(self) -> None:
+        self._mend()
+        self.mended_s = time.monotonic()
+        self._watching = threading.Thread(target=self._watch, name="whole again", daemon=True)
+        self._watching.start()
+
+    def _watch(self) -> None:
+        """Ask until every member misses none, or it is `end`ed."""
+        try:
+            while not self._over.is_set():
+                try:
+                    self._server.check_members()
+                except ServerError:
+                    self._over.wait(_POLL_S)
+                else:
+                    self.whole_s = time.monotonic()
+                    return
+        except Exception as error:  # as it would have been raised in the thread that waits
+            self._wrong = error
 
     def times(self, zero_s: float) -> dict[str, Any]:
         """Kind and member; when it was made, mended, and the system whole again, in seconds from the clock's zero."""

@@ -278,7 +278,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         (run.folder / leftover).unlink(missing_ok=True)
     # Kept apart from the session: a run that is measured stays so, whatever becomes of the others.
     kept = measured_dir / run.key / f"run-{run.number}"
-    shutil.rmtree(kept, ignore_errors=True)
+    records.clear(kept)
     kept.parent.mkdir(parents=True, exist_ok=True)
     os.replace(run.folder, kept)
 

@@ -125,7 +125,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         vectors = open_vectors(place.vectors, spec["vectors"])
         built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
         records.verify_outputs(place.artifact, built)
-        shutil.rmtree(out_dir, ignore_errors=True)
+        records.clear(out_dir)
         data_dir = (out_dir / "data").resolve()
         data_dir.mkdir(parents=True)
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"

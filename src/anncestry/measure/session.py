@@ -58,7 +58,7 @@ _WHOLE_S = 120.0
 
 def copy_tree(source: Path, target: Path, without: str = "") -> None:
     """Copy a folder with its metadata, sharing blocks where the file system can (reflink), `without` one entry."""
-    shutil.rmtree(target, ignore_errors=True)
+    records.clear(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     entries = [str(source)]
     if without:
@@ -421,7 +421,7 @@ def run(
     "ok" or why its run failed; returns that. A server that can't be started at all is a ServerError; one that dies
     while a run is measured fails that run.
     """
-    shutil.rmtree(out_dir, ignore_errors=True)
+    records.clear(out_dir)
     out_dir.mkdir(parents=True)
     build.programs()  # made now, if they have to be: not beside a server
     with platform.alone() as waited_s:

@@ -57,7 +57,7 @@ def run(
         built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
         records.verify_outputs(place.artifact, built)
         older = records.read_record(older_index, stage="load", key=spec["upgrade_of"])
-        shutil.rmtree(out_dir, ignore_errors=True)
+        records.clear(out_dir)
         data_dir = (out_dir / "data").resolve()
         copy_tree(older_index.parent / "data", data_dir)
         label = f"upgrade {older['spec']['system']['name']} → {spec['system']['name']} · {spec['dataset']['name']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +46,12 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there; OSError if that can't be done: half of it would stay."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def write_json(path: Path, body: Any) -> None:
