@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from anncestry import user_cache
 from anncestry.cells.keys import key_of
+from anncestry.datasets.payload import NO_PAYLOAD, Column, Payload
 from anncestry.engines import get
 from anncestry.engines.base import Server
 from anncestry.runtimes import artifacts
@@ -37,6 +38,7 @@ class SmallVectors:
     price: NDArray[np.float32]
     region: NDArray[np.uint8]
     metric: str
+    payload: Payload = NO_PAYLOAD
 
 
 def small_vectors(metric: str, rows: int = 2000, dimensions: int = 20) -> SmallVectors:
@@ -47,6 +49,31 @@ def small_vectors(metric: str, rows: int = 2000, dimensions: int = 20) -> SmallV
     category = random.integers(0, 10, rows).astype(np.uint8)
     price = random.random(rows).astype(np.float32)
     return SmallVectors(base, category, price, (np.arange(rows) % 256).astype(np.uint8), metric)
+
+
+KEYWORDS = ("the", "a", "A", 'say "no\\', "it's 50 %_", "dé 😀", "or", "null", "x" * 1024)
+"""What a language of conditions, or a column's own rules, could take for something else."""
+
+
+def small_payload(rows: int = 2000) -> Payload:
+    """A column of each kind, and filters on them: matches, ranges with and without their ends, and, or, none."""
+    random = np.random.default_rng(8)
+    whole = random.choice([-(2**53), -3, 0, 1, 2, 7, 2**53], rows)
+    columns = (
+        Column("word", "payload_0", "keyword", random.integers(0, len(KEYWORDS), rows).astype(np.int32), KEYWORDS),
+        Column("n", "payload_1", "int", whole),
+        Column("x", "payload_2", "float", random.random(rows)),
+    )
+    ends = columns[2].values[:2]
+    low, high = float(ends.min()), float(ends.max())
+    one: list[dict[str, Any]] = [{"column": 0, "equals": word} for word in KEYWORDS]
+    one += [{"column": 1, "equals": int(value)} for value in (-3, 2**53)]
+    one += [{"column": 1, "from": -3, "below": 2}, {"column": 1, "from": 2**53}]
+    one += [{"column": 2, "above": low, "below": high}, {"column": 2, "from": low, "to": high}]
+    every = [{"all": [term], "any": []} for term in one]
+    every += [{"all": [one[1], one[11]], "any": []}, {"all": [], "any": [one[3], one[4]]}]
+    every += [{"all": [one[14]], "any": [one[0], one[12]]}, {"all": [{"column": 0, "equals": "nobody's"}], "any": []}]
+    return Payload(columns, tuple({"field": "payload", **filter} for filter in every), np.arange(len(every)))
 
 
 def artifact(system: str, out_dir: Path) -> Path:

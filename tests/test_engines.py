@@ -26,7 +26,7 @@ from anncestry.measure import batches, clients, oracle
 from anncestry.measure.filtering import Filtering
 from anncestry.progress import Progress
 from anncestry.runtimes.native import free_ports
-from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
+from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
 
 ENGINES = ("milvus", "weaviate")
 VERSIONS = {"milvus": {"version": "2.3.5"}, "weaviate": {"version": "1.27.0"}}
@@ -372,7 +372,7 @@ def loaded(
     """A running server that was loaded, how that went, with what, and its data folder."""
     name, artifact_dir = system
     data_dir = tmp_path_factory.mktemp("data")
-    vectors = small_vectors(request.param)
+    vectors = replace(small_vectors(request.param), payload=small_payload())
     engine = engines.get(SYSTEMS[name]["engine"])
     with running(name, artifact_dir, data_dir) as server:
         with Progress("load", len(vectors.base), "rows") as progress:
@@ -423,6 +423,25 @@ def test_the_server_counts_what_passes_a_filter_as_we_do(
 ) -> None:
     server, _, vectors, _ = loaded
     assert engine_of(system).count(server, filter) == matches(filter, vectors.category, vectors.price).sum()
+
+
+@pytest.mark.servers
+def test_conditions_of_queries_are_counted_and_answered_as_we_read_them(
+    system: tuple[str, Path], loaded: tuple[Server, LoadResult, SmallVectors, Path]
+) -> None:
+    server, _, vectors, _ = loaded
+    queries = small_vectors(vectors.metric, rows=8).base[::-1]
+    distances = exact(vectors, queries)
+    found = wanted = 0
+    for filter in vectors.payload.filters:
+        assert filter is not None
+        passes = vectors.payload.passes(filter)
+        assert engine_of(system).count(server, filter) == passes.sum(), filter
+        for row, (ids, _) in enumerate(ask(engine_of(system), server, vectors, queries, dict(filter))):
+            assert passes[ids].all(), filter
+            nearest = np.flatnonzero(passes)[np.argsort(distances[row, passes])[:K]]
+            found, wanted = found + len(set(ids.tolist()) & set(nearest.tolist())), wanted + len(nearest)
+    assert found / wanted > 0.95  # filters cut links of the graph
 
 
 @pytest.mark.servers

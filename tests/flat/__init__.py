@@ -22,6 +22,7 @@ from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 from anncestry.runtimes.storage import data_folder
 
+CONDITIONS = ("keyword", "int", "float")
 KILLED_LOADS = True
 BEYOND_LOOPBACK = True  # at the address of this machine, where one is said
 
@@ -153,6 +154,7 @@ def load(server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -
                 "category": vectors.category[part].tolist(),
                 "price": vectors.price[part].tolist(),
                 "region": vectors.region[part].tolist(),
+                **{column.stored_as: values for column, values in vectors.payload.part(part)},
             }
             try:
                 insert = partial(server.call, "Insert", head, base.tobytes())

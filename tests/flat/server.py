@@ -28,6 +28,7 @@ class Store:
         self.category, self.price = np.empty(0, np.uint8), np.empty(0, np.float32)
         self.region = np.empty(0, np.uint8)
         self.ids = np.empty(0, np.int64)
+        self.payload: dict[str, np.ndarray] = {}
         self.metric, self.settings = "l2", {}
         # With a journal, every batch is written before it is acknowledged. Lies: the last batch is not yet
         # ("journal-late"), or it is, and after a restart it is stored and counted, but not searched ("index-late").
@@ -46,6 +47,7 @@ class Store:
             self.ids, self.unsearched = np.load(self.folder / "ids.npy"), np.load(self.folder / "unsearched.npy")
         self.category, self.price = np.load(self.folder / "category.npy"), np.load(self.folder / "price.npy")
         self.region = np.load(self.folder / "region.npy")
+        self.payload = {path.stem: np.load(path) for path in self.folder.glob("payload_*.npy")}
         facts = json.loads((self.folder / "facts.json").read_text())
         self.metric, self.settings = facts["metric"], facts["settings"]
 
@@ -90,6 +92,9 @@ class Store:
         self.category = np.concatenate([self.category, np.array(head["category"][:rows], np.uint8)])
         self.price = np.concatenate([self.price, np.array(head["price"][:rows], np.float32)])
         self.region = np.concatenate([self.region, np.array(head["region"][:rows], np.uint8)])
+        for name in filter(lambda name: name.startswith("payload_"), head):
+            more = np.array(head[name][:rows])
+            self.payload[name] = np.concatenate([self.payload[name], more]) if name in self.payload else more
         return json.dumps({"failed": 0}).encode()
 
     def change(self, request: bytes) -> bytes:
@@ -113,6 +118,8 @@ class Store:
         np.save(self.folder / "category.npy", self.category)
         np.save(self.folder / "price.npy", self.price)
         np.save(self.folder / "region.npy", self.region)
+        for name, values in self.payload.items():
+            np.save(self.folder / f"{name}.npy", values)
         if self.journal is not None:
             np.save(self.folder / "ids.npy", self.ids)
             np.save(self.folder / "unsearched.npy", self.unsearched)
@@ -138,7 +145,19 @@ class Store:
             }
         ).encode()
 
-    def passes(self, wanted: dict) -> np.ndarray:
+    def holds(self, term: dict) -> np.ndarray:
+        values = self.payload[f"payload_{term['column']}"]
+        signs = {"equals": "__eq__", "above": "__gt__", "from": "__ge__", "below": "__lt__", "to": "__le__"}
+        return np.all([getattr(values, signs[name])(term[name]) for name in signs if name in term], axis=0)
+
+    def passes(self, wanted: dict | None) -> np.ndarray:
+        if wanted is None:
+            return np.ones(len(self.ids), bool)
+        if wanted["field"] == "payload":
+            every, some = ([self.holds(term) for term in wanted[name]] for name in ("all", "any"))
+            if self.lie == "or-is-and":
+                every, some = every + some, []
+            return np.all([*every, np.any(some, axis=0) if some else np.ones(len(self.ids), bool)], axis=0)
         if wanted["field"] == "category":
             return np.isin(self.category, wanted["in"][:1] if self.lie == "narrow-filter" else wanted["in"])
         if wanted["field"] == "region":
@@ -182,7 +201,9 @@ class Store:
         far = np.square(vectors - query).sum(axis=1) if metric == "l2" else 1 - vectors @ query
         keep = np.ones(len(far), bool)
         wanted = head.get("filter")
-        if wanted and self.lie != "ignore-filter":
+        if wanted and wanted["field"] == "payload" and self.lie == "ignore-conditions":
+            pass
+        elif wanted and self.lie != "ignore-filter":
             keep = self.passes(wanted)
         elif self.lie == "lost-tail":
             keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found

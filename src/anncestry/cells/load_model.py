@@ -92,8 +92,10 @@ def _batches(asked: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}.nq: {nq} vectors a request, of {asked['queries']} queries: one would be in it twice"
         )
-    if "side" in (asked.get("filter") or {}):
-        raise ConfigError(f"{where}.nq: a request has one filter for its {nq} vectors; one by side is each query's own")
+    filter = asked.get("filter") or {}
+    if "side" in filter or filter.get("field") == "payload":
+        said = "by side" if "side" in filter else "by payload"
+        raise ConfigError(f"{where}.nq: a request has one filter for its {nq} vectors; one {said} is each query's own")
 
 
 def changes_of(workload: Mapping[str, Any]) -> dict[str, int]:

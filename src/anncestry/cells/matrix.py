@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from anncestry.cells import arms, killed, totals
+from anncestry.cells import arms, conditions, killed, totals
 from anncestry.cells.absent import Absent, Listing, Room, of_spec
 from anncestry.cells.config import Config, look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits
@@ -340,8 +340,8 @@ class _Expander:
         """A dataset's entry and the keys of its download and its vectors."""
         if name not in self._data:
             entry = _dataset(self.config, name)
-            identity = {key: entry[key] for key in ("rows", "queries", "dim", "content")}
-            if not {"base", "queries"} <= entry["content"].keys():
+            identity = {key: entry[key] for key in ("rows", "queries", "dim", "content")} | conditions.identity(entry)
+            if not conditions.is_known(entry):
                 # Without a content digest, what the dataset is depends on where it came from.
                 identity["sources"] = entry["sources"]
             download = self._stage("download", name=entry["name"], **identity)
@@ -573,6 +573,8 @@ class _Expander:
         if asked["warmup"] > entry["rows"]:
             raise ConfigError(f"{place}.warmup: {asked['warmup']} queries, dataset {dataset} has {entry['rows']} rows")
         self.engine(system).check(config.systems[system], config.topologies[topology], self.index(system), asked)
+        with _named(place):
+            conditions.check(dataset, entry, self.engine(system), config.systems[system]["engine"], asked)
         if "driver_hosts" in asked:
             self._reached_from_elsewhere(place, system, topology)
 

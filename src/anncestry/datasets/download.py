@@ -5,6 +5,7 @@ A dataset's identity is the sha256 of its arrays' bytes (float32, C order), whic
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -14,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.datasets import distance, formats, sources
+from anncestry.datasets import distance, formats, payload, sources
 from anncestry.datasets.sources import Content, Part
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import replacing, write_record
 
-OUTPUTS = ("base", "queries", "shipped_ids", "shipped_distances")
+OUTPUTS = ("base", "queries", "shipped_ids", "shipped_distances", "shipped_conditioned")
 DISTANCES = ("euclidean", "squared", "angular")
 
 
@@ -28,8 +29,9 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     """Get a dataset into `out_dir`: base.npy, queries.npy, the shipped truth where there is one, and record.json.
 
     `spec` holds name, metric, rows, queries, dim, `content` (sha256 of base and queries; absent where not yet known)
-    and `sources`, which are tried in order. A source that can't be had, or whose content is not as declared, is
-    skipped with a printed sentence. Downloads stay in `cache_dir`. Returns the record.
+    and `sources`, which are tried in order; where it has `conditions`, payload columns are written, too (`payload`). A
+    source that can't be had, or whose content is not as declared, is skipped with a printed sentence. Downloads stay in
+    `cache_dir`. Returns the record.
     Raises DataError, with each source and its reason, when none is left.
     """
     distance.check_metric(spec["metric"])
@@ -39,7 +41,13 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     skipped: list[dict[str, str]] = []
     for entry in spec["sources"]:
         try:
-            content = sources.obtain(entry, dim=spec["dim"], cache_dir=cache_dir, rows=spec["rows"])
+            content = sources.obtain(
+                entry,
+                dim=spec["dim"],
+                cache_dir=cache_dir,
+                rows=spec["rows"],
+                conditions=spec.get("conditions", ()),
+            )
             try:
                 body = _convert(spec, entry, content, out_dir)
             except DataError:
@@ -67,7 +75,8 @@ def _file(out_dir: Path, name: str) -> Path:
 
 def _written(out_dir: Path) -> list[Path]:
     """What this stage may have written, in order."""
-    return [*(_file(out_dir, name) for name in OUTPUTS), *sorted(out_dir.glob("shipped_filtered_*.npy"))]
+    more = (*out_dir.glob("shipped_filtered_*.npy"), *out_dir.glob("payload*"))
+    return [*(_file(out_dir, name) for name in OUTPUTS), *sorted(more)]
 
 
 def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content, out_dir: Path) -> dict[str, Any]:
@@ -89,15 +98,33 @@ def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content
             ids = _neighbors(spec, content.parts[f"filtered_{number}"])
             np.save(stack.enter_context(replacing(_file(out_dir, f"shipped_filtered_{number}"))), ids)
             filtered.append({"filter": dict(filter), "k": ids.shape[1]})
+        if "conditioned" in content.parts:
+            conditioned = _neighbors(spec, content.parts["conditioned"])
+            np.save(stack.enter_context(replacing(_file(out_dir, "shipped_conditioned"))), conditioned)
+        if content.payload is not None:
+            digests["payload"] = _copy_payload(content.payload, out_dir, stack)
+            if pinned.get("payload", digests["payload"]) != digests["payload"]:
+                raise DataError(
+                    f"{content.payload / payload.FILE}: payload of sha256 {digests['payload'][:12]}…, not the declared "
+                    f"{pinned['payload'][:12]}…"
+                )
     return {
         "content": digests,
-        "content_pinned": {"base", "queries"} <= pinned.keys(),
+        "content_pinned": digests.keys() <= pinned.keys(),
         "rows": spec["rows"],
         "queries": spec["queries"],
         "dim": spec["dim"],
         "shipped": shipped,
         **({"shipped_filtered": filtered} if filtered else {}),
+        **({"payload": payload.facts(content.payload)} if content.payload is not None else {}),
     }
+
+
+def _copy_payload(folder: Path, out_dir: Path, stack: ExitStack) -> str:
+    """Copy payload columns and conditions; returns the digest of their content."""
+    for file in payload.files(folder):
+        shutil.copyfile(file, stack.enter_context(replacing(out_dir / file.name)))
+    return payload.content(folder)
 
 
 def _copy_vectors(part: Part, to: Path, shape: tuple[int, int], label: str) -> str:

@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from anncestry.datasets.conditions import Reader
 from anncestry.errors import DataError
 
 _ID_END = 1 << 63
 _FLOAT_END = 2.0**1023
 
 
-def place_queries(path: Path, queries_to: Path, neighbors_to: Path) -> bool:
+def place_queries(path: Path, queries_to: Path, neighbors_to: Path, conditions: Reader | None = None) -> bool:
     """Write the vectors of `query` as npy of float32 (n, dim) and, if no line has conditions, `closest_ids` (n, k).
 
-    Returns whether the second was written: neighbours under conditions are not those of a plain search. DataError
-    names the line that is damaged or of another shape.
+    Returns whether the second was written: neighbours under conditions are not those of a plain search. With a reader
+    of `conditions`, it is given those of each line, and the neighbours under them are written, lists padded with -1.
+    DataError names the line that is damaged or of another shape.
     """
-    vectors: list[list[float]] = []
-    closest: list[list[int]] | None = []
+    vectors: list[NDArray[np.float64]] = []
+    closest: list[NDArray[np.int64]] | None = []
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -31,21 +34,27 @@ def place_queries(path: Path, queries_to: Path, neighbors_to: Path) -> bool:
             test = _test(path, number, line)
             if vectors and len(test["query"]) != len(vectors[0]):
                 raise DataError(f"{path}: line {number}: a query of another length than the first")
-            vectors.append(test["query"])
-            plain = not test.get("conditions") and isinstance(test.get("closest_ids"), list)
-            if plain and not all(type(value) is int and -1 <= value < _ID_END for value in test["closest_ids"]):
+            vectors.append(np.array(test["query"], dtype=np.float64))
+            taken = conditions is not None or not test.get("conditions")
+            stated = taken and isinstance(test.get("closest_ids"), list)
+            if stated and not all(type(value) is int and -1 <= value < _ID_END for value in test["closest_ids"]):
                 raise DataError(f"{path}: line {number}: closest_ids that are no ids")
-            if closest is not None and plain:
-                closest.append(test["closest_ids"])
+            if conditions is not None:
+                conditions.add(number, test.get("conditions"))
+            if closest is not None and stated:
+                closest.append(np.array(test["closest_ids"], dtype=np.int64))
             else:
                 closest = None
     if not vectors:
         raise DataError(f"{path}: holds no queries")
     with np.errstate(over="ignore"):  # becomes infinity, which the download stage refuses by row
-        np.save(queries_to, np.array(vectors, dtype=np.float64).astype(np.float32))
-    if closest is None or len({len(ids) for ids in closest}) != 1:
+        np.save(queries_to, np.array(vectors).astype(np.float32))
+    if closest is None or (conditions is None and len({len(ids) for ids in closest}) != 1):
         return False
-    np.save(neighbors_to, np.array(closest, dtype=np.int64))
+    padded = np.full((len(closest), max(len(ids) for ids in closest)), -1, dtype=np.int64)
+    for row, ids in zip(padded, closest, strict=True):
+        row[: len(ids)] = ids
+    np.save(neighbors_to, padded)
     return True
 
 

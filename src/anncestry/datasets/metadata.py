@@ -1,4 +1,4 @@
-"""What filters act on: three columns that every base has, the ids of its rows, and which rows a filter lets through.
+"""What filters act on, and which rows they let through: three columns that every base has, ids, and payload columns.
 
 `category` and `price` have nothing to do with the vectors; `region` says where a row lies (see regions.py).
 The values of the first two come from a counter-based hash (splitmix64, Steele, Lea and Flood 2014) of the row number
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.conditions import check_resolved
+from anncestry.datasets.payload import NO_PAYLOAD, Payload
 from anncestry.datasets.regions import HALVINGS, REGIONS
 from anncestry.errors import ConfigError
 
@@ -50,7 +52,11 @@ class Asked:
 
 
 def resolve(
-    filter: Mapping[str, Any] | None, price: NDArray[np.float32], query_region: NDArray[np.integer[Any]]
+    filter: Mapping[str, Any] | None,
+    price: NDArray[np.float32],
+    query_region: NDArray[np.integer[Any]],
+    payload: Payload = NO_PAYLOAD,
+    query: NDArray[np.int64] | None = None,
 ) -> Asked:
     """A workload's filter for n queries on these rows, bounds in place of shares and sides.
 
@@ -59,9 +65,14 @@ def resolve(
     share is exact, but for rows of that very price, and recorded as counted. `{field: region, side: same, halvings: h}`
     becomes, for each query, the 2^(8−h) regions that agree with the query's own in the first h bits; `side: opposite`
     those that differ in each of these bits. `{field: id, from_share: s}` becomes `from` the id floor(s · rows), as
-    VectorDBBench's filters do. Other filters stay as they are.
+    VectorDBBench's filters do. `{field: payload}` becomes each query's own conditions: `query` (n,) are the numbers of
+    the queries among those of the dataset (None: all of them, in their order). Other filters stay as they are.
     """
     check_filter(filter)
+    if filter is not None and filter.keys() == {"field"}:
+        numbers = payload.of if query is None else payload.of[query]
+        used, own = np.unique(numbers, return_inverse=True)
+        return Asked(tuple(payload.filters[number] for number in used), own.reshape(-1).astype(np.int64))
     every = np.zeros(len(query_region), dtype=np.int64)
     if filter is not None and "share" in filter:
         rank = min(max(1, round(filter["share"] * len(price))), len(price) - 1)
@@ -88,15 +99,16 @@ def matches(
     price: NDArray[np.float32],
     region: NDArray[np.uint8] | None = None,
     rows: NDArray[np.int64] | None = None,
+    payload: Payload = NO_PAYLOAD,
 ) -> NDArray[np.bool_]:
     """Which rows pass, bool (n,). `category`, `price` and `region` (n,) are the columns of the same rows.
 
-    `rows` (n,) are their numbers, where they are not the first n of the base.
+    `rows` (n,) are their numbers, where they are not the first n of the base; `payload` is of all rows.
 
     Filters: None (every row passes); `{field: category, in: [1, 4]}`; `{field: price, below: x}` and
     `{field: price, from: a, below: b}`, that is a ≤ price < b, the bounds rounded to float32;
-    `{field: region, from: a, below: b}`; `{field: id, from: a}`, of row numbers. What depends on the rows or the query
-    goes through `resolve` first.
+    `{field: region, from: a, below: b}`; `{field: id, from: a}`, of row numbers; a query's own conditions (see
+    `conditions`). What depends on the rows or the query goes through `resolve` first.
     Raises ConfigError for an unknown field or operator, and for an operand that the operator can't take.
     """
     check_filter(filter)
@@ -104,6 +116,8 @@ def matches(
         return np.ones(len(category), dtype=np.bool_)
     if filter["field"] == "category":
         return np.isin(category, np.array(filter["in"], dtype=np.uint8))
+    if filter["field"] == "payload" and "all" in filter:
+        return payload.passes(filter, rows)
     if filter["field"] == "id" and "from" in filter:
         passing: NDArray[np.bool_] = (np.arange(len(category)) if rows is None else rows) >= filter["from"]
         return passing
@@ -164,8 +178,10 @@ def check_filter(filter: Mapping[str, Any] | None) -> None:
     elif field == "id":
         _require_operators(field, operators, required={"from"}, allowed={"from"})
         _whole(filter["from"], "from", 0, 1 << 40, field)
+    elif field == "payload":
+        check_resolved(filter)
     else:
-        raise ConfigError(f"filter on unknown field {field!r}; choose category, price, region or id")
+        raise ConfigError(f"filter on unknown field {field!r}; choose category, price, region, id or payload")
 
 
 def _whole(value: object, name: str, low: int, high: int, field: str = "region") -> None:

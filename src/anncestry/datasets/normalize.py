@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.datasets import metadata
+from anncestry.datasets import metadata, payload
 from anncestry.datasets.distance import check_metric, squared_lengths
 from anncestry.datasets.formats import NpyWriter, finite_chunks, open_vectors
 from anncestry.datasets.regions import regions
@@ -22,7 +22,10 @@ from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
 
-OUTPUTS = ("base", "queries", "category", "price", "region", "query_region", "shipped_ids", "shipped_distances")
+OUTPUTS = (
+    *("base", "queries", "category", "price", "region", "query_region"),
+    *("shipped_ids", "shipped_distances", "shipped_conditioned"),
+)
 RULES = {
     "l2": "vectors as they are",
     "cosine": "each vector divided by its length (computed in float64, rounded to float32); zero vectors stay zero",
@@ -46,7 +49,7 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
 
     (out_dir / "record.json").unlink(missing_ok=True)
     outputs = {name: out_dir / f"{name}.npy" for name in OUTPUTS}
-    for stale in (*outputs.values(), *out_dir.glob("shipped_filtered_*.npy")):
+    for stale in (*outputs.values(), *out_dir.glob("shipped_filtered_*.npy"), *out_dir.glob("payload*")):
         stale.unlink(missing_ok=True)
     content: dict[str, str] = {}
     zeros: dict[str, int] = {}
@@ -64,6 +67,15 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
         ("query_region", query_region),
     ):
         content[column] = _save(outputs[column], values)
+    for name, file in files.items():
+        if name.startswith("payload"):
+            outputs[name] = out_dir / file.name
+            if file.suffix == ".json" or rows == download["rows"]:
+                _link(file, outputs[name])
+            else:
+                _save(outputs[name], np.load(file, mmap_mode="r", allow_pickle=False)[:rows])
+    if "payload" in files:
+        content["payload"] = payload.content(out_dir)
     if rows == download["rows"]:
         for name in files:
             if name.startswith("shipped_"):
@@ -78,6 +90,7 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
         "dim": download["dim"],
         "raw_bytes": rows * download["dim"] * 4,
         **{name: download[name] for name in ("shipped_filtered",) if name in download and rows == download["rows"]},
+        **{name: download[name] for name in ("payload",) if name in download},
     }
     return write_record(
         out_dir / "record.json",

@@ -11,6 +11,7 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `parquet` | `url` of a folder; `base` (list of files in it), `queries` (a file, or `{last: n}` rows)[, `neighbors`] |
 | | `columns` if not id, emb (id null: as they come); `filtered`: neighbours under filters, each with its filter |
 | `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
+| | `payloads` (JSON lines of the rows) where the dataset has `conditions`: those of `queries` (JSON lines) are asked |
 | `synthetic` | `generator: ann-benchmarks-random` (or `blobs`, of any size), `samples`, `centers`, `seed` |
 
 All but synthetic state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`, that of the
@@ -28,7 +29,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.datasets import archives, formats, jsonl, parquet
+from anncestry.datasets import archives, formats, jsonl, parquet, payload
+from anncestry.datasets.conditions import Reader
 from anncestry.datasets.fetching import TIMEOUT_S, fetch, fetch_rows, locked, verified
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
@@ -74,7 +76,8 @@ class Content:
     """What a source gave: parts by name, sha256 of files by name, and cached files that no sha256 vouches for.
 
     `notes`, by name of a file, say what it is where its name or its source would mislead. `filtered` are the filters
-    of the parts `filtered_0`, `filtered_1`, …: neighbours among the rows that pass them.
+    of the parts `filtered_0`, `filtered_1`, …: neighbours among the rows that pass them. `payload` is the folder of
+    payload columns and conditions (see `payload`), the part `conditioned` the neighbours under them.
     """
 
     parts: Mapping[str, Part]
@@ -82,6 +85,7 @@ class Content:
     cached: tuple[Path, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     filtered: tuple[Mapping[str, Any], ...] = ()
+    payload: Path | None = None
 
     def forget(self) -> None:
         """Remove the cached files, which turned out to be of no use, so that the next run fetches them anew."""
@@ -92,12 +96,18 @@ class Content:
                 path.unlink(missing_ok=True)
 
 
-def obtain(entry: Mapping[str, Any], *, dim: int, cache_dir: Path, rows: int = 0) -> Content:
+def obtain(
+    entry: Mapping[str, Any], *, dim: int, cache_dir: Path, rows: int = 0, conditions: Sequence[str] = ()
+) -> Content:
     """Get the files of one source entry; `dim` and `rows` are the dataset's, which some kinds need.
+
+    `conditions` are the kinds of columns that the dataset's conditions act on: a source must have them then.
 
     Raises DataError with the reason where the source can't be had now, ConfigError where the entry makes no sense.
     """
     kind = entry.get("kind")
+    if conditions and (kind != "archive" or "payloads" not in entry):
+        raise ConfigError(f"source {describe(entry)}: lacks payloads, which the dataset's conditions act on")
     if kind == "url":
         return _obtain_url(entry, cache_dir)
     if kind == "file":
@@ -107,7 +117,7 @@ def obtain(entry: Mapping[str, Any], *, dim: int, cache_dir: Path, rows: int = 0
     if kind == "parquet":
         return _obtain_parquet(entry, rows, dim, cache_dir)
     if kind == "archive":
-        return _obtain_archive(entry, cache_dir)
+        return _obtain_archive(entry, cache_dir, rows, conditions)
     if kind == "synthetic":
         return _obtain_synthetic(entry, rows, dim, cache_dir)
     raise ConfigError(f"a source of unknown kind {kind!r}; choose one of {', '.join(KINDS)}")
@@ -345,8 +355,12 @@ def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Pa
 # archive
 
 
-def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
+def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path, rows: int, conditions: Sequence[str]) -> Content:
     """Fetch the archive (or take a local one) and unpack the named members; JSON lines become npy files."""
+    if "payloads" in entry and not (conditions and str(_need(entry, "queries")).endswith(".jsonl")):
+        raise ConfigError(
+            f"source {describe(entry)}: payloads are for a dataset that says conditions, whose queries are JSON lines"
+        )
     format, sha256 = str(_need(entry, "format")), entry.get("sha256")
     if "url" in entry:
         archive = _cache_path(str(entry["url"]), cache_dir)
@@ -355,13 +369,15 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
         archive = Path(str(_need(entry, "path"))).expanduser()
         digest = verified(archive, sha256)
     names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
+    payloads = [str(entry["payloads"])] if "payloads" in entry else []
     folder = cache_dir / "archive" / digest[:12]
     cached = (folder, *((archive,) if "url" in entry and sha256 is None else ()))
     with locked(folder.with_name(f"{digest[:12]}.lock"), f"the unpacking of {archive.name}"):
         found = {part: folder / Path(name).name for part, name in names.items()}
-        if not all(path.exists() for path in found.values()):
+        rows_file = folder / Path(payloads[0]).name if payloads else folder
+        if not all(path.exists() for path in (*found.values(), rows_file)):
             try:
-                archives.extract(archive, set(names.values()), folder)
+                archives.extract(archive, {*names.values(), *payloads}, folder)
             except DataError:
                 Content({}, {}, cached).forget()
                 raise
@@ -371,12 +387,16 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path) -> Content:
                 parts[part] = Part(path, format if part in _REQUIRED_PARTS else _TRUTH_FORMATS.get(format, format))
                 continue
             queries, neighbors = folder / "queries.npy", folder / "neighbors.npy"
-            if jsonl.place_queries(path, queries, neighbors):
-                parts["neighbors"] = Part(neighbors, "npy")
-            else:
+            reader = Reader(path, conditions) if conditions else None
+            if jsonl.place_queries(path, queries, neighbors, reader):
+                parts["neighbors" if reader is None else "conditioned"] = Part(neighbors, "npy")
+            elif reader is None:
                 notes[names[part]] = "its conditions are not asked, and its neighbours, which are under them, left out"
             parts["queries"] = Part(queries, "npy")
-    return Content(parts, {archive.name: digest}, cached, notes)
+            if reader is not None:
+                payload.place(rows_file, reader.done(), rows, folder)
+    told = folder if conditions else None
+    return Content(parts, {archive.name: digest}, cached, notes, payload=told)
 
 
 # synthetic

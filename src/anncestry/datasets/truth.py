@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from anncestry.datasets import metadata
 from anncestry.datasets.distance import check_metric, pair_distances, squared_lengths
 from anncestry.datasets.idlists import isin_rows
+from anncestry.datasets.payload import NO_PAYLOAD, Payload, open_payload
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
@@ -121,6 +123,9 @@ class Problem:
     columns: Sequence[NDArray[Any]]
     filtered: Sequence[Mapping[str, Any]] = ()
     """The filters under which the source states neighbours, too."""
+    payload: Payload = NO_PAYLOAD
+    own: bool = False
+    """Whether each query is asked under its own conditions."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], vectors_dir: Path, part: bool = False) -> Problem:
@@ -144,12 +149,19 @@ class Problem:
         files = verify_outputs(vectors_record, vectors, but=("base",) if part else ())
         columns = [np.load(files[name]) for name in ("category", "price", "region")]
         queries: Floats32 = np.load(files["queries"])
-        asked = metadata.resolve(spec.get("filter"), columns[1], np.load(files["query_region"]))
+        payload = open_payload(vectors_dir) if "payload" in files else NO_PAYLOAD
+        filter = spec.get("filter")
+        own = filter is not None and filter["field"] == "payload"
+        if own and "payload" not in files:
+            raise DataError(f"{vectors_record}: has no conditions of its queries, so that none can be asked")
+        asked = metadata.resolve(filter, columns[1], np.load(files["query_region"]), payload)
         filtered = [one["filter"] for one in vectors.get("shipped_filtered", ())]
-        return cls(files, metric, depth, vectors["rows"], queries, asked, columns, filtered)
+        return cls(files, metric, depth, vectors["rows"], queries, asked, columns, filtered, payload, own)
 
     def published(self) -> Path | None:
         """The file of the source's own truth for this filter, where there is one."""
+        if self.own:
+            return self.files.get("shipped_conditioned")
         if len(self.asked.distinct) != 1:
             return None
         if self.asked.distinct[0] is None:
@@ -163,8 +175,26 @@ class Problem:
     def solve(self, rows: range, label: str) -> tuple[Neighbors, Ids]:
         """The neighbours among `rows`, and how many of those pass each query's filter."""
         return nearest_filtered(
-            self.files["base"], self.queries, self.metric, self.depth, self.asked, self.columns, label, rows
+            self.files["base"],
+            self.queries,
+            self.metric,
+            self.depth,
+            self.asked,
+            self.columns,
+            label,
+            rows,
+            self.payload,
         )
+
+    def passing(self, ids: Ids) -> NDArray[np.bool_]:
+        """Which of the ids (nq, k) pass the filter of their query; padding (-1) does not."""
+        passing = np.zeros(ids.shape, dtype=np.bool_)
+        for number, filter in enumerate(self.asked.distinct):
+            here = (self.asked.of == number)[:, np.newaxis] & (ids >= 0)
+            rows = ids[here]
+            category, price, region = (column[rows] for column in self.columns)
+            passing[here] = metadata.matches(filter, category, price, region, rows, self.payload)
+        return passing
 
 
 def run(
@@ -187,13 +217,11 @@ def run(
     shipped = None
     theirs = problem.published()
     if theirs is not None:
-        passes = metadata.matches(problem.asked.distinct[0], *problem.columns)
-        distances = problem.files.get("shipped_distances") if problem.asked.distinct[0] is None else None
-        shipped = _compare_shipped(
-            problem.files["base"], theirs, distances, problem.queries, problem.metric, found, passes
-        )
-    outputs = {"ids": out_dir / "ids.npy", "distances": out_dir / "distances.npy"}
-    for path, array in zip(outputs.values(), (found.ids, found.distances), strict=True):
+        distances = problem.files.get("shipped_distances") if problem.asked.distinct == (None,) else None
+        shipped = _compare_shipped(problem, theirs, distances if not problem.own else None, found)
+    made = {"ids": found.ids, "distances": found.distances, **({"matching": matching} if problem.own else {})}
+    outputs = {name: out_dir / f"{name}.npy" for name in made}
+    for path, array in zip(outputs.values(), made.values(), strict=True):
         with replacing(path) as temporary:
             np.save(temporary, array)
     body = {
@@ -201,6 +229,7 @@ def run(
         "matches": int(matching[0]) if len(set(matching.tolist())) == 1 else float(matching.mean()),
         "filters": len(problem.asked.distinct),
         "selectivity": float(matching.mean()) / problem.rows,
+        **(_selectivities(matching, problem.rows) if problem.own else {}),
         "ties": {str(rank): int(found.tied(rank).sum()) for rank in sorted({*TIE_RANKS, depth}) if rank <= depth},
         "scanned_queries": found.scanned_queries,
         "shipped": shipped,
@@ -216,6 +245,13 @@ def run(
     )
 
 
+def _selectivities(matching: Ids, rows: int) -> dict[str, float]:
+    """How narrow the queries' own filters are; `matching.npy` has it of each query."""
+    shares = matching / rows
+    named = {"min": 0.0, "p50": 0.5, "max": 1.0}
+    return {f"selectivity_{name}": float(np.quantile(shares, at)) for name, at in named.items()}
+
+
 def nearest_filtered(
     base: Path,
     queries: Floats32,
@@ -225,25 +261,31 @@ def nearest_filtered(
     columns: Sequence[NDArray[Any]],
     label: str = "truth",
     rows: range | None = None,
+    payload: Payload = NO_PAYLOAD,
 ) -> tuple[Neighbors, Ids]:
     """`nearest` where each of the (nq, d) queries has a filter, and how many rows pass that of each, int64 (nq,).
 
-    `columns` are category, price and region of the rows, as `metadata.matches` takes them. The base is read once for
-    every distinct filter. With `rows`, only those of the base count.
+    `columns` are category, price and region of the rows, as `metadata.matches` takes them, and so is `payload`. The
+    base is read once for every distinct filter. With `rows`, only those of the base count.
     """
     shape = (len(queries), depth)
     found = Neighbors(np.full(shape, -1), np.full(shape, np.inf), np.full(len(queries), np.inf), 0)
     matching = np.zeros(len(queries), dtype=np.int64)
     scanned = 0
-    for number, filter in enumerate(asked.distinct):
-        passes = metadata.matches(filter, *columns)
-        which = np.flatnonzero(asked.of == number)
-        name = f"{label} · filter {number + 1} of {len(asked.distinct)}" if len(asked.distinct) > 1 else label
-        part = nearest(base, queries[which], metric, depth, passes, label=name, rows=rows)
-        found.ids[which], found.distances[which] = part.ids, part.distances
-        found.next_distances[which] = part.next_distances
-        matching[which] = (passes if rows is None else passes[rows.start : rows.stop]).sum()
-        scanned += part.scanned_queries
+    category, price, region = columns
+    one = len(asked.distinct) == 1
+    with nullcontext() if one else Progress(label, len(queries), "queries") as progress:
+        for number, filter in enumerate(asked.distinct):
+            passes = metadata.matches(filter, category, price, region, payload=payload)
+            which = np.flatnonzero(asked.of == number)
+            name = label if one else f"{label} · filter {number + 1} of {len(asked.distinct)}"
+            part = nearest(base, queries[which], metric, depth, passes, label=name, rows=rows, brief=not one)
+            found.ids[which], found.distances[which] = part.ids, part.distances
+            found.next_distances[which] = part.next_distances
+            matching[which] = (passes if rows is None else passes[rows.start : rows.stop]).sum()
+            scanned += part.scanned_queries
+            if progress is not None:
+                progress.add(len(which))
     return Neighbors(found.ids, found.distances, found.next_distances, scanned), matching
 
 
@@ -256,17 +298,19 @@ def nearest(
     label: str = "truth",
     chunk_bytes: int = _CHUNK_BYTES,
     rows: range | None = None,
+    brief: bool = False,
 ) -> Neighbors:
     """Find the `depth` exact nearest of the rows that pass, for each query.
 
     `base` is an npy file of float32 (rows, dim), read by chunks of `chunk_bytes`; `queries` float32 (nq, dim);
     `passes` bool (rows,); with `rows`, only those count. Equal distances are ordered by id. Uses all cores that this
-    process may run on.
+    process may run on. `brief` says nothing of a search that is over soon.
     """
     faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
     searched = _Base(base, passes, range(len(passes)) if rows is None else rows)
     lengths = _lengths(queries)
-    with Progress(label, searched.count, "rows") as progress:
+    progress = Progress(label, searched.count, "rows")
+    with nullcontext() if brief else progress:
         nominated, beyond, longest = _nominate(searched, queries, metric, depth + _EXTRA, chunk_bytes, progress)
         ids, distances = _exact(searched, queries, metric, nominated)
         found = _take(ids, distances, depth)
@@ -453,38 +497,33 @@ def _merge(
 # The truth that came with the source
 
 
-def _compare_shipped(
-    base_file: Path,
-    ids_file: Path,
-    distances_file: Path | None,
-    queries: Floats32,
-    metric: str,
-    found: Neighbors,
-    passes: NDArray[np.bool_],
-) -> dict[str, Any]:
+def _compare_shipped(problem: Problem, ids_file: Path, distances_file: Path | None, found: Neighbors) -> dict[str, Any]:
     """Compare with the source's own truth over the ranks that both have; DataError at the first real disagreement.
 
     Distances agree within float32 rounding; an id that only one side has is a tie if its exact distance agrees with
-    that at the last rank; one that does not pass the filter (`passes`, of the rows) is wrong. A zero query has no
-    direction, so what a source makes of it under cosine does not count.
+    that at the last rank; one that does not pass the filter of its query is wrong. A zero query has no direction, so
+    what a source makes of it under cosine does not count.
     """
+    queries, metric, rows = problem.queries, problem.metric, problem.rows
     shipped_ids: Ids = np.load(ids_file)
     ranks = min(shipped_ids.shape[1], found.ids.shape[1])
     shipped_ids, ids, distances = shipped_ids[:, :ranks], found.ids[:, :ranks], found.distances[:, :ranks]
     squares = squared_lengths(queries)
     defined = squares > 0 if metric == "cosine" else np.ones(len(queries), dtype=np.bool_)
 
-    base = _Base(base_file, np.ones(len(passes), dtype=np.bool_), range(len(passes)))
+    base = _Base(problem.files["base"], np.ones(rows, dtype=np.bool_), range(rows))
     scale = squares if metric == "l2" else np.ones(len(queries))
     tolerance = _SHIPPED_RELATIVE * np.abs(distances) + _SHIPPED_OF_SCALE * (scale[:, np.newaxis] + np.abs(distances))
 
     only_theirs = np.where(isin_rows(shipped_ids, ids), -1, shipped_ids)
     _, theirs = _exact(base, queries, metric, only_theirs)
     tied = theirs <= distances[:, -1:] + tolerance[:, -1:]
-    differs = (only_theirs >= 0) & ~(tied & passes[only_theirs])
-    end = np.where(np.isfinite(distances[:, -1:]), distances[:, -1:] - tolerance[:, -1:], np.inf)
+    differs = (only_theirs >= 0) & ~(tied & problem.passing(only_theirs))
+    with np.errstate(invalid="ignore"):  # where fewer rows pass than are ranked, all of them must be there
+        end = np.where(np.isfinite(distances[:, -1:]), distances[:, -1:] - tolerance[:, -1:], np.inf)
     missed = ~isin_rows(ids, shipped_ids) & (distances < end)
-    agrees = ~(differs | missed).any(axis=1)
+    short = (shipped_ids >= 0).sum(axis=1) < (ids >= 0).sum(axis=1)
+    agrees = ~((differs | missed).any(axis=1) | short)
     if distances_file is not None:
         stated = np.sort(np.load(distances_file)[:, :ranks], axis=1)
         agrees &= (np.abs(stated - distances) <= tolerance).all(axis=1)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets.metadata import check_filter
+from anncestry.datasets.payload import Payload
 from anncestry.errors import ConfigError, ServerError, Unsupported
 from anncestry.progress import Progress
 from anncestry.runtimes.base import Ending
@@ -49,6 +50,10 @@ class Vectors(Protocol):
     @property
     def metric(self) -> str:
         """l2 or cosine."""
+
+    @property
+    def payload(self) -> Payload:
+        """More metadata, where conditions of the dataset's queries act on some."""
 
 
 class Server(Protocol):
@@ -548,7 +553,7 @@ def check_search(
         if effort is not None and whole_number(f"{name} for {engine}", effort, 1, 32_768) < k:
             raise ConfigError(f"{name}: {effort} is less than k: {k}; {engine} can't search with that")
     filter = workload.get("filter")
-    if filter is not None and {"share", "side", "from_share"} & set(filter):
+    if filter is not None and ({"share", "side", "from_share"} & set(filter) or filter.get("field") == "payload"):
         check_filter(filter)  # its bounds are those of a dataset
     elif filter is not None:
         filter_bounds(filter)

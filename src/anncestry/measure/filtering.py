@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets.metadata import Asked, matches, resolve
+from anncestry.datasets.payload import NO_PAYLOAD
 from anncestry.drive.protocol import OK
 from anncestry.engines.base import Engine, Server
 from anncestry.measure.answers import Answers
@@ -28,12 +29,20 @@ class Filtering:
 
     @classmethod
     def of(
-        cls, filter: Mapping[str, Any] | None, vectors: Vectors, regions: NDArray[np.integer[Any]]
+        cls,
+        filter: Mapping[str, Any] | None,
+        vectors: Vectors,
+        regions: NDArray[np.integer[Any]],
+        queries: NDArray[np.int64] | None = None,
     ) -> Filtering | None:
-        """The workload's `filter` for requests whose queries lie in `regions` (n,); None for none."""
+        """The workload's `filter` for requests whose queries lie in `regions` (n,); None for none.
+
+        `queries` (n,) are their numbers, whose own conditions a filter by payload asks; None: all of the dataset's.
+        """
         if filter is None:
             return None
-        asked = resolve(filter, np.asarray(vectors.price), regions)
+        payload = vectors.payload if filter["field"] == "payload" else NO_PAYLOAD
+        asked = resolve(filter, np.asarray(vectors.price), regions, payload, queries)
         counts = [int(passes_of(one, vectors).sum()) for one in asked.distinct]
         return cls(asked, np.array(counts, dtype=np.int64), vectors)
 
@@ -51,9 +60,13 @@ class Filtering:
         passing = np.zeros(ids.shape, dtype=np.bool_)
         known = (ids >= 0) & (ids < len(self.vectors.base))
         of = self.asked.of[requests]
-        for number in np.unique(of):
-            here = known & (of == number)[:, None]
-            passing[here] = passes_of(self.asked.distinct[number], self.vectors, ids[here])
+        order = np.argsort(of, kind="stable")
+        used, starts = np.unique(of[order], return_index=True)
+        for number, of_one in zip(used, np.split(order, starts[1:]), strict=True):
+            found = known[of_one]
+            verdict = np.zeros(found.shape, dtype=np.bool_)
+            verdict[found] = passes_of(self.asked.distinct[number], self.vectors, ids[of_one][found])
+            passing[of_one] = verdict
         return passing
 
     def violations(self, requests: NDArray[np.integer[Any]], answers: Answers) -> tuple[int, int]:
@@ -101,6 +114,8 @@ def passes_of(
     filter: Mapping[str, Any] | None, vectors: Vectors, rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
     """Which rows pass a resolved filter, bool (n,): of these `rows` (n,), or of all."""
+    if filter is not None and filter["field"] == "payload":
+        return vectors.payload.passes(filter, rows)
     if rows is None:
         return matches(filter, np.asarray(vectors.category), np.asarray(vectors.price), np.asarray(vectors.region))
     return matches(filter, vectors.category[rows], vectors.price[rows], vectors.region[rows], rows)

@@ -109,7 +109,9 @@ class _Session:
         # starts, which need one anyway, after all.
         self.runs = sorted((everyone[i] for i in order), key=lambda run: (run.cold_start, run.spends_server))
         for run in self.runs:
-            run.filtering = Filtering.of(run.workload.get("filter"), self.vectors, run.choice.regions)
+            run.filtering = Filtering.of(
+                run.workload.get("filter"), self.vectors, run.choice.regions, run.choice.queries
+            )
             run.members = batches.cut_both(
                 len(run.choice.measured), len(run.choice.warmup), batches.size_of(run.workload)
             )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from anncestry.cells.load_model import changes_of
 from anncestry.datasets import metadata
 from anncestry.datasets.distance import pair_distances
+from anncestry.datasets.payload import NO_PAYLOAD, Payload
 from anncestry.drive import protocol
 from anncestry.drive.protocol import ERROR, OK
 from anncestry.engines.base import WRITES, DecodeError, Server, Streaming
@@ -83,6 +84,7 @@ class _Rows:
     price: NDArray[np.float32]
     region: NDArray[np.uint8]
     metric: str
+    payload: Payload = NO_PAYLOAD
 
 
 def encode(engine: Streaming, vectors: Vectors, server: Server, changes: Changes) -> list[bytes]:

@@ -106,12 +106,22 @@ def tune(
     k, target = workload["k"], workload["target_recall"]
     chosen = held_out(vectors, workload["queries"], workload["warmup"], workload["tuning_queries"], seed)
     queries = np.asarray(vectors.queries[chosen])
-    filters = filtering.Filtering.of(workload.get("filter"), vectors, np.asarray(vectors.query_region)[chosen])
+    regions = np.asarray(vectors.query_region)[chosen]
+    filters = filtering.Filtering.of(workload.get("filter"), vectors, regions, chosen)
     asked = filters.asked if filters is not None else filtering.no_filter(len(chosen))
     columns = [np.asarray(column) for column in (vectors.category, vectors.price, vectors.region)]
     base = vectors_record.parent / "base.npy"
     depth = min(k, len(vectors.base))
-    truth, _ = nearest_filtered(base, queries, vectors.metric, depth, asked, columns, label="truth of held-out queries")
+    truth, _ = nearest_filtered(
+        base,
+        queries,
+        vectors.metric,
+        depth,
+        asked,
+        columns,
+        label="truth of held-out queries",
+        payload=vectors.payload,
+    )
     curve: list[Tried] = []
 
     def ask(ef_search: int) -> Tried:

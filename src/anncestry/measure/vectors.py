@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.payload import NO_PAYLOAD, Payload, open_payload
 from anncestry.provenance import records
 
 
@@ -24,6 +25,8 @@ class Vectors:
     query_region: NDArray[np.uint8]
     metric: str
     record: dict[str, Any]
+    payload: Payload = NO_PAYLOAD
+    """The columns that conditions of its queries act on, where it has some."""
 
 
 def open_vectors(record_path: Path, key: str, verify: bool = True) -> Vectors:
@@ -37,7 +40,8 @@ def open_vectors(record_path: Path, key: str, verify: bool = True) -> Vectors:
         return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
 
     arrays = {name: array(name) for name in ("base", "queries", "category", "price", "region", "query_region")}
-    return Vectors(**arrays, metric=record["spec"]["metric"], record=record)
+    payload = open_payload(folder) if "payload" in record["outputs"] else NO_PAYLOAD
+    return Vectors(**arrays, metric=record["spec"]["metric"], record=record, payload=payload)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Choice:
     warmup_source: str
     regions: NDArray[np.uint8]
     """Of all of them, measured and then warm-up: what a filter by position goes by."""
+    queries: NDArray[np.int64]
+    """Of all of them: the query whose conditions it is asked under, its own, or, of a base row, a measured one's."""
 
 
 def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
@@ -62,7 +68,7 @@ def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
     if len(spare) == warmup:
         asked = np.concatenate([np.sort(measured), np.sort(spare)])
         rows = np.asarray(vectors.queries[np.sort(spare)])
-        return Choice(np.sort(measured), rows, "unmeasured queries", np.asarray(vectors.query_region)[asked])
+        return Choice(np.sort(measured), rows, "unmeasured queries", np.asarray(vectors.query_region)[asked], asked)
     candidates = np.sort(random.choice(len(vectors.base), size=min(len(vectors.base), 2 * warmup), replace=False))
     rows = np.asarray(vectors.base[candidates])
     kept = np.flatnonzero(np.any(rows != 0, axis=1))
@@ -70,7 +76,8 @@ def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
     regions = np.concatenate(
         [np.asarray(vectors.query_region)[np.sort(measured)], np.asarray(vectors.region)[candidates[kept]]]
     )
-    return Choice(np.sort(measured), rows[kept], "base rows (the dataset has too few other queries)", regions)
+    asked = np.concatenate([np.sort(measured), np.resize(np.sort(measured), len(kept))])
+    return Choice(np.sort(measured), rows[kept], "base rows (the dataset has too few other queries)", regions, asked)
 
 
 def held_out(vectors: Vectors, count: int, warmup: int, wanted: int, seed: int) -> NDArray[np.int64]:

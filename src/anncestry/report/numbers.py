@@ -404,6 +404,8 @@ def _filter_text(asked: Any) -> str:
     """A filter in words; one of a shape not known here as JSON, rather than as a guess."""
     if not asked:
         return ""
+    if asked == {"field": "payload"}:
+        return "payload: each query's own conditions"
     if isinstance(asked, Mapping) and asked.keys() == {"field", "share"}:
         return f"{asked['field']}: {100 * asked['share']:g} % of rows"
     if isinstance(asked, Mapping) and asked.keys() == {"field", "from_share"}:

@@ -87,6 +87,9 @@ __all__ = [
 BEYOND_LOOPBACK = True
 """It answers gRPC on all interfaces (SECURITY.md), so that clients on other machines can ask it."""
 
+CONDITIONS = ("keyword", "int", "float")
+"""Kinds of payload columns that queries can have conditions on."""
+
 MEMORY_MIN_MIB = 512
 """Of a member: below, its components die while they start."""
 _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "mq", "kafka", "pulsar", "natsmq")

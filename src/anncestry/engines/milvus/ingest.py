@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 
+from anncestry.datasets.conditions import WORD_BYTES
+from anncestry.datasets.payload import Column
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
 from anncestry.engines.milvus.indexes import build_params
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE
@@ -39,8 +43,9 @@ def insert_request(
     category: NDArray[np.uint8],
     price: NDArray[np.float32],
     region: NDArray[np.uint8],
+    payload: Sequence[tuple[Column, list[Any]]] = (),
 ) -> milvus_pb2.InsertRequest:
-    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
+    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata; of payload columns, the same."""
     ids = schema_pb2.LongArray(data=range(first, first + len(base)))
     vectors = schema_pb2.VectorField(dim=base.shape[1], float_vector=_float_array(base))
     scalars = {
@@ -52,13 +57,32 @@ def insert_request(
         "price": (_Type.Float, schema_pb2.ScalarField(float_data=_float_array(price))),
         "region": (_Type.Int64, schema_pb2.ScalarField(long_data=schema_pb2.LongArray(data=region.tolist()))),
     }
+    scalars |= {column.stored_as: _payload_field(column.kind, values) for column, values in payload}
     fields = [schema_pb2.FieldData(field_name=name, type=kind, scalars=data) for name, (kind, data) in scalars.items()]
     fields.append(schema_pb2.FieldData(field_name="vector", type=_Type.FloatVector, vectors=vectors))
     return milvus_pb2.InsertRequest(collection_name=COLLECTION, fields_data=fields, num_rows=len(base))
 
 
-def collection_schema(dimensions: int, mark: str | None = None) -> schema_pb2.CollectionSchema:
-    """Primary key, metadata, vector."""
+_PAYLOAD = {"keyword": _Type.VarChar, "int": _Type.Int64, "float": _Type.Double}
+
+
+def _payload_field(kind: str, values: list[Any]) -> tuple[Any, schema_pb2.ScalarField]:
+    if kind == "keyword":
+        return _PAYLOAD[kind], schema_pb2.ScalarField(string_data=schema_pb2.StringArray(data=values))
+    if kind == "int":
+        return _PAYLOAD[kind], schema_pb2.ScalarField(long_data=schema_pb2.LongArray(data=values))
+    return _PAYLOAD[kind], schema_pb2.ScalarField(double_data=schema_pb2.DoubleArray(data=values))
+
+
+def _payload_schema(column: Column) -> schema_pb2.FieldSchema:
+    longest = [common_pb2.KeyValuePair(key="max_length", value=str(WORD_BYTES))] if column.kind == "keyword" else []
+    return schema_pb2.FieldSchema(name=column.stored_as, data_type=_PAYLOAD[column.kind], type_params=longest)
+
+
+def collection_schema(
+    dimensions: int, mark: str | None = None, payload: Sequence[Column] = ()
+) -> schema_pb2.CollectionSchema:
+    """Primary key, metadata, payload columns, vector."""
     return schema_pb2.CollectionSchema(
         name=COLLECTION,
         description=mark or "",
@@ -67,6 +91,7 @@ def collection_schema(dimensions: int, mark: str | None = None) -> schema_pb2.Co
             schema_pb2.FieldSchema(name="category", data_type=_Type.Int64),
             schema_pb2.FieldSchema(name="price", data_type=_Type.Float),
             schema_pb2.FieldSchema(name="region", data_type=_Type.Int64),
+            *map(_payload_schema, payload),
             schema_pb2.FieldSchema(
                 name="vector",
                 data_type=_Type.FloatVector,
@@ -101,7 +126,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
         rpc.drop()
     create = milvus_pb2.CreateCollectionRequest(
         collection_name=COLLECTION,
-        schema=collection_schema(dimensions, milvus.mark).SerializeToString(),
+        schema=collection_schema(dimensions, milvus.mark, vectors.payload.columns).SerializeToString(),
         shards_num=milvus.topology["shards"],
     )
     rpc.call("CreateCollection", create, common_pb2.Status)
@@ -110,7 +135,12 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, min(first + load["batch_rows"], rows))
             request = insert_request(
-                first, vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part]
+                first,
+                vectors.base[part],
+                vectors.category[part],
+                vectors.price[part],
+                vectors.region[part],
+                vectors.payload.part(part),
             )
             sent = part.stop - part.start
             try:

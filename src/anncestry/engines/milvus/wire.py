@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import milvus_pb2, schema_pb2
 
 from anncestry.engines.base import DecodeError, Server, Spec, filter_bounds
+from anncestry.engines.conditions import Comparison, compose, is_payload
 from anncestry.engines.milvus.indexes import search_params
 from anncestry.engines.milvus.rpc import SERVICE, search_request, status_error
 from anncestry.engines.milvus.serve import as_milvus, count_rows
@@ -19,6 +21,10 @@ def expression(filter: Spec | None) -> str:
     """A workload's filter in Milvus' language, "" for none. Bounds are rounded to the float32 of the stored prices."""
     if filter is None:
         return ""
+    if is_payload(filter):
+        return compose(
+            filter, _comparison, lambda terms: f"({' && '.join(terms)})", lambda terms: f"({' || '.join(terms)})"
+        )
     bounds = filter_bounds(filter)
     if bounds.values is not None:
         return f"{bounds.field} in [{', '.join(map(str, bounds.values))}]"
@@ -28,6 +34,12 @@ def expression(filter: Spec | None) -> str:
     if bounds.high is not None:
         terms.append(f"{bounds.field} < {bounds.bound(bounds.high)!r}")
     return " && ".join(terms)
+
+
+def _comparison(one: Comparison) -> str:
+    operator = "==" if one.operator == "=" else one.operator
+    value = json.dumps(one.value, ensure_ascii=False) if isinstance(one.value, str) else repr(one.value)
+    return f"{one.column} {operator} {value}"
 
 
 def count(server: Server, filter: Spec | None) -> int:

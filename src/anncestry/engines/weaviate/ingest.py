@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.payload import Column
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
 from anncestry.engines.killing import Kill
 from anncestry.engines.weaviate import indexes, json_wire
@@ -36,7 +37,9 @@ _BATCH_TIMEOUT_S = 300.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
 
 
-def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec, mark: str | None) -> dict[str, Any]:
+def class_definition(
+    settings: Spec, index: Spec, metric: str, topology: Spec, mark: str | None, payload: Sequence[Column] = ()
+) -> dict[str, Any]:
     """The collection, sharded and replicated as declared; metadata indexed for the filters that workloads use."""
     return {
         "class": COLLECTION,
@@ -48,10 +51,21 @@ def class_definition(settings: Spec, index: Spec, metric: str, topology: Spec, m
             {"name": "category", "dataType": ["int"], "indexFilterable": True},
             {"name": "price", "dataType": ["number"], "indexFilterable": True, "indexRangeFilters": True},
             {"name": "region", "dataType": ["int"], "indexFilterable": True, "indexRangeFilters": True},
+            *map(_property, payload),
         ],
+        # Keywords are compared whole, whatever they are: a column may well hold "a" and "the".
+        **({"invertedIndexConfig": {"stopwords": {"preset": "none"}}} if payload else {}),
         "shardingConfig": {"desiredCount": topology["shards"]},
         "replicationConfig": {"factor": topology["replicas"]},
     }
+
+
+def _property(column: Column) -> dict[str, Any]:
+    if column.kind == "keyword":
+        text = {"dataType": ["text"], "tokenization": "field", "indexSearchable": False}
+        return {"name": column.stored_as, "indexFilterable": True, **text}
+    kind = {"int": "int", "float": "number"}[column.kind]
+    return {"name": column.stored_as, "dataType": [kind], "indexFilterable": True, "indexRangeFilters": True}
 
 
 def batch_request(
@@ -61,14 +75,16 @@ def batch_request(
     price: NDArray[np.float32],
     region: NDArray[np.uint8],
     consistency: str | None = None,
+    payload: Sequence[tuple[Column, list[Any]]] = (),
 ) -> Any:
-    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors as bytes and (m,) metadata."""
+    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors as bytes and (m,) metadata, payload columns too."""
     request = batch_pb2.BatchObjectsRequest(consistency_level=consistency_level(consistency))
-    columns = zip(category.tolist(), price.tolist(), region.tolist(), strict=True)
+    names = (*_COLUMNS, *(column.stored_as for column, _ in payload))
+    columns = zip(category.tolist(), price.tolist(), region.tolist(), *(values for _, values in payload), strict=True)
     rows = zip(base.astype("<f4", copy=False), columns, strict=True)
     for row, (vector, values) in enumerate(rows, start=first):
         item = request.objects.add(collection=COLLECTION, uuid=uuid_of(row), vector_bytes=vector.tobytes())
-        item.properties.non_ref_properties.update(dict(zip(_COLUMNS, values, strict=True)))
+        item.properties.non_ref_properties.update(dict(zip(names, values, strict=True)))
     return request
 
 
@@ -98,8 +114,8 @@ def _inserter(server: WeaviateServer) -> Iterator[Insert]:
         )
 
         def by_grpc(first: int, *columns: Any) -> dict[int, str]:
-            base, category, price, region = columns
-            request = batch_request(first, base, category, price, region, consistency)
+            base, category, price, region, payload = columns
+            request = batch_request(first, base, category, price, region, consistency, payload)
             try:
                 reply = insert(request, timeout=_BATCH_TIMEOUT_S)
             except grpc.RpcError as error:
@@ -121,7 +137,9 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     weaviate.rest.call(
         "POST",
         "/v1/schema",
-        class_definition(weaviate.settings, index, vectors.metric, weaviate.topology, weaviate.mark),
+        class_definition(
+            weaviate.settings, index, vectors.metric, weaviate.topology, weaviate.mark, vectors.payload.columns
+        ),
     )
     rows = len(vectors.base)
     result = LoadResult()
@@ -129,7 +147,10 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     with _inserter(weaviate) as insert, result.phase("insert"):
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, min(first + load["batch_rows"], rows))
-            columns = (vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part])
+            columns = (
+                *(vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part]),
+                vectors.payload.part(part),
+            )
             try:
                 refused = kill.send(partial(insert, first, *columns), lambda answer: next(iter(answer.values()), None))
             except ServerError as error:

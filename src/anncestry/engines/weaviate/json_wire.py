@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.payload import Column
 from anncestry.engines.base import DecodeError, Spec
 from anncestry.engines.weaviate.rows import UUID_PREFIX, uuid_of
 from anncestry.engines.weaviate.settings import COLLECTION
@@ -61,12 +62,19 @@ def batch_request(
     category: NDArray[np.uint8],
     price: NDArray[np.float32],
     region: NDArray[np.uint8],
+    payload: Sequence[tuple[Column, list[Any]]] = (),
 ) -> bytes:
-    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
+    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata; of payload columns, the same."""
     columns = zip(base, category.tolist(), price.astype(str), region.tolist(), strict=True)
+    names, values = [column.stored_as for column, _ in payload], [values for _, values in payload]
+    more = [
+        "".join(f',"{name}":{json.dumps(value)}' for name, value in zip(names, row, strict=True))
+        for row in (zip(*values, strict=True) if values else [()] * len(base))
+    ]
     objects = [
         f'{{"class":"{COLLECTION}","id":"{uuid_of(row)}",'
-        f'"properties":{{"category":{group},"price":{cost},"region":{area}}},"vector":{vector_text(vector)}}}'
+        f'"properties":{{"category":{group},"price":{cost},"region":{area}{more[row - first]}}},'
+        f'"vector":{vector_text(vector)}}}'
         for row, (vector, group, cost, area) in enumerate(columns, start=first)
     ]
     return f'{{"objects":[{",".join(objects)}]}}'.encode()

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError as ProtobufError  # type: ignore
 from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, FilterBounds, Server, Spec, filter_bounds
+from anncestry.engines.conditions import Comparison, compose, is_payload
 from anncestry.engines.group import as_group
 from anncestry.engines.weaviate import json_wire
 from anncestry.engines.weaviate.proto import base_pb2, base_search_pb2, search_get_pb2
@@ -22,6 +23,8 @@ _Operator = base_pb2.Filters
 
 def filters(filter: Spec) -> base_pb2.Filters:
     """A workload's filter as Weaviate's. Bounds are rounded to the float32 of the stored prices."""
+    if is_payload(filter):
+        return compose(filter, _comparison, lambda parts: _several("AND", parts), lambda parts: _several("OR", parts))
     bounds = filter_bounds(filter)
     target = base_pb2.FilterTarget(property="_id" if bounds.field == "id" else bounds.field)
     if bounds.values is not None:
@@ -39,6 +42,8 @@ def filters(filter: Spec) -> base_pb2.Filters:
 
 def where(filter: Spec) -> str:
     """A workload's filter in GraphQL, for counts. Bounds are rounded to the float32 of the stored prices."""
+    if is_payload(filter):
+        return compose(filter, _in_graphql, lambda parts: _operands("And", parts), lambda parts: _operands("Or", parts))
     bounds = filter_bounds(filter)
     path = f'path:["{bounds.field}"]'
     if bounds.values is not None:
@@ -51,6 +56,39 @@ def where(filter: Spec) -> str:
         if bound is not None
     ]
     return terms[0] if len(terms) == 1 else f"{{operator:And,operands:[{','.join(terms)}]}}"
+
+
+_OPERATORS = {
+    "=": ("EQUAL", "Equal"),
+    ">": ("GREATER_THAN", "GreaterThan"),
+    ">=": ("GREATER_THAN_EQUAL", "GreaterThanEqual"),
+    "<": ("LESS_THAN", "LessThan"),
+    "<=": ("LESS_THAN_EQUAL", "LessThanEqual"),
+}
+
+
+def _kind(value: str | int | float) -> str:
+    return "text" if isinstance(value, str) else "int" if isinstance(value, int) else "number"
+
+
+def _comparison(one: Comparison) -> base_pb2.Filters:
+    operator = _Operator.Operator.Value(f"OPERATOR_{_OPERATORS[one.operator][0]}")
+    target = base_pb2.FilterTarget(property=one.column)
+    return base_pb2.Filters(operator=operator, target=target, **{f"value_{_kind(one.value)}": one.value})
+
+
+def _several(operator: str, parts: list[base_pb2.Filters]) -> base_pb2.Filters:
+    return base_pb2.Filters(operator=_Operator.Operator.Value(f"OPERATOR_{operator}"), filters=parts)
+
+
+def _in_graphql(one: Comparison) -> str:
+    # Characters as they are: of an escaped one beyond 16 bits its GraphQL makes two.
+    value = f"value{_kind(one.value).capitalize()}:{json.dumps(one.value, ensure_ascii=False)}"
+    return f'{{operator:{_OPERATORS[one.operator][1]},path:["{one.column}"],{value}}}'
+
+
+def _operands(operator: str, parts: list[str]) -> str:
+    return f"{{operator:{operator},operands:[{','.join(parts)}]}}"
 
 
 def limit(bounds: FilterBounds, bound: float) -> int | float | str:
