@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler network registry test test-docker test-faults test-scale test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-peers lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -56,12 +56,24 @@ compiler:  ## g++, for systems that are compiled from source (root: installs Deb
 	@command -v g++ >/dev/null || { echo "Installing Debian's g++"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends g++ >/dev/null; }
 
-network:  ## ip, for tests whose clients sit on other machines: network namespaces (root: installs Debian's)
+network: sshd  ## ip and sshd, for tests whose clients sit on other machines: network namespaces (root: installs Debian's iproute2)
 ifeq ($(MAY),)
 	@echo "NOT TESTED: FULL DISKS, CLIENTS ON OTHER MACHINES. This user may neither mount nor make network namespaces here." >&2
 else
 	@command -v ip >/dev/null || { echo "Installing Debian's iproute2"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends iproute2 >/dev/null; }
+endif
+
+sshd: $(VENV)/ssh/.unpacked  ## Debian's sshd and ssh, unpacked into $(VENV) for a test; nothing is installed or started
+
+SSH_PACKAGES := openssh-server openssh-client libwrap0
+
+$(VENV)/ssh/.unpacked: $(VENV)/.locked
+ifneq ($(MAY),)
+	@echo "Unpacking Debian's sshd into $(VENV)"; rm -rf $(@D); mkdir -p $(@D)/packages
+	@cd $(@D)/packages && { apt-get -qq download $(SSH_PACKAGES) 2>/dev/null || { apt-get -qq update && apt-get -qq download $(SSH_PACKAGES); }; }
+	@for package in $(@D)/packages/*.deb; do dpkg-deb --extract $$package $(@D); done; rm -r $(@D)/packages
+	@touch $@
 endif
 
 # OPTIONAL=1: a machine that can't have a container engine is told so, loudly, and passes; a failing test never does
