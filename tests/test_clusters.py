@@ -25,6 +25,7 @@ from anncestry.engines.base import Engine, Placed, Server
 from anncestry.errors import ConfigError, ServerError
 from anncestry.progress import Progress
 from anncestry.provenance import gates
+from anncestry.provenance.records import read_record
 from anncestry.runtimes import limits
 from tests.servers import (
     INDEX,
@@ -325,15 +326,17 @@ def test_three_nodes_of_weaviate_hold_what_is_declared_and_a_dead_one_is_named(
         server.stop()
 
 
-@pytest.mark.servers
-def test_a_node_that_dies_during_a_run_fails_the_cell_by_name_and_nothing_stays(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
+    """An experiment on three nodes, one of which was killed during a run: its folder, exit status, what was said."""
+    folder = tmp_path_factory.mktemp("killed")
     workload = {"k": 10, "clients": 1, "runs": 1, "duration_s": 120, "queries": 200, "warmup": 20}
-    folder = configured(tmp_path, {"matrix": [block(WEAVIATE, ["cluster-3"], ("long",))]})
-    with open(folder / "workloads.yaml", "a") as file:
+    config = configured(folder, {"matrix": [block(WEAVIATE, ["cluster-3"], ("long",))]})
+    with open(config / "workloads.yaml", "a") as file:
         file.write("\n" + yaml.safe_dump({"long": workload}))
     run = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor",
-         "--directory", str(tmp_path / "work"), "all", "--config", f"config_dir={folder}", "experiment=x"],
+         "--directory", str(folder / "work"), "all", "--config", f"config_dir={config}", "experiment=x"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, cwd=ROOT,
     )  # fmt: skip
     try:
@@ -342,25 +345,42 @@ def test_a_node_that_dies_during_a_run_fails_the_cell_by_name_and_nothing_stays(
         while job is None:
             assert run.poll() is None and time.monotonic() < deadline, run.stdout.read() if run.stdout else ""
             job = next(
-                (path for path in (tmp_path / "work" / "scratch").rglob("job.json") if "oracle" not in str(path)), None
+                (path for path in (folder / "work" / "scratch").rglob("job.json") if "oracle" not in str(path)), None
             )
             time.sleep(0.1)
         time.sleep(1)
         folders = [(process, str(process.info["cwd"])) for process in psutil.process_iter(["cwd"])]
-        (victim,) = [process for process, at in folders if at.startswith(str(tmp_path)) and at.endswith("node2")]
+        (victim,) = [process for process, at in folders if at.startswith(str(folder)) and at.endswith("node2")]
         victim.kill()
         said, _ = run.communicate(timeout=120)
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGTERM)
             run.wait(30)
-    assert run.returncode != 0
+    return folder, run.returncode, said
+
+
+@pytest.mark.servers
+def test_a_node_that_dies_during_a_run_fails_the_cell_by_name_and_nothing_stays(killed: tuple[Path, int, str]) -> None:
+    folder, status, said = killed
+    assert status != 0
     assert "weaviate 1.27.0 node2" in said and "is not running any more" in said
-    assert not list((tmp_path / "work" / "results" / "query").rglob("*.json"))
+    assert not list((folder / "work" / "results" / "query").rglob("*.json"))
     deadline = time.monotonic() + 20
-    while processes_in(tmp_path):
-        assert time.monotonic() < deadline, processes_in(tmp_path)
+    while processes_in(folder):
+        assert time.monotonic() < deadline, processes_in(folder)
         time.sleep(0.2)
+
+
+@pytest.mark.servers
+def test_a_load_says_what_each_node_used_and_they_add_up_to_the_server(killed: tuple[Path, int, str]) -> None:
+    (path,) = (killed[0] / "work" / "results" / "load").rglob("cluster-3@*.json")
+    used = read_record(path, stage="load")["resources"]
+    nodes = [used[f"server/node{number}"]["load"] for number in (1, 2, 3)]
+    assert {group for group in used if group.startswith("server/")} == {f"server/node{n}" for n in (1, 2, 3)}
+    assert all(node["cpu_s"] > 0 and node["rss_peak_mib"] > 10 for node in nodes)
+    for name in ("cpu_s", "io_write_mib", "rss_avg_mib"):
+        assert sum(node[name] for node in nodes) == pytest.approx(used["server"]["load"][name])
 
 
 @pytest.mark.servers

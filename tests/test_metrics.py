@@ -153,3 +153,61 @@ def test_a_group_of_which_nothing_was_ever_seen_has_no_numbers_rather_than_zeros
         time.sleep(0.1)
     used = resources.by_group(sampler.table(), {"query": [(start_s, time.monotonic())]})
     assert used["server"] == {} and "query" in used["host"]
+
+
+_BURN = "import sys\nprint(flush=True)\nwhile True: pass"
+_REST = "import sys, time\nkept = bytearray(64 << 20)\nprint(flush=True)\ntime.sleep(600)"
+_PARENT = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+@pytest.fixture
+def members():
+    """Two processes: one whose child burns, one that holds 64 MiB and rests."""
+    started = {
+        "node1": subprocess.Popen([sys.executable, "-c", _PARENT, _BURN], stdout=subprocess.PIPE),
+        "node2": subprocess.Popen([sys.executable, "-c", _REST], stdout=subprocess.PIPE),
+    }
+    children = []
+    try:
+        for process in started.values():
+            process.stdout.readline()
+        children = psutil.Process(started["node1"].pid).children()
+        yield {name: [process.pid] for name, process in started.items()}
+    finally:
+        for process in (*started.values(), *children):
+            process.kill()
+        for process in started.values():
+            process.wait()
+            process.stdout.close()
+
+
+def _sampled(members):
+    """All samples, and the window between two in which the one burned half a second."""
+    child = psutil.Process(members["node1"][0]).children()[0]
+    pids = {"server": lambda: [pid for pids in members.values() for pid in pids], "client": lambda: [os.getpid()]}
+    with resources.Sampler(pids, 0.1, members={"server": lambda: members}) as sampler:
+        start, burned = time.monotonic(), child.cpu_times().user
+        while child.cpu_times().user < burned + 0.5:  # however long that takes on a busy machine
+            time.sleep(0.1)
+        sampler.sample()
+        return sampler, (start, time.monotonic())
+
+
+def test_each_member_of_a_server_is_charged_with_its_own_and_together_they_are_the_server(members):
+    sampler, window = _sampled(members)
+    table = sampler.table()
+    used = {group: phases["query"] for group, phases in resources.by_group(table, {"query": [window]}).items()}
+    assert [group for group in used if group.startswith("server")] == ["server", "server/node1", "server/node2"]
+    burns, rests = used["server/node1"], used["server/node2"]
+    assert burns["cpu_s"] > 0.3 and burns["cpu_s"] > 5 * rests["cpu_s"]  # a child's, charged to who started it
+    assert rests["rss_peak_mib"] > 64
+    for name in ("cpu_s", "rss_avg_mib", "io_read_mib", "io_write_mib"):
+        assert burns[name] + rests[name] == pytest.approx(used["server"][name])
+    # What was used together is not counted twice: the rest of the machine's is what is neither ours nor the client's.
+    both_s = used["server"]["cpu_s"] + used["client"]["cpu_s"]
+    assert used["other"]["cpu_s"] == pytest.approx(max(0, used["host"]["cpu_s"] - both_s))
+
+
+def test_a_server_of_one_member_has_no_parts(members):
+    sampler, _ = _sampled({"node1": members["node1"]})
+    assert set(sampler.table()["group"].to_pylist()) == {"server", "client", "host", "steal"}

@@ -80,6 +80,9 @@ class Server(Protocol):
     def pids(self) -> list[int]:
         """Main processes of all members."""
 
+    def pids_by_member(self) -> dict[str, list[int]]:
+        """The same by name of the member."""
+
     def alive(self) -> bool:
         """Whether all members run."""
 

@@ -30,6 +30,10 @@ class GroupServer(ABC):
         """Main processes of all members."""
         return self.group.pids()
 
+    def pids_by_member(self) -> dict[str, list[int]]:
+        """The same by name of the member."""
+        return self.group.pids_by_member()
+
     def alive(self) -> bool:
         """Whether all members run."""
         return self.group.alive()

@@ -144,6 +144,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
                     {"server": server.pids, "client": lambda: [os.getpid()]},
                     charged=charged,
                     device=path.totals() if path else None,
+                    members={"server": server.pids_by_member},
                 ) as sampler,
                 Progress(label, len(vectors.base), "row") as progress,
             ):

@@ -340,8 +340,10 @@ class _Session:
             "client": driver.pids,
         }
         charged = {"server": lambda: self.server.charged() if self.server else {}}
+        members = {"server": lambda: self.server.pids_by_member() if self.server else {}}
+        device = self.path.totals() if self.path else None
         with (
-            Sampler(pids, charged=charged, device=self.path.totals() if self.path else None) as sampler,
+            Sampler(pids, charged=charged, device=device, members=members) as sampler,
             Progress(name, len(self.runs), "run") as progress,
         ):
             for run in self.runs:

@@ -67,7 +67,8 @@ def run(
         up_from = time.monotonic()
         try:
             pids = {"server": lambda: servers[0].pids() if servers else [], "client": lambda: [os.getpid()]}
-            with Sampler(pids) as sampler, result.phase(PHASE):
+            apart = {"server": lambda: servers[0].pids_by_member() if servers else {}}
+            with Sampler(pids, members=apart) as sampler, result.phase(PHASE):
                 server = engine.start(
                     place.artifact.parent.resolve(),
                     data_dir,

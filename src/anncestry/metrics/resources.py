@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +18,9 @@ COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib", *
 OPERATIONS = ("io_reads", "io_writes")
 """Columns beside them where a block device is sampled: requests that it has served. Null for processes: none counts."""
 _TYPES = {name: pa.float64() for name in (*CHARGED, *OPERATIONS)}
+OF_MEMBER = "server/"
+"""What the name of the group of one member of a server begins with; "server" is all of them together."""
+_Used = tuple[float, float, float, float]
 _MIB = float(1 << 20)
 _PEAK_WINDOW_S = 0.2
 
@@ -32,7 +35,8 @@ class Sampler:
     CPU of a process that ended stays counted. Two groups come by themselves: "host", the CPU seconds of all processes
     of the machine, and "steal", those that its hypervisor gave to other machines. With `device`, which gives reads,
     bytes read, writes and bytes written of a block device since it is there, there is a group "device": its IO, by
-    whatever program.
+    whatever program. `members` gives for a group its main pids by name of the member (a node, a store of metadata):
+    where there are several, each is also a group of its own, "server/NAME" of "server", with what it started.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Sampler:
         every_s: float = 0.25,
         charged: Mapping[str, Callable[[], Mapping[str, float]]] | None = None,
         device: Callable[[], tuple[int, int, int, int]] | None = None,
+        members: Mapping[str, Callable[[], Mapping[str, Sequence[int]]]] | None = None,
     ) -> None:
         self._groups = dict(groups)
         self._device = device
@@ -49,6 +54,8 @@ class Sampler:
         self._rows: list[tuple[Any, ...]] = []
         self._known: dict[str, dict[int, psutil.Process]] = {name: {} for name in groups}
         self._last: dict[str, dict[int, tuple[float, float, float]]] = {name: {} for name in groups}
+        self._members = dict(members or {})
+        self._member_of: dict[str, dict[int, str]] = {name: {} for name in groups}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -74,20 +81,25 @@ class Sampler:
         """Take a sample of every group now: at the edge of a phase, so that nothing is interpolated there."""
         with self._lock:
             now = time.monotonic()
+            nobody = (None,) * len(CHARGED)
             rescan = now >= self._scan_at
             if rescan:
                 self._scan_at = now + 2.0
             mains = {name: set(pids()) for name, pids in self._groups.items()}
+            for name, by_member in self._members.items():
+                self._member_of[name].update({pid: member for member, pids in by_member().items() for pid in pids})
             for name in self._groups:
                 others = set().union(*(pids for other, pids in mains.items() if other != name))
                 self._find(name, mains[name], others, rescan)
                 if not mains[name] and not self._last[name]:
                     continue  # nothing of it was ever to be seen: somebody else's machine, which is not an idle one
                 charged = self._charged[name]() if name in self._charged else {}
-                self._rows.append((now, name, *self._read(name), *(charged.get(column) for column in CHARGED)))
+                whole, parts = self._read(name)
+                self._rows.append((now, name, *whole, *(charged.get(column) for column in CHARGED)))
+                if len(parts) > 1:
+                    self._rows += [(now, f"{name}/{member}", *used, *nobody) for member, used in parts.items()]
             times = psutil.cpu_times()
             busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
-            nobody = (None,) * len(CHARGED)
             self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0, *nobody))
             self._rows.append((now, "steal", getattr(times, "steal", 0.0), 0.0, 0.0, 0.0, *nobody))
             if self._device is not None:
@@ -113,18 +125,24 @@ class Sampler:
                 children.setdefault(process.info["ppid"], []).append(process)
             parents = list(known)
             while parents:
-                for child in children.get(parents.pop(), ()):
+                parent = parents.pop()
+                for child in children.get(parent, ()):
                     if child.pid not in known and child.pid not in others:
                         known[child.pid] = child
                         parents.append(child.pid)
+                        if parent in self._member_of[name]:
+                            self._member_of[name].setdefault(child.pid, self._member_of[name][parent])
 
-    def _read(self, name: str) -> tuple[float, float, float, float]:
+    def _read(self, name: str) -> tuple[_Used, dict[str, _Used]]:
+        """What a group used, and what each of its members, by name: CPU seconds, RSS, MiB read and written."""
         rss = 0.0
+        rss_of: dict[int, float] = {}
         for pid, process in list(self._known[name].items()):
             try:
                 with process.oneshot():
                     cpu = process.cpu_times()
-                    rss += process.memory_info().rss / _MIB
+                    rss_of[pid] = process.memory_info().rss / _MIB
+                    rss += rss_of[pid]
                     read, written = 0.0, 0.0
                     try:
                         io = process.io_counters()
@@ -134,8 +152,19 @@ class Sampler:
                 self._last[name][pid] = (cpu.user + cpu.system, read, written)
             except psutil.Error:
                 del self._known[name][pid]
-        totals = np.sum(list(self._last[name].values()) or [(0.0, 0.0, 0.0)], axis=0)
-        return float(totals[0]), rss, float(totals[1]), float(totals[2])
+        pids: dict[str, list[int]] = {}
+        for pid in self._last[name]:
+            if pid in self._member_of[name]:
+                pids.setdefault(self._member_of[name][pid], []).append(pid)
+        parts = {
+            member: self._total(name, of_member, sum(rss_of.get(pid, 0.0) for pid in of_member))
+            for member, of_member in sorted(pids.items())
+        }
+        return self._total(name, self._last[name], rss), parts
+
+    def _total(self, name: str, pids: Iterable[int], rss_mib: float) -> _Used:
+        totals = np.sum([self._last[name][pid] for pid in pids] or [(0.0, 0.0, 0.0)], axis=0)
+        return float(totals[0]), rss_mib, float(totals[1]), float(totals[2])
 
     def table(self) -> pa.Table:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
@@ -154,10 +183,11 @@ def by_group(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """What each group used in each phase (its windows): group → phase → what `attribute` says.
 
-    The group "other" is what neither server nor client used: the part of the host that was somebody else's.
+    The group "other" is what neither server nor client used: the part of the host that was somebody else's. Members
+    of the server have groups of their own where they were sampled apart.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for group in ("server", "client", "host", "steal"):
+    for group in ("server", *members_of(table), "client", "host", "steal"):
         used = {phase: attribute(table, group, windows) for phase, windows in phases.items()}
         found[group] = {phase: facts for phase, facts in used.items() if facts is not None}
     device = {phase: of_device(table, windows) for phase, windows in phases.items()}
@@ -170,6 +200,11 @@ def by_group(
         share = 100 * others_s / host["wall_s"] if host["wall_s"] > 0 else 0.0
         found["other"][phase] = {"wall_s": host["wall_s"], "cpu_s": others_s, "cpu_avg_pct": share}
     return found
+
+
+def members_of(table: pa.Table) -> list[str]:
+    """The groups of single members of the server that were sampled."""
+    return sorted(group for group in table["group"].unique().to_pylist() if group.startswith(OF_MEMBER))
 
 
 def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]]) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from anncestry.report import (
     fault_course,
     killed_table,
     library_table,
+    members,
     more_tables,
     nodes,
     paper_charts,
@@ -76,6 +77,7 @@ GROUPS = (
             library_table.tables,
             lambda m: nodes.tables(m.plain),
             timeline_queries.tables,
+            members.tables,
         ),
     ),
     Group("absent", "What can't be measured here", (lambda m: absent_table.tables(m.absent),)),
@@ -89,6 +91,7 @@ FIGURES: tuple[MakeFigures, ...] = (
     timeline.figures,
     timeline_queries.figures,
     fault_course.figures,
+    members.figures,
     lambda m: arms.figures(by_bytes(m.numbers)),
 )
 """All figures."""

@@ -329,10 +329,12 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
         "recall": [("●", ink, "by id"), ("❘", ink, "by distance")],
         "resources": [("━", ink, "server"), ("╍", ink, "client"), ("▲", ink, "steady from here on")],
     }
+    # Where colours are of members, not of systems, a chart names them itself.
+    explained = "" if figure.legend == "members" else legend(signs + more.get(figure.legend, []))
     return (
         f'<figure aria-labelledby="figure-{figure.name}"><h3 id="figure-{figure.name}">{text(figure.title)}</h3>\n'
         f'<figcaption class="note">{text(figure.caption)}{where}</figcaption>\n'
-        f'{legend(signs + more.get(figure.legend, []))}<div class="panels">{panels}</div></figure>\n'
+        f'{explained}<div class="panels">{panels}</div></figure>\n'
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anncestry.metrics.resources import OF_MEMBER
+
 PHASES = ("insert", "flush", "index", "ready")
 """The phases of a load, in the order in which they happen; `load` is the whole."""
 
@@ -31,6 +33,10 @@ _RESOURCES = {
 
 _CHARGED = ("charged_peak_mib", "charged_anon_peak_mib", "charged_cache_peak_mib")
 """Memory by control groups: only a server in a container or under a limit has them."""
+
+
+_OF_MEMBERS = ("cpu_avg_pct", "rss_peak_mib", "io_read_mib", "io_write_mib")
+"""Of these, what tells what each member of a server had of it, its name in brackets behind the metric."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +179,19 @@ def _searches(query: Body) -> Iterator[Metric]:
         yield Metric("query", f"{SEARCHES}[{node}]", "searches", ("searches", node))
 
 
+def _members(body: Body, *phases: str) -> Iterator[Metric]:
+    """What each member of the server used in the phases, where there are several and they were sampled apart."""
+    for group, used in sorted((body.get("resources") or {}).items()):
+        if group.startswith(OF_MEMBER):
+            member = group.removeprefix(OF_MEMBER)
+            for phase in phases:
+                for name in _OF_MEMBERS if phase in used else ():
+                    yield Metric(phase, f"{name}[{member}]", _RESOURCES[name], ("resources", group, phase, name))
+
+
 def of_load(body: Body) -> tuple[Metric, ...]:
     """What is expected of a load; with its record `body` also what only some loads have."""
-    more: tuple[Metric, ...] = (*_components(body), *_device_metrics(body, "load"))
+    more: tuple[Metric, ...] = (*_components(body), *_device_metrics(body, "load"), *_members(body, "load", "upgrade"))
     more += _UPGRADE if upgraded(body) else ()
     more += _KILL if "kill" in body else ()
     return (*_LOAD, *more)
@@ -189,6 +205,7 @@ def of_query(body: Body) -> tuple[Metric, ...]:
     more += _FAULT if "fault" in body else ()
     more += tuple(_searches(body))
     more += _device_metrics(body, "query")
+    more += tuple(_members(body, "query"))
     if "stream" in body:
         kinds = body["stream"]["kinds"]
         more += (*(metric for kind in _STREAM if kind in kinds for metric in _STREAM[kind]), *_STREAM_WHOLE)

@@ -110,8 +110,8 @@ def _named_apart(starts: list[dict[str, Any]], longest_s: float) -> list[dict[st
     return apart
 
 
-def over_time(path: Path, record: Mapping[str, Any]) -> list[dict[str, float]]:
-    """What the server of a load used in equal steps of its time: seconds since the first insert, and each metric.
+def over_time(path: Path, record: Mapping[str, Any], group: str = "server") -> list[dict[str, float]]:
+    """What a group used in equal steps of the time of a load: seconds since the first insert, and each metric.
 
     A point is of the step that ends there; the one at 0 repeats the first, for the line to begin with.
     Nothing if the record has no samples of it, or they are not here. DataError if they are not those of the record.
@@ -119,8 +119,8 @@ def over_time(path: Path, record: Mapping[str, Any]) -> list[dict[str, float]]:
     table, phases = samples_of(path, record), record.get("phases")
     if table is None or not phases:
         return []
-    server = table.filter(pa.compute.equal(table["group"], "server"))
-    return in_steps(server, "server", (phases[0][1], phases[-1][2]), max(2, min(POINTS, len(server))))
+    server = table.filter(pa.compute.equal(table["group"], group))
+    return in_steps(server, group, (phases[0][1], phases[-1][2]), max(2, min(POINTS, len(server))))
 
 
 def samples_of(path: Path, record: Mapping[str, Any]) -> pa.Table | None:

@@ -51,7 +51,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class _Course:
+class Course:
     """What a group used in one run: points as of `timeline.in_steps`, and from when the run was steady, if it was."""
 
     run: int
@@ -63,7 +63,7 @@ class _Course:
 def figures(material: Material) -> list[Figure]:
     """Processor and memory of server and client over the runs of the chosen workloads, whose samples are here."""
     palette = colours(material.plain)
-    courses: dict[str, list[_Course]] = {}
+    courses: dict[str, list[Course]] = {}
     places = _chosen(material, courses)
     several = len({topology for _, topology, _ in places}) > 1
     drawn = []
@@ -115,7 +115,7 @@ def _caption(metric: str) -> str:
     )
 
 
-def _chosen(material: Material, courses: dict[str, list[_Course]]) -> dict[tuple[str, str, str], list[Row]]:
+def _chosen(material: Material, courses: dict[str, list[Course]]) -> dict[tuple[str, str, str], list[Row]]:
     """The rows that name a record with a course, by dataset, topology and workload; `courses` gets those, by record."""
     rows = [row for row in material.rows if row["workload"] and row["phase"] == "query" and row["metric"] in _OF]
     asked: dict[tuple[str, str], dict[str, list[Row]]] = {}
@@ -125,7 +125,7 @@ def _chosen(material: Material, courses: dict[str, list[_Course]]) -> dict[tuple
     found: dict[tuple[str, str, str], list[Row]] = {}
     for (dataset, topology), workloads in sorted(asked.items()):
         left = WORKLOADS
-        for workload in sorted(workloads, key=lambda name: _rank(workloads[name], material.records)):
+        for workload in sorted(workloads, key=lambda name: rank(workloads[name], material.records)):
             if not left:
                 break
             of_workload = workloads[workload]
@@ -137,15 +137,15 @@ def _chosen(material: Material, courses: dict[str, list[_Course]]) -> dict[tuple
     return found
 
 
-def _rank(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) -> tuple[bool, int, str]:
+def rank(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) -> tuple[bool, int, str]:
     """What is drawn first: that during which something happens, then the most clients."""
     asked = [(records.get(row["record"]) or {}).get("spec", {}).get("workload", {}) for row in rows]
     happens = any(work.get("fault") is not None or work.get("stream") is not None for work in asked)
     return not happens, -max(row["clients"] or 0 for row in rows), rows[0]["workload"]
 
 
-def over_runs(path: Path, record: Mapping[str, Any]) -> list[_Course]:
-    """The course of each run of a query record, for each of `GROUPS` that was sampled in it.
+def over_runs(path: Path, record: Mapping[str, Any], groups: Sequence[str] = GROUPS) -> list[Course]:
+    """The course of each run of a query record, for each of `groups` that was sampled in it.
 
     Nothing if a run was shorter than `SHORTEST_S`, or there are no samples here. Of a search for a rate, whose runs
     consist of many probes, nothing is called steady.
@@ -161,15 +161,15 @@ def over_runs(path: Path, record: Mapping[str, Any]) -> list[_Course]:
     for run, (start, end) in enumerate(windows):
         part = table.filter(pa.compute.equal(table["run"], run))
         steps = max(2, min(POINTS, int((end - start) / STEP_S)))
-        for group in GROUPS:
+        for group in groups:
             points = in_steps(part, group, (start, end), steps)
             if points:
-                found.append(_Course(run, group, points, steady[run]))
+                found.append(Course(run, group, points, steady[run]))
     return found
 
 
 def _chart(
-    rows: Sequence[Row], palette: Mapping[str, str], metric: str, courses: Mapping[str, Sequence[_Course]]
+    rows: Sequence[Row], palette: Mapping[str, str], metric: str, courses: Mapping[str, Sequence[Course]]
 ) -> Any:
     lines, begins = [], []
     for row in rows:
@@ -208,7 +208,7 @@ def _chart(
     return alt.layer(*layers).properties(width="container", height=220)
 
 
-def _parts(course: _Course) -> list[tuple[str, list[Mapping[str, float]]]]:
+def _parts(course: Course) -> list[tuple[str, list[Mapping[str, float]]]]:
     """The points of a course before it was steady, and after; the one where they meet belongs to both."""
     steady, points = course.steady_after_s, list(course.points)
     if steady is None:
