@@ -26,7 +26,7 @@ from anncestry.report.charts import Figure
 from anncestry.report.material import Material
 from anncestry.report.numbers import tidy
 from anncestry.report.page import CHART_CONFIG
-from anncestry.report.tables import NO_CELL, Table
+from anncestry.report.tables import NO_CELL, Table, text_of
 from anncestry.report.winners import UNJUDGED
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -117,6 +117,23 @@ def _marks(figure: Figure) -> list[dict[str, Any]]:
 
 def test_all_tables_say_what_they_said_before(material: Material) -> None:
     assert everything(material) == (FIXTURES / "report.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "std", "unit", "printed"),
+    [
+        (1.0, None, "requests", "1"),
+        (200.0, None, "searches", "200"),
+        (1234567.0, None, "rows", "1,234,567"),
+        (3.0, 0.0, "queries", "3 ± 0"),
+        (4 / 3, 0.58, "queries", "1.3 ± 0.6"),  # a mean over runs
+        (7.0, None, "MiB", "7.0"),  # measured, not counted
+    ],
+)
+def test_what_is_counted_is_printed_as_a_whole_number_if_it_is_one(
+    value: float, std: float | None, unit: str, printed: str
+) -> None:
+    assert text_of(value, std, unit) == printed
 
 
 def test_every_table_of_the_paper_is_there_and_has_a_number_of_its_own(tables: dict[str, Table]) -> None:

@@ -22,6 +22,8 @@ NO_CELL = "—"
 
 _PLACE = ("dataset", "topology", "system", "workload")
 
+_COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches", "rows"})
+"""Units of what is counted: whole numbers are printed as such, means over runs need not be whole."""
 
 CLIENT_BOUND = " ‡"
 """Stands beside numbers of cells that are client-bound."""
@@ -196,7 +198,7 @@ def client_mark(row: Row) -> str:
 
 def text_of(value: float, std: float | None, unit: str) -> str:
     """A value as text, ± its standard deviation, with the digits that its unit deserves."""
-    digits = _digits(abs(value), unit)
+    digits = 0 if unit in _COUNTS and float(value).is_integer() else _digits(abs(value), unit)
     # Neither a value nor a spread that is there must be printed as zero.
     while value and digits < 4 and round(value, digits) == 0:
         digits += 1
@@ -210,8 +212,6 @@ def text_of(value: float, std: float | None, unit: str) -> str:
 
 
 def _digits(size: float, unit: str) -> int:
-    if unit in ("vectors", "dimensions", "queries"):
-        return 0
     if unit == "fraction":
         return 4
     if unit == "ms":
