@@ -8,6 +8,9 @@ from typing import Any
 
 from anncestry.errors import UserError
 from anncestry.runtimes.base import Ending, Group
+from anncestry.runtimes.native import await_listening
+
+_LISTENING_TIMEOUT_S = 300.0
 
 
 class GroupServer(ABC):
@@ -65,6 +68,13 @@ class GroupServer(ABC):
     def counters(self) -> dict[str, dict[str, float]]:
         """Running totals that members keep, by name: "searches" answered, where the system counts them."""
         return {}
+
+    def crash(self) -> None:
+        """SIGKILL to the one member that there is, which is started again on its data at once; until it listens."""
+        (member,) = self.group
+        member.handle.kill()
+        member.handle.restart()
+        await_listening(member.handle, self.endpoint, _LISTENING_TIMEOUT_S)
 
     def drop(self) -> None:
         """Remove the collection that bears our mark from a server that others run; UserError where it can't be."""

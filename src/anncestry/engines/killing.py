@@ -12,7 +12,6 @@ from collections.abc import Callable
 from anncestry.engines.base import Killed, LoadResult, Spec, T
 from anncestry.engines.group import GroupServer
 from anncestry.errors import ServerError
-from anncestry.runtimes.native import await_listening
 
 _ACCEPT_TIMEOUT_S = 300.0
 _AGAIN_AFTER_S = 0.1
@@ -38,12 +37,8 @@ class Kill:
         result = self._result
         if self._due_rows is None or result.killed is not None or result.rows_acknowledged < self._due_rows:
             return
-        handle = next(iter(self._server.group)).handle
         result.killed = Killed(result.rows_acknowledged, time.monotonic())
-        handle.kill()
-        handle.restart()
-        # Whoever connects before it listens waits for the next of its own attempts, which come ever more rarely.
-        await_listening(handle, self._server.endpoint, _ACCEPT_TIMEOUT_S)
+        self._server.crash()
 
     def send(self, insert: Callable[[], T], refusal: Callable[[T], str | None]) -> T:
         """What `insert` returns; after the kill it is called until it neither fails nor has a `refusal`.

@@ -90,6 +90,9 @@ BEYOND_LOOPBACK = True
 CONDITIONS = ("keyword", "int", "float")
 """Kinds of payload columns that queries can have conditions on."""
 
+KILLED_LOADS = True
+"""Its load goes on after a kill (engines/killing.py)."""
+
 MEMORY_MIN_MIB = 512
 """Of a member: below, its components die while they start."""
 _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "mq", "kafka", "pulsar", "natsmq")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 from anncestry.datasets.conditions import WORD_BYTES
 from anncestry.datasets.payload import Column
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
+from anncestry.engines.killing import Kill
 from anncestry.engines.milvus.indexes import build_params
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE
-from anncestry.engines.milvus.serve import as_milvus, open_collection
+from anncestry.engines.milvus.serve import MilvusServer, as_milvus, open_collection
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
 from anncestry.runtimes.remote import may_replace
@@ -23,6 +25,7 @@ from anncestry.runtimes.remote import may_replace
 _SMALLEST_INDEXED_SEGMENT = 1024  # rootCoord.minSegmentSizeToEnableIndex
 _INSERT_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 600.0
+_REGISTRATIONS_TIMEOUT_S = 120.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
 
 _Type = schema_pb2.DataType
@@ -114,7 +117,8 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     """Create, insert, flush, index, load into memory, search once.
 
     A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
-    The index is created after the flush, so that its time is its own and not hidden in the insertion.
+    (Not after a kill that the load has: see `engines.killing`.) The index is created after the flush, so that its time
+    is its own and not hidden in the insertion.
     """
     milvus = as_milvus(server)
     milvus.index = index
@@ -131,6 +135,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     )
     rpc.call("CreateCollection", create, common_pb2.Status)
     result = LoadResult()
+    kill = Kill(milvus, load, rows, result)
     with result.phase("insert"):
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, min(first + load["batch_rows"], rows))
@@ -144,18 +149,22 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             )
             sent = part.stop - part.start
             try:
-                reply = rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
+                reply = kill.send(partial(_insert, milvus, request), _refusal)
             except ServerError as error:
                 milvus.check_alive()
                 raise ServerError(f"rows {first} to {part.stop - 1}: {error}") from None
-            result.acknowledge(sent, sent - reply.insert_cnt, f"{len(reply.err_index)} rows refused")
+            result.acknowledge(sent, sent - reply.insert_cnt, _refusal(reply))
             progress.at(part.stop)
+            kill.when_due()
+    rpc = milvus.rpc  # another one after a kill
     with result.phase("flush"):
-        flushed = rpc.call(
-            "Flush",
-            milvus_pb2.FlushRequest(collection_names=[COLLECTION]),
-            milvus_pb2.FlushResponse,
-            _FLUSH_TIMEOUT_S,
+        flush = milvus_pb2.FlushRequest(collection_names=[COLLECTION])
+        flushed = wait_for(
+            "milvus: flush",
+            lambda: rpc.call("Flush", flush, milvus_pb2.FlushResponse, _FLUSH_TIMEOUT_S),
+            milvus,
+            _REGISTRATIONS_TIMEOUT_S,
+            patient=result.killed is not None,  # until the dead node's registration has expired
         )
         state = milvus_pb2.GetFlushStateRequest(
             segmentIDs=flushed.coll_segIDs[COLLECTION].data,
@@ -178,14 +187,23 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             ),
             common_pb2.Status,
         )
-        wait_for("milvus: index", lambda: _index_done(milvus.rpc.index(), rows), milvus, _INDEX_TIMEOUT_S)
+        expected = rows if result.killed is None else 0  # how many a kill has left is what is asked later
+        wait_for("milvus: index", lambda: _index_done(milvus.rpc.index(), expected), milvus, _INDEX_TIMEOUT_S)
     with result.phase("ready"):
         open_collection(milvus)
     return result
+
+
+def _insert(milvus: MilvusServer, request: milvus_pb2.InsertRequest) -> milvus_pb2.MutationResult:
+    return milvus.rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
+
+
+def _refusal(reply: milvus_pb2.MutationResult) -> str | None:
+    return f"{len(reply.err_index)} rows refused" if reply.err_index else None
 
 
 def _index_done(index: milvus_pb2.IndexDescription, rows: int) -> bool | None:
     if index.state == common_pb2.IndexState.Failed:
         raise ServerError(f"milvus: index build failed: {index.index_state_fail_reason}")
     finished = index.state == common_pb2.IndexState.Finished and index.pending_index_rows == 0
-    return True if finished and index.indexed_rows >= rows else None
+    return True if finished and index.indexed_rows >= max(rows, index.total_rows) else None

@@ -116,6 +116,14 @@ class MilvusServer(GroupServer):
         self.rpc.close()
         self.rpc = self._rpc()
 
+    def crash(self) -> None:
+        """As it is said there; its components' registrations stay behind, so that it waits until they expire."""
+        (pids,) = self.group.pids_by_member().values()
+        super().crash()
+        for pid in pids:
+            tidy_runtime_dirs(pid)
+        self.connect()
+
     def drop(self) -> None:
         """Remove the collection, if it is the one of this load."""
         if self.mark is None:
