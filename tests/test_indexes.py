@@ -16,6 +16,7 @@ from anncestry import engines
 from anncestry.cells.indexes import EFFORT, QUANTIZERS, asked_effort, check_fits, effort_of, is_lossy, least_effort
 from anncestry.engines.base import Server
 from anncestry.errors import ConfigError, Unsupported
+from anncestry.measure import oracle
 from anncestry.progress import Progress
 from anncestry.provenance import gates
 from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, SmallVectors, artifact, small_vectors
@@ -72,6 +73,15 @@ def test_diskann_is_for_a_server_that_somebody_else_runs() -> None:
     check("milvus", "2.3.5", {"type": "diskann"}, REMOTE, workload={"k": 10, "search_list": 100})
     with pytest.raises(ConfigError, match="search_list: 5 is less than k: 10"):
         check("milvus", "2.3.5", {"type": "diskann"}, REMOTE, workload={"k": 10, "search_list": 5})
+
+
+def test_a_dynamic_index_of_a_server_that_somebody_else_runs_is_refused_as_nobody_sees_what_it_is() -> None:
+    index = {**INDEX, "type": "dynamic", "threshold": 9}
+    remote = {**REMOTE, "endpoints": {"http": "HTTP", "grpc": "GRPC"}}
+    system = {"version": "1.27.0", "settings": {"asyncIndexing": True}}
+    engines.get("weaviate").check(system, STANDALONE, index, None)
+    with pytest.raises(Unsupported, match="dynamic is unsupported of a weaviate that somebody else runs"):
+        engines.get("weaviate").check(system, remote, index, None)
 
 
 def test_settings_of_a_graph_are_refused_of_a_flat_index() -> None:
@@ -299,6 +309,37 @@ def test_a_quantizer_that_learns_is_not_given_at_creation() -> None:
     assert indexes.quantizer_config(INDEX) == {}
 
 
+def test_rows_indexed_in_the_background_are_asked_for_once_each() -> None:
+    from anncestry.engines.weaviate.background import windows
+
+    price = np.float32([5, 1, 1, 2, 9, 2, 2, 7])
+    found = windows(price, 2)
+    assert [rows for _, rows in found] == [2, 3, 1, 2]
+    for column in (price, np.random.RandomState(1).rand(5000).astype(np.float32), np.ones(50, np.float32)):
+        found = windows(column, 700)
+        passed = [(column >= w["from"]) & (column < w.get("below", np.inf)) for w, _ in found]
+        assert [int(rows.sum()) for rows in passed] == [rows for _, rows in found]
+        assert (np.sum(passed, axis=0) == 1).all()
+
+
+def test_what_a_dynamic_index_is_is_read_from_its_shards_and_no_mixture_is_measured(tmp_path: Path) -> None:
+    from anncestry.engines.weaviate import dynamic
+
+    assert dynamic.form(tmp_path) == dynamic.FLAT
+    (tmp_path / "main.hnsw.commitlog.d").mkdir()
+    (tmp_path / "index.db").write_bytes(b"\0dynamic\0\0")
+    assert dynamic.form(tmp_path) == dynamic.BECOMING
+    (tmp_path / "index.db").write_bytes(b"\0dynamic\0upgraded\x01\0")
+    assert dynamic.form(tmp_path) == dynamic.GRAPH
+
+    def settled(rows: int, *forms: str) -> bool:
+        return dynamic.settled({("node1", f"s{n}"): form for n, form in enumerate(forms)}, rows, 100)[0]
+
+    assert settled(90, dynamic.FLAT) and settled(101, dynamic.GRAPH) and settled(150, dynamic.FLAT, dynamic.FLAT)
+    assert not settled(101, dynamic.FLAT) and not settled(101, dynamic.BECOMING) and not settled(1000)
+    assert not settled(150, dynamic.FLAT, dynamic.GRAPH) and settled(150, dynamic.GRAPH, dynamic.GRAPH)
+
+
 # Gates of an index that holds codes.
 
 
@@ -307,9 +348,29 @@ def test_an_index_of_codes_may_estimate_distances_but_not_in_another_metric() ->
     assert gates.estimates(0.03, 1000).ok
     assert not gates.estimates(0.6, 1000).ok
     assert not gates.distances(0.03, 1000).ok
-    assert gates.oracle(0.97, 100, 0.02, lossy=True).ok
     assert not gates.oracle(0.97, 100, 0.02).ok
-    assert not gates.oracle(0.90, 100, 0.02, lossy=True).ok
+
+
+def test_the_oracle_of_codes_asks_for_an_order_not_for_a_good_one() -> None:
+    def judged(**changed: int) -> bool:
+        found = {"nearer": 100, "returned": 5000, "wanted": 5000, "queries": 100, **changed}
+        return gates.oracle_of_codes(0.6, selectivity=0.02, **found).ok
+
+    assert judged() and judged(nearer=95)
+    assert not judged(nearer=94)
+    assert not judged(returned=4999), "a row short, or one that does not pass the filter"
+    assert not gates.complete(1000, 1000, 1, 20).ok and not gates.complete(999, 1000, 0, 20).ok
+
+    random = np.random.RandomState(1)
+    distances = random.rand(400, 250)
+    chance = np.mean([oracle.nearer_than_chance(row[:50], row[50:]) for row in distances])
+    assert 0.01 < chance < 0.1, "of answers in no order one in twenty passes"
+    distances[:, :50] -= 0.25  # as coarse as it gets
+    assert all(oracle.nearer_than_chance(row[:50], row[50:]) for row in distances)
+    assert not oracle.nearer_than_chance(1 + distances[0, :50], distances[0, 50:]), "the farthest"
+    assert not oracle.nearer_than_chance(np.array([]), distances[0])
+    assert oracle.nearer_than_chance(distances[0], np.array([])), "all there are"
+    assert not oracle.nearer_than_chance(np.ones(50), np.ones(200)), "all alike"
 
 
 # Real servers.
@@ -357,6 +418,25 @@ def test_an_index_is_built_read_back_and_searched(
         truth = np.argsort(exact(vectors, queries), axis=1)[:, :10]
         found = ask(engine, server, vectors, queries, None)
         assert np.mean([len({*ids} & {*near}) / 10 for (ids, _), near in zip(found, truth, strict=True)]) >= least
+
+
+@pytest.mark.servers
+def test_a_dynamic_index_is_loaded_once_it_is_a_graph_that_holds_every_row(tmp_path: Path) -> None:
+    """An empty queue says neither: what a worker has in hand is in no queue, and the graph comes afterwards."""
+    from anncestry.engines.weaviate import background, serve
+
+    index, vectors = {**INDEX, "type": "dynamic", "threshold": 1000}, small_vectors("l2", rows=2200)
+    settings, engine = {"asyncIndexing": True, "flatSearchCutoff": 0}, engines.get("weaviate")
+    with loaded("weaviate-1.27.0", index, vectors, tmp_path, settings) as server:
+        probe = engine.probe(server)
+        assert probe.index_complete and "on node1 is a graph, of 2200 rows, threshold 1000" in probe.index_detail
+        assert probe.settings["flatSearchCutoff"] == 0, "it was raised meanwhile, and is as asked again"
+        engine.exact_filters(server, True)
+        with serve.channel(serve.as_weaviate(server)) as connection:
+            search = connection.unary_unary(engine.transport(server)["method"])
+            for window, rows in background.windows(vectors.price):
+                (request,) = engine.encode(server, vectors.base[:1], rows, 0, window)
+                assert len(set(engine.decode(search(request, timeout=60), "l2")[0].tolist())) == rows
 
 
 @pytest.mark.servers

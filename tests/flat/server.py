@@ -198,6 +198,9 @@ class Store:
 
     def nearest(self, head: dict, query: np.ndarray, vectors: np.ndarray, ids: np.ndarray) -> bytes:
         metric = {"l2": "cosine", "cosine": "l2"}[self.metric] if self.lie == "wrong-metric" else self.metric
+        if self.lie == "coarse":  # no lie of an index that says it holds codes: few bits a dimension, and estimates
+            step = 1.3 * np.std(vectors)
+            vectors = np.round(vectors / step) * step
         far = np.square(vectors - query).sum(axis=1) if metric == "l2" else 1 - vectors @ query
         keep = np.ones(len(far), bool)
         wanted = head.get("filter")
@@ -213,7 +216,7 @@ class Store:
             keep &= ~np.isin(ids, self.unsearched)
         rows = np.flatnonzero(keep)
         k = head["k"] - (1 if self.lie == "fewer" else 0)
-        best = rows[np.argsort(far[rows], kind="stable")[:k]]
+        best = rows[:k] if self.lie == "no-order" else rows[np.argsort(far[rows], kind="stable")[:k]]
         if self.lie == "duplicate" and len(best) > 1:
             best[-1] = best[0]
         said = np.full(len(best), np.nan) if self.lie == "no-distances" else far[best].astype(np.float64)

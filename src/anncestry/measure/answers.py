@@ -100,3 +100,11 @@ def repeated(answers: Answers) -> int:
     """How many good answers hold an id more than once."""
     ids = np.sort(answers.ids[answers.status == OK], axis=1)
     return int(((ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] != -1)).any(axis=1).sum())
+
+
+def distance_errors(reported: NDArray[np.float64], exact: NDArray[np.float64], metric: str) -> NDArray[np.float64]:
+    """Relative differences of reported from exact distances; infinity for what is no number."""
+    # Cosine distances cancel near 0: their error is absolute, of the order of the terms, which are about 1.
+    scale = np.maximum(np.abs(exact), 1.0 if metric == "cosine" else 1e-9)
+    errors: NDArray[np.float64] = np.where(np.isfinite(reported), np.abs(reported - exact) / scale, np.inf)
+    return errors

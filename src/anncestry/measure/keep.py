@@ -125,7 +125,8 @@ class Context:
     `gates` judge the server, `settings` its settings at each search effort, `batched` its answers to requests of each
     number of vectors beside one, `counted` holds the server's own counts of
     what passes a filter (by the filter's repr), `facts` goes into every record, `inputs` names its sources; the index
-    is `lossy` if it holds codes, so that distances are estimates.
+    is `lossy` if it holds codes, so that distances are estimates, and `scanned` if the exact-search oracle had to scan
+    those: then `gates` judge estimates, too, of all rows that match a filter.
     """
 
     engine: Engine
@@ -139,6 +140,7 @@ class Context:
     facts: Mapping[str, Any]
     inputs: Mapping[str, Path]
     lossy: bool = False
+    scanned: bool = False
 
 
 @dataclass
@@ -212,7 +214,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         gates.alone(context.waited_s, others["cpu_avg_pct"]),
         gates.answered(judged.good, judged.sent),
         gates.result_count(judged.wrong, judged.answers, k, fewest),
-        _distances(np.concatenate(judged.errors_rel), context.lossy),
+        _distances(np.concatenate(judged.errors_rel), context),
         gates.primed(judged.primed),
     ]
     if lenient:
@@ -283,9 +285,10 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     os.replace(run.folder, kept)
 
 
-def _distances(errors: NDArray[np.float64], lossy: bool) -> Gate:
-    if lossy:
-        return gates.estimates(float(np.median(errors)) if len(errors) else 0.0, len(errors))
+def _distances(errors: NDArray[np.float64], context: Context) -> Gate:
+    if context.lossy:
+        median = float(np.median(errors)) if len(errors) else 0.0
+        return gates.estimates(median, len(errors), nearest=context.scanned)
     return gates.distances(float(errors.max(initial=0.0)), len(errors))
 
 
@@ -299,10 +302,7 @@ def _distance_errors(vectors: Vectors, rows: NDArray[np.int64], answered: decodi
     query_rows = np.repeat(rows[chosen], ids.shape[1]).reshape(ids.shape)[known]
     exact = pair_distances(vectors.base, vectors.queries, ids[known], query_rows, vectors.metric)
     reported = answered.distances[chosen][known]
-    # Cosine distances cancel near 0: their error is absolute, of the order of the terms, which are about 1.
-    scale = np.maximum(np.abs(exact), 1.0 if vectors.metric == "cosine" else 1e-9)
-    errors: NDArray[np.float64] = np.where(np.isfinite(reported), np.abs(reported - exact) / scale, np.inf)
-    return errors
+    return decoding.distance_errors(reported, exact, vectors.metric)
 
 
 def _samples_table(

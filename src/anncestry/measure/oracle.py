@@ -1,7 +1,8 @@
 """Two checks of a loaded system against exact knowledge, before any of its speed is believed.
 
 Exact-search oracle: a filter so narrow that the system answers by a flat scan must return the true neighbours.
-It sees lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth.
+It sees lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth. Of an index of codes,
+which has no exact order, it asks for all rows that pass, for their distances, and for an order beyond chance.
 Findable rows: an index search for a stored vector must find its row. It sees rows that the store has and the index
 lost, which counts don't show.
 """
@@ -22,7 +23,7 @@ from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server, batching
-from anncestry.measure.answers import Answers, decode, decode_batches
+from anncestry.measure.answers import Answers, decode, decode_batches, distance_errors
 from anncestry.measure.batches import cut
 from anncestry.measure.vectors import Vectors
 from anncestry.provenance import gates
@@ -97,16 +98,16 @@ def check(
 ) -> list[Gate]:
     """Both checks, as gates. Leaves the server at the search effort `EF`.
 
-    Of an index whose flat scan is over codes (`lossy`), the order of results is an estimate: the first asks for more of
-    them, among which the true ones must be. Its slack hides no lost row: such an index is also asked for all rows that
-    pass a filter, where codes decide nothing, and must return every one.
+    Of an index whose flat scan is over codes (`lossy`), the order of results is an estimate, and how good a one is what
+    recall says: the first judges only that there is an order by distance. What recall would not tell from coarse codes
+    is asked apart, and strictly: that every row that passes a filter is there and no other, at its distance.
     """
     engine.apply(server, EF)
     engine.exact_filters(server, True)
     exact = _exact(engine, server, driver, folder / "exact", vectors, lossy)
     engine.exact_filters(server, False)
-    complete = [_complete(engine, server, driver, folder / "complete", vectors)] if lossy else []
-    return [exact, *complete, _findable(engine, server, driver, folder / "findable", vectors)]
+    complete = _complete(engine, server, driver, folder / "complete", vectors) if lossy else []
+    return [exact, *complete, _findable(engine, server, driver, folder / "findable", vectors, lossy)]
 
 
 def check_batches(
@@ -120,7 +121,7 @@ def check_batches(
     return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
 
 
-def _complete(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> Gate:
+def _complete(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> list[Gate]:
     """Under filters that few rows pass, a search for more results than those returns all, whatever it estimates."""
     random, price = np.random.RandomState(_SEED + 2), np.asarray(vectors.price)
     category = np.asarray(vectors.category)
@@ -134,8 +135,31 @@ def _complete(engine: Engine, server: Server, driver: Driver, folder: Path, vect
         wanted.append(np.flatnonzero(matches(window, category, price)))
         requests += engine.encode(server, query[None], 2 * _WINDOW_ROWS, EF, window)
     answers = send(engine, server, driver, folder, requests, k=2 * _WINDOW_ROWS, metric=vectors.metric)
-    found = sum(len(np.intersect1d(rows, ids)) for rows, ids in zip(wanted, answers.ids, strict=True))
-    return gates.complete(found, sum(map(len, wanted)), _WINDOWS)
+    right = np.array([np.isin(ids, rows) for rows, ids in zip(wanted, answers.ids, strict=True)])
+    found = sum(len(np.unique(ids[ours])) for ids, ours in zip(answers.ids, right, strict=True))
+    others = int((~right & (answers.ids != -1)).sum())
+    of = np.repeat(np.arange(_WINDOWS), answers.ids.shape[1]).reshape(answers.ids.shape)
+    exact = pair_distances(vectors.base, queries, answers.ids[right], of[right], vectors.metric)
+    errors = distance_errors(answers.distances[right], exact, vectors.metric)
+    return [
+        gates.complete(found, sum(map(len, wanted)), others, _WINDOWS),
+        gates.estimates(float(np.median(errors)) if len(errors) else np.inf, len(errors)),
+    ]
+
+
+def nearer_than_chance(taken: NDArray[np.float64], left: NDArray[np.float64]) -> bool:
+    """Whether the distances of the rows `taken` are smaller than those of the rows `left` beyond chance.
+
+    By their ranks (Mann and Whitney 1947, normal approximation, one-sided, 5 %); if nothing was left, order has no say.
+    """
+    if len(taken) == 0 or len(left) == 0:
+        return len(left) == 0
+    ordered = np.sort(left)
+    below, upto = np.searchsorted(ordered, taken, "left"), np.searchsorted(ordered, taken, "right")
+    farther = float((len(left) - (below + upto) / 2).sum())
+    pairs = len(taken) * len(left)
+    deviation = np.sqrt(pairs * (len(taken) + len(left) + 1) / 12)
+    return bool(farther - pairs / 2 > gates.ORDER_Z * deviation)
 
 
 def over_codes(engine: Engine, index: Mapping[str, Any]) -> bool:
@@ -172,7 +196,7 @@ def _exact(
         answers = send(engine, server, driver, folder, requests, k=k, metric=vectors.metric, nq=nq)
     wanted = min(_K, len(rows))
     if wanted == 0:
-        return Gate("exact-search oracle", False, f"no row passes the oracle's filter {narrow}")
+        return Gate(gates.ORACLE, False, f"no row passes the oracle's filter {narrow}")
     everywhere = pair_distances(
         vectors.base,
         queries,
@@ -182,18 +206,25 @@ def _exact(
     ).reshape(len(queries), len(rows))
     position = np.full(len(vectors.base) + 1, -1)
     position[rows] = np.arange(len(rows))
-    hits = 0
+    hits = nearer = returned = 0
     for i in range(len(queries)):
         reach = np.partition(everywhere[i], wanted - 1)[wanted - 1]
-        returned = np.unique(answers.ids[i])
-        returned = returned[(returned >= 0) & (returned < len(vectors.base))]
-        at = position[returned]
+        known = np.unique(answers.ids[i])
+        known = known[(known >= 0) & (known < len(vectors.base))]
+        at = position[known]
         far = everywhere[i][at[at >= 0]]
         hits += min(wanted, int((far <= reach + _TIE * (1.0 + abs(reach))).sum()))
-    return gates.oracle(hits / (wanted * len(queries)), len(queries), len(rows) / len(vectors.base), lossy)
+        returned += len(far)
+        nearer += nearer_than_chance(far, np.delete(everywhere[i], at[at >= 0]))
+    recall, selectivity = hits / (wanted * len(queries)), len(rows) / len(vectors.base)
+    if not lossy:
+        return gates.oracle(recall, len(queries), selectivity)
+    return gates.oracle_of_codes(recall, nearer, returned, min(k, len(rows)) * len(queries), len(queries), selectivity)
 
 
-def _findable(engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors) -> Gate:
+def _findable(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, lossy: bool = False
+) -> Gate:
     random = np.random.RandomState(_SEED + 1)
     rows = len(vectors.base)
     tail_from = max(rows - _TAIL_ROWS, rows // 2)
@@ -205,15 +236,26 @@ def _findable(engine: Engine, server: Server, driver: Driver, folder: Path, vect
 
     body, tail = sample(0, tail_from), sample(tail_from, rows)
     asked = np.concatenate([body, tail])
-    found = found_by_own_vector(engine, server, driver, folder, vectors, asked)
-    share = [float(part.mean()) if len(part) else 1.0 for part in (found[: len(body)], found[len(body) :])]
-    return gates.findable(share[0], share[1], len(body), len(tail))
+    found, answers = _by_own_vector(engine, server, driver, folder, vectors, asked)
+    behind = np.zeros(len(asked), bool)
+    if lossy and not found.all():
+        behind[~found] = _behind_others(
+            engine, server, driver, folder, vectors, asked[~found], answers.distances[~found].max(axis=1)
+        )
+    share = [float(part.mean()) if len(part) else 1.0 for part in np.split(found | behind, [len(body)])]
+    return gates.findable(share[0], share[1], len(body), len(tail), int(behind.sum()) if lossy else None)
 
 
 def found_by_own_vector(
     engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, asked: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """(n,) whether an index search at the effort `EF` for the vector of each of the (n,) rows finds that row."""
+    return _by_own_vector(engine, server, driver, folder, vectors, asked)[0]
+
+
+def _by_own_vector(
+    engine: Engine, server: Server, driver: Driver, folder: Path, vectors: Vectors, asked: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], Answers]:
     rows = len(vectors.base)
     queries = np.asarray(vectors.base[asked])
     k = min(_K, rows)
@@ -227,5 +269,34 @@ def found_by_own_vector(
     own = pair_distances(vectors.base, queries, asked, np.arange(len(asked)), vectors.metric)
     distinct = np.array([len(np.unique(row)) for row in ids])
     copies = (distinct >= k) & (far.max(axis=1) <= own + _TIE)
-    found: NDArray[np.bool_] = (answers.ids == asked[:, None]).any(axis=1) | copies
-    return found
+    found: NDArray[np.bool_] = (ids == asked[:, None]).any(axis=1) | copies
+    return found, answers
+
+
+def _behind_others(
+    engine: Engine,
+    server: Server,
+    driver: Driver,
+    folder: Path,
+    vectors: Vectors,
+    missed: NDArray[np.int64],
+    reach: NDArray[np.float64],
+) -> NDArray[np.bool_]:
+    """(n,) whether the index itself puts each of the (n,) rows no nearer to its own vector than what it returned.
+
+    `reach` (n,) is the largest distance reported for those. How near it puts the row is asked under a filter that
+    passes the row: where codes can't tell rows apart, others are as near, and the row is no more lost than they are.
+    """
+    price = np.asarray(vectors.price)[missed]
+    above = np.nextafter(price, np.float32(np.inf))
+    requests = []
+    for row, low, high in zip(missed, price, above, strict=True):
+        alone = {"field": "price", "from": float(low), "below": float(high)}
+        requests += engine.encode(server, np.asarray(vectors.base[row])[None], _K, EF, alone)
+    engine.exact_filters(server, True)
+    answers = send(engine, server, driver, folder, requests, k=_K, metric=vectors.metric)
+    engine.exact_filters(server, False)
+    itself = answers.ids == missed[:, None]
+    told = np.where(itself, answers.distances, -np.inf).max(axis=1)
+    behind: NDArray[np.bool_] = np.isfinite(reach) & np.isfinite(told) & (told >= reach - _TIE * (1.0 + np.abs(reach)))
+    return behind

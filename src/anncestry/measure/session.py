@@ -475,6 +475,7 @@ def run(
         },
         {"load": load_record, "index": index_record, "vectors": place.vectors},
         is_lossy(session.spec["index"]),
+        oracle.over_codes(session.engine, session.spec["index"]),
     )
     outcome: dict[str, str] = {}
     for measured in session.runs:

@@ -12,13 +12,12 @@ from typing import Any
 
 ORACLE_RECALL_MIN = 0.999
 """Recall of searches that the system answers by a flat scan: only rounding among ties is forgiven."""
-ORACLE_LOSSY_MIN = 0.95
-"""The same of an index that holds codes: share of the true neighbours among five times as many returned.
-
-It judges metric and order, not whether rows are there: that is what `complete` is for, which allows codes nothing.
-"""
-ROW_COUNT = "row count"
-"""Name of the gate of that."""
+ORDER_Z = 1.6448536269514722
+"""Quantile .95 of the standard normal distribution: an answer is nearer than what it leaves out, not by chance."""
+ORDER_SHARE_MIN = 0.95
+"""Share of answers of an index of codes that must be; of answers in no order by distance, 1 in 20 is."""
+ROW_COUNT, ORACLE = "row count", "exact-search oracle"
+"""Names of gates that are asked for."""
 FINDABLE_MIN = 0.95
 """Share of sampled rows that an index search for the row's own vector finds."""
 FINDABLE_TAIL_DROP_MAX = 0.05
@@ -174,39 +173,55 @@ def stopped(clean: bool, signal: str | None, seconds: float) -> Gate:
     return Gate("stopped cleanly", clean, how)
 
 
-def oracle(recall: float | None, queries: int, selectivity: float, lossy: bool = False) -> Gate:
-    """Searches under a narrow filter, answered by a flat scan, return exactly the true neighbours.
-
-    `lossy`: the scan is over codes, and `recall` is the share of the true neighbours among five times as many.
-    """
-    least = ORACLE_LOSSY_MIN if lossy else ORACLE_RECALL_MIN
-    ok = recall is not None and recall >= least
+def oracle(recall: float | None, queries: int, selectivity: float) -> Gate:
+    """Searches under a narrow filter, answered by a flat scan, return exactly the true neighbours."""
+    ok = recall is not None and recall >= ORACLE_RECALL_MIN
     shown = "no answer" if recall is None else f"recall {recall:.4f}"
     return Gate(
-        "exact-search oracle",
+        ORACLE,
         ok,
-        f"{shown} over {queries} queries at selectivity {selectivity:.4f}, at least {least} wanted"
-        + (" (an index of codes: five times as many results asked)" if lossy else ""),
+        f"{shown} over {queries} queries at selectivity {selectivity:.4f}, at least {ORACLE_RECALL_MIN} wanted",
     )
 
 
-def complete(found: int, matching: int, filters: int) -> Gate:
-    """Searches for more results than pass a filter return every row that does: codes have a say in order alone."""
+def oracle_of_codes(recall: float, nearer: int, returned: int, wanted: int, queries: int, selectivity: float) -> Gate:
+    """Searches under a narrow filter, answered by a flat scan over codes, return rows that pass it, by distance.
+
+    `returned` different rows that pass it, of `wanted`; `nearer` is how many of the queries were answered by rows
+    nearer than those left out, beyond chance. `recall` of the true neighbours is said, not judged: how well codes tell
+    rows apart is what the published recall says.
+    """
+    return Gate(
+        ORACLE,
+        returned == wanted and nearer >= ORDER_SHARE_MIN * queries,
+        f"{returned} of {wanted} results pass the filter; nearer than what was left out, beyond chance, in {nearer} of "
+        f"{queries} queries at selectivity {selectivity:.4f}, {ORDER_SHARE_MIN:.0%} wanted (an index of codes: "
+        f"{recall:.3f} of the true neighbours are among five times as many)",
+    )
+
+
+def complete(found: int, matching: int, others: int, filters: int) -> Gate:
+    """Searches for more results than pass a filter return every row that does, and no other: codes have no say."""
     return Gate(
         "all rows that match",
-        found == matching,
-        f"{found} of {matching} rows returned under {filters} filters that few rows pass (an index of codes)",
+        found == matching and others == 0,
+        f"{found} of {matching} rows returned, and {others} others, under {filters} filters that few rows pass "
+        "(an index of codes)",
     )
 
 
-def findable(body: float, tail: float, body_rows: int, tail_rows: int) -> Gate:
-    """Rows are found by their own vector through the index, the last inserted as well as the others."""
+def findable(body: float, tail: float, body_rows: int, tail_rows: int, behind: int | None = None) -> Gate:
+    """Rows are found by their own vector through the index, the last inserted as well as the others.
+
+    `behind` of them, of an index of codes, are not among the results, but the index tells no others from them that are.
+    """
     ok = min(body, tail) >= FINDABLE_MIN and body - tail <= FINDABLE_TAIL_DROP_MAX
     return Gate(
         "rows findable",
         ok,
         f"{body:.3f} of {body_rows} sampled rows and {tail:.3f} of {tail_rows} "
-        "of the last inserted found by their own vector",
+        "of the last inserted found by their own vector"
+        + ("" if behind is None else f", or ({behind}) behind rows that their codes put as near (an index of codes)"),
     )
 
 
@@ -264,12 +279,18 @@ def filtered(violations: int, returned: int, selectivity: float) -> Gate:
     )
 
 
-def estimates(median: float, checked: int) -> Gate:
-    """Distances that an index estimates from codes are near those of the declared metric."""
+def estimates(median: float, checked: int, nearest: bool = False) -> Gate:
+    """Distances that an index estimates from codes are near those of the declared metric.
+
+    Not asked of the `nearest`, which are chosen by their estimates, and smaller than those are wrong where codes are
+    coarse: of them it is said, and judged is that they are numbers.
+    """
+    ok = median <= ESTIMATE_REL_ERROR_MAX or (nearest and median < float("inf"))
     return Gate(
         "distances",
-        median <= ESTIMATE_REL_ERROR_MAX,
-        f"estimated from codes: median relative error {median:.2e} over {checked} reported distances",
+        ok,
+        f"estimated from codes: median relative error {median:.2e} over {checked} reported distances"
+        + (" of the nearest: told, and judged of all rows that match" if nearest else ""),
     )
 
 

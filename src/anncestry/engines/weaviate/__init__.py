@@ -20,7 +20,7 @@ from anncestry.engines.base import (
     version_of,
 )
 from anncestry.engines.weaviate import indexes
-from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB, PROTOCOLS, sdk_environment
+from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB, PROTOCOLS, in_background, sdk_environment
 from anncestry.errors import ConfigError, Unsupported
 from anncestry.runtimes.client_env import identity
 
@@ -101,6 +101,11 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     check_remote("weaviate", topology, ("http", "grpc"), workload=workload)
     _check_cluster(topology)
     indexes.check(system, index)
+    if index["type"] == "dynamic" and topology["runtime"] == "remote":
+        raise Unsupported(
+            "index.type: dynamic is unsupported of a weaviate that somebody else runs: whether it is flat or a graph "
+            "by now shows in its folder alone"
+        )
     settings = system.get("settings") or {}
     if "filterStrategy" in settings and version_of(system) < _FILTER_STRATEGY_FROM:
         raise Unsupported(f"settings.filterStrategy: unsupported by weaviate {system['version']}; it came with 1.27")
@@ -193,7 +198,7 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
     shards, replicas = topology["shards"], topology["replicas"]
     told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
     rest = settings.get("protocol") == "rest"
-    background = settings.get("asyncIndexing") is True
+    background = in_background(settings)
     built = "in the background (ASYNC_INDEXING)" if background else "while rows are inserted (synchronous indexing)"
     asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
     return {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anncestry.datasets.payload import Column
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
 from anncestry.engines.killing import Kill
-from anncestry.engines.weaviate import indexes, json_wire
+from anncestry.engines.weaviate import background, indexes, json_wire
 from anncestry.engines.weaviate.proto import batch_pb2
 from anncestry.engines.weaviate.rows import uuid_of
 from anncestry.engines.weaviate.serve import (
@@ -26,7 +26,7 @@ from anncestry.engines.weaviate.serve import (
     channel,
     index_state,
 )
-from anncestry.engines.weaviate.settings import COLLECTION, REMOTE
+from anncestry.engines.weaviate.settings import COLLECTION, REMOTE, in_background
 from anncestry.engines.weaviate.wire import by_rest, consistency_level
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
@@ -34,7 +34,6 @@ from anncestry.runtimes.remote import may_replace
 
 _COLUMNS = ("category", "price", "region")
 _BATCH_TIMEOUT_S = 300.0
-_INDEX_TIMEOUT_S = 24 * 3600.0
 
 
 def class_definition(
@@ -126,7 +125,7 @@ def _inserter(server: WeaviateServer) -> Iterator[Insert]:
 
 
 def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
-    """Create, insert (which builds the index), wait for the index queue, search once.
+    """Create, insert (which builds the index, or queues rows for it), wait until all are in the index, search once.
 
     A row that is refused is counted; a call that fails ends the load, as nobody knows which of its rows arrived.
     (Not after a kill that the load has: see `engines.killing`.)
@@ -162,10 +161,19 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             kill.when_due()
     with result.phase("index"):
         await_placed(weaviate)
-        wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _INDEX_TIMEOUT_S)
+        waits = in_background(weaviate.settings)  # it may not answer for minutes while it makes a graph of a flat index
+        wait_for(
+            "weaviate: index",
+            lambda: index_state(weaviate)[0] or None,
+            weaviate,
+            background.INDEX_TIMEOUT_S,
+            patient=waits,
+        )
         if index.get("quantizer") in indexes.TRAINED:
             compress(weaviate, index)
         await_replicated(weaviate, rows)
+        if waits:
+            background.await_indexed(weaviate, vectors.price[:rows], vectors.base[0])
     with result.phase("ready"):
         await_searchable(weaviate)
     return result
@@ -180,5 +188,5 @@ def compress(server: WeaviateServer, index: Spec) -> None:
         f"weaviate: {index['quantizer']} trained",
         lambda: (index_state(server)[0] and all(shard["compressed"] for shard in server.rest.shards())) or None,
         server,
-        _INDEX_TIMEOUT_S,
+        background.INDEX_TIMEOUT_S,
     )

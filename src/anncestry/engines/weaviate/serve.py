@@ -15,10 +15,11 @@ from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
 from anncestry.engines.remote import open_channel
+from anncestry.engines.weaviate import dynamic
 from anncestry.engines.weaviate.indexes import graph_of, read_back
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.rows import uuid_of
-from anncestry.engines.weaviate.settings import COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE
+from anncestry.engines.weaviate.settings import COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE, in_background
 from anncestry.engines.weaviate.wire import METHOD, search_request, where
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
@@ -42,9 +43,10 @@ _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must fol
 class WeaviateServer(GroupServer):
     """The nodes of a Weaviate, with the settings that its collection gets."""
 
-    def __init__(self, group: Group, system: Spec, topology: Spec) -> None:
+    def __init__(self, group: Group, system: Spec, topology: Spec, data_dir: Path) -> None:
         super().__init__(group, topology)
         self.system = system
+        self.data_dir = data_dir
         self.settings: Spec = system.get("settings") or {}
         self.rest = rest_of(next(iter(group)))
 
@@ -190,7 +192,7 @@ def start(
             if node == nodes[0] and len(nodes) > 1:
                 # A join of nobody is fatal. (Its REST interface answers only when all nodes are there.)
                 await_listening(process, addresses["gossip"], _JOIN_TIMEOUT_S)
-        return WeaviateServer(group, system, topology)
+        return WeaviateServer(group, system, topology, data_dir)
 
     def runner_of() -> Runner:
         return runner_for(topology, [artifact_dir])
@@ -206,7 +208,7 @@ def _connect(data_dir: Path, system: Spec, topology: Spec) -> WeaviateServer:
     group = Group()
     handle = remote.RemoteHandle(REMOTE, addresses["http"], topology, "bearer")
     group.add(Member("remote", "remote", handle, addresses))
-    server = WeaviateServer(group, system, topology)
+    server = WeaviateServer(group, system, topology, data_dir)
     server.mark, loaded = remote.mark_of(data_dir)
     server.check_alive()
     handle.secure(addresses, {"http": ("http/1.1",), "grpc": ("h2",)})
@@ -250,13 +252,15 @@ def channel(server: WeaviateServer) -> grpc.Channel:
 
 
 def open(server: Server, index: Spec) -> float:
-    """Wait until every node's shards are there and a search succeeds; returns seconds.
+    """Wait until every node's shards are there, no row waits to be indexed, and a search succeeds; returns seconds.
 
     (The start itself has loaded index and vectors.)
     """
     started_ns = time.perf_counter_ns()
     weaviate = as_weaviate(server)
     await_placed(weaviate)
+    if in_background(weaviate.settings):
+        wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _OPEN_TIMEOUT_S)
     await_searchable(weaviate)
     return (time.perf_counter_ns() - started_ns) / 1e9
 
@@ -379,6 +383,15 @@ def index_state(server: WeaviateServer) -> tuple[bool, str]:
     return bool(shards) and done, "; ".join(states) or "no shards"
 
 
+def forms(server: WeaviateServer) -> dict[tuple[str, str], str]:
+    """What each shard of a dynamic index is by now, by node and shard (see `dynamic.form`)."""
+    found = {}
+    for placed in placement(server):
+        folder = node_dir(server.data_dir, placed.node, len(server.group)) / "data" / COLLECTION.lower()
+        found[placed.node, placed.shard] = dynamic.form(folder / placed.shard)
+    return found
+
+
 def probe(server: Server) -> Probe:
     """Version, aggregated count, index queue, the collection's settings, placement of shards."""
     weaviate = as_weaviate(server)
@@ -391,9 +404,13 @@ def probe(server: Server) -> Probe:
         holders.setdefault(part.shard, set()).add(part.node)
     healthy = {node["name"] for node in rest.membership() if node["status"] == "HEALTHY"}
     complete, detail = index_state(weaviate)
+    rows = rest.count()
+    if definition["vectorIndexType"] == "dynamic":
+        done, words = dynamic.settled(forms(weaviate), rows, definition["vectorIndexConfig"]["threshold"])
+        complete, detail = complete and done, f"{detail}; {words}"
     return Probe(
         version=str(rest.call("GET", "/v1/meta")["version"]),
-        rows=rest.count(),
+        rows=rows,
         index_complete=complete,
         index_detail=detail,
         settings={

@@ -25,6 +25,11 @@ _OLD_SDK, _OLD_SDK_BELOW = "weaviate-client-4.4.4", (1, 24, 0)
 """The client (in envs/) that earlier versions are asked by, and the first that was not tried with it."""
 
 
+def in_background(settings: Spec) -> bool:
+    """Whether rows are indexed after they are acknowledged."""
+    return settings.get("asyncIndexing") is True
+
+
 def sdk_environment(system: Spec) -> str | None:
     """The environment of the client library for the system's version; None where it is the locked one.
 
