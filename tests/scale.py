@@ -23,6 +23,7 @@ import pyarrow.parquet as parquet
 
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
+from anncestry.drive import build
 from anncestry.runtimes import limits
 from anncestry.runtimes.base import Limits
 from tests.toy import ROOT, Toy
@@ -34,6 +35,7 @@ _EXEC = Path(limits.__file__).with_name("_exec.py")
 _STATUS = Path("/proc/self/status")
 _EVERY_S = 0.005
 _BLOCK = 100_000
+_GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ class Bench:
                     **os.environ,
                     "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
                     "ANNCESTRY_CONFIG": str(self.folder / "config"),
-                    "XDG_CACHE_HOME": str(self.folder / "cache"),
+                    **({"XDG_CACHE_HOME": str(self.folder / "cache")} if words[0] == "download" else {}),
+                    "ANNCESTRY_MEASURE_LOCK": str(self.folder / "measure.lock"),
+                    "FLAT_OUTSIDE": os.pathsep.join(map(str, _own_groups())),
                 },
                 capture_output=True,
                 text=True,
@@ -126,6 +130,23 @@ class Bench:
         found["truth"] = self.run("truth", cell.truth)
         return found
 
+    def measure(self, answers: int) -> dict[str, Cost]:
+        """From the load to the page, and what verifies all of it: with so many answers in all, of real ones repeated.
+
+        The server itself, which holds every row in memory, is not under the limit; load and clients are.
+        """
+        build.programs()  # the compiler is none of what is held to the limit
+        cell, matrix = self.cell, self.matrix
+        runs = matrix.runs(cell)
+        found = {name: self.run(name, key) for name, key in (("artifact", cell.artifact), ("load", cell.load))}
+        found["record"] = self.run("record", cell.load)
+        session = [self.run("session-of", str(answers // runs), f"s{run}", str(run), cell.query) for run in range(runs)]
+        found["session"] = max(session, key=lambda cost: cost.heap_mib)
+        stages = {"query": [cell.query], "recall": [cell.recall], "table": [matrix.table], "report": [matrix.report]}
+        for stage, words in {**stages, "verify": []}.items():
+            found[stage] = self.run(stage, *words)
+        return found
+
     def answers(self, count: int, k: int = 10, seed: int = 1) -> Path:
         """Samples of two runs with `count` answers in all: of each query the truth, some of it missed."""
         random = np.random.default_rng(seed)
@@ -149,6 +170,16 @@ class Bench:
     def score(self, samples: Path) -> Cost:
         """Their recall."""
         return self.run("score", str(samples), self.cell.truth_path, self.cell.vectors_path)
+
+
+def _own_groups() -> list[Path]:
+    """Where a process id is written to be held by what holds this process, and no more."""
+    found = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "memory" in controllers.split(","):
+            found.append(_GROUPS / controllers / path.lstrip("/") / "cgroup.procs")
+    return [file for file in found if file.exists()]
 
 
 # Within the process
@@ -187,7 +218,41 @@ def _hold_twice(vectors_path: str) -> None:
     assert len(again) == len(base)
 
 
-_STEPS = {"load-rows": _load, "hold-twice": _hold_twice, "score": _score}
+def _session(answers: str, key: str, run: str, query: str) -> int | None:
+    """A session of one cell, whose driver left so many answers: those that it got, over and over again."""
+    from anncestry import cli
+    from anncestry.drive import protocol
+    from anncestry.measure import keep
+
+    one_after_the_other = keep.keep
+
+    def many(measured, context, folder) -> None:
+        for job in measured.jobs:
+            repeat(job.folder, int(answers))
+        one_after_the_other(measured, context, folder)
+
+    def repeat(folder: Path, count: int) -> None:
+        found = protocol.read_outcome(folder)
+        took_ns = int((found.samples["due_ns"] + found.samples["latency_ns"]).max()) + 1
+        bodies = b"".join(found.responses)
+        done = json.loads((folder / "done.json").read_text())
+        with open(folder / "samples.0.bin", "wb") as samples, open(folder / "responses.0.bin", "wb") as responses:
+            responses.write(bodies)
+            for number in range(-(-count // len(found.samples))):
+                again = found.samples[: count - number * len(found.samples)].copy()
+                again["offset"] = np.cumsum(again["size"]) - again["size"]
+                again["due_ns"] += number * took_ns
+                again["start_ns"] += number * took_ns
+                again["latency_ns"] += number % 1000
+                samples.write(again.tobytes())
+        done["clients"] = [{**done["clients"][0], "samples": count}]
+        (folder / "done.json").write_text(json.dumps(done))
+
+    keep.keep = many
+    return cli.main(["session", key, run, query])
+
+
+_STEPS = {"load-rows": _load, "hold-twice": _hold_twice, "score": _score, "session-of": _session}
 
 
 def _heap_mib() -> int:

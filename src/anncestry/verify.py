@@ -26,7 +26,7 @@ from anncestry import verify_published
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import DataError
 from anncestry.findings import Findings, Problem
-from anncestry.measure import fault, killed, publish, recall, stream
+from anncestry.measure import fault, killed, publish, recall, samples, stream
 from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import links, records, schema
@@ -236,9 +236,8 @@ def _gates(path: str, body: Mapping[str, Any]) -> None:
 def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
     """The record's summary, made again from the raw samples."""
     work, probes = measured["spec"]["workload"], measured.get("probes")
-    columns = ["run", "query", "due_ns", "latency_ns", "status", *(["probe"] if probes is not None else [])]
-    samples = parquet.ParquetFile(cell.samples_path).read(columns=columns)
-    runs = publish.samples_of(work, samples, probes)
+    by_run = samples.by_run(Path(cell.samples_path), work)
+    runs = publish.samples_of(work, by_run, probes)
     again = latency.summarise(runs)
     if not _equal(measured["histogram"], latency.histogram(runs)):
         raise DataError(f"{cell.query_path}: its histogram is not that of its samples")
@@ -248,7 +247,7 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
         starts = [{"cold": start} for start in measured["cold"]["starts"]]
         if not _equal(measured["cold"], publish.cold(runs, starts)):
             raise DataError(f"{cell.query_path}: its cold starts are not what its samples say")
-    if probes is not None and not _equal(probes, publish.probes_of(work, samples, probes, probes)):
+    if probes is not None and not _equal(probes, publish.probes_of(work, by_run, probes, probes)):
         raise DataError(f"{cell.query_path}: its probes are not what its samples say")
     for name, stored in measured["summary"].items():
         if not _equal(stored, again.get(name)):
@@ -262,7 +261,7 @@ def _summary(cell: Cell, measured: Mapping[str, Any]) -> None:
         ):
             if not _equal(measured["batch"].get(name), value):
                 raise DataError(f"{cell.query_path}: {name} of its requests is not what its samples say")
-    if "fault" in measured and not _equal(measured["fault"], fault.summary(samples, measured["fault"]["runs"])):
+    if "fault" in measured and not _equal(measured["fault"], fault.summary(runs, measured["fault"]["runs"])):
         raise DataError(f"{cell.query_path}: what clients saw of its fault is not what its samples say")
     if "stream" in measured:
         writes = parquet.ParquetFile(Path(cell.query_path).parent / measured["outputs"]["writes"]["path"]).read()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,11 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
         data_dir,
         data_dir / "server.log",
     )
+    if "FLAT_OUTSIDE" in os.environ:  # what this process is held by, the server is not (see tests/scale.py)
+        for group_file in filter(None, os.environ["FLAT_OUTSIDE"].split(os.pathsep)):
+            Path(group_file).write_text(str(process.pid))
+        with suppress(PermissionError):
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     group = Group()
     group.add(Member("flat", "node", process, {"grpc": f"127.0.0.1:{port}"}, term_wait_s=3))
     server = FlatServer(group, topology)

@@ -58,13 +58,14 @@ can take the place of this one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from anncestry import large
 from anncestry.drive.client import ERROR, OK, TIMEOUT, VERSION
 from anncestry.errors import DataError
 
@@ -74,7 +75,9 @@ __all__ = [
     "SAMPLE",
     "TIMEOUT",
     "VERSION",
+    "Left",
     "Outcome",
+    "open_outcome",
     "read_outcome",
     "write_job",
     "write_requests",
@@ -94,6 +97,10 @@ SAMPLE = np.dtype(
     ]
 )
 """A sample: times relative to the clock's zero; latency from due to the response's last byte; 48 bytes, packed."""
+
+PART_ROWS = 1 << 16
+PART_BYTES = 32 << 20
+"""How many samples, and of how many bytes of responses, are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -161,32 +168,96 @@ def write_together(folder: Path, names: Sequence[str]) -> None:
     (folder / "job.json").write_text(json.dumps({"version": VERSION, "together": list(names)}))
 
 
-def read_outcome(folder: Path) -> Outcome:
-    """Read what the driver left in a job folder; DataError if it is not whole."""
+@dataclass(frozen=True)
+class Left:
+    """What a run left, on disk: how many samples by client, and the driver's facts. None of it is held in memory."""
+
+    folder: Path
+    counts: list[int]
+    facts: dict[str, Any]
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def samples(self) -> Iterator[np.ndarray]:
+        """The samples in order of client and time, some at a time."""
+        for client in range(len(self.counts)):
+            mapped = _samples(self.folder, client, self.counts[client])
+            for part in large.parts(len(mapped), PART_ROWS):
+                yield mapped[part]
+
+    def column(self, name: str) -> np.ndarray:
+        """One field of all samples, (n,); see `large`."""
+        found = large.Growing(SAMPLE[name])
+        for samples in self.samples():
+            found.append(samples[name])
+        return found.array()
+
+    def parts(self) -> Iterator[tuple[np.ndarray, list[bytes]]]:
+        """Samples and their responses, some at a time: up to PART_ROWS of about PART_BYTES; at least once.
+
+        DataError if a file ends before a response does.
+        """
+        held: list[np.ndarray] = []
+        responses: list[bytes] = []
+        size = 0
+        for client in range(len(self.counts)):
+            data = _map(self.folder / f"responses.{client}.bin")
+            mapped = _samples(self.folder, client, self.counts[client])
+            for part in large.parts(len(mapped), PART_ROWS):
+                samples = mapped[part]
+                while len(samples):
+                    rows = min(PART_ROWS - len(responses), len(samples))
+                    sizes = np.cumsum(samples["size"][:rows], dtype=np.float64)
+                    rows = max(1, int(np.searchsorted(sizes, PART_BYTES - size, "right")))
+                    here, samples = samples[:rows], samples[rows:]
+                    responses += self._slices(client, data, here)
+                    held.append(here)
+                    size += int(sizes[rows - 1])
+                    if len(responses) >= PART_ROWS or size >= PART_BYTES:
+                        yield np.concatenate(held), responses
+                        held, responses, size = [], [], 0
+        if held or not len(self):
+            yield np.concatenate(held) if held else np.empty(0, SAMPLE), responses
+
+    def _slices(self, client: int, data: np.ndarray, samples: np.ndarray) -> list[bytes]:
+        sizes, offsets = samples["size"], samples["offset"]
+        if bool(((sizes > len(data)) | (offsets > len(data) - sizes.clip(max=len(data)))).any()):
+            path = self.folder / f"responses.{client}.bin"
+            raise DataError(f"{path}: ends before a response of samples.{client}.bin")
+        view = memoryview(data)  # type: ignore[arg-type]  # an array is a buffer
+        return [
+            bytes(view[offset : offset + size]) for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True)
+        ]
+
+
+def open_outcome(folder: Path) -> Left:
+    """What the driver left in a job folder, to be read part by part; DataError if it is not whole."""
     try:
         facts = json.loads((folder / "done.json").read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder / 'done.json'}: the driver did not finish ({error})") from None
-    counts = _counts(folder / "done.json", facts)
-    samples: list[np.ndarray] = []
-    responses: list[bytes] = []
-    for client, count in enumerate(counts):
-        path = folder / f"samples.{client}.bin"
-        raw = _bytes(path)
-        if len(raw) != count * SAMPLE.itemsize:
-            found = len(raw) / SAMPLE.itemsize
-            raise DataError(f"{path}: {found:g} samples, where the driver counted {count}")
-        part = np.frombuffer(raw, dtype=SAMPLE)
-        data = _bytes(folder / f"responses.{client}.bin")
-        if bool(((part["size"] > len(data)) | (part["offset"] > len(data) - part["size"].clip(max=len(data)))).any()):
-            raise DataError(f"{folder / f'responses.{client}.bin'}: ends before a response of {path.name}")
-        samples.append(part)
-        responses += _slices(data, part["offset"].tolist(), part["size"].tolist())
-    table = np.concatenate(samples) if samples else np.empty(0, SAMPLE)
-    queued_ms = np.sort(table["start_ns"] - table["due_ns"]) / 1e6
-    facts["queued_p99_ms"] = float(np.quantile(queued_ms, 0.99, method="inverted_cdf")) if len(queued_ms) else 0.0
-    facts["queued_max_ms"] = float(queued_ms[-1]) if len(queued_ms) else 0.0
-    return Outcome(table, responses, facts)
+    left = Left(folder, _counts(folder / "done.json", facts), facts)
+    queued = large.Growing(np.int64)
+    for client in range(len(left.counts)):
+        _map(folder / f"responses.{client}.bin")  # there, at least
+    for samples in left.samples():
+        queued.append(samples["start_ns"] - samples["due_ns"])
+    (queued_ns,) = large.sorted_by(queued.array())
+    for name, place in (("queued_p99_ms", large.rank(len(queued_ns), 0.99)), ("queued_max_ms", -1)):
+        facts[name] = float(queued_ns[place] / 1e6) if len(queued_ns) else 0.0
+    return left
+
+
+def read_outcome(folder: Path) -> Outcome:
+    """What the driver left in a job folder, all of it; DataError if it is not whole."""
+    left = open_outcome(folder)
+    parts = list(left.parts())
+    return Outcome(
+        np.concatenate([samples for samples, _ in parts]),
+        [response for _, responses in parts for response in responses],
+        left.facts,
+    )
 
 
 def _counts(path: Path, facts: object) -> list[int]:
@@ -200,12 +271,20 @@ def _counts(path: Path, facts: object) -> list[int]:
     return counts
 
 
-def _bytes(path: Path) -> bytes:
+def _samples(folder: Path, client: int, count: int) -> np.ndarray:
+    path = folder / f"samples.{client}.bin"
+    raw = _map(path)
+    if len(raw) != count * SAMPLE.itemsize:
+        found = len(raw) / SAMPLE.itemsize
+        raise DataError(f"{path}: {found:g} samples, where the driver counted {count}")
+    return raw.view(SAMPLE)
+
+
+def _map(path: Path) -> np.ndarray:
+    """The bytes of a file, mapped: the kernel may drop what was looked at."""
     try:
-        return path.read_bytes()
+        if not path.stat().st_size:
+            return np.empty(0, np.uint8)
+        return np.asarray(np.memmap(path, np.uint8, "r"))
     except FileNotFoundError:
         raise DataError(f"{path}: missing, though the driver says that it finished") from None
-
-
-def _slices(data: bytes, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-    return [data[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]

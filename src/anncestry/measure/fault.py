@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from anncestry.drive.protocol import OK
 from anncestry.engines.group import GroupServer
 from anncestry.errors import ServerError
+from anncestry.metrics import latency
 from anncestry.metrics.latency import over_runs
 
 KINDS = {"kill": ("kill", "restart"), "pause": ("pause", "resume"), "partition": ("cut_off", "reconnect")}
@@ -107,14 +107,13 @@ class Fault:
         }
 
 
-def summary(samples: pa.Table, faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary(samples: Sequence[latency.Run], faults: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What clients saw of the fault of each run, `faults[r]` (see `Fault.times`) being that of run r: `runs`, and its
     main numbers over all runs. `whole_s` is the time from mending to a system that misses no member."""
-    run, due_ns, latency_ns, status = (samples[name].to_numpy() for name in ("run", "due_ns", "latency_ns", "status"))
-    runs = []
-    for number, fault in enumerate(faults):
-        part = run == number
-        runs.append(impact(due_ns[part] / 1e9, latency_ns[part] / 1e6, status[part] == OK, fault))
+    runs = [
+        impact(run.due_ns / 1e9, run.latency_ns / 1e6, run.status == OK, fault)
+        for run, fault in zip(samples, faults, strict=True)
+    ]
     whole = [_since(fault["mended_s"], fault["whole_s"]) for fault in faults]
     return {
         "lost": over_runs([float(found["lost"]) for found in runs]),

@@ -21,6 +21,7 @@ from anncestry.engines.base import Engine, streaming
 from anncestry.measure import answers as decoding
 from anncestry.measure import batches, clients, stream
 from anncestry.measure.filtering import Filtering
+from anncestry.measure.samples import Writer
 from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Vectors
 from anncestry.metrics.resources import by_group
@@ -175,36 +176,39 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     # Rows that came meanwhile are known, too; which of them a query may return is for recall to say.
     known = len(vectors.base) + sum(changes.ids.size for changes in run.changes if changes.kind == "insert")
     judged = _Judged()
-    tables: list[pa.Table] = []
     facts: list[dict[str, Any]] = []
-    for job in run.jobs:
-        outcome = protocol.read_outcome(job.folder)
-        facts.append(outcome.facts)
-        for client in outcome.facts["clients"]:
-            judged.count_errors(client["errors"])
-            judged.primed += client["prime_errors"]
-        samples = outcome.samples
-        answered = clients.answers(context.engine, work, outcome.responses, samples["status"], vectors.metric)
-        asked = run.members[samples["query"]].reshape(-1)  # by vector, as all that is judged
-        judged.count_errors(answered.errors)
-        judged.sent += len(samples)
-        good = int((answered.status == protocol.OK).sum())
-        judged.good, judged.answers = judged.good + good // nq, judged.answers + good
-        wanted = k if filters is None else filters.wanted(asked, k)
-        off = decoding.wrong_counts(answered, known, wanted)
-        bad = decoding.wrong_counts(answered, known, wanted, short_is_wrong=False)
-        judged.wrong += bad if lenient else off
-        judged.short += off - bad
-        judged.repeated += decoding.repeated(answered)
-        if filters is not None:
-            violated, returned = filters.violations(asked, answered)
-            judged.violated, judged.returned = judged.violated + violated, judged.returned + returned
-        rows = run.choice.measured[asked]
-        judged.errors_rel.append(_distance_errors(vectors, rows, answered))
-        table = _samples_table(run.number, rows, samples, answered, nq)
-        if "slo" in work:
-            table = table.append_column("probe", pa.array(np.full(len(table), job.number, np.uint8)))
-        tables.append(table)
+    samples_path = run.folder / "samples.parquet"
+    with Writer(samples_path) as writer:
+        for job in run.jobs:
+            left = protocol.open_outcome(job.folder)
+            facts.append(left.facts)
+            for client in left.facts["clients"]:
+                judged.count_errors(client["errors"])
+                judged.primed += client["prime_errors"]
+            judged.sent += len(left)
+            checked = _Checked()
+            for samples, responses in left.parts():
+                answered = clients.answers(context.engine, work, responses, samples["status"], vectors.metric)
+                asked = run.members[samples["query"]].reshape(-1)  # by vector, as all that is judged
+                judged.count_errors(answered.errors)
+                good = int((answered.status == protocol.OK).sum())
+                judged.good, judged.answers = judged.good + good // nq, judged.answers + good
+                wanted = k if filters is None else filters.wanted(asked, k)
+                off = decoding.wrong_counts(answered, known, wanted)
+                bad = decoding.wrong_counts(answered, known, wanted, short_is_wrong=False)
+                judged.wrong += bad if lenient else off
+                judged.short += off - bad
+                judged.repeated += decoding.repeated(answered)
+                if filters is not None:
+                    violated, returned = filters.violations(asked, answered)
+                    judged.violated, judged.returned = judged.violated + violated, judged.returned + returned
+                rows = run.choice.measured[asked]
+                checked.add(rows, answered)
+                table = _samples_table(run.number, rows, samples, answered, nq)
+                if "slo" in work:
+                    table = table.append_column("probe", pa.array(np.full(len(table), job.number, np.uint8)))
+                writer.add(table)
+            judged.errors_rel.append(checked.errors(vectors))
     nearby = near(context.resources, run.window_s, run.number)
     others = by_group(nearby, {"query": [run.window_s]})["other"]["query"]
     found = [
@@ -227,7 +231,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     if filters is not None and selectivity is not None:
         found.append(filters.gate(context.counted))
         found.append(gates.filtered(judged.violated, judged.returned, selectivity))
-    kept_tables = {"samples": pa.concat_tables(tables), "resources": nearby}
+    kept_tables = {"resources": nearby}
     written = None
     if run.streams:
         folder = run.job_folder(run.jobs[0].number)
@@ -235,7 +239,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
         found += stream.judge(written, len(vectors.base), run.rows_after, work["duration_s"])
         judged.count_errors(written.errors)
         kept_tables["writes"] = written.table
-    paths = {label: run.folder / f"{label}.parquet" for label in kept_tables}
+    paths = {"samples": samples_path, **{label: run.folder / f"{label}.parquet" for label in kept_tables}}
     for label, kept_table in kept_tables.items():
         parquet.write_table(kept_table, paths[label], compression="zstd")
     records.write_record(
@@ -292,17 +296,36 @@ def _distances(errors: NDArray[np.float64], context: Context) -> Gate:
     return gates.distances(float(errors.max(initial=0.0)), len(errors))
 
 
-def _distance_errors(vectors: Vectors, rows: NDArray[np.int64], answered: decoding.Answers) -> NDArray[np.float64]:
-    """Relative differences of reported from exact distances, on up to 200 queries."""
-    chosen = np.flatnonzero(answered.status == protocol.OK)
-    _, first = np.unique(rows[chosen], return_index=True)
-    chosen = chosen[first][:_CHECKED_QUERIES]
-    ids = answered.ids[chosen]
-    known = (ids >= 0) & (ids < len(vectors.base))
-    query_rows = np.repeat(rows[chosen], ids.shape[1]).reshape(ids.shape)[known]
-    exact = pair_distances(vectors.base, vectors.queries, ids[known], query_rows, vectors.metric)
-    reported = answered.distances[chosen][known]
-    return decoding.distance_errors(reported, exact, vectors.metric)
+class _Checked:
+    """Reported distances to be held against exact ones: of the first good answer to each of up to 200 queries."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty(0, np.int64)
+        self._ids: NDArray[np.int64] | None = None
+        self._reported: NDArray[np.float64] | None = None
+
+    def add(self, rows: NDArray[np.int64], answered: decoding.Answers) -> None:
+        """Answers to the queries `rows` (n,), of which those of the lowest rows are kept."""
+        good = np.flatnonzero(answered.status == protocol.OK)
+        distinct, first = np.unique(rows[good], return_index=True)
+        new = ~np.isin(distinct, self._rows)
+        first = good[first[new]]
+        together = np.concatenate([self._rows, distinct[new]])
+        order = np.argsort(together)[:_CHECKED_QUERIES]
+        self._rows = together[order]
+        ids, reported = answered.ids[first], answered.distances[first]
+        self._ids = (ids if self._ids is None else np.concatenate([self._ids, ids]))[order]
+        self._reported = (reported if self._reported is None else np.concatenate([self._reported, reported]))[order]
+
+    def errors(self, vectors: Vectors) -> NDArray[np.float64]:
+        """Relative differences of reported from exact distances, (any,)."""
+        if self._ids is None or self._reported is None:
+            return np.empty(0)
+        known = (self._ids >= 0) & (self._ids < len(vectors.base))
+        query_rows = np.repeat(self._rows, self._ids.shape[1]).reshape(self._ids.shape)[known]
+        exact = pair_distances(vectors.base, vectors.queries, self._ids[known], query_rows, vectors.metric)
+        reported = self._reported[known]
+        return decoding.distance_errors(reported, exact, vectors.metric)
 
 
 def _samples_table(

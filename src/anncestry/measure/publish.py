@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
-from anncestry.measure import fault, stream
+from anncestry.measure import fault, samples, stream
 from anncestry.metrics import capacity, latency, resources, steady
 from anncestry.provenance import records
 
@@ -33,16 +33,15 @@ def run(
     _refuse_other_builds(measured, runs)
     streams = spec["workload"].get("stream") is not None
     labels = ("samples", "resources", *(("writes",) if streams else ()))
-    tables = {label: _together(measured, runs, label) for label in labels}
     windows = [tuple(run["window_s"]) for run in runs]
-    paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in tables}
-    for label, table in tables.items():
-        with records.replacing(paths[label]) as temporary:
-            parquet.write_table(table, temporary, compression="zstd")
-    probes = probes_of(
-        spec["workload"], tables["samples"], [run["client"]["jobs"] for run in runs], [run["jobs"] for run in runs]
-    )
-    of_runs = samples_of(spec["workload"], tables["samples"], probes)
+    paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in labels}
+    for label, path in paths.items():
+        each = [measured / f"run-{number}" / run["outputs"][label]["path"] for number, run in enumerate(runs)]
+        with records.replacing(path) as temporary:
+            samples.join(each, temporary)
+    by_run = samples.by_run(paths["samples"], spec["workload"])
+    probes = probes_of(spec["workload"], by_run, [run["client"]["jobs"] for run in runs], [run["jobs"] for run in runs])
+    of_runs = samples_of(spec["workload"], by_run, probes)
     gates = combine([run["gates"] for run in runs])
     summary = latency.summarise(of_runs)
     newest = max(runs, key=lambda run: run["created"])
@@ -64,13 +63,17 @@ def run(
             **({"cold": cold(of_runs, runs)} if spec["workload"].get("start") == "cold" else {}),
             **({"probes": probes} if probes is not None else {}),
             **({"open_loop": open_loop(runs)} if spec["workload"].get("loop") == "open" else {}),
-            **({"fault": fault.summary(tables["samples"], [run["fault"] for run in runs])} if asked else {}),
+            **({"fault": fault.summary(of_runs, [run["fault"] for run in runs])} if asked else {}),
             **({"searches": searches(runs)} if any(run["counters"] for run in runs) else {}),
-            **({"stream": changes(spec["workload"], tables["writes"], runs)} if streams else {}),
+            **(
+                {"stream": changes(spec["workload"], parquet.ParquetFile(paths["writes"]).read(), runs)}
+                if streams
+                else {}
+            ),
             "failures": _failures(runs),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
             **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
-            "resources": resources.over_runs(tables["resources"], "query", windows),
+            "resources": resources.over_runs(parquet.ParquetFile(paths["resources"]).read(), "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
             "client": {
@@ -133,17 +136,18 @@ def changes(workload: Mapping[str, Any], writes: pa.Table, runs: Sequence[Mappin
 
 
 def samples_of(
-    workload: Mapping[str, Any], samples: pa.Table, probes: Sequence[Sequence[Mapping[str, Any]]] | None = None
+    workload: Mapping[str, Any], by_run: samples.Runs, probes: Sequence[Sequence[Mapping[str, Any]]] | None = None
 ) -> list[latency.Run]:
-    """The raw samples, run by run.
+    """The samples, run by run.
 
     Of a search for a rate (`probes`: those of each run), the samples at the highest rate that passed.
     """
     if probes is None:
-        return [_run(workload, samples, number) for number in range(workload["runs"])]
+        return [samples.of(by_run, workload, number) for number in range(workload["runs"])]
     best = [capacity.accepted(of_run) for of_run in probes]
     return [
-        _run(workload, samples, number, -1 if probe is None else probe["number"]) for number, probe in enumerate(best)
+        samples.of(by_run, workload, number, -1 if probe is None else probe["number"])
+        for number, probe in enumerate(best)
     ]
 
 
@@ -171,20 +175,9 @@ def cold(of_runs: Sequence[latency.Run], runs: Sequence[Mapping[str, Any]]) -> d
     }
 
 
-def _run(workload: Mapping[str, Any], samples: pa.Table, run: int, probe: int | None = None) -> latency.Run:
-    """The samples of one run, or of one probe of it."""
-    part = samples["run"].to_numpy() == run
-    if probe is not None:
-        part &= samples["probe"].to_numpy() == probe
-    query, due_ns, latency_ns, status = (
-        samples[name].to_numpy()[part] for name in ("query", "due_ns", "latency_ns", "status")
-    )
-    return latency.Run(due_ns, latency_ns, status, workload.get("duration_s"), query)
-
-
 def probes_of(
     workload: Mapping[str, Any],
-    samples: pa.Table,
+    by_run: samples.Runs,
     facts: Sequence[Sequence[Mapping[str, Any]]],
     jobs: Sequence[Sequence[Mapping[str, Any]]],
 ) -> list[list[dict[str, Any]]] | None:
@@ -197,7 +190,7 @@ def probes_of(
                 capacity.judge(
                     job["number"],
                     job["rate_per_s"],
-                    _run(workload, samples, run, job["number"]),
+                    samples.of(by_run, workload, run, job["number"]),
                     said["lag_p99_ms"],
                     workload["slo"]["p99_ms"],
                 )
@@ -281,15 +274,6 @@ def _refuse_other_builds(measured: Path, runs: Sequence[Mapping[str, Any]]) -> N
             f"{measured}: run {', '.join(str(number + 1) for number in other)} was measured before the index was built "
             "again, on another build than the others: it is dropped, and the next call of the workflow measures it anew"
         )
-
-
-def _together(measured: Path, runs: Sequence[Mapping[str, Any]], label: str) -> pa.Table:
-    return pa.concat_tables(
-        [
-            parquet.ParquetFile(measured / f"run-{number}" / run["outputs"][label]["path"]).read()
-            for number, run in enumerate(runs)
-        ]
-    )
 
 
 def _failures(runs: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -316,12 +316,9 @@ class _Session:
         window_s = run.workload["duration_s"]
 
         def samples_of(job: Job) -> tuple[latency.Run, float]:
-            outcome = protocol.read_outcome(job.folder)
-            found = outcome.samples
-            return (
-                latency.Run(found["due_ns"], found["latency_ns"], found["status"], window_s),
-                outcome.facts["lag_p99_ms"],
-            )
+            left = protocol.open_outcome(job.folder)
+            found = {name: left.column(name) for name in ("due_ns", "latency_ns", "status")}
+            return latency.Run(**found, duration_s=window_s), left.facts["lag_p99_ms"]
 
         def passes(rate_per_s: float) -> bool:
             job = self.drive(run, driver, sampler, server, rate_per_s)

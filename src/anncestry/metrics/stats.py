@@ -17,6 +17,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry import large
+
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
@@ -25,6 +27,8 @@ _SEED = 20261121
 _CELLS_MAX = 20_000_000  # replicates × samples of a run: bounds time (about a second) and, by blocks, memory
 _REPLICATES_MIN = 200
 _BLOCK_CELLS = 2_000_000
+_MARK_COST = 32  # how much dearer it is to go through a value than to weigh a query up to a mark
+_MARK_CELLS = 2_000_000  # queries × marks: bounds memory
 _TIME_BLOCKS = 20
 _EXACT_MAX = 20_000  # arrangements that are enumerated; above, they are drawn
 _DRAWN = 9_999
@@ -63,6 +67,16 @@ class Values:
 
     value: Floats
     query: NDArray[np.int64]
+    ascending: Values | None = None
+    """The same in ascending order of the values, where that is known already."""
+
+    def in_order(self) -> Values:
+        """The same in ascending order of the values."""
+        if self.ascending is None:
+            value, query = large.sorted_by(self.value, self.query)
+            object.__setattr__(self, "ascending", Values(value, query))
+        assert self.ascending is not None
+        return self.ascending
 
 
 def mean_interval(runs: Sequence[Values], queries: int) -> Interval:
@@ -84,19 +98,48 @@ def quantile_interval(runs: Sequence[Values], queries: int, q: float) -> Interva
     """Interval of the mean over runs of each run's nearest-rank quantile q."""
 
     def statistic(run: Values) -> Callable[[Floats], Floats]:
-        order = np.argsort(run.value, kind="stable")
-        value, query = run.value[order], run.query[order]
+        ordered = run.in_order()
+        value, query = ordered.value, ordered.query
+        # How often each query was asked among the values before each mark. Weights are whole numbers, and their sums
+        # below 2^53 exact whatever the order: so most of the values need not be gone through one by one.
+        marks = min(math.isqrt(_MARK_COST * len(value) // max(1, queries)), _MARK_CELLS // max(1, queries))
+        step = len(value) // (marks + 1) + 1
+        before = np.zeros((len(value) // step + 1, queries))
+        for mark, start in enumerate(range(0, len(value) - step + 1, step), start=1):
+            before[mark] = before[mark - 1] + np.bincount(query[start : start + step], minlength=queries)
+        counts = np.bincount(query, minlength=queries).astype(np.float64)
 
         def of(weights: Floats) -> Floats:
-            below = np.cumsum(weights[:, query], axis=1)
-            # Nearest rank: the first value with at least q of the weight at or below it. Weights are whole numbers.
-            rank = np.ceil(q * below[:, -1:] * (1 - 1e-12))
-            at = np.minimum((below < np.maximum(rank, 1)).sum(axis=1), len(value) - 1)
-            return np.where(below[:, -1] > 0, value[at], np.nan)
+            # Not by BLAS, whose threads wait for each other on a busy machine, a hundred times as long as this takes.
+            total = np.einsum("rq,q->r", weights, counts)
+            # Nearest rank: the first value with at least q of the weight at or below it.
+            rank = np.maximum(np.ceil(q * total * (1 - 1e-12)), 1)
+            reached = np.einsum("rq,mq->rm", weights, before)
+            nearest = (reached < rank[:, None]).sum(axis=1) - 1
+            at = nearest * step
+            for mark in np.unique(nearest):
+                rows = np.flatnonzero(nearest == mark)
+                inside = query[mark * step : (mark + 1) * step]
+                at[rows] += _reached(weights[rows], inside, rank[rows] - reached[rows, mark])
+            return np.where(total > 0, value[np.minimum(at, len(value) - 1)], np.nan)
 
         return of
 
     return _crossed([statistic(run) for run in runs], runs, queries)
+
+
+def _reached(weights: Floats, query: NDArray[np.int64], rank: Floats) -> NDArray[np.int64]:
+    """How many values, of the queries `query`, lie before the one at which `weights` (r, queries) reach their rank."""
+    found = np.zeros(len(weights), dtype=np.int64)
+    width = max(1, _BLOCK_CELLS // len(weights))
+    left = rank.copy()
+    for start in range(0, len(query), width):
+        below = np.cumsum(weights[:, query[start : start + width]], axis=1)
+        found += (below < left[:, None]).sum(axis=1)
+        left -= below[:, -1]
+        if (left <= 0).all():
+            break
+    return found
 
 
 def rate_interval(counts: Sequence[NDArray[np.int64]], window_s: Sequence[float]) -> Interval:
@@ -137,7 +180,7 @@ def _crossed(statistics: Sequence[Callable[[Floats], Floats]], runs: Sequence[Va
     replicates = max(_REPLICATES_MIN, min(REPLICATES, _CELLS_MAX // largest))
     random = np.random.RandomState(_SEED)
     observed = np.array([float(of(np.ones((1, queries)))[0]) for of in statistics])
-    asked = np.unique(np.concatenate([run.query for run in runs]))
+    asked = np.flatnonzero(sum(np.bincount(run.query, minlength=queries) for run in runs))
     within = np.empty((len(runs), replicates))
     step = max(1, _BLOCK_CELLS // max(largest, queries))
     for start in range(0, replicates, step):

@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry import large
 from anncestry.drive.protocol import OK
 from anncestry.metrics import latency
 
@@ -26,27 +27,43 @@ def of_run(run: latency.Run) -> dict[str, float]:
     `drift` is the median latency of the last quarter over that of the first, minus 1. Unknown are runs of fewer than
     40 good answers; `steady_after_s` also of those that did not settle within their first half.
     """
-    good = run.status == OK
-    order = np.argsort(run.due_ns[good], kind="stable")
-    due_s, waited_ms = run.due_ns[good][order] / 1e9, run.latency_ns[good][order] / 1e6
-    count = len(waited_ms) // BATCH
+    kept = [large.Growing(np.int64), large.Growing(np.int64)]
+    for part in large.parts(len(run.status)):
+        good = run.status[part] == OK
+        for target, source in zip(kept, (run.due_ns, run.latency_ns), strict=True):
+            target.append(source[part][good])
+    due_ns, latency_ns = large.sorted_by(*(each.array() for each in kept))
+    count = len(due_ns) // BATCH
     if count < _BATCHES_MIN:
         return {"steady_after_s": math.nan, "drift": math.nan}
+    waited_ms, batches = large.empty(len(due_ns), np.float64), large.empty(count, np.float64)
+    for part in large.parts(len(due_ns)):
+        waited_ms[part] = latency_ns[part] / 1e6
+    for part in large.parts(count):
+        whole = waited_ms[part.start * BATCH : part.stop * BATCH].reshape(-1, BATCH)
+        batches[part] = np.median(whole, axis=1)
     quarter = len(waited_ms) // 4
-    drift = float(np.median(waited_ms[-quarter:]) / np.median(waited_ms[:quarter]) - 1)
-    cut = mser(np.median(waited_ms[: count * BATCH].reshape(count, BATCH), axis=1))
+    drift = float(np.float64(large.median(waited_ms[-quarter:])) / large.median(waited_ms[:quarter]) - 1)
+    cut = mser(batches)
     settled = cut <= count // 2
-    after_s = 0.0 if cut == 0 else float(due_s[cut * BATCH])
+    after_s = 0.0 if cut == 0 else float(due_ns[cut * BATCH] / 1e9)
     return {"steady_after_s": after_s if settled else math.nan, "drift": drift}
 
 
 def mser(batches: NDArray[np.float64]) -> int:
     """The cut of (n,) batch statistics: how many at the start to leave out. At least a quarter is always left."""
     n = len(batches)
-    sizes = n - np.arange(n)
-    # Sums over the rest from each cut on, from the back.
-    total = np.cumsum(batches[::-1])[::-1]
-    squares = np.cumsum(np.square(batches)[::-1])[::-1]
-    deviations = np.maximum(squares - np.square(total) / sizes, 0.0)
-    error = deviations / np.square(sizes)
-    return int(np.argmin(error[: max(1, n - n // 4)]))
+    last = max(1, n - n // 4)
+    best, least, total, square = 0, math.inf, 0.0, 0.0
+    # Sums over the rest from each cut on, from the back, and part by part.
+    for part in reversed(list(large.parts(n))):
+        rest = batches[part][::-1]
+        totals = np.cumsum(np.concatenate([[total], rest]))[:0:-1]
+        squares = np.cumsum(np.concatenate([[square], np.square(rest)]))[:0:-1]
+        total, square = totals[0], squares[0]
+        sizes = n - np.arange(part.start, part.stop)
+        deviations = np.maximum(squares - np.square(totals) / sizes, 0.0)
+        error = (deviations / np.square(sizes))[: max(0, last - part.start)]
+        if len(error) and error.min() <= least:
+            best, least = part.start + int(np.argmin(error)), float(error.min())
+    return best

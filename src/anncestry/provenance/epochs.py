@@ -53,6 +53,7 @@ _SOURCES = {
         "datasets/idlists.py",
     ],
     "load": [
+        "large.py",
         "measure/load.py",
         "measure/upgrade.py",
         "measure/killed.py",
@@ -90,12 +91,14 @@ _SOURCES = {
     ],
     "query": [
         "datasets/payload.py",
+        "large.py",
         "measure/session.py",
         "measure/ceiling.py",
         "measure/schedule.py",
         "measure/batches.py",
         "measure/keep.py",
         "measure/publish.py",
+        "measure/samples.py",
         "measure/filtering.py",
         "measure/tune.py",
         "measure/fault.py",
@@ -108,6 +111,7 @@ _SOURCES = {
     ],
     "recall": [
         "datasets/payload.py",
+        "large.py",
         "measure/recall.py",
         "measure/batches.py",
         "measure/filtering.py",
