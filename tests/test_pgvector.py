@@ -37,6 +37,8 @@ K = 10
         ({"topology": {**STANDALONE, "limits": {"memory_mib": 64}}}, "does not start with less than 256"),
         ({"index": {**INDEX, "type": "ivf_pq"}}, "ivf_pq"),
         ({"index": {**INDEX, "ef_construction": 20}}, "at least twice M, not 20"),
+        ({"system": {"settings": {"user": "guest"}}}, "user is for a server that somebody else runs"),
+        ({"topology": {**STANDALONE, "runtime": "remote"}}, "endpoints.sql is missing"),
         ({"system": {"settings": {"port": 1}}}, "port is set by anncestry"),
         ({"system": {"settings": {"hnsw.iterative_scan": False}}}, "not written as PostgreSQL shows it"),
         ({"system": {"version": "0.7.4"}}, r"0\.7\.4 is older than 0\.8\.0"),

@@ -422,3 +422,62 @@ def test_a_mariadb_with_tls_is_never_spoken_to_in_the_clear(monkeypatch: pytest.
             engine.start(tmp_path, tmp_path / "data", entry, topology)
     finally:
         process.stop(20)
+
+
+@pytest.mark.servers
+def test_a_postgres_behind_tls_gets_its_password_only_after_its_certificate_was_good(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, certificates, password = "pgvector-0.8.5", make(tmp_path / "certificates"), "planted-password"
+    entry = {**SYSTEMS[name], "settings": {"user": "guest", "hnsw.iterative_scan": "strict_order"}}
+    topology = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "tls": {"ca": "TEST_REMOTE_CA"},
+                "endpoints": {"sql": "TEST_REMOTE_SQL"}, "credentials": "TEST_REMOTE_KEY"}  # fmt: skip
+    monkeypatch.setenv("TEST_REMOTE_KEY", password)
+    monkeypatch.setenv("TEST_REMOTE_CA", str(certificates.ca))
+    engine = get("pgvector")
+    engine.check(entry, topology, INDEX, {"k": 10, "ef_search": 64})
+    with running(name, artifact(name, tmp_path / "artifact"), tmp_path / "theirs") as theirs:
+        ask = theirs.ask  # type: ignore[attr-defined]
+        ask(f"CREATE ROLE guest LOGIN PASSWORD '{password}'".encode())
+        ask("GRANT CREATE ON SCHEMA public TO guest")
+        hba = tmp_path / "theirs" / "pg" / "pg_hba.conf"
+        hba.write_text("host all guest 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
+        ask("SELECT pg_reload_conf()")
+        monkeypatch.setenv("TEST_REMOTE_SQL", theirs.endpoint)
+        with pytest.raises(ServerError, match="the endpoint of TEST_REMOTE_SQL: TLS: the server does not offer it"):
+            engine.start(tmp_path, tmp_path / "plain", entry, topology)
+        with pump(theirs.endpoint, certificates, "postgresql", bytes([0, 0, 0, 8, 4, 210, 22, 47])) as front:
+            monkeypatch.setenv("TEST_REMOTE_SQL", front)
+            ask("CREATE TABLE items (precious int)")
+            with pytest.raises(UserError, match="has a collection items that anncestry did not make: it is left alone"):
+                engine.start(tmp_path, tmp_path / "refused", entry, topology)
+            ask("DROP TABLE items")
+            server = engine.start(tmp_path, tmp_path / "data", entry, topology)
+            told = encrypted(server, {"sql"})
+            (driven,) = used("pgvector", server, tmp_path / "asked")
+            assert driven["certificate_sha256"] == told["sql"]["certificate_sha256"]
+            probe, asked = engine.probe(server), engine.asked_settings(entry, INDEX, "l2", 64)
+            assert {name: probe.settings.get(name) for name in asked} == asked
+            for exact in (True, False):
+                engine.exact_filters(server, exact)
+                assert (engine.probe(server).settings["plan"] == asked["plan"]) is not exact
+            server.stop()
+            again = engine.start(tmp_path, tmp_path / "data", entry, topology)
+            assert engine.open(again, INDEX) > 0
+            with pytest.raises(ServerError, match="the collection items is of another load"):
+                (tmp_path / "other").mkdir()
+                (tmp_path / "other" / "remote.json").write_text('{"mark": "made by anncestry, load of another"}')
+                engine.start(tmp_path, tmp_path / "other", entry, topology)
+            again.drop()
+            again.stop()
+            assert ask("SELECT count(*) FROM pg_db_role_setting WHERE setrole <> 0") == [(0,)], "nothing of ours stays"
+            monkeypatch.setenv("TEST_REMOTE_KEY", "wrong")
+            with pytest.raises(
+                ServerError, match=r"no connection for guest: .*password authentication failed"
+            ) as error:
+                engine.start(tmp_path, tmp_path / "b", entry, topology)
+            assert "127.0.0.1" not in str(error.value)
+            monkeypatch.setenv("TEST_REMOTE_CA", str(make(tmp_path / "unknown").ca))
+            with pytest.raises(ServerError, match=r"TEST_REMOTE_SQL: TLS: .* from no CA that is trusted here"):
+                engine.start(tmp_path, tmp_path / "c", entry, topology)
+        assert theirs.alive()

@@ -21,8 +21,11 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @contextmanager
-def pump(upstream: str, certificates: Certificates, protocol: str) -> Iterator[str]:
-    """host:port that speaks TLS (and `protocol` under it, by ALPN) before `upstream`, while the block lasts."""
+def pump(upstream: str, certificates: Certificates, protocol: str, asked: bytes = b"") -> Iterator[str]:
+    """host:port that speaks TLS (and `protocol` under it, by ALPN) before `upstream`, while the block lasts.
+
+    With `asked`, only once a client has sent that in the clear, as PostgreSQL's do; it is told S.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
     context.set_alpn_protocols([protocol])
@@ -31,11 +34,16 @@ def pump(upstream: str, certificates: Certificates, protocol: str) -> Iterator[s
     address: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if asked:
+            if await reader.read(len(asked)) != asked:
+                return writer.close()
+            writer.write(b"S")
+            await writer.start_tls(context)
         there, back = await asyncio.open_connection(host, int(port))
         await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
 
     async def run() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=None if asked else context)
         address.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         found.set()
         await stop.wait()

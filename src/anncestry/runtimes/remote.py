@@ -102,15 +102,20 @@ class RemoteHandle:
         """The value of the header `authorization`, None where no credentials are named."""
         return authorization(self.named)
 
-    def secure(self, addresses: Mapping[str, str], protocols: Mapping[str, Sequence[str]]) -> None:
-        """Learn what TLS comes to at each interface, before anything is said there.
+    def secure(
+        self,
+        addresses: Mapping[str, str],
+        protocols: Mapping[str, Sequence[str]],
+        begin: tls.Begin | None = None,
+    ) -> None:
+        """Learn what TLS comes to at each interface, before anything is said there but what asks for it (`begin`).
 
         `protocols` are what is to be spoken under it (ALPN), by interface. ServerError names the variable of an
         endpoint whose certificate is refused, or that has no TLS.
         """
         for interface, address in addresses.items():
             try:
-                self.secured(interface, tls.asked(address, self.tls, protocols.get(interface, ())))
+                self.secured(interface, tls.asked(address, self.tls, protocols.get(interface, ()), begin))
             except ServerError as error:
                 raise self.insecure(interface, error.args[0]) from None
 

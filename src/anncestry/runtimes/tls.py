@@ -10,7 +10,7 @@ import hashlib
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,17 @@ def named(topology: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def roots(named: Named) -> bytes:
     """The CAs that are trusted, as PEM; UserError if there are none."""
+    return roots_file(named).read_bytes()
+
+
+def roots_file(named: Named) -> Path:
+    """The file of the CAs that are trusted; UserError if there is none."""
     if named["ca_file"] is not None:
-        return Path(named["ca_file"]).read_bytes()
+        return Path(named["ca_file"])
     default = ssl.get_default_verify_paths().cafile
     for path in ([default] if default else []) + list(_BUNDLES):
         if Path(path).is_file():
-            return Path(path).read_bytes()
+            return Path(path)
     raise UserError(
         "this system has no file of CAs (package ca-certificates): name one of your own by tls.ca of the topology"
     )
@@ -111,7 +116,13 @@ def _digest(name: Any) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def asked(address: str, named: Named | None, protocols: Sequence[str] = ()) -> dict[str, Any]:
+Begin = Callable[[socket.socket], None]
+"""Asks for TLS where a protocol begins in the clear; ServerError if there is none."""
+
+
+def asked(
+    address: str, named: Named | None, protocols: Sequence[str] = (), begin: Begin | None = None
+) -> dict[str, Any]:
     """Connect once, to learn what TLS comes to at host:port; ServerError says in a sentence why it can't be had."""
     if named is None:
         return {"encrypted": False}
@@ -119,12 +130,12 @@ def asked(address: str, named: Named | None, protocols: Sequence[str] = ()) -> d
     host = host.strip("[]")
     verifier = context(named, protocols)
     try:
-        with (
-            socket.create_connection((host, int(port)), timeout=_CONNECT_S) as plain,
-            verifier.wrap_socket(plain, server_hostname=host) as secured,
-        ):
-            if "h2" in protocols and secured.selected_alpn_protocol() != "h2":
-                raise ServerError("TLS: the server does not offer HTTP/2 (ALPN h2), which gRPC needs")
-            return facts(secured)
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as plain:
+            if begin is not None:
+                begin(plain)
+            with verifier.wrap_socket(plain, server_hostname=host) as secured:
+                if "h2" in protocols and secured.selected_alpn_protocol() != "h2":
+                    raise ServerError("TLS: the server does not offer HTTP/2 (ALPN h2), which gRPC needs")
+                return facts(secured)
     except OSError as error:
         raise ServerError(f"TLS: {refusal(error)}") from None

@@ -57,6 +57,8 @@ PLAN = f"Index Scan using {INDEX}"
 """What EXPLAIN must say of a search."""
 _MEMORY_MIN_MIB = 256
 _EF_SEARCH_MAX = 1000
+REMOTE_SETTINGS = ("user", "database")
+"""Of a server that somebody else runs, beside its settings: who logs in, and where the table is to be."""
 OFFERED: Offered = {
     "hnsw": {"M": Parameter(2, 100), "ef_construction": Parameter(4, 1000)},
     "ivf_flat": {"nlist": Parameter(1, 32_768)},
@@ -73,8 +75,8 @@ _RESERVED = (
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
     check_version("pgvector", system, (0, 8, 0), (0, 9, 0))
-    check_topology("pgvector", topology, _MEMORY_MIN_MIB, runtimes=("native",))
-    check_remote("pgvector", topology, ())
+    check_topology("pgvector", topology, _MEMORY_MIN_MIB, runtimes=("native", "remote"))
+    check_remote("pgvector", topology, ("sql",), workload=workload)
     for key in ("nodes", "shards", "replicas"):
         if topology[key] != 1:
             raise Unsupported(f"topology: pgvector is one server with one table: {key} is 1, not {topology[key]}")
@@ -82,6 +84,8 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     if index["type"] == "hnsw" and index["ef_construction"] < 2 * index["M"]:
         raise ConfigError(f"index.ef_construction for pgvector: at least twice M, not {index['ef_construction']}")
     for name, value in (system.get("settings") or {}).items():
+        if name in REMOTE_SETTINGS and topology["runtime"] != "remote":
+            raise ConfigError(f"settings: {name} is for a server that somebody else runs (runtime remote)")
         if name in _RESERVED:
             raise ConfigError(f"settings: {name} is set by anncestry and can't be changed")
         if isinstance(value, bool | dict | list):
@@ -113,7 +117,7 @@ def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None
         "metric": metric,
         **{name: index[name] for name in OFFERED[index["type"]]},
         "plan": PLAN,
-        **{name: str(value) for name, value in (system.get("settings") or {}).items()},
+        **{name: str(value) for name, value in (system.get("settings") or {}).items() if name not in REMOTE_SETTINGS},
     }
     return asked if ef_search is None else {**asked, EFFORTS[index["type"]][0]: ef_search}
 
@@ -153,6 +157,9 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         "clients": "a server process each",
         "vectors": "stored as PostgreSQL does by default: those of more than 2 kB apart from their row (TOAST)",
         "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
-        "set by anncestry": "paths, port, loopback; enable_seqscan=off; VACUUM (ANALYZE) and CHECKPOINT after the load",
+        "set by anncestry": "enable_seqscan=off and scans of the index for its own account; VACUUM (ANALYZE) after the"
+        " load; all else is whose server it is"
+        if topology["runtime"] == "remote"
+        else "paths, port, loopback; enable_seqscan=off; VACUUM (ANALYZE) and CHECKPOINT after the load",
         "left at defaults": "planner, autovacuum, jit, checkpoints, caches that no setting names",
     }

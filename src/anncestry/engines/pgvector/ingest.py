@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors
 from anncestry.engines.pgvector import INDEX
-from anncestry.engines.pgvector.serve import OPERATORS, as_pgvector, search_once
+from anncestry.engines.pgvector.serve import OPERATORS, TABLE, WHERE, PgvectorServer, as_pgvector, mark_of, search_once
 from anncestry.progress import Progress
+from anncestry.runtimes import remote
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TRAILER = b"\xff\xff"
@@ -42,15 +43,25 @@ def definition(index: Spec, operators: str) -> str:
     return f"CREATE INDEX {INDEX} ON items USING {method} (embedding {operators}) WITH ({options})"
 
 
+def _checkpoint(pgvector: PgvectorServer) -> None:
+    """Have all of it written. Of somebody else's server that is not ours to ask for."""
+    if pgvector.mark is None:
+        pgvector.ask("CHECKPOINT")
+
+
 def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
     """Create the table, insert in batches, settle it, build the index, search once."""
     pgvector, result = as_pgvector(server), LoadResult()
     rows, dim = vectors.base.shape
     _, operators = OPERATORS[vectors.metric]
+    if pgvector.mark is not None and remote.may_replace(WHERE, TABLE, mark_of(pgvector)):
+        pgvector.ask("DROP TABLE items")
     pgvector.ask(
         f"CREATE TABLE items (id bigint PRIMARY KEY, category smallint, price real, region smallint, "
         f"embedding vector({dim}))".encode()
     )
+    if pgvector.mark is not None:
+        pgvector.ask(f"COMMENT ON TABLE items IS '{pgvector.mark}'".encode())
     with result.phase("insert"), pgvector.connect() as connection:
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, first + load["batch_rows"])
@@ -66,10 +77,10 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             progress.at(result.rows_sent)
     with result.phase("flush"):
         pgvector.ask("VACUUM (ANALYZE) items")
-        pgvector.ask("CHECKPOINT")
+        _checkpoint(pgvector)
     with result.phase("index"):
         pgvector.ask(definition(index, operators).encode())
-        pgvector.ask("CHECKPOINT")
+        _checkpoint(pgvector)
     with result.phase("ready"):
         search_once(pgvector)
     return result

