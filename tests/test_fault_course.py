@@ -81,6 +81,7 @@ def test_the_table_says_what_a_fault_cost(faulty: Material) -> None:
     )
     assert cells["Recall while it lasted"].value == 0.5
     assert all(cell.number_id for cell in row.cells)
+    assert cells["Recovered after"].value is None and cells["Recovered after"].text == "not within each run"
 
 
 def test_latency_failures_and_recall_are_drawn_from_the_fault_on_with_what_happened(faulty: Material) -> None:
@@ -114,7 +115,7 @@ def test_points_lead_to_a_number_of_the_fault(faulty: Material) -> None:
     assert leads == {
         "fault-latency": {"fault_silence_s"},
         "fault-errors": {"fault_lost"},
-        "fault-recall": {"fault_recall_during"},
+        "fault-recall": {"recall_by_distance"},
     }
 
 

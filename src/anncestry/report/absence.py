@@ -15,7 +15,11 @@ NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
 UPGRADED = "not measured: upgraded in place"
 NOT_OURS = "somebody else's server"
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS})
+NOT_IN_EACH_RUN = "not within each run"
+NO_ANSWER = "no answer in a run"
+OF_FAULTS = {"fault_recovered_s": NOT_IN_EACH_RUN, "fault_whole_s": NOT_IN_EACH_RUN, "fault_recall_during": NO_ANSWER}
+"""What it means that a run with a fault has not the number: the system did not recover in time, or answered nothing."""
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, *OF_FAULTS.values()})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 UNREACHED = "target not reached: "
@@ -45,7 +49,7 @@ def why_absent(body: Body, metric: Metric) -> str:
         return NO_FILTER
     if metric.name == "max_rate_per_s":
         return UNREACHED + str(at(body, ("slo", "reason")))
-    return NOT_RECORDED
+    return OF_FAULTS.get(metric.name, NOT_RECORDED)
 
 
 def remote(body: Body) -> bool:

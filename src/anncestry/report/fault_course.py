@@ -26,7 +26,7 @@ _NAMES = ("dataset", "topology", "workload", "system")
 _DRAWN = {
     "p50_ms": ("fault-latency", "Latency under a fault", "median, ms", "fault_silence_s"),
     "lost": ("fault-errors", "Failures under a fault", "requests that failed", "fault_lost"),
-    "recall": ("fault-recall", "Recall under a fault", "recall of what was answered", "fault_recall_during"),
+    "recall": ("fault-recall", "Recall under a fault", "recall of what was answered", "recall_by_distance"),
 }
 """What is drawn of each half second → name and title of its figure, title of its axis, the number that it leads to."""
 _WIDE = 12.0
@@ -141,7 +141,9 @@ def _chart(
         return None
     values = [line["value"] for line in lines]
     wide = what == "p50_ms" and min(values) > 0 and max(values) / min(values) > _WIDE
-    scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=what == "lost")
+    scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=True)
+    if what == "recall":
+        scale = alt.Scale(domain=[0, 1.05], nice=False)
     x = alt.X("at_s:Q", title="seconds since the fault", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=TICKS))
     y = alt.Y("value:Q", title=f"{axis} (logarithmic)" if wide else axis, scale=scale)
     dash = alt.StrokeDash(
