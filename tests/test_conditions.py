@@ -290,6 +290,8 @@ def filter_of(query: int, tmp_path: Path) -> Any:
 
 def test_every_language_says_what_the_conditions_say(tmp_path: Path) -> None:
     from anncestry.engines.milvus.wire import expression
+    from anncestry.engines.mysql.statements import where as mysql
+    from anncestry.engines.pgvector.serve import condition as pgvector
     from anncestry.engines.weaviate import wire
 
     (both,) = filter_of(21, tmp_path).distinct  # n in (-2.5, 0] and (word = …, or x ≤ 0.5)
@@ -306,7 +308,13 @@ def test_every_language_says_what_the_conditions_say(tmp_path: Path) -> None:
         '{operator:Equal,path:["payload_2"],valueText:"dé 😀"},'
         '{operator:LessThanEqual,path:["payload_3"],valueNumber:0.5}]}]}'
     )
-    (one,) = filter_of(11 * 8, tmp_path).distinct if ASKED > 88 else filter_of(24, tmp_path).distinct
+    assert (
+        mysql(both) == "(payload_1 >= -2 AND payload_1 < 1 AND (payload_2 = X'64c3a920f09f9880' OR payload_3 <= 0.5e0))"
+    )
+    assert pgvector(
+        {"field": "payload", "all": [], "any": [{"column": 0, "equals": "it's"}, {"column": 1, "to": 3}]}
+    ) == (" WHERE (payload_0 = 'it''s' OR payload_1 <= '3'::bigint)")
+    (one,) = filter_of(24, tmp_path).distinct
     assert expression(one) == 'payload_2 == "the"'
 
 
@@ -404,6 +412,15 @@ def test_a_library_that_stores_no_payload_says_so(name: str) -> None:
     work = {"k": 5, "ef_search": 50, "filter": {"field": "payload"}}
     with pytest.raises(Unsupported, match=f"filter: {name.split('-')[0]}"):
         engines.get(entry["engine"]).check(entry, topology, index, work)
+
+
+def test_what_was_not_tried_is_not_claimed() -> None:
+    remote = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "endpoints": {"mysql": "X"}}
+    system = {"engine": "mysql", "version": "8.0.2", "settings": {"dialect": "polardb", "user": "u", "database": "d"}}
+    index, work = {"type": "hnsw", "M": 16, "ef_construction": 100}, {"k": 5, "ef_search": 50}
+    engines.get("mysql").check(system, remote, index, work)
+    with pytest.raises(Unsupported, match="conditions on payload are unsupported by polardb"):
+        engines.get("mysql").check(system, remote, index, {**work, "filter": {"field": "payload"}})
 
 
 def test_the_sets_of_the_config_say_which_columns_their_conditions_act_on() -> None:

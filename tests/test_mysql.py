@@ -9,7 +9,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from anncestry.measure import oracle
 from anncestry.measure.answers import Answers
 from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
-from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
+from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
 
 MYSQL = engines.get("mysql")
 SEEKDB: dict[str, Any] = {"engine": "mysql", "version": "1.4.0", "settings": {"dialect": "seekdb"}}
@@ -316,7 +316,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name, metric = request.param
     folder = tmp_path_factory.mktemp("loaded")
     artifact_dir = artifact(name, folder / "artifact")
-    vectors = small_vectors(metric)
+    vectors = replace(small_vectors(metric), payload=small_payload())
     with running(name, artifact_dir, folder / "data") as server, Driver() as driver:
         with Progress("load", len(vectors.base), "rows") as progress:
             result = MYSQL.load(server, vectors, INDEX, {"batch_rows": 300}, progress)
@@ -373,6 +373,22 @@ def test_searches_find_and_count_the_rows_that_match(loaded: Loaded, filter: dic
         assert found / (K * len(queries)) >= (
             wanted if filter is not None or not on else 0.95
         )  # unfiltered searches never scan
+    MYSQL.exact_filters(loaded.server, False)
+
+
+@pytest.mark.servers
+def test_conditions_of_queries_are_counted_and_answered_as_we_read_them(loaded: Loaded) -> None:
+    vectors = loaded.vectors
+    queries = small_vectors(vectors.metric, rows=8).base[::-1]
+    distances = exact(vectors, queries)
+    MYSQL.exact_filters(loaded.server, True)
+    for filter in vectors.payload.filters:
+        assert filter is not None
+        passes = vectors.payload.passes(filter)
+        assert MYSQL.count(loaded.server, filter) == passes.sum(), filter
+        for row, ids in enumerate(loaded.ask(queries, dict(filter)).ids):
+            nearest = np.flatnonzero(passes)[np.argsort(distances[row, passes])[:K]]
+            assert set(ids[ids >= 0].tolist()) == set(nearest.tolist()), filter
     MYSQL.exact_filters(loaded.server, False)
 
 

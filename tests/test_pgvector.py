@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from anncestry.engines.pgvector.serve import OPERATORS
 from anncestry.errors import ConfigError, ServerError
 from anncestry.measure import oracle
 from anncestry.progress import Progress
-from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
+from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
 
 NAME = "pgvector-0.8.5"
 SYSTEM = SYSTEMS[NAME]
@@ -114,7 +115,8 @@ def artifact_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(
     request: pytest.FixtureRequest, artifact_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, SmallVectors, Path]]:
-    vectors, data_dir = small_vectors(request.param), tmp_path_factory.mktemp("data")
+    vectors = replace(small_vectors(request.param), payload=small_payload())
+    data_dir = tmp_path_factory.mktemp("data")
     with running(NAME, artifact_dir, data_dir) as server:
         with Progress("load", len(vectors.base), "rows") as progress:
             result = PG.load(server, vectors, INDEX, {"batch_rows": 300}, progress)
@@ -184,6 +186,30 @@ def test_searches_find_the_nearest_rows_that_match(
         np.testing.assert_allclose(told, far[number, ids], rtol=1e-4, atol=2e-6)
         hits += len(set(ids.tolist()) & set(np.argsort(np.where(passes, far[number], np.inf))[:K].tolist()))
     assert hits / (K * len(queries)) > 0.95
+
+
+@pytest.mark.servers
+def test_conditions_of_queries_are_counted_and_answered_as_we_read_them(
+    loaded: tuple[Server, SmallVectors, Path], tmp_path: Path
+) -> None:
+    server, vectors, _ = loaded
+    queries = small_vectors(vectors.metric, rows=8).base[::-1]
+    far = exact(vectors, queries)
+    PG.exact_filters(server, True)  # its index returns what it finds, which a filter then narrows
+    with Driver() as driver:
+        for number, filter in enumerate(vectors.payload.filters):
+            assert filter is not None
+            passes = vectors.payload.passes(filter)
+            assert PG.count(server, filter) == passes.sum(), filter
+            answers = oracle.ask(
+                PG, server, driver, tmp_path / str(number), queries,
+                k=K, ef_search=200, filter=filter, metric=vectors.metric,
+            )  # fmt: skip
+            assert (answers.status == protocol.OK).all(), answers.errors
+            for ids, row in zip(answers.ids, far, strict=True):
+                nearest = np.flatnonzero(passes)[np.argsort(row[passes])[:K]]
+                assert set(ids[ids >= 0].tolist()) == set(nearest.tolist()), filter
+    PG.exact_filters(server, False)
 
 
 @pytest.mark.servers

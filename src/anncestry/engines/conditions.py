@@ -44,6 +44,16 @@ def compose(
     return all_of(parts)
 
 
+def in_sql(filter: Spec, value: Callable[[str | int | float], str]) -> str:
+    """The filter in SQL; `value` writes a literal."""
+    return compose(
+        filter,
+        lambda one: f"{one.column} {one.operator} {value(one.value)}",
+        lambda terms: f"({' AND '.join(terms)})",
+        lambda terms: f"({' OR '.join(terms)})",
+    )
+
+
 def is_payload(filter: Spec) -> bool:
     """Whether a resolved filter is a query's own conditions."""
     return bool(filter.get("field") == "payload")

@@ -68,6 +68,8 @@ __all__ = [
 ]
 
 COMMON_SETTINGS = ("dialect", "cosine_by", "insert_connections")
+CONDITIONS = ("keyword", "int", "float")
+"""Kinds of payload columns that queries can have conditions on (not of every dialect)."""
 EXACT_SCANS = True
 """Its exact searches compare the vectors, whatever its index holds."""
 REMOTE_SETTINGS = ("user", "database")
@@ -94,6 +96,8 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
     dialect.check(settings)
     if workload is not None:
         check_search(dialect.name, workload, dialect.largest_k)
+        if not dialect.conditions and (workload.get("filter") or {}).get("field") == "payload":
+            raise Unsupported(f"filter: conditions on payload are unsupported by {dialect.name}: nobody has tried them")
         check_fault(topology, workload, ["node1"])
 
 

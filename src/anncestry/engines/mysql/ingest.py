@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from queue import SimpleQueue
@@ -11,10 +12,11 @@ import numpy as np
 import pymysql
 from numpy.typing import NDArray
 
+from anncestry.datasets.payload import NO_PAYLOAD, Column, Payload
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors, wait_for
 from anncestry.engines.mysql.dialects.base import MARKS, TABLE
 from anncestry.engines.mysql.serve import MySQLServer, as_mysql, asker, asking, await_searchable, connect, mark_of
-from anncestry.engines.mysql.statements import literal, number
+from anncestry.engines.mysql.statements import definitions, literal, number, value
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
 from anncestry.runtimes.remote import may_replace
@@ -29,14 +31,20 @@ def insertion(
     category: NDArray[np.uint8],
     price: NDArray[np.float32],
     region: NDArray[np.uint8],
+    payload: Sequence[tuple[Column, list[Any]]] = (),
 ) -> bytes:
-    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata."""
-    columns = zip(category.tolist(), price.tolist(), region.tolist(), strict=True)
+    """The insertion of rows `first`, `first` + 1, …: (m, d) vectors and (m,) metadata; of payload columns, the same."""
+    columns = zip(category.tolist(), price.tolist(), region.tolist(), *(values for _, values in payload), strict=True)
     rows = (
-        b"(%d,%s,%d,%s,%d)" % (row, literal(vector), values[0], number(values[1]).encode(), values[2])
+        b"(%d,%s,%d,%s,%d%s)"
+        % (
+            *(row, literal(vector), values[0], number(values[1]).encode(), values[2]),
+            "".join(f",{value(one)}" for one in values[3:]).encode(),
+        )
         for row, (vector, values) in enumerate(zip(base, columns, strict=True), start=first)
     )
-    return b"INSERT INTO %s(id,v,category,price,region) VALUES " % TABLE.encode() + b",".join(rows)
+    names = ",".join(["id", "v", "category", "price", "region", *(column.stored_as for column, _ in payload)])
+    return f"INSERT INTO {TABLE}({names}) VALUES ".encode() + b",".join(rows)
 
 
 def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
@@ -54,7 +62,7 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
             ask(f"DROP TABLE IF EXISTS {MARKS}")
             ask(f"CREATE TABLE {MARKS}(mark VARCHAR(100) PRIMARY KEY)")
             ask(f"INSERT INTO {MARKS} VALUES ('{mysql.mark}')")
-        for statement in mysql.dialect.create(dim):
+        for statement in mysql.dialect.create(dim, definitions(_payload(mysql, vectors).columns)):
             ask(statement)
         ((allowed,),) = ask("SELECT @@max_allowed_packet")
     result = LoadResult()
@@ -77,6 +85,11 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     return result
 
 
+def _payload(server: MySQLServer, vectors: Vectors) -> Payload:
+    """The columns that are loaded: none where nobody can ask about them."""
+    return vectors.payload if server.dialect.conditions else NO_PAYLOAD
+
+
 def _insert(
     server: MySQLServer, vectors: Vectors, batch_rows: int, allowed: int, result: LoadResult, progress: Progress
 ) -> None:
@@ -88,9 +101,8 @@ def _insert(
 
         def batch(first: int) -> tuple[int, str | None]:
             part = slice(first, min(first + batch_rows, rows))
-            statement = insertion(
-                first, vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part]
-            )
+            columns = (vectors.category[part], vectors.price[part], vectors.region[part])
+            statement = insertion(first, vectors.base[part], *columns, _payload(server, vectors).part(part))
             if len(statement) >= allowed:
                 raise UserError(
                     f"load.batch_rows: {batch_rows} rows are a statement of {len(statement) >> 20} MiB; "

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.datasets.conditions import WORD_BYTES
+from anncestry.datasets.payload import Column
 from anncestry.engines.base import Spec, filter_bounds
+from anncestry.engines.conditions import in_sql, is_payload
 
 _ESCAPES = ((b"\\", b"\\\\"), (b"'", b"\\'"), (b"\0", b"\\0"), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\x1a", b"\\Z"))
 
@@ -24,10 +29,28 @@ def number(value: float) -> str:
     return text if "e" in text else f"{text}e0"
 
 
+def value(stored: str | int | float) -> str:
+    """A value of a payload column; of a keyword its bytes, so that no character set or collation has a say."""
+    if isinstance(stored, str):
+        return f"X'{stored.encode().hex()}'"
+    return str(stored) if isinstance(stored, int) else number(stored)
+
+
+_TYPES = {"keyword": f"VARBINARY({WORD_BYTES})", "int": "BIGINT", "float": "DOUBLE"}
+
+
+def definitions(columns: Sequence[Column]) -> str:
+    """What payload columns are in the definition of a table, after its other columns; each with its index."""
+    named = [f", {column.stored_as} {_TYPES[column.kind]} NOT NULL" for column in columns]
+    return "".join([*named, *(f", KEY k{column.stored_as}({column.stored_as})" for column in columns)])
+
+
 def where(filter: Spec | None) -> str:
     """A workload's filter as a condition; "" for none. Bounds are rounded to the float32 of the stored prices."""
     if filter is None:
         return ""
+    if is_payload(filter):
+        return in_sql(filter, value)
     bounds = filter_bounds(filter)
     if bounds.values is not None:
         return f"{bounds.field} IN ({','.join(map(str, bounds.values))})"

@@ -52,6 +52,8 @@ __all__ = [
     "transport",
 ]
 
+CONDITIONS = ("keyword", "int", "float")
+"""Kinds of payload columns that queries can have conditions on."""
 INDEX = "items_embedding"
 PLAN = f"Index Scan using {INDEX}"
 """What EXPLAIN must say of a search."""
@@ -150,7 +152,7 @@ def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
         "insert protocol": "COPY, binary, one transaction a batch, one connection",
         "HNSW" if index["type"] == "hnsw" else "IVFFlat": f"{built}; after the load",
         "ef applies to": f"the one index; a setting of the database ({effort}), changed between runs",
-        "filters": f"applied to what the index returns (no index on category or price), with {scans}="
+        "filters": f"applied to what the index returns (no index on category, price or payload), with {scans}="
         f"{settings.get(scans, 'default (off)')}; no sequential scans",
         "consistency": "one server: there is nothing to wait for",
         "durability": "a batch is acknowledged after an fsync of the write-ahead log",

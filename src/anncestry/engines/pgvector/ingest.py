@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
+from anncestry.datasets.payload import Column
 from anncestry.engines.base import LoadResult, Server, Spec, Vectors
 from anncestry.engines.pgvector import INDEX
 from anncestry.engines.pgvector.serve import OPERATORS, TABLE, WHERE, PgvectorServer, as_pgvector, mark_of, search_once
@@ -19,7 +22,17 @@ _TRAILER = b"\xff\xff"
 _COLUMNS = (("id", ">i8"), ("category", ">i2"), ("price", ">f4"), ("region", ">i2"))
 
 
-def copy_data(first: int, base: NDArray[np.float32], category: Any, price: Any, region: Any) -> bytes:
+_TYPES = {"keyword": "text", "int": "bigint", "float": "double precision"}
+
+
+def copy_data(
+    first: int,
+    base: NDArray[np.float32],
+    category: Any,
+    price: Any,
+    region: Any,
+    payload: Sequence[tuple[Column, list[Any]]] = (),
+) -> bytes:
     """Rows as COPY BINARY has them: the number of fields, then each with its length; a vector with its dimensions."""
     rows, dim = base.shape
     fields: list[Any] = [("fields", ">i2")]
@@ -27,12 +40,21 @@ def copy_data(first: int, base: NDArray[np.float32], category: Any, price: Any, 
         fields += [(f"{name}_length", ">i4"), (name, kind)]
     fields += [("vector_length", ">i4"), ("dim", ">i2"), ("unused", ">i2"), ("vector", ">f4", (dim,))]
     table = np.zeros(rows, np.dtype(fields))
-    table["fields"] = len(_COLUMNS) + 1
+    table["fields"] = len(_COLUMNS) + 1 + len(payload)
     values = {"id": np.arange(first, first + rows), "category": category, "price": price, "region": region}
     for name, kind in _COLUMNS:
         table[f"{name}_length"], table[name] = np.dtype(kind).itemsize, values[name]
     table["vector_length"], table["dim"], table["vector"] = 4 + 4 * dim, dim, base
-    return _SIGNATURE + table.tobytes() + _TRAILER
+    if not payload:
+        return _SIGNATURE + table.tobytes() + _TRAILER
+    more = [[_field(column.kind, value) for value in values] for column, values in payload]
+    parts = (part for row in zip(table, *more, strict=True) for part in (row[0].tobytes(), *row[1:]))
+    return _SIGNATURE + b"".join(parts) + _TRAILER
+
+
+def _field(kind: str, value: Any) -> bytes:
+    data = value.encode() if kind == "keyword" else struct.pack(">q" if kind == "int" else ">d", value)
+    return struct.pack(">i", len(data)) + data
 
 
 def definition(index: Spec, operators: str) -> str:
@@ -56,9 +78,10 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
     _, operators = OPERATORS[vectors.metric]
     if pgvector.mark is not None and remote.may_replace(WHERE, TABLE, mark_of(pgvector)):
         pgvector.ask("DROP TABLE items")
+    more = "".join(f", {column.stored_as} {_TYPES[column.kind]}" for column in vectors.payload.columns)
     pgvector.ask(
         f"CREATE TABLE items (id bigint PRIMARY KEY, category smallint, price real, region smallint, "
-        f"embedding vector({dim}))".encode()
+        f"embedding vector({dim}){more})".encode()
     )
     if pgvector.mark is not None:
         pgvector.ask(f"COMMENT ON TABLE items IS '{pgvector.mark}'".encode())
@@ -66,7 +89,8 @@ def load(server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Pr
         for first in range(0, rows, load["batch_rows"]):
             part = slice(first, first + load["batch_rows"])
             base = vectors.base[part]
-            data = copy_data(first, base, vectors.category[part], vectors.price[part], vectors.region[part])
+            columns = (vectors.category[part], vectors.price[part], vectors.region[part])
+            data = copy_data(first, base, *columns, vectors.payload.part(part))
             try:
                 with connection.cursor().copy("COPY items FROM STDIN (FORMAT BINARY)") as copy:
                     copy.write(data)

@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from anncestry.engines.base import Probe, Server, Spec, filter_bounds
+from anncestry.engines.conditions import in_sql, is_payload
 from anncestry.engines.group import GroupServer
 from anncestry.engines.native import HOST, start_native
 from anncestry.engines.pgvector import EFFORTS, INDEX
@@ -233,6 +234,8 @@ def condition(filter: Spec | None) -> str:
     """A workload's filter in SQL, "" for none. Bounds are of the columns' own types."""
     if filter is None:
         return ""
+    if is_payload(filter):
+        return f" WHERE {in_sql(filter, _value)}"
     bounds = filter_bounds(filter)
     if bounds.values is not None:
         return f" WHERE {bounds.field} IN ({', '.join(map(str, bounds.values))})"
@@ -243,6 +246,12 @@ def condition(filter: Spec | None) -> str:
     if bounds.high is not None:
         terms.append(f"{bounds.field} < {bounds.bound(bounds.high)!r}{kind}")
     return f" WHERE {' AND '.join(terms)}"
+
+
+def _value(value: str | int | float) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return f"'{value!r}'::{'bigint' if isinstance(value, int) else 'float8'}"
 
 
 def count(server: Server, filter: Spec | None) -> int:

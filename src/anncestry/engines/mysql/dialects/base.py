@@ -42,6 +42,8 @@ class Dialect(ABC):
     memory_min_mib: ClassVar[int] = 256
     numbers: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
     """Settings of its own, whole numbers: least, most, what is taken where nothing is said."""
+    conditions: ClassVar[bool] = True
+    """Whether queries can have conditions on payload columns."""
     read_back: ClassVar[tuple[str, ...]] = ()
     """Those of them that `effective` tells."""
 
@@ -69,8 +71,8 @@ class Dialect(ABC):
     # Statements
 
     @abstractmethod
-    def create(self, dim: int) -> list[str]:
-        """Make the table, with the indexes that filters use."""
+    def create(self, dim: int, payload: str = "") -> list[str]:
+        """Make the table, with the indexes that filters use; `payload` defines more columns."""
 
     @abstractmethod
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:

@@ -40,11 +40,12 @@ class MariaDB(Dialect):
 
     read_back = tuple(numbers)
 
-    def create(self, dim: int) -> list[str]:
+    def create(self, dim: int, payload: str = "") -> list[str]:
         """The secondary indexes come with the table: one that is added later builds the graph again."""
         return [
             f"CREATE TABLE {TABLE}(id INT PRIMARY KEY, v VECTOR({dim}) NOT NULL, category INT NOT NULL, "
-            "price FLOAT NOT NULL, region INT NOT NULL, KEY kc(category), KEY kp(price), KEY kr(region)) ENGINE=InnoDB"
+            "price FLOAT NOT NULL, region INT NOT NULL, KEY kc(category), KEY kp(price), KEY kr(region)"
+            f"{payload}) ENGINE=InnoDB"
         ]
 
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:

@@ -22,13 +22,14 @@ class PolarDB(Dialect):
     distances = {"l2": "EUCLIDEAN", "cosine": "COSINE", "inner_product": "INNER_PRODUCT"}  # noqa: RUF012
     m = (2, 128)
     ef_construction = (2, 4096)
+    conditions = False
     numbers = {"pq_m": (1, 4096, 16), "pq_nbits": (1, 16, 8)}  # noqa: RUF012
 
-    def create(self, dim: int) -> list[str]:
+    def create(self, dim: int, payload: str = "") -> list[str]:
         """The comment puts the table into the columnar index."""
         return [
             f"CREATE TABLE {TABLE}(id INT PRIMARY KEY, v VECTOR({dim}) NOT NULL, category INT NOT NULL, "
-            "price FLOAT NOT NULL, region INT NOT NULL) ENGINE=InnoDB COMMENT 'COLUMNAR=1'"
+            f"price FLOAT NOT NULL, region INT NOT NULL{payload}) ENGINE=InnoDB COMMENT 'COLUMNAR=1'"
         ]
 
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:

@@ -34,11 +34,11 @@ class Seekdb(Dialect):
 
     read_back = tuple(numbers)
 
-    def create(self, dim: int) -> list[str]:
+    def create(self, dim: int, payload: str = "") -> list[str]:
         """The table."""
         return [
             f"CREATE TABLE {TABLE}(id INT PRIMARY KEY, v VECTOR({dim}) NOT NULL, category INT NOT NULL, "
-            "price FLOAT NOT NULL, region INT NOT NULL, KEY kc(category), KEY kp(price), KEY kr(region))"
+            f"price FLOAT NOT NULL, region INT NOT NULL, KEY kc(category), KEY kp(price), KEY kr(region){payload})"
         ]
 
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:
