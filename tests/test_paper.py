@@ -275,6 +275,13 @@ def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apa
     assert "30,655" in {row.cells[0].text for row in theirs} and all(row.cells[0].source for row in theirs)
     by_protocol = _changed(material, system=f"{WEAVIATE}-rest", engine="weaviate")
     assert [table.number for table in documents.tables(by_protocol)] == ["D2"]
+    by_library = _changed(material, engine="weaviate", client="sdk", system="weaviate-1.23.9")
+    (of_library,) = documents.tables(by_library)
+    assert of_library.number == "D2", "the document's version, asked as the document asked it"
+    asked = {row.labels[4] for row in of_library.rows if row.labels[0] == documents.MEASURED}
+    assert asked and all(words.endswith("1 client, through its Python client") for words in asked)
+    assert "2,520" in {cell.text for row in of_library.rows for cell in row.cells}
+    assert documents.tables(_changed(material, engine="weaviate", client="sdk", system="weaviate-1.25.0")) == []
     of_mysql = documents.tables(_changed(material, engine="mysql"))[0]
     assert of_mysql.number == "D3" and "13,060.41" in "".join(c.text for r in of_mysql.rows for c in r.cells)
 

@@ -116,7 +116,7 @@ def test_milvus_2_1_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("experiment", "cells"),
     [
-        ("indexes", 31),
+        ("indexes", 33),
         ("weaviate-grpc", 48),
         ("weaviate-grpc-laptop", 24),
         ("weaviate-grpc-client", 48),

@@ -55,6 +55,12 @@ class Document:
     metrics: tuple[Metric, ...]
     asks: Callable[[Material], Asks]
     """Which rows ask the question, given what there is."""
+    libraries: bool = False
+    """Whether what was asked through the database's own library asks it, too."""
+
+
+_GRPC_SYSTEM = "weaviate-1.23.9"
+"""The Weaviate of the article on gRPC, which was asked through its Python client."""
 
 
 def _single_nearest(_: Material) -> Asks:
@@ -62,10 +68,13 @@ def _single_nearest(_: Material) -> Asks:
 
 
 def _protocols(material: Material) -> Asks:
-    """Weaviate by two protocols: only where both are there."""
-    by_rest = {r["system"].removesuffix("-rest") for r in material.rows if r["system"].endswith("-rest")}
+    """Weaviate by two protocols, where both are there, or beside the document's version through its own library."""
+    asked = {r["system"].removesuffix("-rest") for r in material.rows if r["system"].endswith("-rest")}
+    by_library = {row["system"] for row in material.by_any_client if row["client"] == "sdk"}
+    if _GRPC_SYSTEM in by_library:
+        asked |= by_library
     return lambda row: (
-        row["engine"] == "weaviate" and row["clients"] == 1 and row["system"].removesuffix("-rest") in by_rest
+        row["engine"] == "weaviate" and row["clients"] == 1 and row["system"].removesuffix("-rest") in asked
     )
 
 
@@ -99,9 +108,11 @@ _ALL = (
         "D2",
         "Weaviate by gRPC and by REST",
         "Loading and queries of one client by protocol; systems called -rest ask by REST and GraphQL, the others by"
-        " gRPC. The document gives the change of latency as a range, so that it has no row of latencies.",
+        " gRPC, by encoded requests or through the Python client, which the document's was asked through. The document"
+        " gives the change of latency as a range, so that it has no row of latencies.",
         (_LOAD, _QPS, _MEAN, _P50, _P99),
         _protocols,
+        libraries=True,
     ),
     Document(
         "polardb",
@@ -146,11 +157,11 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
     """A row a cell that asks the question, whether it has numbers or not."""
     by_name = {
         (row["dataset"], row["topology"], row["system"], row["workload"], row["phase"], row["metric"]): row
-        for row in material.ordinary
+        for row in material.by_any_client
     }
     places: dict[tuple[str, str, int, str, str], Row] = {}
     asks = document.asks(material)
-    for row in material.ordinary:
+    for row in material.by_any_client if document.libraries else material.ordinary:
         if row["metric"] == "qps" and asks(row):
             place = (row["dataset"], row["topology"], row["clients"] or 0, row["system"], row["workload"])
             places[place] = row
@@ -159,7 +170,8 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
         for metric in document.metrics:
             of = workload if metric.phase in ("query", "recall") else ""
             cells.append(with_interval(by_name.get((dataset, topology, system, of, metric.phase, metric.ours))))
-        asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}"
+        through = ", through its Python client" if row["client"] == "sdk" else ""
+        asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}{through}"
         yield TableRow((MEASURED, dataset, topology, system, asked), tuple(cells))
 
 

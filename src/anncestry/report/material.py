@@ -55,5 +55,14 @@ class Material:
     @cached_property
     def ordinary(self) -> list[Row]:
         """`rows` without workloads that are no plain closed loop: open loops, cold starts, rates, faults."""
-        special = {row["workload"] for row in self.rows if row["workload"] and row["metric"] in _SPECIAL}
-        return [row for row in self.rows if row["workload"] not in special]
+        return _ordinary(self.rows)
+
+    @cached_property
+    def by_any_client(self) -> list[Row]:
+        """The same, with what was asked through the databases' own libraries."""
+        return _ordinary(rows_of(self.first[self.first["nq"].fillna(1) == 1]))
+
+
+def _ordinary(rows: list[Row]) -> list[Row]:
+    special = {row["workload"] for row in rows if row["workload"] and row["metric"] in _SPECIAL}
+    return [row for row in rows if row["workload"] not in special]
