@@ -206,6 +206,69 @@ def test_a_heading_sorts_its_column_and_says_so(browser: Browser, site: Path) ->
         assert values() == order
 
 
+_UNTOLD = """
+const found = [];
+const say = (what, element) => found.push(`${what}: ${element.outerHTML.slice(0, 160)}`);
+const all = (selector) => [...document.querySelectorAll(selector)];
+const by = (element) => document.getElementById(element.getAttribute("aria-labelledby"))?.textContent;
+const name = (element) => (element.getAttribute("aria-label") || by(element) || element.textContent).trim();
+for (const table of all("table")) {
+  if (!table.caption?.textContent.trim()) say("a table without a caption", table);
+  if (!table.querySelector("th")) say("a table without headings", table);
+}
+for (const heading of all("th")) if (!heading.scope) say("a heading that says not what it is of", heading);
+for (const box of all("input, select, textarea")) if (!name(box.labels[0] ?? box)) say("a box without a label", box);
+for (const control of all("a[href], button, summary")) if (!name(control)) say("a control without a name", control);
+for (const control of all("[role=img] :is(a, button, summary, input)")) say("a control within a picture", control);
+for (const chart of all("[data-chart]")) {
+  const drawn = chart.querySelector("svg.marks");
+  if (drawn.getAttribute("role") !== "img" || name(drawn) !== name(chart) || name(drawn).length < 10) {
+    say("a picture without words", drawn);
+  }
+}
+for (const picture of all("figure")) if (!by(picture)) say("a figure without a title", picture);
+for (const place of all("nav, [role=region], [role=group], [role=dialog]")) {
+  if (!place.getAttribute("aria-label") && !by(place)) say("a place without a name", place);
+}
+for (const element of all("main *, nav *")) {
+  const wide = element.scrollWidth > element.clientWidth + 1;
+  const scrolls = /auto|scroll/.test(getComputedStyle(element).overflowX);
+  if (wide && scrolls && element.tabIndex < 0) say("what the keyboard can't scroll", element);
+  if (element.tabIndex > 0) say("an order of its own", element);
+}
+let level = 0;
+for (const heading of all("h1, h2, h3, h4, h5")) {
+  if (Number(heading.tagName[1]) > level + 1) say("a level of headings that was left out", heading);
+  level = Number(heading.tagName[1]);
+}
+const ids = all("[id]").map((element) => element.id);
+for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) found.push(`an id that is there twice: ${id}`);
+if (!document.documentElement.lang || all("main").length !== 1 || all("h1").length !== 1) found.push("the page itself");
+return found;
+"""
+"""What a page does not tell those who can't see it, or who have no mouse."""
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_screen_reader_is_told_what_everything_is(browser: Browser, site: Path, size: tuple[int, int]) -> None:
+    browser.look(size)
+    for page in sorted(site.glob("*.html")):
+        browser.open(page)
+        assert browser.js(_UNTOLD) == [], page.name
+
+
+def test_a_chart_is_saved_by_the_keyboard(browser: Browser, site: Path) -> None:
+    browser.look()
+    browser.open(site / "index.html")
+    chart = browser.all("[data-chart]")[0]
+    menu = chart.find_element("css selector", "summary")
+    browser.js("arguments[0].focus()", menu)
+    assert browser.driver.switch_to.active_element == menu
+    menu.send_keys("\ue007")
+    browser.until(lambda: browser.all(".vega-actions a"), "the menu of the chart")
+    assert [link.text for link in browser.all(".vega-actions a")] == ["Save as SVG", "Save as PNG"]
+
+
 def test_hostile_names_stay_text_on_every_page(browser: Browser, hostile: Path) -> None:
     browser.look()
     for page in sorted(hostile.glob("*.html")):

@@ -124,4 +124,10 @@ def test_pages_without_a_fault_have_neither(faulty: Material) -> None:
     without = replace(faulty, numbers=plain)
     assert fault_course.tables(without.plain) == [] and fault_course.figures(without) == []
     names = [table.number for _, of_group in catalogue.tables_of(faulty) for table in of_group]
-    assert len(names) == len(set(names)) and "U" in names
+    assert len(names) == len(set(names)) and "T" in names
+
+
+def test_the_axis_of_failures_has_a_length_and_whole_numbers_even_where_none_failed(faulty: Material) -> None:
+    (panel,) = next(figure for figure in fault_course.figures(faulty) if figure.name == "fault-errors").panels
+    y = panel.spec["layer"][1]["encoding"]["y"]
+    assert (y["scale"]["domainMin"], y["scale"]["domainMax"]) == (0, max(1, LOST)) and y["axis"]["tickMinStep"] == 1

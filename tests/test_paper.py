@@ -7,6 +7,7 @@ recall; `fixtures/report.txt` what all tables say of it. After a wanted change o
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -139,6 +140,31 @@ def test_what_is_counted_is_printed_as_a_whole_number_if_it_is_one(
 def test_every_table_of_the_paper_is_there_and_has_a_number_of_its_own(tables: dict[str, Table]) -> None:
     of_paper = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI"]
     assert [number for number in tables if number in of_paper] == of_paper
+
+
+def test_no_two_tables_have_one_number() -> None:
+    """Each stands for one place of a page, also those that no fixed record here has something for."""
+    numbers: dict[str, list[str]] = {}
+    for file in sorted(Path(catalogue.__file__).parent.glob("*.py")):
+        tree = ast.parse(file.read_text())
+        known = {
+            node.targets[0].id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Table" and node.args:
+                number = (
+                    node.args[0].value
+                    if isinstance(node.args[0], ast.Constant)
+                    else known.get(ast.unparse(node.args[0]))
+                )
+                if number is not None:
+                    numbers.setdefault(str(number), []).append(file.name)
+    assert len(numbers) > 15
+    assert {number: files for number, files in numbers.items() if len(files) > 1} == {}
 
 
 def test_every_number_has_an_id_or_parents_that_the_table_of_numbers_has(

@@ -90,6 +90,7 @@ td.out > * { visibility: hidden; }
 .panels {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1.25rem 2.5rem;
 }
+figcaption + .panels { margin-top: .75rem; }
 figure { margin: 0 0 1rem; }
 .panel { min-width: 0; }
 .chart { width: 100%; min-height: 4rem; }
@@ -105,6 +106,10 @@ div.chart.vega-embed:hover summary, div.chart.vega-embed summary:focus-visible, 
 }
 @media (hover: none) {
   div.chart.vega-embed summary { opacity: .4; }
+}
+.chart .mark-text text[fill^="#"] { filter: brightness(.7); }
+@media screen and (prefers-color-scheme: dark) {
+  .chart .mark-text text[fill^="#"] { filter: brightness(1.5); }
 }
 .chart .mark-symbol path, .chart .mark-rect path { cursor: pointer; }
 .scroll {

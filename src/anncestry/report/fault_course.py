@@ -42,7 +42,7 @@ def tables(df: pd.DataFrame) -> list[Table]:
         found = {row["metric"]: row for row in rows if tuple(str(row[name]) for name in _NAMES) == place}
         body.append(TableRow(place, tuple(with_interval(found.get(metric)) for metric in _SHOWN)))
     table = Table(
-        "U",
+        "T",
         "Under a fault",
         "A member of the system is killed, frozen or cut off during each run, and started, woken or joined again some"
         " seconds later. Longest silence: the longest time without an answer. Recovered: from the fault until every"
@@ -76,7 +76,7 @@ def figures(material: Material) -> list[Figure]:
                 heading = " · ".join(place)
                 panels.append(Panel(heading, f"{title}, {heading}", chart.to_dict()))
         if panels:
-            drawn.append(Figure(name, title, _caption(what), "U", "", tuple(panels)))
+            drawn.append(Figure(name, title, _caption(what), "T", "", tuple(panels)))
     return drawn
 
 
@@ -144,8 +144,11 @@ def _chart(
     scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=True)
     if what == "recall":
         scale = alt.Scale(domain=[0, 1.05], nice=False)
+    if what == "lost":  # an axis has a length even where no request failed
+        scale = alt.Scale(domainMin=0, domainMax=max(1.0, *values))
     x = alt.X("at_s:Q", title="seconds since the fault", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=TICKS))
-    y = alt.Y("value:Q", title=f"{axis} (logarithmic)" if wide else axis, scale=scale)
+    ticks = alt.Axis(tickMinStep=1) if what == "lost" else alt.Axis()
+    y = alt.Y("value:Q", title=f"{axis} (logarithmic)" if wide else axis, scale=scale, axis=ticks)
     dash = alt.StrokeDash(
         "event:N",
         scale=alt.Scale(domain=["made", "mended", "whole again"], range=[[1, 0], [5, 3], [1, 3]]),

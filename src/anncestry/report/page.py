@@ -309,7 +309,7 @@ def _figure(figure: Figure, palette: Mapping[str, str], drawn: Sequence[Figure],
     before = sum(len(other.panels) for other in drawn[: drawn.index(figure)])
     panels = "".join(
         f'<div class="panel"><h4>{text(panel.heading)}</h4>'
-        f'<div class="chart" data-chart="{before + place}" role="img" aria-label="{text(panel.description)}">'
+        f'<div class="chart" data-chart="{before + place}" role="group" aria-label="{text(panel.description)}">'
         "<noscript>Drawn by the script of this page; the numbers are in the tables.</noscript></div>"
         f"{downloads.links(downloads.images(figure, place), panel.heading)}</div>\n"
         for place, panel in enumerate(figure.panels)

@@ -327,6 +327,11 @@ _DRAW = """
       chart.result = await vegaEmbed(chart.element, spec, {
         ast: true, renderer: "svg", config, actions: { export: true, source: false, compiled: false, editor: false },
       });
+      // What is drawn is one picture to who can't see it, with the name of its place; its menu is beside it.
+      const name = chart.element.getAttribute("aria-label");
+      const drawn = chart.element.querySelector("svg.marks"), menu = chart.element.querySelector("summary");
+      if (drawn) drawn.setAttribute("role", "img"), drawn.setAttribute("aria-label", name);
+      if (menu) menu.setAttribute("aria-label", `Save the chart: ${name}`);
       chart.result.view.addEventListener("click", (event, item) => {
         const id = item && item.datum && item.datum.number_id;
         if (id) show([id], { getBoundingClientRect: () => new DOMRect(event.clientX, event.clientY, 0, 0) });
