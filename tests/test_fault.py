@@ -23,6 +23,7 @@ from anncestry.errors import ConfigError, ServerError
 from anncestry.measure.fault import Fault, impact
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess
+from tests.slurm import until
 from tests.toy import ROOT
 
 PAUSE = {"kind": "pause", "member": "node2", "at_s": 2, "for_s": 2}
@@ -78,9 +79,10 @@ def test_a_fault_that_nobody_notices_costs_nothing() -> None:
 
 
 class Pair(GroupServer):
-    """Two processes; the system misses one as long as there is a file. Once that is a folder, it knows no more."""
+    """Two processes; the system misses one as long as there is a file, and with another there knows no more."""
 
     missed: Path
+    confused: Path
 
     @property
     def endpoint(self) -> str:
@@ -88,7 +90,7 @@ class Pair(GroupServer):
 
     def check_members(self) -> None:
         self.check_alive()
-        if self.missed.is_dir():
+        if self.confused.exists():
             raise LookupError("another answer than ever")
         if self.missed.exists():
             raise ServerError("node2 is missed")
@@ -101,7 +103,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         handle = NativeProcess.start(name, ["/bin/sleep", "600"], {}, tmp_path, tmp_path / f"{name}.log")
         group.add(Member(name, "node", handle))
     server = Pair(group, {})
-    server.missed = tmp_path / "missed"
+    server.missed, server.confused = tmp_path / "missed", tmp_path / "confused"
     server.missed.touch()
     yield server
     server.stop()
@@ -120,18 +122,18 @@ def test_that_no_member_is_missed_any_more_is_noticed_while_the_run_goes_on(pair
     fault = Fault(pair, {"kind": "pause", "member": "node2", "at_s": 0, "for_s": 0.1})
     (pid,) = pair.group["node2"].handle.pids()
     goes_on(fault, lambda: fault.made_s)
-    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process to stand still")
     goes_on(fault, lambda: fault.mended_s)
-    assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
-    until = time.monotonic() + 1
-    goes_on(fault, lambda: time.monotonic() > until)
+    until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED, "the process to go on")
+    later_s = time.monotonic() + 1
+    goes_on(fault, lambda: time.monotonic() > later_s)
     assert fault.whole_s is None, "it is still missed"
     pair.missed.unlink()
     goes_on(fault, lambda: fault.whole_s)
     before_s = fault.whole_s
     fault.end(timeout_s=60)
     times = fault.times(0.0)
-    assert times["made_s"] < times["mended_s"] < until < times["whole_s"] == before_s
+    assert times["made_s"] < times["mended_s"] < later_s < times["whole_s"] == before_s
 
 
 def test_a_member_that_stays_missed_is_whole_at_no_time_and_what_is_no_answer_is_raised(pair: Pair) -> None:
@@ -141,8 +143,7 @@ def test_a_member_that_stays_missed_is_whole_at_no_time_and_what_is_no_answer_is
     assert fault.times(0.0)["whole_s"] is None and fault.mended_s is not None
     other = Fault(pair, {"kind": "pause", "member": "node1", "at_s": 0, "for_s": 0})
     goes_on(other, lambda: other.mended_s)
-    pair.missed.unlink()
-    pair.missed.mkdir()
+    pair.confused.touch()
     with pytest.raises(LookupError):
         other.end(timeout_s=60)
 
