@@ -46,7 +46,8 @@ def verify(matrix: Matrix, published: Path | None, quick: bool = False, partial:
     # Arrow's own pools keep what thousands of small files needed once; the system's gives it back.
     pa.set_memory_pool(pa.system_memory_pool())
     try:
-        return _Verifier(matrix, published, quick, partial).run()
+        with records.hashing_once():
+            return _Verifier(matrix, published, quick, partial).run()
     finally:
         pa.set_memory_pool(pool)
 

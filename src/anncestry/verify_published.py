@@ -6,7 +6,6 @@ which it is written, and compared with its three files as they are read: memory 
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -111,7 +110,7 @@ def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Fact
             _compare_rows(findings, folder, numbers.rows_of(before), numbers.rows_of(fresh), stored.readable)
         rows = numbers.rows_of(fresh)
         texts[0].expect(fresh.to_csv(index=False, header=first, lineterminator="\n"))
-        texts[1].expect(("[\n" if first else ",\n") + json.dumps(rows, indent=1, allow_nan=False)[2:-2])
+        texts[1].expect(("[\n" if first else ",\n") + numbers.as_json(rows)[2:-2])
         first = False
     if first:  # no cell can be measured here: a table of headings
         texts[0].expect(numbers.frame([]).to_csv(index=False, lineterminator="\n"))

@@ -10,9 +10,11 @@ About the Bootstrap", The American Statistician 69, 2015, §3.4), which for thre
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,10 +154,9 @@ def rate_interval(counts: Sequence[NDArray[np.int64]], window_s: Sequence[float]
     rates = np.array([part.sum() / seconds for part, seconds in zip(counts, window_s, strict=True)])
     shares = np.array(window_s) / sum(window_s)
     random = np.random.RandomState(_SEED)
-    within = []
-    for part, seconds in zip(counts, window_s, strict=True):
-        draws = random.randint(len(part), size=(REPLICATES, len(part)))
-        within.append(part[draws].sum(axis=1) / seconds)
+    drawn, state = _parts_drawn(tuple(map(len, counts)))
+    random.set_state(state)
+    within = [part[draws].sum(axis=1) / seconds for part, draws, seconds in zip(counts, drawn, window_s, strict=True)]
     value = float(rates @ shares)
     deviations = _deviations(rates, np.array(within), shares * len(rates), random)
     method = OVER_RUNS_TIME if len(rates) > 1 else OVER_TIME
@@ -183,15 +184,45 @@ def _crossed(statistics: Sequence[Callable[[Floats], Floats]], runs: Sequence[Va
     asked = np.flatnonzero(sum(np.bincount(run.query, minlength=queries) for run in runs))
     within = np.empty((len(runs), replicates))
     step = max(1, _BLOCK_CELLS // max(largest, queries))
+    drawn: Iterable[Floats] = _draws(random, asked, queries, replicates, step)
+    if replicates * queries <= _BLOCK_CELLS:
+        drawn, state = _kept_draws(asked.astype(np.int64).tobytes(), queries, replicates, step)
+        random.set_state(state)
+    start = 0
+    for weights in drawn:
+        for number, of in enumerate(statistics):
+            within[number, start : start + len(weights)] = of(weights)
+        start += len(weights)
+    deviations = _deviations(observed, within, np.ones(len(runs)), random)
+    return _bounds(float(observed.mean()), deviations, OVER_BOTH if len(runs) > 1 else OVER_QUERIES)
+
+
+def _draws(
+    random: np.random.RandomState, asked: NDArray[np.int64], queries: int, replicates: int, step: int
+) -> Iterator[Floats]:
+    """How often each query was drawn in each replicate, (up to `step`, queries) at a time."""
     for start in range(0, replicates, step):
         rows = min(step, replicates - start)
         drawn = asked[random.randint(len(asked), size=(rows, len(asked)))]
         flat = (drawn + np.arange(rows)[:, None] * queries).ravel()
-        weights = np.bincount(flat, minlength=rows * queries).reshape(rows, queries).astype(np.float64)
-        for number, of in enumerate(statistics):
-            within[number, start : start + rows] = of(weights)
-    deviations = _deviations(observed, within, np.ones(len(runs)), random)
-    return _bounds(float(observed.mean()), deviations, OVER_BOTH if len(runs) > 1 else OVER_QUERIES)
+        yield np.bincount(flat, minlength=rows * queries).reshape(rows, queries).astype(np.float64)
+
+
+@lru_cache(maxsize=2)
+def _kept_draws(asked: bytes, queries: int, replicates: int, step: int) -> tuple[tuple[Floats, ...], Any]:
+    """The same for every metric, and for every cell with these queries: and where the draws then stand."""
+    random = np.random.RandomState(_SEED)
+    drawn = tuple(_draws(random, np.frombuffer(asked, np.int64), queries, replicates, step))
+    for weights in drawn:
+        weights.flags.writeable = False
+    return drawn, random.get_state()
+
+
+@lru_cache(maxsize=8)
+def _parts_drawn(counts: tuple[int, ...]) -> tuple[tuple[NDArray[np.int64], ...], Any]:
+    """Replicates of the parts of each run, of which there are `counts`."""
+    random = np.random.RandomState(_SEED)
+    return tuple(random.randint(count, size=(REPLICATES, count)) for count in counts), random.get_state()
 
 
 def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.random.RandomState) -> Floats:
@@ -303,6 +334,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 # Student's distribution
 
 
+@lru_cache(maxsize=256)
 def t_quantile(p: float, freedom: float) -> float:
     """The t for which Student's distribution with `freedom` degrees (> 0, any real) has P(T <= t) = p, 0.5 <= p < 1."""
     low, high = 0.0, 1.0

@@ -19,8 +19,38 @@ from anncestry.provenance import schema
 _CHUNK_BYTES = 4 << 20
 
 
+_REMEMBERED_MAX = 4096
+_remembered: dict[tuple[str, int, int, int, int], str] | None = None
+
+
+@contextmanager
+def hashing_once() -> Iterator[None]:
+    """Meanwhile a file is hashed once, however often it is asked for: of readers only, beside whom nothing writes.
+
+    One that is another by its inode, length or times is hashed again.
+    """
+    global _remembered
+    before, _remembered = _remembered, {}
+    try:
+        yield
+    finally:
+        _remembered = before
+
+
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes, read in chunks."""
+    if _remembered is None:
+        return _sha256(path)
+    now = path.stat()
+    file = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    if file not in _remembered:
+        if len(_remembered) >= _REMEMBERED_MAX:
+            _remembered.pop(next(iter(_remembered)))
+        _remembered[file] = _sha256(path)
+    return _remembered[file]
+
+
+def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
