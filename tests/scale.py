@@ -74,6 +74,7 @@ class Bench:
         sizes = {"rows": rows, "queries": queries, "dim": DIM}
         toy.files["datasets"]["blobs-l2"].update(metric=metric, sources=[source], **sizes)
         toy.files["config"]["truth"] = {"shard_mib": rows * DIM * 4 / 2**20 / (parts - 0.5)}
+        toy.files["config"]["load"] = {"batch_rows": 50_000}
         toy.files["workloads"]["k5"].update(k=10, queries=queries // 2, warmup=queries // 10)
         toy.save()
         return cls(folder, rows, limit_mib)
