@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 import subprocess
 import sys
 import zipfile
@@ -47,6 +48,37 @@ def test_a_wheel_is_unpacked_with_its_programs_ready_to_run(wheel_spec: dict[str
     hashes = {name: output["sha256"] for name, output in record["outputs"].items()}
     assert hashes["toyserver/bin/program"] == sha256_file(program)
     assert record["digest"] == artifacts.digest_of(hashes)
+
+
+def test_files_of_another_wheel_come_beside_and_a_text_is_changed_where_it_is_declared(
+    wheel_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    one = wheel_spec["artifact"]
+    one["beside"] = [{"package": "toyserver", "release": "1.2.3", "sha256": one["sha256"], "only": ["program"]}]
+    one["changed"] = [{"file": "toyserver/config.yaml", "from": "a: 1", "to": "b: 2"}]
+    artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert (tmp_path / "out" / "toyserver" / "config.yaml").read_text() == "b: 2\n"
+    assert [path.name for path in (tmp_path / "out" / "beside").iterdir()] == ["program"]
+    assert subprocess.run([tmp_path / "out" / "beside" / "program"], capture_output=True, check=True).stdout == b"toy\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"changed": [{"file": "toyserver/config.yaml", "from": "a: 1", "to": "a: 12"}]}, "can't be made b'a: 12'"),
+        ({"changed": [{"file": "toyserver/config.yaml", "from": "c: 1", "to": "d: 1"}]}, "says b'c: 1' 0 times"),
+        ({"changed": [{"file": "toyserver/none", "from": "a: 1", "to": "b: 1"}]}, "none says b'a: 1' 0 times"),
+        ({"beside": [{"only": ["programme"]}]}, "toyserver 1.2.3 has 0 files programme"),
+    ],
+)
+def test_what_is_not_there_to_be_changed_or_taken_is_refused(
+    wheel_spec: dict[str, Any], tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    one = wheel_spec["artifact"]
+    for other in more.get("beside", []):
+        other |= {"package": "toyserver", "release": "1.2.3", "sha256": one["sha256"]}
+    with pytest.raises(DataError, match=re.escape(said)):
+        artifacts.run({**wheel_spec, "artifact": one | more}, tmp_path / "out", tmp_path / "cache", KEY)
 
 
 def test_an_artifact_is_made_once_and_taken_from_the_cache_then(

@@ -302,7 +302,7 @@ def test_a_weaviate_insertion_holds_the_rows_exactly() -> None:
 
 
 def test_a_setting_that_milvus_does_not_have_is_refused_not_ignored() -> None:
-    from anncestry.engines.milvus.serve import merge, render
+    from anncestry.engines.milvus.program import merge, render
 
     config = render("a:\n  b: {{ b(int): 3 }}\n  path: {{ there }}\n", {"there": "/x"})
     assert config == {"a": {"b": 3, "path": "/x"}}
@@ -514,6 +514,10 @@ def test_the_sdk_finds_what_the_bytes_find(
 ) -> None:
     server, _, vectors, _ = loaded
     engine = engine_of(system)
+    if system[0] == "milvus-2.1.0":
+        with pytest.raises(Unsupported, match=r"client: sdk is unsupported by milvus 2\.1\.0"):
+            engine.check(SYSTEMS[system[0]], STANDALONE, INDEX, {"k": K, "client": "sdk", "filter": filter})
+        return
     queries = vectors.base[:20] + np.float32(0.01)
     filtering = Filtering.of(filter, vectors, np.zeros(len(queries), np.uint8))  # type: ignore[arg-type]
     found = {}
@@ -634,12 +638,13 @@ def test_a_server_that_can_not_start_shows_the_end_of_its_log(system: tuple[str,
         if file.is_file():
             target = broken / file.relative_to(artifact_dir)
             target.parent.mkdir(parents=True, exist_ok=True)
-            if file.name in ("milvus", "weaviate-server"):
+            if file.name in ("milvus", "weaviate-server", "embd-milvus.so"):
                 target.write_text("#!/bin/sh\necho no memory left\nexit 1\n")
                 target.chmod(0o755)
             else:
                 target.symlink_to(file)
-    with pytest.raises(ServerError, match="no memory left"), running(name, broken, tmp_path / "data"):
+    said = "invalid ELF header|file too short" if name == "milvus-2.1.0" else "no memory left"
+    with pytest.raises(ServerError, match=said), running(name, broken, tmp_path / "data"):
         pass
 
 

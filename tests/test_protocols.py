@@ -108,9 +108,27 @@ def test_a_protocol_that_can_not_be_is_refused(
         engines.get("weaviate").check({"version": version, "settings": settings}, place, INDEX, workload)
 
 
-def test_milvus_2_1_is_refused_with_the_reason() -> None:
-    with pytest.raises(Unsupported, match=r"milvus 2\.1\.0 is unsupported: its wheel is a library that reads its"):
-        engines.get("milvus").check({"version": "2.1.0"}, STANDALONE, INDEX, None)
+@pytest.mark.parametrize(
+    ("version", "topology", "index", "workload", "said"),
+    [
+        ("2.1.3", {}, INDEX, None, r"version: milvus 2\.1\.3 is older than 2\.2\.16"),
+        ("2.1.0", {"runtime": "docker"}, INDEX, None, r"topology: unsupported by milvus 2\.1\.0: a library"),
+        ("2.1.0", {"roles": {"querynode": 2}}, INDEX, None, r"topology: unsupported by milvus 2\.1\.0: a library"),
+        ("2.1.0", {}, {"type": "flat"}, None, r"index\.type: flat is unsupported by milvus 2\.1\.0; supported: hnsw"),
+        ("2.1.0", {}, INDEX, {"k": 10, "client": "sdk"}, r"client: sdk is unsupported by milvus 2\.1\.0"),
+        ("2.1.0", {}, INDEX, {"k": 10, "stream": {}}, r"stream is unsupported by milvus 2\.1\.0"),
+    ],
+)
+def test_what_milvus_2_1_lacks_is_refused_by_name(
+    version: str, topology: dict[str, Any], index: dict[str, Any], workload: dict[str, Any] | None, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        engines.get("milvus").check({"version": version}, {**STANDALONE, **topology}, index, workload)
+
+
+def test_what_milvus_2_1_stored_is_not_opened_by_a_later_one() -> None:
+    with pytest.raises(Unsupported, match=r"upgrade_from: milvus 2\.1\.0: what it stored needs a tool"):
+        engines.get("milvus").check_upgrade({"version": "2.2.16"}, {"version": "2.1.0"})
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from anncestry.drive.certificates import make
 from anncestry.drive.driver import Driver
 from anncestry.engines import get
 from anncestry.engines.base import Server, wait_for
+from anncestry.engines.milvus.program import template_ports, write_config
 from anncestry.engines.milvus.rpc import Rpc
-from anncestry.engines.milvus.serve import as_milvus, template_ports, write_config
+from anncestry.engines.milvus.serve import as_milvus
 from anncestry.engines.mysql.dialects import dialect_of
 from anncestry.engines.weaviate.rest import Rest
 from anncestry.engines.weaviate.serve import environment

@@ -24,6 +24,8 @@ class GroupServer(ABC):
         """Why the start was made a second time, where the first one's members died before it ever answered."""
         self.mark: str | None = None
         """What marks the collection, on a server that holds others'."""
+        self.exact_at: tuple[float, int] | None = None
+        """Share of rows that a filter passes, and effort, at which a search is exact, of a system that never scans."""
 
     def repeats(self) -> dict[str, str]:
         """For a record: why this server was started twice; nothing for one that was started once, as almost all are."""

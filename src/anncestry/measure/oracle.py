@@ -167,9 +167,9 @@ def over_codes(engine: Engine, index: Mapping[str, Any]) -> bool:
     return is_lossy(index) and not getattr(engine, "EXACT_SCANS", False)
 
 
-def _narrow(rows: int, seed: int, least: int) -> dict[str, Any]:
-    """A price filter that matches about 2 % of the rows, but at least `least` and at most 20,000 of them."""
-    share = min(1.0, max(min(_SELECTIVITY, _MATCHES_MAX / rows), least / rows))
+def _narrow(rows: int, seed: int, share: float | None, least: int) -> dict[str, Any]:
+    """A price filter that matches this share of the rows, or about 2 %, but at least `least` and at most 20,000."""
+    share = min(1.0, max(share or min(_SELECTIVITY, _MATCHES_MAX / rows), least / rows))
     width = (PRICE_TO - PRICE_FROM) * share
     start = np.random.RandomState(seed).uniform(PRICE_FROM, PRICE_TO - width)
     return {"field": "price", "from": round(start, 2), "below": round(start + width, 2)}
@@ -180,19 +180,21 @@ def _exact(
 ) -> Gate:
     seed = _SEED
     k = _K_LOSSY if lossy else _K
-    narrow = _narrow(len(vectors.base), seed, 5 * k)  # of as few rows as are asked for, order would say nothing
+    share, effort = getattr(server, "exact_at", None) or (None, EF)
+    narrow = _narrow(len(vectors.base), seed, share, 5 * k)  # of as few rows as are asked for, order would say nothing
     passes = matches(narrow, np.asarray(vectors.category), np.asarray(vectors.price))
     rows = np.flatnonzero(passes)
     chosen = np.sort(np.random.RandomState(seed).permutation(len(vectors.queries))[:_QUERIES])
     if nq == 1:
         queries = np.asarray(vectors.queries[chosen])
-        answers = ask(engine, server, driver, folder, queries, k=k, ef_search=EF, filter=narrow, metric=vectors.metric)
+        asked_at = {"k": k, "ef_search": effort}
+        answers = ask(engine, server, driver, folder, queries, **asked_at, filter=narrow, metric=vectors.metric)
     else:
         members = cut(len(chosen), nq)
         chosen = chosen[members.reshape(-1)]
         queries = np.asarray(vectors.queries[chosen])
         asked = queries.reshape(*members.shape, -1)
-        requests = batching(engine).encode_batches(server, asked, k, EF, narrow)
+        requests = batching(engine).encode_batches(server, asked, k, effort, narrow)
         answers = send(engine, server, driver, folder, requests, k=k, metric=vectors.metric, nq=nq)
     wanted = min(_K, len(rows))
     if wanted == 0:

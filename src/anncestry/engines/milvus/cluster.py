@@ -13,8 +13,9 @@ import yaml
 from anncestry.engines.base import Spec
 from anncestry.engines.milvus import serve
 from anncestry.engines.milvus.parts import ACCESS_KEY, BUCKET, PORTS, SECRET_KEY, start_parts
+from anncestry.engines.milvus.program import merge, render, template_ports
 from anncestry.engines.milvus.roles import members_of
-from anncestry.engines.milvus.serve import MilvusServer, healthy, merge, placed_as_declared, render, template_ports
+from anncestry.engines.milvus.serve import MilvusServer, healthy, placed_as_declared
 from anncestry.engines.native import start_native
 from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json

@@ -97,6 +97,17 @@ class Rpc:
 
     # Calls that more than one module makes.
 
+    def version(self) -> str:
+        """The server's version, as it says it."""
+        request = milvus_pb2.GetVersionRequest()
+        told: str = self.call("GetVersion", request, milvus_pb2.GetVersionResponse).version
+        return told.removeprefix("v").removesuffix("-lite")
+
+    def loaded_percent(self) -> int:
+        """How much of the collection is in memory."""
+        request = milvus_pb2.GetLoadingProgressRequest(collection_name=COLLECTION)
+        return int(self.call("GetLoadingProgress", request, milvus_pb2.GetLoadingProgressResponse).progress)
+
     def collections(self) -> list[str]:
         """Names of the collections."""
         reply = self.call("ShowCollections", milvus_pb2.ShowCollectionsRequest(), milvus_pb2.ShowCollectionsResponse)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import time
 import urllib.parse
 from collections.abc import Mapping
@@ -20,12 +18,14 @@ from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
+from anncestry.engines.milvus.early import EXACT_AT, EarlyRpc
 from anncestry.engines.milvus.indexes import read_back, search_params
 from anncestry.engines.milvus.internal import component_setting, segment_indexes
+from anncestry.engines.milvus.program import program_of
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE, Rpc, search_request
 from anncestry.engines.milvus.versions import MMAP, MMAP_FOLDER, ON_STORAGE, facts
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
-from anncestry.errors import ConfigError, UserError
+from anncestry.engines.native import CHANNEL_OPTIONS, start_native
+from anncestry.errors import UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import remote
 from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
@@ -40,9 +40,6 @@ PASSING = tuple(f"find no available {role}" for role in ("rootcoord", "datacoord
 """What 2.2 dies of where one of its parts looks for another that is slow to register: on a busy machine, after a start
 on what an earlier run left. Nothing is stored at that point, and the next start finds what this one did."""
 _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
-_PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
-_OWN_PORTS = ("metrics", "etcd_peer")
-"""Ports beside those of the template: health and metrics, and the peer side of the embedded etcd."""
 
 
 _RUNTIME_DIRS = (Path("/run/milvus"), Path("/tmp/milvus"))
@@ -82,12 +79,14 @@ class MilvusServer(GroupServer):
         super().__init__(group, topology)
         self.settings: Spec = system.get("settings") or {}
         self.facts = facts(system)
+        self.exact_at = EXACT_AT if self.facts.early else None
         self.rpc = self._rpc()
         self.index: Spec = {"type": "hnsw"}
         """What it was loaded with, or is opened with."""
 
     def _rpc(self) -> Rpc:
-        return Rpc(self.endpoint, authorization(self.credentials), self.tls)
+        kind = EarlyRpc if self.facts.early else Rpc
+        return kind(self.endpoint, authorization(self.credentials), self.tls)
 
     def address(self, interface: str) -> str:
         """host:port of an interface that only one member has (or the first of those that have it)."""
@@ -167,85 +166,6 @@ def _delete_sessions(etcd: str) -> None:
             pass
 
 
-def template_ports(template: str) -> list[str]:
-    """Names of the ports in the wheel's config template."""
-    return [match["name"] for match in _PLACEHOLDER.finditer(template) if match["name"].endswith("_port")]
-
-
-def render(template: str, values: Mapping[str, Any]) -> Any:
-    """The config template with `values` put in, defaults elsewhere, as YAML data."""
-
-    def fill(match: re.Match[str]) -> str:
-        value = values.get(match["name"], match["default"])
-        if value is None:
-            raise ConfigError(f"milvus: the artifact's config template wants {match['name']}, which has no value")
-        return str(value)
-
-    return yaml.safe_load(_PLACEHOLDER.sub(fill, template))
-
-
-def merge(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Put dotted `settings` into `config`; ConfigError for one that it doesn't have, as Milvus would ignore it."""
-    for dotted, value in settings.items():
-        *parents, last = dotted.split(".")
-        section: Any = config
-        for parent in parents:
-            section = section.get(parent) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or last not in section:
-            raise ConfigError(f"settings: this version of milvus has no {dotted}")
-        section[last] = value
-
-
-def write_config(
-    template: str,
-    data_dir: Path,
-    ports: Mapping[str, int],
-    settings: Mapping[str, Any],
-    host: str = HOST,
-    local: Path | None = None,
-) -> None:
-    """Write milvus.yaml and etcd.yaml into `data_dir`/configs. What is inserted and built goes to `local`, else
-    beside the rest."""
-    storage, logs, configs = data_dir / "data", data_dir / "logs", data_dir / "configs"
-    for folder in (storage, logs, configs):
-        folder.mkdir(parents=True, exist_ok=True)
-    paths = {
-        "etcd_log_path": logs / "etcd.log",
-        "system_log_path": logs,
-        "etcd_data_dir": storage / "etcd.data",
-        "local_storage_dir": local or storage,
-        "rocksmq_data_dir": storage / "rocksmq",
-        "rocketmq_data_dir": storage / "rocksmq",  # what the template of 2.2 calls it
-    }
-    config = render(template, {**ports, **paths})
-    # Without a file of its own the embedded etcd takes ports 2379 and 2380, whatever milvus.yaml says.
-    config["etcd"]["config"] = {"path": str(configs / "etcd.yaml")}
-    config["etcd"]["endpoints"] = f"{host}:{ports['etcd_port']}"
-    # Components register under this address; otherwise under the first of the machine's, which may change.
-    for section in config.values():
-        if isinstance(section, dict) and "ip" in section and "port" in section:
-            section["ip"] = host
-    config["log"]["level"] = "warn"
-    merge(config, {dotted: value for dotted, value in settings.items() if dotted != MMAP})
-    if MMAP in settings and local is not None:
-        (local / MMAP_FOLDER).mkdir(exist_ok=True)
-        config["queryNode"]["mmapDirPath"] = str(local / MMAP_FOLDER)  # the template doesn't know it
-    client, peer = f"http://{host}:{ports['etcd_port']}", f"http://{host}:{ports['etcd_peer']}"
-    etcd = {
-        "name": "default",
-        "data-dir": str(storage / "etcd.data"),
-        "listen-client-urls": client,
-        "advertise-client-urls": client,
-        "listen-peer-urls": peer,
-        "initial-advertise-peer-urls": peer,
-        "initial-cluster": f"default={peer}",
-        "log-level": "warn",
-        "log-outputs": [str(logs / "etcd.log")],
-    }
-    (configs / "milvus.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    (configs / "etcd.yaml").write_text(yaml.safe_dump(etcd, sort_keys=False))
-
-
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
@@ -254,30 +174,21 @@ def start(
         return _connect(data_dir, system, topology)
     if topology["runtime"] == "native":
         check_runtime_dirs()
-    package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
-    template = (package / "config.yaml.template").read_text()
+    data_dir = data_dir.resolve()
+    program = program_of(artifact_dir.resolve(), facts(system))
     settings = system.get("settings") or {}
     kept = data_dir / "ports.json"
 
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> MilvusServer:
         local = data_folder(data_dir, topology) if "storage" in topology else None
-        write_config(template, data_dir, ports, settings, runner.host("standalone"), local)
-        if (package / "glog.conf").exists():  # 2.3 brings one
-            shutil.copy(package / "glog.conf", data_dir / "configs" / "glog.conf")
+        program.configure(data_dir, ports, settings, runner.host("standalone"), local)
         write_json(kept, ports)
-        environment = {
-            "LD_LIBRARY_PATH": str(package / "bin"),
-            "DEPLOY_MODE": "STANDALONE",
-            "METRICS_PORT": str(ports["metrics"]),
-            "MILVUSCONF": str(data_dir / "configs"),
-            "HOME": str(data_dir),
-        }
         interfaces = {**{name: name for name in ports}, "proxy": "proxy_port", "etcd": "etcd_port"}
         process = runner.start(
             "standalone",
             f"milvus {system['version']}",
-            [package / "bin" / "milvus", "run", "standalone"],
-            clean_environment(environment),
+            program.command,
+            clean_environment(program.environment(data_dir, ports)),
             data_dir,
             data_dir / "logs" / "server.log",
             Limits.of(topology),
@@ -292,7 +203,7 @@ def start(
         f"milvus {system['version']}",
         launch,
         _answers,
-        [*template_ports(template), *_OWN_PORTS],
+        program.ports,
         first_port,
         kept_first_port,
         lambda: runner_for(topology, [artifact_dir]),
@@ -348,6 +259,8 @@ def open(server: Server, index: Spec) -> float:
     started_ns = time.perf_counter_ns()
     milvus = as_milvus(server)
     milvus.index = index
+    if isinstance(milvus.rpc, EarlyRpc):
+        milvus.rpc.release()
     open_collection(milvus)
     return (time.perf_counter_ns() - started_ns) / 1e9
 
@@ -366,13 +279,9 @@ def open_collection(server: MilvusServer) -> None:
         _NODES_TIMEOUT_S,
         patient=True,
     )
-    progress = milvus_pb2.GetLoadingProgressRequest(collection_name=COLLECTION)
     wait_for(
         "milvus: loading",
-        lambda: (
-            server.rpc.call("GetLoadingProgress", progress, milvus_pb2.GetLoadingProgressResponse).progress >= 100
-            or None
-        ),
+        lambda: server.rpc.loaded_percent() >= 100 or None,
         server,
         _LOAD_TIMEOUT_S,
         poll_s=0.02,
@@ -420,6 +329,8 @@ def apply(server: Server, ef_search: int) -> None:
 
 def effective_setting(server: MilvusServer, dotted: str) -> Any:
     """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say."""
+    if isinstance(server.rpc, EarlyRpc):
+        return server.rpc.setting(dotted)
     if not server.facts.evaluates:
         told = component_setting(server.address, dotted)
         return None if told is None else yaml.safe_load(told)
@@ -452,7 +363,6 @@ def probe(server: Server) -> Probe:
     """Version, strongly consistent count, index and segments, settings, replicas."""
     milvus = as_milvus(server)
     rpc = milvus.rpc
-    version = rpc.call("GetVersion", milvus_pb2.GetVersionRequest(), milvus_pb2.GetVersionResponse).version
     index = rpc.index()
     params = {pair.key: pair.value for pair in index.params}
     built = json.loads(params["params"]) if "params" in params else params
@@ -481,7 +391,7 @@ def probe(server: Server) -> Probe:
     # Milvus counts a node that died until its registration expires: one that does not answer is none.
     nodes = {node for replica in replicas for node in replica.node_ids if not names or node in names}
     return Probe(
-        version=version.removeprefix("v").removesuffix("-lite"),
+        version=rpc.version(),
         rows=rows,
         index_complete=(
             state == "Finished"

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from anncestry.engines.base import Spec, Version, version_of
 
 OLDEST, BELOW = (2, 2, 16), (2, 4, 0)
-"""Earlier versions don't speak the client's protocol; of later ones no package registry has a server."""
+"""2.2.4 speaks another protocol than the client; of later versions no package registry has a server."""
+EARLY = (2, 1, 0)
+"""The one earlier version that can be asked, in its own way."""
+EARLY_SETTINGS = {
+    "dataCoord.segment.maxSize": ("datacoord", "segment_max_size"),
+    "dataNode.flush.insertBufSize": ("datanode", "flush_insert_buffer_size"),
+    "rootCoord.minSegmentSizeToEnableIndex": ("rootcoord", "min_segment_size_to_enable_index"),
+}
+"""The settings that a 2.1 tells → type of the component that does, and how it calls it."""
 
 COMPONENTS = ("rootCoord", "dataCoord", "queryCoord", "indexCoord", "dataNode", "queryNode", "indexNode")
 """Sections of milvus.yaml whose component says its own settings."""
@@ -21,6 +29,11 @@ class Facts:
     """What differs from version to version."""
 
     version: Version
+
+    @property
+    def early(self) -> bool:
+        """Whether it is a 2.1: a library that serves, which lacks some calls."""
+        return self.version == EARLY
 
     @property
     def counts(self) -> bool:
@@ -44,6 +57,8 @@ class Facts:
 
     def says_setting(self, dotted: str) -> bool:
         """Whether the setting in effect can be read back."""
+        if self.early:
+            return dotted in EARLY_SETTINGS
         return self.evaluates or dotted.split(".")[0] in COMPONENTS
 
 
