@@ -10,9 +10,8 @@ import pandas as pd
 
 from anncestry.report.charts import TICKS, Figure, Panel, colour_of, colours, layer_of
 from anncestry.report.material import Material
-from anncestry.report.more_tables import with_interval
-from anncestry.report.numbers import rows_of
-from anncestry.report.tables import Column, Row, Table, TableRow, text_of
+from anncestry.report.more_tables import workload_table
+from anncestry.report.tables import Row, Table, text_of
 
 _SHOWN = {
     "fault_lost": ("Requests that failed", "queries"),
@@ -35,13 +34,10 @@ _WIDE = 12.0
 
 def tables(df: pd.DataFrame) -> list[Table]:
     """The table, if the tidy frame `df` has a workload with a fault."""
-    rows = rows_of(df)
-    places = sorted({tuple(str(row[name]) for name in _NAMES) for row in rows if row["metric"] == "fault_lost"})
-    body = []
-    for place in places:
-        found = {row["metric"]: row for row in rows if tuple(str(row[name]) for name in _NAMES) == place}
-        body.append(TableRow(place, tuple(with_interval(found.get(metric)) for metric in _SHOWN)))
-    table = Table(
+    return workload_table(
+        df,
+        "fault_lost",
+        _SHOWN,
         "T",
         "Under a fault",
         "A member of the system is killed, frozen or cut off during each run, and started, woken or joined again some"
@@ -49,11 +45,7 @@ def tables(df: pd.DataFrame) -> list[Table]:
         " request was good from then on, and the median of each half second within twice the p99 of before; none if"
         " that was not within the run. Whole again: from the mending until no member missed another. Recall is of what"
         " was answered, by distance: loss that no error tells.",
-        ("Dataset", "Topology", "Workload", "System"),
-        tuple(Column(label, unit) for label, unit in _SHOWN.values()),
-        tuple(body),
     )
-    return [table] if body else []
 
 
 def figures(material: Material) -> list[Figure]:

@@ -48,6 +48,27 @@ def with_interval(row: Row | None) -> Cell:
     return Cell(shown + client_mark(row), row["value"], row["std"], row["number_id"])
 
 
+def workload_table(
+    df: pd.DataFrame, having: str, shown: Mapping[str, tuple[str, str]], number: str, title: str, note: str
+) -> list[Table]:
+    """A row of each workload of the tidy frame `df` that has the metric `having`; none where no workload has it.
+
+    `shown` are the metrics of its columns, each with label and unit.
+    """
+    found: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows_of(df):
+        place = tuple(str(row[name]) for name in ("dataset", "topology", "workload", "system"))
+        found.setdefault(place, {})[row["metric"]] = row
+    body = tuple(
+        TableRow(place, tuple(with_interval(of.get(metric)) for metric in shown))
+        for place, of in sorted(found.items())
+        if having in of
+    )
+    columns = tuple(Column(label, unit) for label, unit in shown.values())
+    table = Table(number, title, note, ("Dataset", "Topology", "Workload", "System"), columns, body)
+    return [table] if body else []
+
+
 def libraries(df: pd.DataFrame) -> list[Table]:
     """What was asked through the databases' own Python libraries (client: sdk), if anything was."""
     rows = [row for row in rows_of(df) if row["client"] == "sdk" and row["metric"] in _OF_LIBRARIES]

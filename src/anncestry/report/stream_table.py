@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from anncestry.report.more_tables import with_interval
-from anncestry.report.numbers import rows_of
-from anncestry.report.tables import Column, Table, TableRow
+from anncestry.report.more_tables import workload_table
+from anncestry.report.tables import Table
 
 _SHOWN = {
     "qps": ("Queries per second", "1/s"),
@@ -21,18 +20,14 @@ _SHOWN = {
     "stream_delete_p99_ms": ("p99 of deletions", "ms"),
     "stream_on_time": ("Changes on time", "fraction"),
 }
-_NAMES = ("dataset", "topology", "workload", "system")
 
 
 def tables(df: pd.DataFrame) -> list[Table]:
     """The table, if the tidy frame `df` has a workload with a stream of changes."""
-    rows = rows_of(df)
-    places = sorted({tuple(str(row[name]) for name in _NAMES) for row in rows if row["metric"] == "stream_on_time"})
-    body = []
-    for place in places:
-        found = {row["metric"]: row for row in rows if tuple(str(row[name]) for name in _NAMES) == place}
-        body.append(TableRow(place, tuple(with_interval(found.get(metric)) for metric in _SHOWN)))
-    table = Table(
+    return workload_table(
+        df,
+        "stream_on_time",
+        _SHOWN,
         "W",
         "Searching while rows come and go",
         "Rows are inserted and deleted at a constant rate, on connections of their own, while queries run. Recall is"
@@ -41,8 +36,4 @@ def tables(df: pd.DataFrame) -> list[Table]:
         " rows found: the share, of the nearest that came while the clock ran, that was returned. Answers with a"
         " deleted row: those holding one whose deletion was acknowledged before the query was sent. A change is on"
         " time if it was acknowledged within a second of when it was due.",
-        ("Dataset", "Topology", "Workload", "System"),
-        tuple(Column(label, unit) for label, unit in _SHOWN.values()),
-        tuple(body),
     )
-    return [table] if body else []
