@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests import ports
 from tests.remains import Before
 
 
@@ -17,6 +18,24 @@ def _workers_do_not_wait_for_each_other(tmp_path_factory):
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANNCESTRY_MEASURE_LOCK", str(tmp_path_factory.mktemp("lock") / "measure.lock"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_listen_where_they_are_said_to(tmp_path_factory):
+    """Every server that a test starts natively, of whatever engine and topology."""
+    from anncestry.engines.group import GroupServer
+
+    with pytest.MonkeyPatch.context() as patch:
+        stop = GroupServer.stop
+
+        def look_and_stop(server):
+            problems = ports.unlisted(server) if server.topology.get("runtime") == "native" and server.alive() else []
+            ending = stop(server)
+            assert problems == []
+            return ending
+
+        patch.setattr(GroupServer, "stop", look_and_stop)
         yield
 
 

@@ -24,14 +24,13 @@ import pyarrow.parquet as parquet
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.drive import build
-from anncestry.runtimes import limits
+from anncestry.runtimes import limits, namespaces
 from anncestry.runtimes.base import Limits
 from tests.toy import ROOT, Toy
 
 DIM = 96
 QUERIES = 100
 DEPTH = 100
-_EXEC = Path(limits.__file__).with_name("_exec.py")
 _STATUS = Path("/proc/self/status")
 _EVERY_S = 0.005
 _BLOCK = 100_000
@@ -97,7 +96,7 @@ class Bench:
         inner = [sys.executable, "-m", "tests.scale", str(told), *words]
         try:
             done = subprocess.run(
-                [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *enclosure.arguments(), "--", *inner],
+                namespaces.wrapped([f"--tie={os.getpid()}", *enclosure.arguments()], inner),
                 cwd=self.folder,
                 env={
                     **os.environ,

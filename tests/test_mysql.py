@@ -31,6 +31,7 @@ from anncestry.measure import oracle
 from anncestry.measure.answers import Answers
 from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
+from anncestry.runtimes import credentials
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
 
 MYSQL = engines.get("mysql")
@@ -526,7 +527,8 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
     with asking(loaded.server) as ask:
         ask("CREATE DATABASE IF NOT EXISTS theirs")
     monkeypatch.setenv("POLARDB", loaded.server.endpoint)
-    monkeypatch.setenv("POLARDB_PASSWORD", str(loaded.server.password))
+    password = credentials.secret(loaded.server.credentials)
+    monkeypatch.setenv("POLARDB_PASSWORD", password)
     system = changed(SYSTEMS["mariadb-11.8.6"], user="root", database="theirs", insert_connections=3)
     plain = {**REMOTE, "tls": "none"}
     MYSQL.check(system, plain, INDEX, {"k": 10, "ef_search": 64})
@@ -536,7 +538,7 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
         result = MYSQL.load(server, vectors, INDEX, {"batch_rows": 64}, progress)
     assert (result.first_error, result.rows_acknowledged, result.batches) == (None, 400, 7)
     MYSQL.apply(server, 64)
-    assert str(loaded.server.password) not in str(MYSQL.transport(server))
+    assert password not in str(MYSQL.transport(server))
     with Driver() as driver:
         answers = oracle.ask(
             MYSQL, server, driver, tmp_path / "w", vectors.base[:50], k=1, ef_search=64, filter=None, metric="l2"

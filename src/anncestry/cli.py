@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
                 stack.callback(setattr, sys, "stderr", original)
             if options.command in RULES:
                 running.end_with_run()
-            options.function(Run(options.experiment), options)
+            options.function(Run(options.experiment, sys.argv[1:] if arguments is None else None), options)
         except UserError as error:
             print(f"anncestry {options.command}: {error}", file=sys.stderr)
             return 2

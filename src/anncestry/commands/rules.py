@@ -74,6 +74,7 @@ def truth_part(run: Run, options: argparse.Namespace) -> None:
 
 def load(run: Run, options: argparse.Namespace) -> None:
     """Load a dataset into a system, or open an older system's data with it, measured."""
+    run.go_apart([options.key])
     from anncestry.measure import load as stage
     from anncestry.measure import upgrade
 
@@ -106,6 +107,7 @@ def record(run: Run, options: argparse.Namespace) -> None:
 
 def session(run: Run, options: argparse.Namespace) -> None:
     """Measure one run of some cells of one load, on one server."""
+    run.go_apart(options.queries)
     from anncestry.measure import session as stage
 
     cell = run.matrix.cell(options.queries[0])

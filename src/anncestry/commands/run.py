@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,9 @@ def cache_dir() -> Path:
 class Run:
     """The matrix, resolved when a command first asks for it."""
 
-    def __init__(self, experiment: str | None) -> None:
+    def __init__(self, experiment: str | None, program: Sequence[str] | None = None) -> None:
+        self.program = program
+        """The arguments of this program, where a command is all that the process is for."""
         choice = workflow.choice_of_environment()
         self.choice = choice if experiment is None else workflow.Choice(choice.folder, experiment)
         self._matrix: Matrix | None = None
@@ -36,6 +39,25 @@ class Run:
         if self._matrix is None:
             self._matrix, _ = workflow.resolve(self.choice, HERE)
         return self._matrix
+
+    def go_apart(self, keys: Sequence[str]) -> None:
+        """Before servers are measured: go on in a network of their own, where nobody from outside has to get in.
+
+        `keys` are those of the load, or of the queries. What has to be fetched is fetched before.
+        """
+        asked = [self.matrix.specs[key] for key in keys]
+        loaded = self.matrix.specs[asked[0].get("load", keys[0])]
+        hosts = any("driver_hosts" in spec.get("workload", {}) for spec in asked)
+        if self.program is None or hosts or loaded["topology"]["runtime"] != "native":
+            return
+        from anncestry.drive import build
+        from anncestry.runtimes import client_env, namespaces
+
+        build.programs()
+        for spec in asked:
+            if "client_env" in spec:
+                client_env.interpreter(spec["client_env"]["name"])
+        namespaces.enter(self.program)
 
     def place(self, cell: Cell) -> Place:
         """Where the load of a cell is measured."""

@@ -24,6 +24,8 @@ class GroupServer(ABC):
         """Why the start was made a second time, where the first one's members died before it ever answered."""
         self.mark: str | None = None
         """What marks the collection, on a server that holds others'."""
+        self.own_credentials: dict[str, str] | None = None
+        """Those that we made, of a server of our own."""
         self.exact_at: tuple[float, int] | None = None
         """Share of rows that a filter passes, and effort, at which a search is exact, of a system that never scans."""
 
@@ -99,7 +101,7 @@ class GroupServer(ABC):
     @property
     def credentials(self) -> dict[str, str] | None:
         """Name and scheme of the credentials that every call must carry, if any."""
-        return getattr(next(iter(self.group)).handle, "named", None)
+        return self.own_credentials or getattr(next(iter(self.group)).handle, "named", None)
 
     @property
     def tls(self) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
+from anncestry.runtimes import namespaces
 
 CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy")
 
@@ -212,6 +213,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         "server": {
             **probe_facts(probe),
             "members": members,
+            "network": namespaces.network(),
             "start_s": server.start_s,
             **server.repeats(),
             "stop_s": ending.seconds,

@@ -49,6 +49,7 @@ from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
+from anncestry.runtimes import namespaces
 from anncestry.runtimes.storage import FOLDER, Placed
 
 MEASURED = Path("scratch/measured")
@@ -459,6 +460,7 @@ def run(
             "load_key": str(session.loaded["key"]),
             "server": {
                 **session.facts,
+                "network": namespaces.network(),
                 **({"starts_repeated": session.repeated} if session.repeated else {}),
                 "start_s": session.start_s,
                 "open_s": session.open_s,

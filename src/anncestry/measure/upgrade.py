@@ -35,6 +35,7 @@ from anncestry.measure.vectors import open_vectors
 from anncestry.metrics.resources import Sampler, by_group
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
+from anncestry.runtimes import namespaces
 
 PHASE = "upgrade"
 _INDEX_TIMEOUT_S = 24 * 3600.0
@@ -125,6 +126,7 @@ def run(
         "server": {
             **probe_facts(probe),
             "members": members,
+            "network": namespaces.network(),
             "start_s": server.start_s,
             **server.repeats(),
             "open_s": open_s,

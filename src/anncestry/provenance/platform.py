@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import platform as python_platform
@@ -17,7 +18,7 @@ from typing import Any
 import psutil
 
 from anncestry import user_cache
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, UserError
 from anncestry.provenance import records
 
 IDENTITY = ("cpu_model", "cores", "memory_gib", "machine")
@@ -136,40 +137,84 @@ def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("re
     return {"id": platform_id, **found}
 
 
-def lock_path() -> Path:
-    """The lock file shared by all checkouts of this user on this machine; `ANNCESTRY_MEASURE_LOCK` names another.
+_SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
+"""Where every user of a machine may keep a lock."""
 
-    Its name holds the host's: where homes are shared by many machines, each may still measure beside the others.
+
+def lock_path() -> Path:
+    """The measuring lock of this machine, shared by all its users; `ANNCESTRY_MEASURE_LOCK` names another file.
+
+    In the first of `_SHARED` that is there and lets everybody in. A machine without any has one a user, in his cache
+    folder, named after the host, as homes may be shared by several.
     """
     if named := os.environ.get("ANNCESTRY_MEASURE_LOCK"):
         return Path(named)
-    folder = user_cache.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"measure-{python_platform.node()}.lock"
+    for folder in _SHARED:
+        if folder.is_dir() and folder.stat().st_mode & 0o1003 == 0o1003:
+            return folder / "anncestry-measure.lock"
+    own = user_cache.folder()
+    own.mkdir(parents=True, exist_ok=True)
+    return own / f"measure-{python_platform.node()}.lock"
+
+
+def _open_lock() -> int:
+    """The lock file, opened as far as this user may; whoever comes first makes it. UserError if it can't be had."""
+    path = lock_path()
+    for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDONLY):
+        try:
+            handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        except (FileNotFoundError, FileExistsError):
+            continue
+        except OSError as error:
+            if flags == os.O_RDWR and error.errno in (errno.EACCES, errno.EROFS):
+                continue  # another user's: to read is enough
+            raise UserError(
+                f"{path}: the measuring lock of this machine can't be opened ({error.strerror}): have it removed by "
+                "its owner, or name another file in ANNCESTRY_MEASURE_LOCK"
+            ) from None
+        if flags & os.O_CREAT:
+            os.fchmod(handle, 0o644)  # whatever the umask
+        return handle
+    raise UserError(f"{path}: the measuring lock of this machine comes and goes: is its folder being cleaned?")
+
+
+def _lock(wait: bool) -> int | None:
+    """Hold the lock, as a handle to close; None if another does and this does not `wait`."""
+    while True:
+        handle = _open_lock()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), lock_path().stat()):
+                return handle
+        os.close(handle)  # removed while it was waited for: what others hold is another
 
 
 def measuring() -> bool:
-    """Whether something is being measured on this machine by this user now."""
-    with open(lock_path(), "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    """Whether something is being measured on this machine now."""
+    handle = _lock(wait=False)
+    if handle is not None:
+        os.close(handle)
+    return handle is None
 
 
 @contextmanager
 def alone() -> Iterator[float]:
-    """Hold the machine for one measurement; yields the seconds waited. Another run's measurement is waited for.
+    """Hold the machine for one measurement; yields the seconds waited. Another's measurement is waited for.
 
     Snakemake's threads already keep the jobs of one run apart; this keeps two runs apart. The kernel drops the lock
     with the process, however it ends.
     """
     started = time.monotonic()
-    with open(lock_path(), "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting: another run of this user is measuring on this machine", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    handle = _lock(wait=False)
+    if handle is None:
+        print("waiting: something else is being measured on this machine", file=sys.stderr, flush=True)
+        handle = _lock(wait=True)
+    assert handle is not None
+    try:
         yield time.monotonic() - started
+    finally:
+        os.close(handle)

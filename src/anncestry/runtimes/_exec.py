@@ -1,49 +1,154 @@
-"""Become another program that the kernel kills when its parent dies.
+"""Become another program, held and set apart as asked.
 
-Run as a file by `native`: `python -I -S _exec.py PARENT_PID [OPTION …] [NAME=VALUE …] -- PROGRAM [ARGUMENT …]`.
-Options: `--join=FILE` enters the control group of that cgroup.procs, `--affinity=CPU,…` pins, `--data=BYTES` sets
-RLIMIT_DATA: before the program starts, so that all of it and its children are held.
+Run as a file: `python -I -S _exec.py [OPTION …] [NAME=VALUE …] -- PROGRAM [ARGUMENT …]`. Options, whatever their order
+done in this one:
+
+  --join=FILE      enter the control group of that cgroup.procs
+  --affinity=CPU,… run on these
+  --data=BYTES     RLIMIT_DATA
+  --network        a network namespace of its own, with a loopback
+  --private=FOLDER an empty folder of its own there (a mount namespace); others never see what is written to it
+  --nobody=PATH:…  root becomes nobody, who sees of folders that he may not enter these paths alone
+  --powerless      no capability, and none by any program that it starts
+  --tie=PID        end with the process PID, which must be the parent: the kernel kills this one then
+
 A program of its own instead of `preexec_fn`, which runs Python between fork and exec and may deadlock where threads
 (gRPC's) hold locks. The given variables reach the program, not this interpreter: a server's LD_LIBRARY_PATH may hold
 libraries that Python must not load.
 """
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+NOBODY = 65_534
+_NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 1, 24, 38, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _hold(option: str, value: str) -> None:
-    if option == "--join":
-        with open(value, "w") as file:
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def _tie(parent: int) -> None:
+    _check(_libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        sys.exit("the process that started this one is gone")
+
+
+def _unshare(kinds: int) -> None:
+    """Enter new namespaces; who may not, within a user namespace of his own, in which he is the same user."""
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(kinds) == 0:
+        return
+    _check(_libc.unshare(kinds | _NEWUSER), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def _network() -> None:
+    _unshare(_NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
+        (flags,) = struct.unpack_from("H", request, 16)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    given = (text.encode() or None for text in (source, target, kind))
+    _check(_libc.mount(*given, ctypes.c_ulong(flags), options.encode() or None), f"mount on {target}")
+
+
+def _unshare_mounts() -> None:
+    _unshare(_NEWNS)
+    _mount("", "/", "", _MS_REC | _MS_SLAVE)
+
+
+def _private(folders: list[str]) -> None:
+    _unshare_mounts()
+    for folder in folders:
+        _mount("tmpfs", folder, "tmpfs", 0, "mode=700")
+
+
+def _closed(path: str) -> str:
+    """The first folder on the way to `path` that others may not enter, "" if there is none."""
+    ways = reversed(Path(path).resolve().parents)
+    return next((str(way) for way in ways if not way.stat().st_mode & 0o001), "")
+
+
+def _become_nobody(paths: list[str]) -> None:
+    closed = {path: way for path in paths if (way := _closed(path))}
+    if closed:
+        _unshare_mounts()
+        held = {path: os.open(path, os.O_PATH) for path in closed}
+        for way in set(closed.values()):
+            _mount("tmpfs", way, "tmpfs", 0, "mode=755")
+        for path, handle in held.items():
+            Path(path).mkdir(parents=True, exist_ok=True)
+            _mount(f"/proc/self/fd/{handle}", path, "", _MS_BIND | _MS_REC)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _lose_power() -> None:
+    capability = 0
+    while os.geteuid() == 0 and _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    _libc.prctl(_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, bytes(24)), "capset")
+    _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def _hold(given: dict[str, list[str]]) -> None:
+    """What is asked. Ties are last, as the kernel forgets them where the user changes."""
+    for file_name in given.get("--join", []):
+        with open(file_name, "w") as file:
             file.write("0")
-    elif option == "--affinity":
-        os.sched_setaffinity(0, {int(cpu) for cpu in value.split(",")})
-    elif option == "--data":
-        resource.setrlimit(resource.RLIMIT_DATA, (int(value), int(value)))
+    for cpus in given.get("--affinity", []):
+        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
+    for limit in given.get("--data", []):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+    if "--network" in given:
+        _network()
+    if "--private" in given:
+        _private(given["--private"])
+    for paths in given.get("--nobody", []):
+        _become_nobody(paths.split(":"))
+    if "--powerless" in given:
+        _lose_power()
+    for parent in given.get("--tie", []):
+        _tie(int(parent))
 
 
 def _main(arguments: list[str]) -> None:
     end = arguments.index("--")
-    parent, overrides, program = int(arguments[0]), arguments[1:end], arguments[end + 1 :]
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        sys.exit(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent:
-        sys.exit("the process that started this one is gone")
-    environment = dict(os.environ)
-    for override in overrides:
-        name, _, value = override.partition("=")
-        if not name.startswith("--"):
+    program, environment = arguments[end + 1 :], dict(os.environ)
+    given: dict[str, list[str]] = {}
+    for word in arguments[:end]:
+        name, _, value = word.partition("=")
+        if name.startswith("--"):
+            given.setdefault(name, []).append(value)
+        else:
             environment[name] = value
-            continue
-        try:
-            _hold(name, value)
-        except OSError as error:
-            sys.exit(f"{override}: {error.strerror}")
+    try:
+        _hold(given)
+    except OSError as error:
+        sys.exit(f"{' '.join(arguments[:end])}: {error.strerror}")
     try:
         os.execve(program[0], program, environment)
     except OSError as error:

@@ -103,7 +103,7 @@ class Program:
     """What a member runs: `argv` (its program first, by its path in an artifact of this machine) with exactly `env`.
 
     `title` is its name in messages, `ports` are those that clients may use; it runs in `cwd`, its output goes to
-    `log_path`.
+    `log_path`. A process is set `apart` by these options of `_exec.py`; a container is apart by itself.
     """
 
     member: str
@@ -114,6 +114,7 @@ class Program:
     log_path: Path
     limits: Limits
     ports: Sequence[int]
+    apart: Sequence[str] = ()
 
 
 class Runner(ABC):
@@ -146,9 +147,10 @@ class Runner(ABC):
         log_path: Path,
         limits: Limits,
         ports: Sequence[int],
+        apart: Sequence[str] = (),
     ) -> Handle:
         """Start a member; the arguments are the fields of `Program`."""
-        return self.run(Program(member, title, argv, env, cwd, log_path, limits, ports))
+        return self.run(Program(member, title, argv, env, cwd, log_path, limits, ports, apart))
 
     @abstractmethod
     def close(self) -> None:

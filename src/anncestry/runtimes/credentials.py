@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 
 from anncestry.errors import UserError
 
@@ -17,9 +19,28 @@ SCHEMES = {
 
 def authorization(named: Mapping[str, str] | None) -> str | None:
     """The header's value for {"env": NAME, "scheme": …}; UserError names the variable if it is not set."""
-    if named is None:
-        return None
-    secret = os.environ.get(named["env"])
-    if not secret:
-        raise UserError(f"the environment variable {named['env']} is not set: it holds the credentials")
-    return SCHEMES[named["scheme"]](secret)
+    return None if named is None else SCHEMES[named["scheme"]](secret(named))
+
+
+def secret(named: Mapping[str, str], what: str = "the credentials") -> str:
+    """The value of the variable {"env": NAME}; UserError says that it holds `what` if it is not set."""
+    value = os.environ.get(named["env"])
+    if not value:
+        raise UserError(f"the environment variable {named['env']} is not set: it holds {what}")
+    return value
+
+
+def made(file: Path) -> str:
+    """The password in a file of ours, made at random at first: nobody else uses a server of one's own."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
+            new.write(secrets.token_hex(16))
+    return file.read_text()
+
+
+def named(password: str) -> dict[str, str]:
+    """A password of our making, named as all are: {"env": NAME} of a variable that this process' clients inherit."""
+    name = f"ANNCESTRY_PASSWORD_{secrets.token_hex(4).upper()}"
+    os.environ[name] = password
+    return {"env": name, "scheme": "password"}

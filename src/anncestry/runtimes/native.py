@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +21,10 @@ from anncestry.provenance.running import owner
 from anncestry.runtimes import tls
 from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits, Program, Runner
 from anncestry.runtimes.limits import Enclosure, enclose
+from anncestry.runtimes.namespaces import wrapped
 
 MARK = "ANNCESTRY_SERVER_OF"
 """In the environment of every process started here: the `owner` that started it."""
-_EXEC = Path(__file__).with_name("_exec.py")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 _PASSED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 _POLL_S = 0.02
@@ -167,21 +166,23 @@ class NativeProcess:
         cwd: Path,
         log_path: Path,
         limits: Limits = NO_LIMITS,
+        apart: Sequence[str] = (),
     ) -> NativeProcess:
         """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`.
 
-        Held by `limits` from its first instruction on. Its environment says whose it is (see `leftovers`).
+        Held by `limits` from its first instruction on, without capabilities, and set `apart` by more options of
+        `_exec.py`. Its environment says whose it is (see `leftovers`).
         """
         env = {**env, MARK: owner(os.getpid())}
         enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
-        wrapper = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), *enclosure.arguments(), *loader, "--"]
+        options = [f"--tie={os.getpid()}", *enclosure.arguments(), *apart, "--powerless", *loader]
 
         def spawn() -> subprocess.Popen[bytes]:
             with open(log_path, "ab") as log:
                 return subprocess.Popen(
-                    [*wrapper, *map(str, argv)],
+                    wrapped(options, argv),
                     env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
                     cwd=cwd,
                     stdin=subprocess.DEVNULL,
@@ -312,7 +313,7 @@ class NativeRunner(Runner):
     def run(self, program: Program) -> NativeProcess:
         """A process of its own session."""
         return NativeProcess.start(
-            program.title, program.argv, program.env, program.cwd, program.log_path, program.limits
+            *(program.title, program.argv, program.env, program.cwd, program.log_path, program.limits, program.apart)
         )
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from anncestry.engines.base import Spec
 from anncestry.engines.milvus import serve
-from anncestry.engines.milvus.parts import ACCESS_KEY, BUCKET, PORTS, SECRET_KEY, start_parts
+from anncestry.engines.milvus.parts import ACCESS_KEY, BUCKET, PORTS, secret_key, start_parts
 from anncestry.engines.milvus.program import merge, render, template_ports
 from anncestry.engines.milvus.roles import members_of
 from anncestry.engines.milvus.serve import MilvusServer, healthy, placed_as_declared
@@ -33,8 +33,6 @@ def start(
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
     if "external" not in topology:
         return serve.start(artifact_dir, data_dir, system, topology, first_port)
-    if topology["runtime"] == "native":
-        serve.check_runtime_dirs()
     package, data_dir = artifact_dir.resolve() / "milvus" / "data", data_dir.resolve()
     template = (package / "config.yaml.template").read_text()
     settings = system.get("settings") or {}
@@ -52,7 +50,7 @@ def start(
         for member, role in members.items():
             own = {name: ports[f"{member}.{name}"] for name in _ports_of(role, template)}
             config = configuration(template, data_dir, member, own, ports, topology, settings, runner)
-            _start_member(runner, group, package, data_dir, system, member, role, own, config, Limits.of(topology))
+            _start_member(runner, group, package, data_dir, system, topology, member, role, own, config)
         return DistributedServer(group, system, topology)
 
     kept_first_port = read_json(kept)["first_port"] if kept.exists() else None
@@ -156,7 +154,7 @@ def configuration(
             address=runner.host("object_store"),
             port=ports["object_store"],
             accessKeyID=ACCESS_KEY,
-            secretAccessKey=SECRET_KEY,
+            secretAccessKey=secret_key(data_dir),
             bucketName=BUCKET,
         )
     if "log" in external:
@@ -176,15 +174,17 @@ def _start_member(
     package: Path,
     data_dir: Path,
     system: Spec,
+    topology: Spec,
     member: str,
     role: str,
     own: Mapping[str, int],
     config: Mapping[str, Any],
-    limits: Limits,
 ) -> None:
     folder = data_dir / "configs" / member
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "milvus.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
+    written = folder / "milvus.yaml"
+    written.touch(mode=0o600)  # the object store's password is in it
+    written.write_text(yaml.safe_dump(dict(config), sort_keys=False))
     if (package / "glog.conf").exists():  # 2.3 brings one
         shutil.copy(package / "glog.conf", folder / "glog.conf")
     environment = {
@@ -203,8 +203,9 @@ def _start_member(
         clean_environment(environment),
         data_dir,
         data_dir / "logs" / f"{member}.log",
-        limits,
+        Limits.of(topology),
         list(own.values()),
+        serve.runtime_folders() if topology["runtime"] == "native" else (),
     )
     addresses = {name: runner.reached(member, port) for name, port in own.items()}
     if "proxy_port" in addresses:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anncestry.errors import ServerError
+from anncestry.runtimes import credentials
 from anncestry.runtimes.base import NO_LIMITS, Group, Limits, Member, Runner
 from anncestry.runtimes.native import await_listening, clean_environment
 
 PORTS = {"etcd": ("etcd", "etcd_peer"), "object_store": ("object_store",), "log": ("log", "log_controller")}
 """Names of the ports that each of them takes."""
 BUCKET = "anncestry"
-ACCESS_KEY = SECRET_KEY = "minioadmin"
-"""MinIO's own defaults: it listens on loopback, for as long as a measurement takes."""
+ACCESS_KEY = "anncestry"
 
 _START_TIMEOUT_S = 60.0
 _FORMAT_TIMEOUT_S = 60.0
@@ -94,12 +94,17 @@ def _etcd(at: _Starter, parts: Path, part: str) -> None:
     at.start("etcd", part, argv, {}, term_wait_s=10.0)
 
 
+def secret_key(data_dir: Path) -> str:
+    """Of the MinIO on this folder."""
+    return credentials.made(data_dir / "password")
+
+
 def _minio(at: _Starter, parts: Path, part: str) -> None:
     folder = at.data_dir / "minio"
     folder.mkdir(parents=True, exist_ok=True)
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
-        "MINIO_ROOT_PASSWORD": SECRET_KEY,
+        "MINIO_ROOT_PASSWORD": secret_key(at.data_dir),
         "MINIO_BROWSER": "off",
         "MINIO_UPDATE": "off",
     }

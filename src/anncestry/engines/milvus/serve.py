@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 import urllib.parse
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from anncestry.engines.milvus.versions import MMAP, MMAP_FOLDER, ON_STORAGE, fac
 from anncestry.engines.native import CHANNEL_OPTIONS, start_native
 from anncestry.errors import UserError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes import remote
+from anncestry.runtimes import namespaces, remote
 from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.credentials import authorization
@@ -44,30 +46,47 @@ _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the templ
 
 _RUNTIME_DIRS = (Path("/run/milvus"), Path("/tmp/milvus"))
 """Where Milvus keeps its pid file (the first that it can write to) and, in the second, a file a process: no setting
-moves them. They are taken away again at each stop, or the next user of this machine could not start a Milvus."""
+moves them."""
 
 
-def check_runtime_dirs() -> None:
-    """UserError if Milvus could write to neither of its two folders: it would end at once, saying only that."""
+def runtime_folders() -> list[str]:
+    """What gives a Milvus empty ones of its own there (see `_exec.py`); nothing where this user can't have that.
+
+    Then it shares those of this machine. UserError if it could write to neither: it would end at once, saying only
+    that; or if another user could lead it astray there.
+    """
     for folder in _RUNTIME_DIRS:
-        if os.access(folder if folder.exists() else folder.parent, os.W_OK | os.X_OK):
-            return
-    taken = next(folder for folder in reversed(_RUNTIME_DIRS))
-    raise UserError(
-        f"milvus keeps its pid file in {_RUNTIME_DIRS[0]} or {taken}, and neither can be written to by this user: "
-        f"have {taken} removed by its owner"
-    )
+        with suppress(OSError):
+            folder.mkdir(mode=0o700)
+    mine = [f"--private={folder}" for folder in _RUNTIME_DIRS if folder.is_dir() and not folder.is_symlink()]
+    if mine and not namespaces.refused(*mine):
+        return mine
+    for folder in _RUNTIME_DIRS:
+        found = folder.lstat() if os.path.lexists(folder) else None
+        if found and (
+            found.st_uid not in (0, os.geteuid()) or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022
+        ):
+            raise UserError(f"{folder}: milvus writes there, and it is another user's: have it removed by its owner")
+    if not any(os.access(folder, os.W_OK | os.X_OK) for folder in _RUNTIME_DIRS):
+        raise UserError(
+            f"milvus keeps its pid file in {' or '.join(map(str, _RUNTIME_DIRS))}, and this user can write to neither: "
+            f"have {_RUNTIME_DIRS[-1]} removed by its owner"
+        )
+    return []
 
 
-def tidy_runtime_dirs(pid: int, alias: str | None = None) -> None:
+def _safe(found: os.stat_result) -> bool:
+    """Whether it is a folder that nobody else can write to."""
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+
+
+def tidy_runtime_dirs(pid: int) -> None:
     """Remove what the ended Milvus of this pid left in them, and the folders if nothing else is in them."""
     for folder in _RUNTIME_DIRS:
-        for name in ("standalone.pid", f"server_id_{pid}"):
+        for path in folder.glob("*"):
             with suppress(OSError):
-                (folder / name).unlink()
-        if alias:
-            for path in folder.glob(f"*-{alias}.pid"):
-                path.unlink(missing_ok=True)
+                if path.name == f"server_id_{pid}" or (path.suffix == ".pid" and path.read_text().strip() == str(pid)):
+                    path.unlink()
         with suppress(OSError):
             folder.rmdir()
 
@@ -142,17 +161,9 @@ class MilvusServer(GroupServer):
         pids = self.group.pids_by_member()
         ending = super().stop()
         if self.topology["runtime"] == "native":
-            for name, numbers in pids.items():
-                for pid in numbers:
-                    tidy_runtime_dirs(pid, alias(self.group[name]))
+            for pid in chain.from_iterable(pids.values()):
+                tidy_runtime_dirs(pid)
         return ending
-
-
-def alias(member: Member) -> str | None:
-    """What tells a member's files in the runtime folders from those of other runs; None if Milvus is one process."""
-    if member.role == "standalone" or "metrics" not in member.addresses:
-        return None
-    return f"{member.name}-{member.addresses['metrics'].rpartition(':')[2]}"
 
 
 def _delete_sessions(etcd: str) -> None:
@@ -172,8 +183,6 @@ def start(
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
     if topology["runtime"] == "remote":
         return _connect(data_dir, system, topology)
-    if topology["runtime"] == "native":
-        check_runtime_dirs()
     data_dir = data_dir.resolve()
     program = program_of(artifact_dir.resolve(), facts(system))
     settings = system.get("settings") or {}
@@ -193,6 +202,7 @@ def start(
             data_dir / "logs" / "server.log",
             Limits.of(topology),
             list(ports.values()),
+            runtime_folders() if topology["runtime"] == "native" else (),
         )
         addresses = {interface: runner.reached("standalone", ports[name]) for interface, name in interfaces.items()}
         group.add(Member("standalone", "standalone", process, addresses))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -22,9 +20,8 @@ from anncestry.engines.mysql.dialects import dialect_of
 from anncestry.engines.mysql.dialects.base import MARKS, READER, TABLE, Ask, Dialect, found
 from anncestry.engines.mysql.statements import literal, where
 from anncestry.engines.native import start_native
-from anncestry.errors import ServerError, UserError
-from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes import remote, tls
+from anncestry.errors import ServerError
+from anncestry.runtimes import credentials, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.native import clean_environment
@@ -37,7 +34,7 @@ _TERM_WAIT_S = 120.0
 _BOOKS_S = 60.0
 """seekdb brings its table of vector indexes up to date every ten seconds."""
 _POLL_S = 0.1
-_KEPT = "kept.json"
+_PASSWORD, _SECURED = "password", "secured"
 _EF_AT_FIRST = 64
 
 
@@ -53,12 +50,11 @@ class Table:
 class MySQLServer(GroupServer):
     """One server; `ef_search` and `exact` are what its next searches are made with."""
 
-    def __init__(self, group: Group, topology: Spec, system: Spec, password: str | None) -> None:
+    def __init__(self, group: Group, topology: Spec, system: Spec) -> None:
         super().__init__(group, topology)
         self.dialect: Dialect = dialect_of(system)
         self.name = f"{self.dialect.name} {system['version']}"
         self.settings: Spec = system.get("settings") or {}
-        self.password = password
         self.ef_search = _EF_AT_FIRST
         self.exact = False
         self._table: Table | None = None
@@ -72,6 +68,10 @@ class MySQLServer(GroupServer):
     def user(self) -> str:
         """The account that makes and loads the table."""
         return str(self.settings.get("user", "root"))
+
+    def user_of(self, reader: bool) -> str:
+        """The same; or, on a server of our own, the one that queries use: it may only read."""
+        return READER if reader and self.mark is None else self.user
 
     @property
     def database(self) -> str:
@@ -104,14 +104,9 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
     ServerError if there is none to be had. Close it: an open one is asked by nobody, but it is one.
     """
     host, _, port = server.endpoint.rpartition(":")
-    user, password = server.user, server.password or ""
+    user, password = server.user_of(reader), ""  # none for an instant, after a first start of some
     if server.credentials is not None:
-        variable = server.credentials["env"]
-        password = os.environ.get(variable, "")
-        if not password:
-            raise UserError(f"the environment variable {variable} is not set: it holds the password of {user}")
-    elif reader:
-        user, password = READER, ""
+        password = credentials.secret(server.credentials, f"the password of {user}")
     encryption: dict[str, Any] = {}
     if server.tls is not None:
         encryption = {"ssl": tls.context(server.tls)}  # which this library then insists on
@@ -174,13 +169,10 @@ def start(
     artifact, folder = artifact_dir.resolve(), data_dir.resolve()
     dialect, settings, limits = dialect_of(system), system.get("settings") or {}, Limits.of(topology)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / _KEPT
-    if not kept.exists():
-        password = secrets.token_hex(16)
-        # Of this folder's root account only; whoever can read the folder can read the tables, too.
-        write_json(kept, {"password": password, "secured": dialect.prepare(artifact, folder, password)})
-        kept.chmod(0o600)
-    state = read_json(kept)
+    password, secured = credentials.made(folder / _PASSWORD), folder / _SECURED
+    if not secured.exists() and dialect.prepare(artifact, folder, password):
+        secured.touch()
+    named = credentials.named(password)
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> MySQLServer:
         port = numbers["mysql"]
@@ -195,18 +187,19 @@ def start(
             [port],
         )
         group.add(Member("node1", "node", process, {"mysql": runner.reached("node1", port)}, _TERM_WAIT_S))
-        return MySQLServer(group, topology, system, state["password"] if state["secured"] else None)
+        server = MySQLServer(group, topology, system)
+        server.own_credentials = named if secured.exists() else None
+        return server
 
     def runner_of() -> Runner:
         return runner_for(topology, [artifact_dir])
 
     def answers(server: MySQLServer) -> bool | None:
-        with asking(server) as ask:
-            if not state["secured"]:
-                dialect.secure(ask, state["password"])
-                state["secured"], server.password = True, state["password"]
-                write_json(kept, state)
-                kept.chmod(0o600)
+        if server.own_credentials is None:
+            with asking(server) as ask:
+                dialect.secure(ask, password)
+            secured.touch()
+            server.own_credentials = named
         with asking(server, reader=True) as ask:
             return bool(ask("SELECT 1")) or None
 
@@ -220,7 +213,7 @@ def _connect(data_dir: Path, system: Spec, topology: Spec) -> MySQLServer:
     group = Group()
     handle = remote.RemoteHandle(where, addresses["mysql"], topology, "password")
     group.add(Member("remote", "remote", handle, addresses))
-    server = MySQLServer(group, topology, system, None)
+    server = MySQLServer(group, topology, system)
     server.mark, loaded = remote.mark_of(data_dir)
     server.check_alive()
     with closing(connect(server)) as connection:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.engines.base import DecodeError, Server, Spec
-from anncestry.engines.mysql.dialects.base import READER
 from anncestry.engines.mysql.serve import as_mysql, check_plan
 from anncestry.engines.mysql.statements import literal, where
 from anncestry.errors import ConfigError, UserError
@@ -51,12 +50,12 @@ def transport(server: Server) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kind": "mysql",
         "target": mysql.endpoint,
-        "user": READER,
+        "user": mysql.user_of(reader=True),
         "database": mysql.database,
         "init": mysql.dialect.session(mysql.ef_search),
     }
     if mysql.credentials is not None:
-        found |= {"user": mysql.user, "password_env": mysql.credentials["env"]}
+        found["password_env"] = mysql.credentials["env"]
     if mysql.tls is not None:
         found["tls"] = mysql.tls
     return found

