@@ -6,9 +6,10 @@ import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from anncestry.engines.group import GroupServer
 
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 _LISTEN = "0A"
@@ -26,7 +27,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def listening(pid: int) -> set[tuple[int, bool]]:
-    """(port, whether it is one of loopback only) of each TCP socket that a process or one of its children listens on."""
+    """(port, whether it is of loopback only) of each TCP socket that a process or one of its children listens on."""
     pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     sockets = set().union(*map(_sockets, pids))
     found = set()
@@ -40,19 +41,21 @@ def listening(pid: int) -> set[tuple[int, bool]]:
 
 
 @cache
-def table() -> dict[str, tuple[str, str]]:
-    """Kind of member → regular expressions of its ports on all interfaces, and on loopback, as SECURITY.md lists them."""
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*) \| ([^|]*) \|", SECURITY.read_text(), re.MULTILINE)
-    return {kind: ("|".join(re.findall(r"`(\w+)`", wide)), "|".join(re.findall(r"`(\w+)`", narrow))) for kind, wide, narrow in rows}
+def table() -> dict[str, list[str]]:
+    """Program → regular expressions of its ports on all interfaces, and on loopback, as SECURITY.md lists them."""
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|", SECURITY.read_text(), re.MULTILINE)
+    return {kind: ["|".join(re.findall(r"`([^`]+)`", ports)) for ports in both] for kind, *both in rows}
 
 
-def unlisted(server: Any) -> list[str]:
-    """What a native server of ours listens on that its row does not say, each as a sentence."""
+def unlisted(server: GroupServer) -> list[str]:
+    """What a native server of ours listens on that SECURITY.md does not say, each as a sentence."""
     problems = []
-    engine = type(server).__module__.split(".")[2]
     for member in server.group:
+        title = re.match("[a-z]+", member.handle.name)
+        kind = "library" if member.role == "library" or title is None else title[0]
         names = {int(address.rpartition(":")[2]): name for name, address in member.addresses.items()}
         for port, narrow in sorted(listening(member.handle.pids()[0])):
-            name = names.get(port, "?")
-            print("LISTENS", engine, member.role, name, port, "loopback" if narrow else "ALL", file=open("/tmp/ports.log", "a"))
+            name, where = names.get(port, "?"), "loopback" if narrow else "all interfaces"
+            if not re.fullmatch(table()[kind][narrow], name):
+                problems.append(f"{kind} listens on port {name} of {where}, which SECURITY.md does not list")
     return problems

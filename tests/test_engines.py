@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from anncestry.datasets.metadata import matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, Engine, LoadResult, Server, filter_bounds
+from anncestry.engines.milvus import serve as milvus_serve
 from anncestry.errors import ConfigError, ServerError, Unsupported, UserError
 from anncestry.measure import batches, clients, oracle
 from anncestry.measure.filtering import Filtering
@@ -330,29 +332,71 @@ def test_the_parts_of_a_data_folder_are_all_of_it(engine: str, tmp_path: Path) -
     assert any(part.net and part.paths for part in parts)
 
 
-def test_milvus_says_which_folder_it_can_not_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anncestry.engines.milvus import serve
+@pytest.fixture
+def shared_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Milvus' two, elsewhere, for a user who can't have them for himself."""
+    folders = tmp_path / "run", tmp_path / "tmp"
+    monkeypatch.setattr(milvus_serve, "_RUNTIME_DIRS", folders)
+    monkeypatch.setattr(milvus_serve.namespaces, "refused", lambda *_: "Operation not permitted")
+    return folders
 
-    monkeypatch.setattr(serve, "_RUNTIME_DIRS", (tmp_path / "run", tmp_path / "tmp"))
-    serve.check_runtime_dirs()
-    monkeypatch.setattr(serve.os, "access", lambda *_: False)
-    with pytest.raises(UserError, match=rf"neither can be written to by this user: have {tmp_path / 'tmp'} removed"):
-        serve.check_runtime_dirs()
+
+def test_milvus_says_which_folder_it_can_not_write_to(shared_folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert milvus_serve.runtime_folders() == []
+    monkeypatch.setattr(milvus_serve.os, "access", lambda *_: False)
+    with pytest.raises(UserError, match=rf"this user can write to neither: have {shared_folders[1]} removed"):
+        milvus_serve.runtime_folders()
 
 
-def test_milvus_leaves_nothing_outside_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anncestry.engines.milvus import serve
+@pytest.mark.parametrize("way", ["open to all", "a link", pytest.param("another user's", marks=pytest.mark.root)])
+def test_milvus_refuses_folders_in_which_another_user_could_lead_it_astray(shared_folders, way: str) -> None:
+    """Finding 7: a /tmp/milvus of another user, open to all, with a link for its pid file, was used."""
+    folder = shared_folders[1]
+    if way == "a link":
+        folder.symlink_to("/etc")
+    else:
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o777 if way == "open to all" else 0o700)
+        os.chown(folder, *((-1, -1) if way == "open to all" else (12345, 12345)))
+    with pytest.raises(UserError, match=rf"{folder}: milvus writes there, and so can another user: have it removed"):
+        milvus_serve.runtime_folders()
 
-    mine, shared = tmp_path / "mine", tmp_path / "shared"
-    monkeypatch.setattr(serve, "_RUNTIME_DIRS", (mine, shared))
-    for folder in (mine, shared):
+
+def test_milvus_leaves_nothing_outside_of_its_folder_and_takes_away_nothing_of_others(shared_folders) -> None:
+    """Finding 7: the pid file of whichever Milvus was unlinked, another user's running one's, too."""
+    mine, shared = shared_folders
+    for folder in shared_folders:
         folder.mkdir()
-        (folder / "standalone.pid").touch()
         (folder / "server_id_77").touch()
+    for name in ("standalone.pid", "embedded.pid", "querynode-1234.pid"):
+        (mine / name).write_text("77\n")
+        (shared / name).write_text("78")
     (shared / "server_id_78").touch()
-    serve.tidy_runtime_dirs(77)
+    milvus_serve.tidy_runtime_dirs(77)
     assert not mine.exists()
-    assert [path.name for path in shared.iterdir()] == ["server_id_78"]
+    left = ["embedded.pid", "querynode-1234.pid", "server_id_78", "standalone.pid"]
+    assert sorted(path.name for path in shared.iterdir()) == left
+
+
+@pytest.mark.servers
+@pytest.mark.root
+@pytest.mark.parametrize("name", [name for name, entry in SYSTEMS.items() if entry.get("engine") == "milvus"])
+def test_two_milvus_of_two_users_do_not_meet(name: str, tmp_path: Path) -> None:
+    """Finding 7: what another user had put into Milvus' fixed folder kept ours from starting, or was overwritten."""
+    theirs, precious = Path("/tmp/milvus"), tmp_path / "precious"
+    precious.write_text("precious")
+    theirs.mkdir()
+    try:
+        for pid_file in ("standalone.pid", "embedded.pid"):
+            (theirs / pid_file).symlink_to(precious)
+        os.chown(theirs, 12345, 12345)
+        with running(name, artifact(name, tmp_path / "artifact"), tmp_path / "one") as server:
+            assert server.alive()
+        assert precious.read_text() == "precious"
+        assert sorted(path.name for path in theirs.iterdir()) == ["embedded.pid", "standalone.pid"]
+        assert not Path("/run/milvus").exists()
+    finally:
+        shutil.rmtree(theirs)
 
 
 # Real servers.

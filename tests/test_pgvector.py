@@ -263,12 +263,14 @@ def test_another_user_of_the_machine_gets_nothing_of_the_server(loaded: tuple[Se
     host, _, port = server.endpoint.rpartition(":")  # type: ignore[attr-defined]
     for password in ({}, {"password": ""}, {"password": "anncestry"}):
         with pytest.raises(psycopg.OperationalError, match=r"no password supplied|password authentication failed"):
-            psycopg.connect(host=host, port=int(port), user="anncestry", dbname="postgres", passfile="/dev/null", **password)
+            psycopg.connect(
+                host=host, port=int(port), user="anncestry", dbname="postgres", passfile="/dev/null", **password
+            )
     secret = (data_dir / "pg" / "password").read_text()
     for path in (data_dir / "pg", data_dir / "pg" / "data"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE((data_dir / "pg" / "password").stat().st_mode) == 0o600
-    words = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    words = list(Path("/proc").glob("[0-9]*/cmdline"))
     logs = [path for path in data_dir.rglob("*") if path.suffix in (".log", ".conf", ".opts", ".json")]
     assert [path for path in [*words, *logs] if path.exists() and secret.encode() in path.read_bytes()] == []
     (pid,) = server.pids()

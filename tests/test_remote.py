@@ -441,9 +441,6 @@ def test_a_postgres_behind_tls_gets_its_password_only_after_its_certificate_was_
         ask = theirs.ask  # type: ignore[attr-defined]
         ask(f"CREATE ROLE guest LOGIN PASSWORD '{password}'".encode())
         ask("GRANT CREATE ON SCHEMA public TO guest")
-        hba = tmp_path / "theirs" / "pg" / "pg_hba.conf"
-        hba.write_text("host all guest 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
-        ask("SELECT pg_reload_conf()")
         monkeypatch.setenv("TEST_REMOTE_SQL", theirs.endpoint)
         with pytest.raises(ServerError, match="the endpoint of TEST_REMOTE_SQL: TLS: the server does not offer it"):
             engine.start(tmp_path, tmp_path / "plain", entry, topology)

@@ -46,7 +46,7 @@ class Run:
         `keys` are those of the load, or of the queries. What has to be fetched is fetched before.
         """
         asked = [self.matrix.specs[key] for key in keys]
-        loaded = self.matrix.specs[asked[0].get("load", keys[0])]
+        loaded = self.matrix.specs[asked[0]["load"]] if asked[0]["stage"] == "query" else asked[0]
         hosts = any("driver_hosts" in spec.get("workload", {}) for spec in asked)
         if self.program is None or hosts or loaded["topology"]["runtime"] != "native":
             return

@@ -104,10 +104,14 @@ def _become_nobody(paths: list[str]) -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-def _lose_power() -> None:
+def _never_regain() -> None:
+    """No program that this one becomes can have a capability. (Only root may say so; others have none anyway.)"""
     capability = 0
-    while os.geteuid() == 0 and _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+    while _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
+
+
+def _lose_power() -> None:
     _libc.prctl(_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
@@ -127,6 +131,8 @@ def _hold(given: dict[str, list[str]]) -> None:
         _network()
     if "--private" in given:
         _private(given["--private"])
+    if "--powerless" in given:
+        _never_regain()
     for paths in given.get("--nobody", []):
         _become_nobody(paths.split(":"))
     if "--powerless" in given:

@@ -69,9 +69,10 @@ class _Starter:
         environment = clean_environment(variables)
         limits = self.limits.get(role, NO_LIMITS)
         handle = self.runner.start(role, part, argv, environment, self.data_dir, log, limits, [port])
-        address = self.runner.reached(role, port)
-        self.group.add(Member(role, role, handle, {role: address}, term_wait_s))
-        await_listening(handle, address, _START_TIMEOUT_S)
+        names = [role] if self.runner.apart else PORTS[role]
+        addresses = {name: self.runner.reached(role, self.ports[name]) for name in names}
+        self.group.add(Member(role, role, handle, addresses, term_wait_s))
+        await_listening(handle, addresses[role], _START_TIMEOUT_S)
 
 
 def _etcd(at: _Starter, parts: Path, part: str) -> None:

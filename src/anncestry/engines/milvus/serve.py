@@ -62,11 +62,8 @@ def runtime_folders() -> list[str]:
     if mine and not namespaces.refused(*mine):
         return mine
     for folder in _RUNTIME_DIRS:
-        found = folder.lstat() if os.path.lexists(folder) else None
-        if found and (
-            found.st_uid not in (0, os.geteuid()) or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022
-        ):
-            raise UserError(f"{folder}: milvus writes there, and it is another user's: have it removed by its owner")
+        if os.path.lexists(folder) and not _safe(folder.lstat()):
+            raise UserError(f"{folder}: milvus writes there, and so can another user: have it removed by its owner")
     if not any(os.access(folder, os.W_OK | os.X_OK) for folder in _RUNTIME_DIRS):
         raise UserError(
             f"milvus keeps its pid file in {' or '.join(map(str, _RUNTIME_DIRS))}, and this user can write to neither: "
