@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from anncestry.datasets.formats import has_member, open_vectors, read_distances, read_neighbors
+from anncestry.datasets.formats import has_member, open_distances, open_neighbors, open_vectors
 from anncestry.errors import ConfigError, DataError
 
 ROWS, DIM = 7, 4
@@ -241,6 +241,16 @@ def test_an_unknown_format_is_the_configs_error(tmp_path: Path) -> None:
 
 IDS = np.array([[0, 3, 2], [5, 1, -1]], dtype="<i4")
 NEAR = np.array([[0.5, 1, 2], [0, 1, 1]], dtype="<f4")
+
+
+def read_neighbors(path: Path, format: str) -> NDArray[np.int64]:
+    with open_neighbors(path, format) as file:
+        return np.concatenate(list(file.ids()))
+
+
+def read_distances(path: Path, format: str) -> NDArray[np.float32] | None:
+    with open_distances(path, format) as file:
+        return None if file is None else np.concatenate(list(file.chunks()))
 
 
 def ibin_truth(*arrays: NDArray[Any]) -> bytes:

@@ -6,6 +6,7 @@ A row's id is what its id column says, not its place in the file: files come shu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from anncestry.errors import DataError
+from anncestry import large
+from anncestry.datasets.formats import K_MAX
+from anncestry.errors import DataError, damage
 from anncestry.progress import Progress
 
 _BATCH_ROWS = 4096
+_SLACK_BYTES, _VALUE_BYTES = 1 << 20, 32  # far above what any encoding of a number takes
 # What Arrow raises on damaged bytes: its own errors, and those of Python that stand for some of them.
 _DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError)
 
@@ -39,15 +43,13 @@ def place_vectors(
     DataError unless the ids are exactly 0 … rows + last - 1, each once, and every vector has `dim` numbers.
     """
     every = rows + last
-    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.float32, shape=(rows, dim))
-    rest = np.lib.format.open_memmap(last_to, mode="w+", dtype=np.float32, shape=(last, dim)) if last_to else None
+    out = large.npy(to, (rows, dim), np.float32)
+    rest = large.npy(last_to, (last, dim), np.float32) if last_to else None
     seen, place = np.zeros(every, dtype=bool), 0
     name = id_column or "row"
     with Progress(f"place {to.stem} by id", every, "rows") as progress:
         for path in files:
-            for found, vectors in _batches(path, id_column, vector_column):
-                if vectors.shape[1] != dim:
-                    raise DataError(f"{path}: holds vectors of dim {vectors.shape[1]}, where the config states {dim}")
+            for found, vectors in _batches(path, id_column, vector_column, every, dim):
                 ids = np.arange(place, place + len(vectors)) if id_column is None else found
                 place += len(vectors)
                 out_of_range = (ids < 0) | (ids >= every)
@@ -68,21 +70,21 @@ def place_vectors(
         raise DataError(f"{files[0].parent}: no vector of {name} {int((~seen).argmax())}; {int(seen.sum())} of {every}")
 
 
-def place_queries(path: Path, id_column: str, vector_column: str, to: Path) -> NDArray[np.int64]:
+def place_queries(
+    path: Path, id_column: str, vector_column: str, queries: int, dim: int, to: Path
+) -> NDArray[np.int64]:
     """Write the queries of a file into `to`, npy of float32 (n, dim) in the order of their ids; returns those, (n,).
 
-    Read twice, by batches: for the ids, and for the vectors.
+    Read twice, by batches: for the ids, and for the vectors. DataError for more than `queries`.
     """
-    parts = [(ids, vectors.shape[1]) for ids, vectors in _batches(path, id_column, vector_column)]
+    parts = [ids for ids, _ in _batches(path, id_column, vector_column, queries, dim)]
     if not parts:
         raise DataError(f"{path}: holds no queries")
-    ids, dim = np.sort(np.concatenate([ids for ids, _ in parts])), parts[0][1]
+    ids = np.sort(np.concatenate(parts))
     if (ids[1:] == ids[:-1]).any():
         raise DataError(f"{path}: an {id_column} is there twice")
-    if any(of_batch != dim for _, of_batch in parts):
-        raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
-    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.float32, shape=(len(ids), dim))
-    for found, vectors in _batches(path, id_column, vector_column):
+    out = large.npy(to, (len(ids), dim), np.float32)
+    for found, vectors in _batches(path, id_column, vector_column, queries, dim):
         out[np.searchsorted(ids, found)] = vectors
     out.flush()
     return ids
@@ -95,14 +97,14 @@ def place_neighbors(path: Path, id_column: str, column: str, queries: NDArray[np
     Read twice, by batches. DataError where the file lacks a query.
     """
     there, k = np.zeros(len(queries), dtype=bool), None
-    for ids, offsets, _ in _lists_of(path, id_column, column):
+    for ids, offsets, _ in _lists_of(path, id_column, column, len(queries)):
         sizes, (_, known) = np.diff(offsets), _places(queries, ids)
         there[_places(queries, ids)[0][known]] = True
         k = min([int(sizes.min()), *([] if k is None else [k])])
     if k is None or not there.all():
         raise DataError(f"{path}: holds no neighbours of query {int(queries[(~there).argmax()])}")
-    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.int64, shape=(len(queries), k))
-    for ids, offsets, values in _lists_of(path, id_column, column):
+    out = large.npy(to, (len(queries), k), np.int64)
+    for ids, offsets, values in _lists_of(path, id_column, column, len(queries)):
         place, known = _places(queries, ids)
         starts = (offsets[:-1] - offsets[0])[known]
         out[place[known]] = values[starts[:, None] + np.arange(k)]
@@ -116,44 +118,39 @@ def _places(queries: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[NDArray
 
 
 def _lists_of(
-    path: Path, id_column: str, column: str
+    path: Path, id_column: str, column: str, queries: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
     """Batches of ids (n,), offsets (n + 1,) and the values of n lists of ids."""
-    with _opened(path, [id_column, column]) as file:
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[id_column, column]):
-                ids = _ids(path, id_column, batch.column(id_column))
-                offsets, values = _lists(path, column, batch.column(column))
-                if not pa.types.is_integer(values.type) or values.null_count:
-                    raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
-                if len(ids):
-                    yield ids, offsets.astype(np.int64), values.cast(pa.int64()).to_numpy()
-        except _DAMAGED as error:
-            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
+    with _opened(path, id_column, column, queries, K_MAX) as batches:
+        for batch in batches:
+            ids = _ids(path, id_column, batch.column(id_column))
+            offsets, values = _lists(path, column, batch.column(column))
+            if not pa.types.is_integer(values.type) or values.null_count:
+                raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
+            if len(ids):
+                yield ids, offsets.astype(np.int64), values.cast(pa.int64()).to_numpy()
 
 
 def _batches(
-    path: Path, id_column: str | None, vector_column: str
+    path: Path, id_column: str | None, vector_column: str, rows: int, dim: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Batches of ids (n,) and vectors (n, dim); without a column of ids, none."""
-    columns = [name for name in (id_column, vector_column) if name is not None]
-    with _opened(path, columns) as file:
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-                ids = np.zeros(0, np.int64) if id_column is None else _ids(path, id_column, batch.column(id_column))
-                offsets, values = _lists(path, vector_column, batch.column(vector_column))
-                sizes = np.diff(offsets)
-                if not len(sizes):
-                    continue
-                if not sizes[0] or (sizes != sizes[0]).any():
-                    raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
-                if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
-                    raise DataError(f"{path}: {vector_column}: {values.type}, or with gaps, where numbers are expected")
-                with np.errstate(over="ignore"):
-                    flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
-                yield ids, flat.reshape(len(sizes), -1)
-        except _DAMAGED as error:
-            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
+    """Batches of ids (n,) and vectors (n, dim), of at most `rows`; without a column of ids, none."""
+    with _opened(path, id_column, vector_column, rows, dim) as batches:
+        for batch in batches:
+            ids = np.zeros(0, np.int64) if id_column is None else _ids(path, id_column, batch.column(id_column))
+            offsets, values = _lists(path, vector_column, batch.column(vector_column))
+            sizes = np.diff(offsets)
+            if not len(sizes):
+                continue
+            if not sizes[0] or (sizes != sizes[0]).any():
+                raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
+            if sizes[0] != dim:
+                raise DataError(f"{path}: holds vectors of dim {sizes[0]}, where the config states {dim}")
+            if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
+                raise DataError(f"{path}: {vector_column}: {values.type}, or with gaps, where numbers are expected")
+            with np.errstate(over="ignore"):
+                flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
+            yield ids, flat.reshape(len(sizes), -1)
 
 
 def _ids(path: Path, column: str, array: Any) -> NDArray[np.int64]:
@@ -172,17 +169,29 @@ def _lists(path: Path, column: str, array: Any) -> tuple[NDArray[Any], Any]:
     return array.offsets.to_numpy(), array.flatten()
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _opened(path: Path, columns: Sequence[str]) -> Any:
-    try:
+@contextmanager
+def _opened(path: Path, id_column: str | None, column: str, rows: int, each: int) -> Iterator[Iterator[Any]]:
+    """Batches of a column of lists, `each` values long at the most, of about `rows` rows, and of their ids."""
+    columns = {column: each} if id_column is None else {id_column: 1, column: each}
+    with damage(_DAMAGED, f"{path}: not a Parquet file"):
         file = pq.ParquetFile(path)
-    except _DAMAGED as error:
-        raise DataError(f"{path}: not a Parquet file ({_first_line(error)})") from None
-    for column in columns:
-        if column not in file.schema_arrow.names:
-            file.close()
-            raise DataError(f"{path}: has no column {column!r}; there are {', '.join(file.schema_arrow.names)}")
-    return file
+    with file, damage(_DAMAGED, f"{path}: damaged Parquet file"):
+        for name, most in columns.items():
+            if name not in file.schema_arrow.names:
+                raise DataError(f"{path}: has no column {name!r}; there are {', '.join(file.schema_arrow.names)}")
+            for number in range(file.metadata.num_row_groups):
+                _require_bounded(path, file.metadata.row_group(number), name, rows, most)
+        yield file.iter_batches(_BATCH_ROWS, columns=list(columns))
+
+
+def _require_bounded(path: Path, group: Any, name: str, rows: int, each: int) -> None:
+    """DataError where a column of a row group unpacks to more than so many rows of so many values take."""
+    leaves = [group.column(number) for number in range(group.num_columns)]
+    leaves = [leaf for leaf in leaves if leaf.path_in_schema == name or leaf.path_in_schema.startswith(f"{name}.")]
+    values = sum(leaf.num_values for leaf in leaves)
+    if values > min(rows, group.num_rows) * each:
+        raise DataError(
+            f"{path}: {name}: {values} values in {group.num_rows} rows, where {rows} rows of {each} are the most"
+        )
+    if (size := sum(leaf.total_uncompressed_size for leaf in leaves)) > _SLACK_BYTES + _VALUE_BYTES * values:
+        raise DataError(f"{path}: {name}: {values} values unpack to {size} bytes")
