@@ -192,7 +192,7 @@ ARRAYS = st.sampled_from(
 def place_parquet(data: bytes, rows: int, dim: int) -> np.ndarray:
     with folder() as place:
         (place / "x").write_bytes(data)
-        queries = parquet.place_queries(place / "x", "id", "emb", rows, dim, place / "queries.npy")
+        queries = parquet.place_queries(place / "x", "id", "emb", dim, place / "queries.npy")
         parquet.place_neighbors(place / "x", "id", "near", queries, place / "near.npy")
         parquet.place_vectors([place / "x"], "id", "emb", rows, dim, place / "out.npy")
         return np.load(place / "out.npy")

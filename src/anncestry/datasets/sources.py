@@ -366,14 +366,18 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -
             folder.mkdir(parents=True)
             try:
                 files = [paths[name] for name in base]
+                for file in files:
+                    parquet.check_sizes(file, id_column, vector, rows + last, dim)
+                if not last:
+                    parquet.check_sizes(paths[queries], id_column or "id", vector, stated.queries, dim)
+                for name in truths.values():
+                    parquet.check_sizes(paths[name], id_column, "neighbors_id", stated.queries, formats.K_MAX)
                 with replacing(made["base"]) as to, replacing(made["queries"]) as queries_to:
                     if last:
                         parquet.place_vectors(files, id_column, vector, rows, dim, to, last, queries_to)
                     else:
                         parquet.place_vectors(files, id_column, vector, rows, dim, to)
-                        asked = parquet.place_queries(
-                            paths[queries], id_column or "id", vector, stated.queries, dim, queries_to
-                        )
+                        asked = parquet.place_queries(paths[queries], id_column or "id", vector, dim, queries_to)
                 for part, name in truths.items():
                     with replacing(made[part]) as to:
                         parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
