@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import re
+import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -141,6 +146,74 @@ def test_vectors_of_different_lengths_and_damaged_files_are_refused(tmp_path: Pa
         parquet.place_vectors([path], "id", "emb", 2, 2, tmp_path / "out.npy")
 
 
+def long_lists(path: Path, name: str, rows: int, length: int, kind: Any) -> None:
+    """Zeros, of which 30 million take 100 kB: a list of `length` and `rows` - 1 of one value."""
+    offsets = np.concatenate([[0], length + np.arange(rows)]).astype(np.int64)
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(length + rows - 1), kind))
+    table = pa.table({"id": pa.array(np.arange(rows)), name: lists})
+    pq.write_table(table, path, row_group_size=rows, write_page_index=False)
+
+
+DOWNLOADING = """
+import json, resource, sys
+from pathlib import Path
+from anncestry.datasets import download
+from anncestry.errors import DataError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    download.run(json.loads(sys.argv[1]), Path("out"), Path("cache"), "k")
+except DataError as error:
+    print(error, file=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10)
+"""
+
+
+def refused_in_little_memory(folder: Path, entry: dict[str, Any], because: str) -> None:
+    """A source that unpacks to hundreds of MiB is refused, having taken few, in memory and on disk."""
+    spec = {"name": "made", "rows": ROWS, "queries": ASKED, "dim": DIM, "metric": "l2", "content": {}}
+    done = subprocess.run(
+        [sys.executable, "-c", DOWNLOADING, json.dumps({**spec, "sources": [entry]})],
+        **{"cwd": folder, "capture_output": True, "text": True, "check": True},
+    )
+    assert re.search(because, done.stderr), done.stderr
+    assert int(done.stdout) < 150, f"{done.stdout} MiB more"
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 16 << 20
+
+
+@pytest.mark.parametrize("part", ["base", "queries", "neighbors"])
+def test_a_small_parquet_file_that_unpacks_to_hundreds_of_megabytes_is_refused_in_little_memory(
+    published: tuple[Path, str], tmp_path: Path, part: str
+) -> None:
+    folder, address = published
+    publish_set(folder)
+    if part == "base":
+        long_lists(folder / "shuffle_train-00-of-02.parquet", "emb", ROWS // 2, 50_000_000, FLOAT)
+    elif part == "queries":
+        long_lists(folder / "test.parquet", "emb", ASKED, 50_000_000, FLOAT)
+    else:
+        long_lists(folder / "neighbors.parquet", "neighbors_id", ASKED, 30_000_000, pa.int64())
+    refused_in_little_memory(tmp_path, a_set(address), r"values in \d+ rows, where \d+ rows of \d+ are the most")
+
+
+def test_a_parquet_footer_that_ends_the_process_that_reads_it_is_refused(tmp_path: Path) -> None:
+    """Arrow's own check of some sizes throws where nothing catches it: any of these bits, turned, aborted the job."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"id": np.arange(ROWS), "emb": list(BASE)}), path)
+    whole = path.read_bytes()
+    start = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    ended = 0
+    for place in np.random.default_rng(3).choice(np.arange(start, len(whole) - 8), 25, replace=False).tolist():
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        with suppress(DataError):
+            parquet.check_sizes(path, "id", "emb", ROWS, DIM)
+        ended += 1
+    assert ended == 25
+    path.write_bytes(whole)
+    parquet.check_sizes(path, "id", "emb", ROWS, DIM)
+
+
 def test_truth_that_lacks_a_query_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [0, 2], "neighbors_id": [[1], [2]]}), tmp_path / "n.parquet")
     with pytest.raises(DataError, match="holds no neighbours of query 1"):
@@ -241,6 +314,41 @@ def test_an_archive_that_is_damaged_or_lacks_a_member_is_refused(tmp_path: Path)
         archives.extract(path, {"a": 1 << 20}, tmp_path / "to")
 
 
+@pytest.mark.parametrize("packed", ["gz", "xz"])
+def test_a_small_archive_that_unpacks_to_hundreds_of_megabytes_is_refused_before_it_does(
+    packed: str, tmp_path: Path
+) -> None:
+    """126 bytes wrote 300 MiB."""
+    zeros = bytes(300 << 20)
+    with tarfile.open(tmp_path / "set.tgz", f"w:{packed}") as tar:
+        info = tarfile.TarInfo("base.npy")
+        info.size = len(zeros)
+        tar.addfile(info, io.BytesIO(zeros))
+    entry = {"kind": "archive", "path": "set.tgz", "format": "npy", "base": "base.npy", "queries": "tests.jsonl"}
+    refused_in_little_memory(
+        tmp_path, entry, r"base.npy has 314572800 bytes, where \d+ are the most for what the config"
+    )
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_properties_of_members_that_fill_memory_are_not_read(kind: bytes, tmp_path: Path) -> None:
+    info = tarfile.TarInfo("base.npy")
+    info.type, info.size = kind, 300 << 20
+    with gzip.open(tmp_path / "set.tgz", "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    entry = {"kind": "archive", "path": "set.tgz", "format": "npy", "base": "base.npy", "queries": "tests.jsonl"}
+    refused_in_little_memory(tmp_path, entry, "314572800 bytes of properties of a member")
+
+
+def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("a")
+    info.type = tarfile.GNUTYPE_SPARSE
+    with pytest.raises(DataError, match="'a' is a sparse file"):
+        archives.extract(archive(tmp_path / "x.tar.gz", {}, info), {"a": 1 << 20}, tmp_path / "to")
+
+
 def lines_of(conditions: Any = None) -> bytes:
     lines = [
         {"query": query.tolist(), "conditions": conditions, "closest_ids": near.tolist()}
@@ -268,12 +376,17 @@ def test_queries_of_json_lines_bring_their_truth_only_without_conditions(conditi
         ('{"query": [1, 2]}\n{"query"', "line 2: no JSON object"),
         ('{"query": ["a"]}', "line 1: no JSON object"),
         ("", "holds no queries"),
+        ('{"query": [1, 2]}\n' * 4, "line 4: more than the 3 queries"),
+        ('{"query": [1, 2, 3]}', "line 1: a query of another length than the 2 numbers stated"),
+        (f'{{"query": [1, 2], "closest_ids": {[0] * 16385}}}', "line 1: 16385 closest_ids, where 16384 are the most"),
+        (f'{{"query": [1, 2], "more": "{"x" * (1 << 20)}"}}', "line 1: longer than 1048576 bytes"),
+        ("x" * (1 << 20), "line 1: no JSON object"),
     ],
 )
-def test_a_damaged_line_is_named(lines: str, said: str, tmp_path: Path) -> None:
+def test_a_damaged_or_endless_line_is_named(lines: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(lines)
     with pytest.raises(DataError, match=said):
-        jsonl.place_queries(tmp_path / "t.jsonl", tmp_path / "q.npy", tmp_path / "n.npy")
+        jsonl.place_queries(tmp_path / "t.jsonl", tmp_path / "q.npy", tmp_path / "n.npy", None, 3, 2)
 
 
 def test_an_entry_without_its_files_is_refused() -> None:
