@@ -35,7 +35,7 @@ def empty(length: int, dtype: DTypeLike) -> NDArray[Any]:
         return np.asarray(np.memmap(file, dtype, "r+", shape=(length,)))
 
 
-def npy(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+def npy(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
     """An npy file, zeros to be filled in any order. OSError if the disk has no room for it."""
     with open(path, "wb") as file:
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}

@@ -84,7 +84,7 @@ def call(
     OSError for everything else, TimeoutError if it takes longer than `seconds` in all.
     """
     with Watch(seconds) as watch:
-        secured = {} if context is None else {"context": context}
+        secured: dict[str, Any] = {} if context is None else {"context": context}
         kind = watch.of(HTTPConnection if context is None else HTTPSConnection)
         connection = kind(address, timeout=seconds, **secured)
         try:

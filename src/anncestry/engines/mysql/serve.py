@@ -99,7 +99,7 @@ def as_mysql(server: Server) -> MySQLServer:
     return server
 
 
-class _Connection(pymysql.Connection[Any]):
+class _Connection(pymysql.Connection):  # type: ignore[misc]  # it comes without types
     """Takes no answer without an end."""
 
     _left = _ANSWER_BYTES
