@@ -254,6 +254,15 @@ def test_a_zip_with_a_name_that_leads_out_is_refused_whole(name: str, tmp_path: 
     assert list(tmp_path.rglob("owned")) == []
 
 
+def test_a_zip_that_unpacks_to_far_more_than_any_program_is_refused_before_it_does(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.whl", "tool", stat.S_IFREG | 0o644)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(100 << 20))
+    with pytest.raises(DataError, match=r"x\.whl: 1048\d+ bytes in \d+: no program packs so well"):
+        unpack(path, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
 def test_a_zip_never_makes_files_that_run_as_their_owner(tmp_path: Path) -> None:
     unpack(zipped(tmp_path / "x.whl", "tool", stat.S_IFREG | 0o6755, b"#!"), tmp_path / "to")
     assert stat.S_IMODE((tmp_path / "to" / "tool").stat().st_mode) == 0o755
