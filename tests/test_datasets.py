@@ -523,6 +523,7 @@ def test_without_apt_the_debian_source_is_skipped(tmp_path: Path, monkeypatch: p
         ({"kind": "url", "format": "fvecs", "base": "http://127.0.0.1/a"}, "lacks queries"),
         ({"kind": "url", "format": "fvecs", "url": "http://127.0.0.1/a"}, "only hdf5 holds base and queries in one"),
         ({"kind": "url", "format": "hdf5", "url": "file:///etc/hostname"}, "only http and https"),
+        ({"kind": "url", "format": "hdf5", "url": "http://[::1/a"}, "no URL"),
         ({"kind": "file", "format": "npy", "base": "a", "queries": "b", "sha256": "00"}, "sha256 must say"),
         ({"kind": "synthetic", "generator": "dice"}, "unknown generator"),
         ({"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 10}, "lacks centers"),

@@ -189,6 +189,14 @@ def test_an_answer_that_is_none_is_an_error_that_callers_expect(answer: bytes) -
         http_get(address, "/", 30.0)
 
 
+def test_an_answer_that_is_no_json_is_one_sentence() -> None:
+    with (
+        saying(lambda it: it.sendall(HEAD + b"Content-Length: 3\r\n\r\n{]}")) as (address, _),
+        pytest.raises(ServerError, match="GET /v1/schema: answered what is no JSON"),
+    ):
+        Rest("127.0.0.1", int(address.rpartition(":")[2])).call("GET", "/v1/schema")
+
+
 def test_a_whole_answer_is_had() -> None:
     with saying(lambda it: it.sendall(HEAD + b"Content-Length: 2\r\n\r\nOK")) as (address, _):
         assert http_get(address, "/", 30.0) == b"OK"

@@ -40,7 +40,10 @@ class Rest:
             raise ServerError(f"weaviate: {method} {path}: {error or type(error).__name__}") from None
         if not 200 <= status < 300:
             raise ServerError(f"weaviate: {method} {path}: HTTP {status}: {reply.decode(errors='replace')[:500]}")
-        return json.loads(reply) if reply else None
+        try:
+            return json.loads(reply) if reply else None
+        except (ValueError, RecursionError):
+            raise ServerError(f"weaviate: {method} {path}: answered what is no JSON") from None
 
     def _exchange(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
         payload = None if body is None else json.dumps(body).encode()
