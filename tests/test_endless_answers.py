@@ -139,6 +139,17 @@ def test_a_redirect_that_leads_elsewhere_or_nowhere_is_one_sentence(to: str, sai
     assert "\n" not in str(raised.value) and not (tmp_path / "a").exists()
 
 
+def test_what_comes_with_a_redirect_is_not_read(tmp_path: Path) -> None:
+    def say(connection: Any) -> None:
+        connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: /again\r\n\r\n")
+        endlessly(connection)
+
+    with saying(say) as (address, sent):
+        with pytest.raises(DataError, match="302"):
+            fetch(f"http://{address}/a", tmp_path / "a")
+        assert sent[0] < 100 << 20  # what the sockets hold, of each redirect
+
+
 def test_a_redirect_from_https_to_http_is_not_followed() -> None:
     request = fetching.urllib.request.Request("https://127.0.0.1/a")
     with pytest.raises(fetching._Unreachable, match="leads from https to http"):

@@ -105,6 +105,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         scheme = urlsplit(newurl).scheme
         if scheme not in ("http", "https") or (scheme, req.type) == ("http", "https"):
             raise _Unreachable(f"leads from {req.type} to {scheme or 'nowhere'}, which is not followed")
+        fp.close()  # else all that comes with it is read into memory
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -79,9 +79,7 @@ class VectorFile:
         for block in self._blocks(rows_per_chunk):
             if self.dtype.kind in "iu" and self.dtype.itemsize >= 4:
                 self._refuse_wide_integers(block, start)
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # infinity and NaN, which the download stage refuses by row
+            with np.errstate(over="ignore", invalid="ignore"):  # the download stage refuses infinity and NaN by row
                 yield np.ascontiguousarray(block, dtype=np.float32)
             start += len(block)
 
