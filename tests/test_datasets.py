@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -432,7 +433,7 @@ else:
 """
 DPKG = """#!{python}
 import os, pathlib, shutil, sys
-shutil.copytree(os.environ["APT_TREE"], sys.argv[-1])
+shutil.copytree(os.environ["APT_TREE"], sys.argv[-1], symlinks=True)
 """
 
 
@@ -495,6 +496,20 @@ def test_a_package_that_cannot_be_had_gives_the_reason_without_the_mirrors_addre
     assert not (tmp_path / "cache" / "debian" / "images").exists()
 
 
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_link_of_a_package_is_followed_within_the_package_only(apt: Path, tmp_path: Path, absolute: bool) -> None:
+    images, outside = tmp_path / "tree" / "usr" / "share", tmp_path / "outside.gz"
+    outside.write_bytes((images / "train.gz").read_bytes())
+    (images / "train.gz").rename(images / "real.gz")
+    (images / "train.gz").symlink_to("real.gz")
+    get(tmp_path, spec_of(DEBIAN))
+    shutil.rmtree(tmp_path / "cache")
+    (images / "train.gz").unlink()
+    (images / "train.gz").symlink_to(outside if absolute else "../" * 20 + str(outside)[1:])
+    with pytest.raises(DataError, match=r"train\.gz is a link out of the package, which is not followed"):
+        get(tmp_path, spec_of(DEBIAN))
+
+
 def test_without_apt_the_debian_source_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     record = get(tmp_path, spec_of(DEBIAN, local(hdf5_file(tmp_path / "a.hdf5"))))
@@ -508,6 +523,7 @@ def test_without_apt_the_debian_source_is_skipped(tmp_path: Path, monkeypatch: p
         ({"kind": "url", "format": "fvecs", "base": "http://127.0.0.1/a"}, "lacks queries"),
         ({"kind": "url", "format": "fvecs", "url": "http://127.0.0.1/a"}, "only hdf5 holds base and queries in one"),
         ({"kind": "url", "format": "hdf5", "url": "file:///etc/hostname"}, "only http and https"),
+        ({"kind": "url", "format": "hdf5", "url": "http://[::1/a"}, "no URL"),
         ({"kind": "file", "format": "npy", "base": "a", "queries": "b", "sha256": "00"}, "sha256 must say"),
         ({"kind": "synthetic", "generator": "dice"}, "unknown generator"),
         ({"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 10}, "lacks centers"),

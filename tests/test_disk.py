@@ -10,8 +10,17 @@ import resource
 import shutil
 import subprocess
 import sys
+import tarfile
+import threading
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from anncestry import workflow
@@ -127,8 +136,10 @@ def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing_half(finished, m
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(folder, ignore_errors=True)
+    # What these two keep between runs would otherwise be on another disk.
+    kept = {"XDG_CACHE_HOME": str(room / "cache")} if command in ("artifact", "download") else {}
     filler = fill(room, room_kib)
-    full = stage(toy, command, *words)
+    full = stage(toy, command, *words, environment=kept)
     assert full.returncode == 2, full.stderr
     assert "Traceback" not in full.stderr
     said = [line for line in full.stderr.splitlines() if line.startswith(f"anncestry {command}: ")]
@@ -140,13 +151,68 @@ def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing_half(finished, m
             assert file.read_bytes() == whole[file], f"{file.name} is half"
     assert not toy.at_work()
     filler.unlink()
-    done = stage(toy, command, *words)
+    done = stage(toy, command, *words, environment=kept)
     assert done.returncode == 0, done.stderr
     if command in ("download", "normalize", "truth", "table"):
         again = {file for file in folder.rglob("*") if file.is_file()}
         assert again == whole.keys()
         assert all(file.name == "record.json" or file.read_bytes() == whole[file] for file in again)
     assert path.exists()
+
+
+ROWS, DIM, ASKED = 20_000, 64, 50
+VECTORS = np.tile(np.arange(ROWS, dtype=np.float32)[:, None] % 8, (1, DIM))  # 5 MB that pack to a few kB
+
+
+def publish_parquet(folder: Path) -> dict[str, Any]:
+    for name, vectors in (("train.parquet", VECTORS), ("test.parquet", VECTORS[:ASKED])):
+        pq.write_table(pa.table({"id": np.arange(len(vectors)), "emb": list(vectors)}), folder / name)
+    return {"kind": "parquet", "base": ["train.parquet"], "queries": "test.parquet"}
+
+
+def publish_tar(folder: Path) -> dict[str, Any]:
+    with tarfile.open(folder / "set.tgz", "w:gz") as tar:
+        for name, vectors in (("queries.npy", VECTORS[:ASKED]), ("base.npy", VECTORS)):
+            np.save(folder / name, vectors)
+            tar.add(folder / name, name)
+            (folder / name).unlink()
+    return {"kind": "archive", "format": "npy", "base": "base.npy", "queries": "queries.npy"}
+
+
+@pytest.mark.parametrize(("publish", "address"), [(publish_parquet, ""), (publish_tar, "/set.tgz")])
+def test_a_disk_that_fills_while_a_published_set_is_unpacked_is_said_and_the_set_is_not_fetched_again(
+    publish: Callable[[Path], dict[str, Any]], address: str, room: Path, tmp_path: Path
+) -> None:
+    """Placing Parquet was killed by a signal; an archive was called damaged, and deleted."""
+    published = tmp_path / "published"
+    published.mkdir()
+    source = publish(published)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(published))) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        toy = Toy.make(room / "toy")
+        source = {**source, "url": f"http://127.0.0.1:{server.server_port}{address}"}
+        toy.files["datasets"]["blobs-l2"] |= {"rows": ROWS, "queries": ASKED, "dim": DIM, "sources": [source]}
+        toy.one_cell()
+        toy.save()
+        cell = the_cell(toy)
+        cache = {"XDG_CACHE_HOME": str(room / "cache"), "no_proxy": "*"}
+        filler = fill(room, 3000)
+        full = stage(toy, "download", cell.download, environment=cache)
+        server.shutdown()
+    assert full.returncode == 2 and "Traceback" not in full.stderr, full.stderr
+    said = [line for line in full.stderr.splitlines() if line.startswith("anncestry download: ")]
+    assert len(said) == 1 and "the disk is full: make room" in said[0] and "damaged" not in full.stderr, full.stderr
+    assert not (toy.folder / cell.download_path).exists()
+    assert not [file for file in room.rglob(".*") if file.is_file()], "a temporary file is left"
+    filler.unlink()
+    done = stage(toy, "download", cell.download, environment=cache)  # from nobody: what was fetched is still there
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load((toy.folder / cell.download_path).parent / "base.npy"), VECTORS)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
 @pytest.mark.parametrize("name", ["download", "load"])

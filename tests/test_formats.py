@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import random
 import re
 import struct
+import subprocess
+import sys
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from anncestry.datasets.formats import has_member, open_vectors, read_distances, read_neighbors
+from anncestry.datasets.formats import K_MAX, has_member, open_distances, open_neighbors, open_vectors
 from anncestry.errors import ConfigError, DataError
 
 ROWS, DIM = 7, 4
@@ -126,26 +131,37 @@ def test_an_hdf5_file_cut_anywhere_is_refused_by_name(tmp_path: Path) -> None:
         refused(write(tmp_path / f"cut{length}", data[:length]), "hdf5", "not a whole HDF5 file")
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "hdf5"])
+def small_hdf5(path: Path, **options: Any) -> bytes:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", data=FLOATS, **options)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "hdf5", "hdf5-chunks"])
 def test_damage_in_any_byte_never_shows_as_a_traceback(name: str, tmp_path: Path) -> None:
-    """Either the values differ, or the user reads which file is damaged; no other exception gets out."""
-    if name == "hdf5":
-        format = name
-        with h5py.File(tmp_path / "whole", "w") as file:
-            file.create_dataset("train", data=FLOATS, chunks=(2, DIM), compression="gzip", fletcher32=True)
-        data = (tmp_path / "whole").read_bytes()
+    """Either the values differ, or the user reads which file is damaged; no other exception gets out.
+
+    Each byte in three ways: all bits turned, one bit turned (drawn by a seed), and another value (drawn, too); of HDF5,
+    whose files are long, in one of the three.
+    """
+    if name.startswith("hdf5"):
+        format = "hdf5"
+        packed = {"chunks": (2, DIM), "compression": "gzip", "fletcher32": True} if name == "hdf5-chunks" else {}
+        data = small_hdf5(tmp_path / "whole", **packed)
     else:
         format, data, _ = SAMPLES[name]
-    path = tmp_path / "damaged"
+    path, draw = tmp_path / "damaged", random.Random(name)
     refusals = 0
-    for position in range(0, len(data), max(1, len(data) // 400)):
-        damaged = bytearray(data)
-        damaged[position] ^= 0xFF
-        try:
-            read(write(path, bytes(damaged)), format)
-        except DataError as error:
-            refusals += 1
-            assert str(path) in str(error) and "\n" not in str(error)
+    for position in range(len(data)):
+        patterns = (0xFF, 1 << draw.randrange(8), draw.randrange(1, 256))
+        for pattern in (draw.choice(patterns),) if format == "hdf5" else patterns:
+            damaged = bytearray(data)
+            damaged[position] ^= pattern
+            try:
+                read(write(path, bytes(damaged)), format)
+            except DataError as error:
+                refusals += 1
+                assert str(path) in str(error) and "\n" not in str(error)
     assert refusals
 
 
@@ -243,6 +259,16 @@ IDS = np.array([[0, 3, 2], [5, 1, -1]], dtype="<i4")
 NEAR = np.array([[0.5, 1, 2], [0, 1, 1]], dtype="<f4")
 
 
+def read_neighbors(path: Path, format: str) -> NDArray[np.int64]:
+    with open_neighbors(path, format) as file:
+        return np.concatenate(list(file.ids()))
+
+
+def read_distances(path: Path, format: str) -> NDArray[np.float32] | None:
+    with open_distances(path, format) as file:
+        return None if file is None else np.concatenate(list(file.chunks()))
+
+
 def ibin_truth(*arrays: NDArray[Any]) -> bytes:
     return struct.pack("<II", *IDS.shape) + b"".join(array.tobytes() for array in arrays)
 
@@ -298,3 +324,167 @@ def test_a_format_that_holds_no_truth_is_the_configs_error(tmp_path: Path) -> No
         read_neighbors(tmp_path / "a", "idx")
     with pytest.raises(ConfigError, match="can't hold distances"):
         read_distances(tmp_path / "a", "ivecs")
+
+
+# What leads out of an HDF5 file
+
+SECRET = np.full((ROWS, DIM), 7, dtype=np.float32)
+
+
+def leading_out(path: Path, kind: str) -> Path:
+    """A file whose member train is made of another file's bytes."""
+    other = hdf5(path.with_name("other"), train=SECRET)
+    bare = write(path.with_name("bare"), SECRET.tobytes())
+    with h5py.File(path, "w") as file:
+        file["own"] = FLOATS
+        group = file.create_group("group")
+        if kind == "external storage":
+            file.create_dataset("train", SECRET.shape, "<f4", external=[(str(bare), 0, SECRET.nbytes)])
+        elif kind == "a virtual dataset":
+            layout = h5py.VirtualLayout(SECRET.shape, "<f4")
+            layout[:] = h5py.VirtualSource(str(other), "train", SECRET.shape)
+            file.create_virtual_dataset("train", layout)
+        elif kind == "an endless virtual dataset":  # whose length is that of the files that are there
+            layout = h5py.VirtualLayout((1, DIM), "<f4", maxshape=(None, DIM))
+            layout[: h5py.h5s.UNLIMITED] = h5py.VirtualSource(str(other), "train", (1, DIM), maxshape=(None, DIM))[
+                : h5py.h5s.UNLIMITED
+            ]
+            file.create_virtual_dataset("train", layout)
+        elif kind == "an external link":
+            file["train"] = h5py.ExternalLink(str(other), "train")
+        elif kind == "a soft link":
+            file["train"] = h5py.SoftLink("/own")
+        elif kind == "a link to a group":
+            group["far"] = h5py.ExternalLink(str(other), "/")
+        elif kind == "a link in a group":
+            group["train"] = h5py.SoftLink("/own")
+        elif kind == "references":
+            file["train"] = np.full((ROWS, DIM), file["own"].ref, dtype=h5py.ref_dtype)
+            file["own"].attrs["train"] = h5py.ExternalLink(str(other), "train").path
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "because"),
+    [
+        ("external storage", "train", "lies in other files"),
+        ("a virtual dataset", "train", "made of other files"),
+        ("an endless virtual dataset", "train", "made of other files"),
+        ("an external link", "train", "is a link, which is never followed"),
+        ("a soft link", "train", "is a link, which is never followed"),
+        ("a link to a group", "group/far/train", "is a link, which is never followed"),
+        ("a link in a group", "/group/train", "is a link, which is never followed"),
+        ("references", "train", "holds object, not numbers"),
+    ],
+)
+def test_no_reader_follows_an_hdf5_file_into_another_one(kind: str, member: str, because: str, tmp_path: Path) -> None:
+    """Before, the bytes of any file that the user can read could end up in a dataset."""
+    path = leading_out(tmp_path / "a.hdf5", kind)
+    refused(path, "hdf5", because, member)
+    for truth in (open_neighbors, open_distances):
+        with pytest.raises(DataError, match=because), truth(path, "hdf5", member):
+            pass
+    if "link" in kind:
+        with pytest.raises(DataError, match=because):
+            has_member(path, member)
+    np.testing.assert_array_equal(read(path, "hdf5", "own"), FLOATS)
+
+
+def test_an_hdf5_array_in_a_group_of_the_file_itself_is_read(tmp_path: Path) -> None:
+    path = hdf5(tmp_path / "a.hdf5", **{"a/b/train": FLOATS})
+    np.testing.assert_array_equal(read(path, "hdf5", "/a/b/train"), FLOATS)
+    assert has_member(path, "a/b/train") and not has_member(path, "a/b/train/c") and not has_member(path, "b")
+
+
+# What unpacks to more than it says
+
+
+def packed_zeros(count: int) -> bytes:
+    packer = zlib.compressobj(6)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(count >> 20)) + packer.flush()
+
+
+def chunks_of(path: Path, shape: tuple[int, int], chunks: tuple[int, int], data: bytes, **options: Any) -> Path:
+    """An array of integers whose every chunk is stored as `data`."""
+    with h5py.File(path, "w") as file:
+        options = {"compression": "gzip", "maxshape": (None, None), **options}
+        array = file.create_dataset("neighbors", shape, "<i4", chunks=chunks, **options)
+        for row in range(0, shape[0], chunks[0]):
+            for column in range(0, shape[1], chunks[1]):
+                array.id.write_direct_chunk((row, column), data)
+    return path
+
+
+READING = """
+import resource, sys
+from pathlib import Path
+import h5py
+from anncestry.datasets import formats
+from anncestry.errors import DataError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    with formats.open_neighbors(Path(sys.argv[1]), "hdf5") as file:
+        for _ in file.ids():
+            pass
+except DataError as error:
+    print(error, file=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "unpacked", "because"),
+    [
+        ((300, 1 << 20), (1, 1 << 20), 4 << 20, "lists of 1048576 values for each query, where 16384 are the most"),
+        ((20, 10), (20, 10), 512 << 20, "holds more than its chunks of 800 bytes"),
+        ((20, 10), (1 << 14, 1 << 13), 512 << 20, "packed in chunks of 536870912 bytes"),
+    ],
+)
+def test_a_small_hdf5_file_that_unpacks_to_gigabytes_is_refused_in_little_memory(
+    shape: tuple[int, int], chunks: tuple[int, int], unpacked: int, because: str, tmp_path: Path
+) -> None:
+    """A file of 1.5 MB took 5 GiB."""
+    path = chunks_of(tmp_path / "bomb.hdf5", shape, chunks, packed_zeros(unpacked))
+    assert path.stat().st_size < 8 << 20
+    done = subprocess.run([sys.executable, "-c", READING, str(path)], capture_output=True, text=True, check=True)
+    assert re.search(because, done.stderr), done.stderr
+    assert int(done.stdout) < 250, f"{done.stdout} MiB more"
+
+
+def test_an_hdf5_file_packed_in_any_other_way_than_gzip_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for number, options in enumerate([{"compression": "lzf"}, {"scaleoffset": 2}]):
+            file.create_dataset(f"other{number}", data=FLOATS, chunks=(2, DIM), **options)
+        for number, shuffle in enumerate((False, True)):
+            options = {"compression": "gzip", "shuffle": shuffle, "fletcher32": shuffle}
+            file.create_dataset(f"gzip{number}", data=FLOATS, chunks=(2, 3), **options)
+        noise = np.random.default_rng(0).bytes(4 * ROWS * DIM)  # which gzip leaves as it is
+        file.create_dataset("noise", data=np.frombuffer(noise, "<i4").reshape(ROWS, DIM), chunks=(2, 3), compression=9)
+    for name in ("other0", "other1"):
+        refused(tmp_path / "a.hdf5", "hdf5", "write it with gzip or unpacked", name)
+    for name in ("gzip0", "gzip1"):
+        np.testing.assert_array_equal(read(tmp_path / "a.hdf5", "hdf5", name), FLOATS)
+    with open_neighbors(tmp_path / "a.hdf5", "hdf5", "noise") as found, pytest.raises(DataError, match="negative id"):
+        list(found.ids())  # they are read
+
+
+@pytest.mark.parametrize("format", ["npy", "ivecs", "ibin"])
+def test_lists_longer_than_any_that_is_asked_for_are_refused_before_they_are_read(format: str, tmp_path: Path) -> None:
+    ids = np.zeros((1, K_MAX + 1), dtype="<i4")
+    data = {"npy": npy(ids), "ivecs": vecs(ids), "ibin": xbin(ids)}[format]
+    with pytest.raises(DataError, match="where 16384 are the most"):
+        read_neighbors(write(tmp_path / "truth", data), format)
+
+
+def test_an_npy_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x02\x00" + struct.pack("<I", 3 << 30))
+        file.truncate(3 << 30)
+    tracemalloc.start()
+    refused(path, "npy", "a header of 3221225472 bytes")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    with open(path, "wb") as file:
+        np.lib.format.write_array(file, FLOATS, (2, 0))
+    np.testing.assert_array_equal(read(path, "npy"), FLOATS)

@@ -254,6 +254,15 @@ def test_a_zip_with_a_name_that_leads_out_is_refused_whole(name: str, tmp_path: 
     assert list(tmp_path.rglob("owned")) == []
 
 
+def test_a_zip_that_unpacks_to_far_more_than_any_program_is_refused_before_it_does(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.whl", "tool", stat.S_IFREG | 0o644)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(100 << 20))
+    with pytest.raises(DataError, match=r"x\.whl: 1048\d+ bytes in \d+: no program packs so well"):
+        unpack(path, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
 def test_a_zip_never_makes_files_that_run_as_their_owner(tmp_path: Path) -> None:
     unpack(zipped(tmp_path / "x.whl", "tool", stat.S_IFREG | 0o6755, b"#!"), tmp_path / "to")
     assert stat.S_IMODE((tmp_path / "to" / "tool").stat().st_mode) == 0o755
@@ -279,7 +288,7 @@ def test_a_tar_gives_plain_files_within_its_folder_and_nothing_else(
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         archive.addfile(member)
     with pytest.raises(DataError, match=r"x\.tar: .*(is no plain file|leads out of the archive)"):
-        archives.extract(tmp_path / "x.tar", [name], tmp_path / "to")
+        archives.extract(tmp_path / "x.tar", {name: 1 << 20}, tmp_path / "to")
     assert [path for path in tmp_path.rglob("*") if path.name not in ("x.tar", "to")] == []
 
 

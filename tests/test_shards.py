@@ -98,6 +98,9 @@ def test_a_damaged_or_foreign_shard_is_refused_by_name(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"part-1-of-1\.npz: damaged"):
         shards.gather([path], "k")
+    np.savez_compressed(path, ids=np.zeros((1 << 20, 3), np.int64), about=np.array(about))
+    with pytest.raises(DataError, match=r"damaged .it is compressed, which none of ours is"):
+        shards.gather([path], "k")
     path.unlink()
     with pytest.raises(DataError, match="missing"):
         shards.gather([path], "k")

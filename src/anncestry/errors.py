@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -68,3 +70,17 @@ def of_machine(error: OSError) -> str | None:
         return None
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{_OF_MACHINE[error.errno]}, and run it again ({error.strerror or error})"
+
+
+@contextmanager
+def damage(errors: tuple[type[BaseException], ...], sentence: str) -> Iterator[None]:
+    """Say of a reader's `errors` that the file is to blame: DataError, `sentence` and why.
+
+    What the machine refused passes: a full disk makes no damaged file.
+    """
+    try:
+        yield
+    except errors as error:
+        if isinstance(error, OSError) and of_machine(error):
+            raise
+        raise DataError(f"{sentence} ({' '.join(str(error).split()) or type(error).__name__})") from None

@@ -31,9 +31,17 @@ def empty(length: int, dtype: DTypeLike) -> NDArray[Any]:
     if size <= FILE_BYTES:
         return np.empty(length, dtype)
     with _file() as file:
-        # Now, with a word: a page that finds no room later would end the process without one.
-        os.posix_fallocate(file.fileno(), 0, size)
+        _reserve(file, size)
         return np.asarray(np.memmap(file, dtype, "r+", shape=(length,)))
+
+
+def npy(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> np.memmap[Any, Any]:
+    """An npy file, zeros to be filled in any order. OSError if the disk has no room for it."""
+    with open(path, "wb") as file:
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        _reserve(file, file.tell() + math.prod(shape) * np.dtype(dtype).itemsize)
+    return np.lib.format.open_memmap(path, "r+")
 
 
 def parts(length: int, rows: int | None = None) -> Iterator[slice]:
@@ -133,6 +141,15 @@ def median(values: NDArray[Any]) -> float:
     (ascending,) = sorted_by(values)
     middle = len(values) // 2
     return float(np.mean(ascending[middle - 1 + len(values) % 2 : middle + 1]))
+
+
+def _reserve(file: Any, size: int) -> None:
+    """Take the room now, with a word: a mapped page that finds none later would end the process without one."""
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        error.filename = file.name if isinstance(file.name, str) else None
+        raise
 
 
 def _file() -> Any:

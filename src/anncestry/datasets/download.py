@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anncestry.datasets import distance, formats, payload, sources
 from anncestry.datasets.sources import Content, Part
@@ -43,9 +42,10 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
         try:
             content = sources.obtain(
                 entry,
+                rows=spec["rows"],
+                queries=spec["queries"],
                 dim=spec["dim"],
                 cache_dir=cache_dir,
-                rows=spec["rows"],
                 conditions=spec.get("conditions", ()),
             )
             try:
@@ -95,12 +95,13 @@ def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content
         shipped = _copy_truth(spec, entry, content, out_dir, stack)
         filtered = []
         for number, filter in enumerate(content.filtered):
-            ids = _neighbors(spec, content.parts[f"filtered_{number}"])
-            np.save(stack.enter_context(replacing(_file(out_dir, f"shipped_filtered_{number}"))), ids)
-            filtered.append({"filter": dict(filter), "k": ids.shape[1]})
+            to = stack.enter_context(replacing(_file(out_dir, f"shipped_filtered_{number}")))
+            filtered.append(
+                {"filter": dict(filter), "k": _copy_neighbors(spec, content.parts[f"filtered_{number}"], to)}
+            )
         if "conditioned" in content.parts:
-            conditioned = _neighbors(spec, content.parts["conditioned"])
-            np.save(stack.enter_context(replacing(_file(out_dir, "shipped_conditioned"))), conditioned)
+            to = stack.enter_context(replacing(_file(out_dir, "shipped_conditioned")))
+            _copy_neighbors(spec, content.parts["conditioned"], to)
         if content.payload is not None:
             digests["payload"] = _copy_payload(content.payload, out_dir, stack)
             if pinned.get("payload", digests["payload"]) != digests["payload"]:
@@ -149,31 +150,42 @@ def _copy_truth(
     part = content.parts.get("neighbors")
     if part is None:
         return None
-    ids = _neighbors(spec, part)
-    np.save(stack.enter_context(replacing(_file(out_dir, "shipped_ids"))), ids)
-    shipped: dict[str, Any] = {"k": ids.shape[1], "distances": None}
+    k = _copy_neighbors(spec, part, stack.enter_context(replacing(_file(out_dir, "shipped_ids"))))
+    shipped: dict[str, Any] = {"k": k, "distances": None}
     part = content.parts.get("distances")
-    found = formats.read_distances(part.path, part.format, part.member) if part else None
-    if part is not None and found is not None:
-        if found.shape != ids.shape:
-            raise DataError(f"{part.path}: holds distances of shape {found.shape}, but neighbors of shape {ids.shape}")
+    if part is None:
+        return shipped
+    with formats.open_distances(part.path, part.format, part.member) as found:
+        if found is None:
+            return shipped
+        if (shape := (found.rows, found.dim)) != (spec["queries"], k):
+            raise DataError(
+                f"{part.path}: holds distances of shape {shape}, but neighbors of shape {(spec['queries'], k)}"
+            )
         stated = _stated_distances(spec["metric"], entry, part)
-        canonical = np.square(found, dtype=np.float64) if stated == "euclidean" else found.astype(np.float64)
-        np.save(stack.enter_context(replacing(_file(out_dir, "shipped_distances"))), canonical)
-        shipped["distances"] = stated
+        to = stack.enter_context(replacing(_file(out_dir, "shipped_distances")))
+        with formats.NpyWriter(to, shape, "<f8") as writer:
+            for chunk in found.chunks():
+                writer.write(np.square(chunk, dtype=np.float64) if stated == "euclidean" else chunk)
+    shipped["distances"] = stated
     return shipped
 
 
-def _neighbors(spec: Mapping[str, Any], part: Part) -> NDArray[np.int64]:
-    """The ids of shipped truth, (queries, k)."""
-    ids = formats.read_neighbors(part.path, part.format, part.member)
-    if len(ids) != spec["queries"]:
-        raise DataError(
-            f"{part.path}: holds neighbors of {len(ids)} queries, where the config states {spec['queries']}"
-        )
-    if bool((ids >= spec["rows"]).any()):
-        raise DataError(f"{part.path}: holds neighbor {int(ids.max())}, though the base has {spec['rows']} rows")
-    return ids
+def _copy_neighbors(spec: Mapping[str, Any], part: Part, to: Path) -> int:
+    """Write the ids of shipped truth, npy of int64 (queries, k); returns k."""
+    with formats.open_neighbors(part.path, part.format, part.member) as found:
+        if found.rows != spec["queries"]:
+            raise DataError(
+                f"{part.path}: holds neighbors of {found.rows} queries, where the config states {spec['queries']}"
+            )
+        with formats.NpyWriter(to, (found.rows, found.dim), "<i8") as writer:
+            for ids in found.ids():
+                if bool((ids >= spec["rows"]).any()):
+                    raise DataError(
+                        f"{part.path}: holds neighbor {int(ids.max())}, though the base has {spec['rows']} rows"
+                    )
+                writer.write(ids)
+        return found.dim
 
 
 def _stated_distances(metric: str, entry: Mapping[str, Any], part: Part) -> str:

@@ -16,29 +16,33 @@ from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 import anncestry
-from anncestry.errors import DataError
+from anncestry.errors import DataError, of_machine
 from anncestry.progress import Progress
 from anncestry.provenance.records import sha256_file
+from anncestry.web import Watch
 
 TIMEOUT_S = 10.0  # to connect, and between two reads
 _ATTEMPTS = 3  # in a row that bring nothing new
 _PAUSE_S = 1.0
 _READ_BYTES = 1 << 20
+_MOST_BYTES = 1 << 40
+_LONGEST_S, _SLOWEST_BYTES_PER_S = 900.0, 100_000  # for anything, and what is added for as much as it may be
 _HEAD = struct.Struct("<II")  # of a big-ann file
 
 
-def fetch(url: str, path: Path, sha256: str | None = None) -> str:
+def fetch(url: str, path: Path, sha256: str | None = None, most: int = _MOST_BYTES) -> str:
     """Download `url` to `path` unless it is there already; returns the sha256 of the file.
 
     The content grows in `path` + `.part`, and an interrupted download goes on from there where the server can vouch
     that the file is still the same (ETag or Last-Modified) or the sha256 will tell. The name `path` is taken only by a
     file that is as long as the server said and has the sha256, where one is given. Of several processes that want the
     same file, one downloads and the others wait. Honours the proxy variables of the environment.
-    Raises DataError if the file can't be had, or is not as declared.
+    Raises DataError if the file can't be had, is longer than `most` bytes, or is not as declared.
     """
     with locked(path.with_name(path.name + ".lock"), f"the download of {path.name}"):
         if path.exists():
@@ -49,7 +53,7 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> str:
         part = path.with_name(path.name + ".part")
         # Where a resumed file is not as declared, it may have changed in between: then once more from its beginning.
         for _ in range(2 if part.exists() else 1):
-            _download(url, part, trust_partial=sha256 is not None)
+            _download(url, part, most, trust_partial=sha256 is not None)
             found = sha256_file(part)
             if sha256 in (None, found):
                 os.replace(part, path)
@@ -72,7 +76,7 @@ def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[s
             return sha256_file(path), int(known.read_text())
         part, head = path.with_name(path.name + ".part"), path.with_name(path.name + ".head")
         head.unlink(missing_ok=True)
-        size = _download(url, head, trust_partial=False, length=_HEAD.size)
+        size = _download(url, head, _HEAD.size, whole=False)
         whole, dim = _HEAD.unpack(head.read_bytes())
         head.unlink()
         _validator_file(head).unlink(missing_ok=True)
@@ -81,7 +85,7 @@ def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[s
             raise DataError(f"{url}: holds {whole} rows of dim {dim}, where the first {rows} are asked for")
         if size is not None and size != _HEAD.size + whole * row_bytes:
             raise DataError(f"{url}: is {size} bytes long, which are not the {whole} rows of dim {dim} that it states")
-        _download(url, part, trust_partial=False, length=_HEAD.size + rows * row_bytes)
+        _download(url, part, _HEAD.size + rows * row_bytes, whole=False)
         with open(part, "r+b") as file:
             file.write(_HEAD.pack(rows, dim))
         known.write_text(str(whole))
@@ -94,48 +98,113 @@ class _Unreachable(Exception):
     """A failure after which a second attempt can't help."""
 
 
-def _download(url: str, part: Path, trust_partial: bool, length: int | None = None) -> int | None:
-    """Bring `part` to its full length, or to the first `length` bytes, in several attempts if need be.
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed to http and https only, and not from the second to the first."""
 
-    Returns the length of the whole file where the server states it.
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        scheme = urlsplit(newurl).scheme
+        if scheme not in ("http", "https") or (scheme, req.type) == ("http", "https"):
+            raise _Unreachable(f"leads from {req.type} to {scheme or 'nowhere'}, which is not followed")
+        fp.close()  # else all that comes with it is read into memory
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(watch: Watch) -> urllib.request.OpenerDirector:
+    """Of http and https, and of nothing else. A new one each time: it keeps the proxies that the environment states."""
+
+    class Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+        def do_open(self, http_class: Any, req: Any, **options: Any) -> Any:
+            return super().do_open(watch.of(http_class), req, **options)
+
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        *(urllib.request.ProxyHandler(), urllib.request.UnknownHandler(), Watched(), _Redirects()),
+        *(urllib.request.HTTPDefaultErrorHandler(), urllib.request.HTTPErrorProcessor()),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _download(url: str, part: Path, most: int, trust_partial: bool = False, whole: bool = True) -> int | None:
+    """Bring `part` to its full length, or to `most` bytes if not the `whole` is wanted, in several attempts if need be.
+
+    Returns the length of the whole file where the server states it. The disk's OSError passes.
     """
     failures, best, reason = 0, -1, ""
-    while failures < _ATTEMPTS:
-        try:
-            return _download_once(url, part, trust_partial, length)
-        except _Unreachable as error:
-            raise DataError(f"{url}: {error}") from None
-        except (OSError, HTTPException) as error:
-            reason = _network_reason(error)
-        size = part.stat().st_size if part.exists() else 0
-        failures = 1 if size > best else failures + 1
-        best = max(best, size)
-        if failures < _ATTEMPTS:
-            time.sleep(_PAUSE_S)
-    raise DataError(f"{url}: {reason}")
+    seconds = _LONGEST_S + most / _SLOWEST_BYTES_PER_S
+    with Watch(seconds) as watch:
+        while failures < _ATTEMPTS and not watch.over:
+            try:
+                return _download_once(url, part, most, trust_partial, whole, watch)
+            except _Unreachable as error:
+                raise DataError(f"{url}: {' '.join(str(error).split())}") from None
+            except (OSError, HTTPException) as error:
+                if isinstance(error, OSError) and of_machine(error):
+                    raise
+                reason = _network_reason(error)
+            size = part.stat().st_size if part.exists() else 0
+            failures = 1 if size > best else failures + 1
+            best = max(best, size)
+            if failures < _ATTEMPTS:
+                time.sleep(_PAUSE_S)
+    raise DataError(f"{url}: " + (f"not had within {seconds:.0f} s" if watch.over else reason))
 
 
-def _download_once(url: str, part: Path, trust_partial: bool, length: int | None) -> int | None:
-    validator_file = _validator_file(part)
+def _download_once(url: str, part: Path, most: int, trust_partial: bool, whole: bool, watch: Watch) -> int | None:
     have = part.stat().st_size if part.exists() else 0
-    if have and have == length:
+    if have and not whole and have == most:
         return None  # an earlier process had it all, but did not live to rename it
+    validator_file = _validator_file(part)
     validator = validator_file.read_text() if validator_file.exists() else ""
-    headers = {"User-Agent": f"anncestry/{anncestry.__version__}", "Accept-Encoding": "identity"}
-    if not (validator or trust_partial) or (length is not None and have > length):
+    if not (validator or trust_partial) or have > most:
         have = 0
-    if have or length is not None:
-        headers["Range"] = f"bytes={have}-" + ("" if length is None else str(length - 1))
+    response = _ask(url, part, have, validator, None if whole else most, watch)
+    if response is None:
+        return have  # an earlier process had it all, but did not live to rename it
+    with response:
+        start = _range_start(response, have)
+        total = _stated_length(response, start)
+        length = _whole_length(response, total)
+        if not whole:
+            if length is not None and length < most:
+                raise _Unreachable(f"is {length} bytes long, where the first {most} are asked for")
+            total = most  # a server that knows no ranges sends all of it: the rest is not read
+        if total is not None and total > most:
+            raise _Unreachable(f"is {total} bytes long, where {most} are the most for what the config states")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        validator_file.write_text(_validator(response))
+        with open(part, "r+b" if start else "wb") as file, Progress(f"download {part.stem}", total, "B") as progress:
+            file.seek(start)
+            file.truncate()
+            progress.at(start)
+            # What there is, not so much of it: that would wait for all of it, at whatever pace.
+            while data := response.read1(min(_READ_BYTES, most - file.tell() + whole)):
+                file.write(data)
+                progress.add(len(data))
+                if file.tell() > most:
+                    file.truncate(0)
+                    raise _Unreachable(f"sends more than {most} bytes, which are the most for what the config states")
+    size = part.stat().st_size
+    if watch.over or (total is not None and size != total):
+        raise HTTPException(f"the download ended after {size} of {total} bytes")
+    return length
+
+
+def _ask(url: str, part: Path, have: int, validator: str, most: int | None, watch: Watch) -> HTTPResponse | None:
+    """The answer, for what comes after the `have` bytes; None where there is no more."""
+    headers = {"User-Agent": f"anncestry/{anncestry.__version__}", "Accept-Encoding": "identity"}
+    if have or most is not None:
+        headers["Range"] = f"bytes={have}-" + ("" if most is None else str(most - 1))
         if have and validator:
             headers["If-Range"] = validator
     try:
-        # A new opener, as the one of urlopen keeps the proxies that the environment stated at its first use.
         request = urllib.request.Request(url, headers=headers)
-        response: HTTPResponse = urllib.request.build_opener().open(request, timeout=TIMEOUT_S)
+        response: HTTPResponse = _opener(watch).open(request, timeout=TIMEOUT_S)
+        return response
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
-            return have  # an earlier process had it all, but did not live to rename it
+            return None
         if error.code == 416:  # the part is not a beginning of the file
             _remove_partial(part)
             raise HTTPException("the server does not have the rest of the file") from None
@@ -146,38 +215,25 @@ def _download_once(url: str, part: Path, trust_partial: bool, length: int | None
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise _Unreachable(f"its certificate is not valid ({error.reason.verify_message})") from None
         raise
-    with response:
-        start = _range_start(response, have)
-        stated = response.headers.get("Content-Length")
-        total = start + int(stated) if stated is not None and stated.isdigit() else None
-        whole = _whole_length(response, total)
-        if length is not None:
-            if whole is not None and whole < length:
-                raise _Unreachable(f"is {whole} bytes long, where the first {length} are asked for")
-            total = length  # a server that knows no ranges sends all of it: the rest is not read
-        part.parent.mkdir(parents=True, exist_ok=True)
-        validator_file.write_text(_validator(response))
-        with open(part, "r+b" if start else "wb") as file, Progress(f"download {part.stem}", total, "B") as progress:
-            file.seek(start)
-            file.truncate()
-            progress.at(start)
-            while data := response.read(_READ_BYTES if length is None else min(_READ_BYTES, length - file.tell())):
-                try:
-                    file.write(data)
-                except OSError as error:
-                    raise _Unreachable(f"can't be written to the cache ({error.strerror})") from None
-                progress.add(len(data))
-    size = part.stat().st_size
-    if total is not None and size != total:
-        raise HTTPException(f"the download ended after {size} of {total} bytes")
-    return whole
+    except ValueError as error:
+        raise _Unreachable(f"leads to an address that is none ({error})") from None
+
+
+def _stated_length(response: HTTPResponse, start: int) -> int | None:
+    """Where the file ends, as the answer states it; None where it does not say."""
+    stated = response.headers.get("Content-Length")
+    if stated is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", stated):
+        raise _Unreachable(f"the server states a length that is none, {stated[:40]!a}")
+    return start + int(stated)
 
 
 def _whole_length(response: HTTPResponse, total: int | None) -> int | None:
     """How long the file is on the server, of which the answer may be a part; None where it does not say."""
     if response.status != 206:
         return total
-    stated = re.search(r"/(\d+)$", response.headers.get("Content-Range", ""))
+    stated = re.search(r"/([0-9]{1,18})$", response.headers.get("Content-Range", ""))
     return int(stated[1]) if stated else None
 
 
@@ -185,7 +241,7 @@ def _range_start(response: HTTPResponse, have: int) -> int:
     """The byte that the answer's content starts at: after what we have, or 0 where the server sends the whole file."""
     if response.status != 206:
         return 0
-    stated = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    stated = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
     if stated is None or int(stated[1]) != have:
         raise HTTPException("the server sent another range than asked for")
     return have

@@ -20,7 +20,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -29,7 +29,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.errors import ConfigError, DataError
+from anncestry.errors import ConfigError, DataError, damage
 
 Floats = NDArray[np.float32]
 
@@ -43,12 +43,19 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 _CHUNK_BYTES = 64 << 20
 _FLOAT32_EXACT = 1 << 24  # every integer up to here has a float32 of its own
 _DIM_LIMIT = 1 << 20  # far above any vector in use; a gzip stream can't be sized up before memory is asked for
+K_MAX = 16384
+"""The longest list of shipped neighbours that is read: as long as the longest that a workload asks for."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_NPY_HEADER_BYTES = 10_000  # as NumPy has it
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 # What NumPy's header parser is seen to raise on damaged bytes.
-_NPY_ERRORS = (ValueError, TypeError, KeyError, SyntaxError, TokenError, OverflowError, MemoryError, RecursionError)
+_NPY_ERRORS = (
+    *(struct.error, ValueError, TypeError, KeyError, SyntaxError, TokenError),
+    *(OverflowError, MemoryError, RecursionError),
+)
 # h5py turns the library's errors into any of these, by the place where the damage is met.
 _HDF5_ERRORS = (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError)
+_HDF5_FILTERS = (2, 1, 3)  # shuffle, deflate (gzip) and fletcher32, as they are applied
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,19 @@ class VectorFile:
         for block in self._blocks(rows_per_chunk):
             if self.dtype.kind in "iu" and self.dtype.itemsize >= 4:
                 self._refuse_wide_integers(block, start)
-            with np.errstate(over="ignore"):  # becomes infinity, which the download stage refuses by row
+            with np.errstate(over="ignore", invalid="ignore"):  # the download stage refuses infinity and NaN by row
                 yield np.ascontiguousarray(block, dtype=np.float32)
             start += len(block)
+
+    def ids(self) -> Iterator[NDArray[np.int64]]:
+        """Yield all rows as ids, int64 (n, K), -1 padding; DataError for an id below that, or beyond int64."""
+        for block in self._blocks(max(1, _CHUNK_BYTES // (self.dim * 8))):
+            if self.dtype == np.uint64 and bool((block > np.iinfo(np.int64).max).any()):
+                raise DataError(f"{self.path}: neighbors hold an id beyond int64")
+            ids = block.astype(np.int64)
+            if bool((ids < -1).any()):
+                raise DataError(f"{self.path}: neighbors hold a negative id other than the padding -1")
+            yield ids
 
     def _refuse_wide_integers(self, block: NDArray[Any], start: int) -> None:
         wide = (block > _FLOAT32_EXACT) | (block < -_FLOAT32_EXACT)
@@ -98,55 +115,58 @@ def open_vectors(path: Path, format: str, member: str | None = None) -> Iterator
         yield _raw_vectors(path, stream, _layout(path, stream, format))
 
 
-def read_neighbors(path: Path, format: str, member: str | None = None) -> NDArray[np.int64]:
-    """Read the ids of shipped truth, int64 (queries, K); -1 pads.
+@contextmanager
+def open_neighbors(path: Path, format: str, member: str | None = None) -> Iterator[VectorFile]:
+    """Open the ids of shipped truth (queries, K), for `VectorFile.ids`.
 
     Formats: `hdf5` (member, default `neighbors`), `ivecs`, `ibin` (big-ann truth, with or without distances), `npy`.
-    Raises DataError for a damaged file, for values that are not integers, and for ids below -1.
+    Raises DataError for a damaged file, for values that are not integers, and for lists of more than K_MAX.
     """
-    if format == "hdf5":
-        ids = _read_member(path, member or "neighbors")
-    elif format == "ibin":
-        ids, _ = _read_xbin_truth(path)
-    elif format in ("ivecs", "npy"):
-        ids = _read_whole(path, format)
-    else:
+    if format not in ("hdf5", "ivecs", "ibin", "npy"):
         raise ConfigError(f"format {format} can't hold neighbors; choose one of hdf5, ivecs, ibin, npy")
-    if ids.dtype.kind not in "iu":
-        raise DataError(f"{path}: neighbors are stored as {ids.dtype}, not as integers")
-    if ids.dtype == np.uint64 and bool((ids > np.iinfo(np.int64).max).any()):
-        raise DataError(f"{path}: neighbors hold an id beyond int64")
-    if bool((ids.astype(np.int64) < -1).any()):
-        raise DataError(f"{path}: neighbors hold a negative id other than the padding -1")
-    return ids.astype(np.int64)
+    with _open_truth(path, format, member or "neighbors", "ids") as file:
+        if file.dtype.kind not in "iu":
+            raise DataError(f"{path}: neighbors are stored as {file.dtype}, not as integers")
+        yield file
 
 
-def read_distances(path: Path, format: str, member: str | None = None) -> Floats | None:
-    """Read the distances of shipped truth as the file states them, float32 (queries, K); None where it holds none.
+@contextmanager
+def open_distances(path: Path, format: str, member: str | None = None) -> Iterator[VectorFile | None]:
+    """Open the distances of shipped truth as the file states them, float32 (queries, K); None where it holds none.
 
     Formats: `hdf5` (member, default `distances`), `ibin` (the second half of big-ann truth), `fvecs`, `npy`.
     Raises DataError for a damaged file.
     """
-    if format == "hdf5":
-        member = member or "distances"
-        found = _read_member(path, member) if has_member(path, member) else None
-    elif format == "ibin":
-        _, found = _read_xbin_truth(path)
-    elif format in ("fvecs", "npy"):
-        found = _read_whole(path, format)
-    else:
+    if format not in ("hdf5", "ibin", "fvecs", "npy"):
         raise ConfigError(f"format {format} can't hold distances; choose one of hdf5, ibin, fvecs, npy")
-    if found is None:
-        return None
-    if found.dtype.kind != "f":
-        raise DataError(f"{path}: distances are stored as {found.dtype}, not as floating point")
-    return found.astype(np.float32)
+    member = member or "distances"
+    if format == "hdf5" and not has_member(path, member):
+        yield None
+        return
+    with _open_truth(path, format, member, "distances") as file:
+        if file.rows and file.dtype.kind != "f":
+            raise DataError(f"{path}: distances are stored as {file.dtype}, not as floating point")
+        yield file if file.rows else None
+
+
+@contextmanager
+def _open_truth(path: Path, format: str, member: str, half: str) -> Iterator[VectorFile]:
+    """An array (queries, K); no rows where big-ann truth lacks that `half` of it."""
+    if format == "ibin":
+        with _open_raw(path, format) as stream:
+            file = _raw_vectors(path, stream, _xbin_truth_layout(path, stream, half))
+            _require_depth(file)
+            yield file
+        return
+    with open_vectors(path, format, member) as file:
+        _require_depth(file)
+        yield file
 
 
 def has_member(path: Path, member: str) -> bool:
     """Whether an HDF5 file holds an array of that name; DataError if it is not a sound HDF5 file."""
     with _open_hdf5(path) as file, _hdf5_errors_of(path, "the file"):
-        return member in file
+        return _hdf5_node(path, file, member) is not None
 
 
 def finite_chunks(path: Path, chunks: Iterable[Floats]) -> Iterator[Floats]:
@@ -199,35 +219,56 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
     import h5py  # in the few jobs that read HDF5
 
     _require_file(path)
-    try:
+    with damage(_HDF5_ERRORS, f"{path}: not a whole HDF5 file"):
         file = h5py.File(path, "r")
-    except _HDF5_ERRORS as error:
-        raise DataError(f"{path}: not a whole HDF5 file ({_one_line(error)})") from None
     with file:
         yield file
 
 
-@contextmanager
-def _hdf5_errors_of(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except _HDF5_ERRORS as error:
-        raise DataError(f"{path}: {what} is damaged ({_one_line(error)})") from None
+def _hdf5_errors_of(path: Path, what: str) -> AbstractContextManager[None]:
+    return damage(_HDF5_ERRORS, f"{path}: {what} is damaged")
+
+
+def _hdf5_node(path: Path, file: Any, member: str) -> Any:
+    """What the file itself holds under a name, None for nothing; DataError where a link leads there.
+
+    A link may lead into any file that this user can read.
+    """
+    import h5py
+
+    node = file
+    for name in member.encode().split(b"/"):
+        if name in (b"", b"."):
+            continue
+        if not isinstance(node, h5py.Group) or not node.id.links.exists(name):
+            return None
+        if node.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            raise DataError(f"{path}: member {member} is a link, which is never followed: store the array itself")
+        node = node[name]
+    return node
 
 
 def _hdf5_array(path: Path, file: Any, member: str) -> Any:
+    import h5py
+
     with _hdf5_errors_of(path, f"member {member}"):
-        if member not in file:
+        array = _hdf5_node(path, file, member)
+        if array is None:
             raise DataError(f"{path}: has no member {member}; it holds {', '.join(sorted(file)) or 'nothing'}")
-        array = file[member]
-        if not hasattr(array, "dtype"):
+        if not isinstance(array, h5py.Dataset):
             raise DataError(f"{path}: member {member} is not an array")
+        stored = array.id.get_create_plist()  # before its shape, for which a virtual one opens its files
+        if stored.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+            raise DataError(f"{path}: member {member} is made of other files (virtual), which are never read")
+        if stored.get_external_count():
+            raise DataError(f"{path}: member {member} lies in other files (external storage), which are never read")
         if array.dtype.kind not in "fiu":
             raise DataError(f"{path}: member {member} holds {array.dtype}, not numbers")
         if array.shape is None or len(array.shape) != 2:
             raise DataError(f"{path}: member {member} has shape {array.shape}, not (rows, dim)")
         _require_rows(path, *array.shape)
         _require_written(path, member, array)
+        _require_packing(path, member, array)
     return array
 
 
@@ -242,6 +283,41 @@ def _require_written(path: Path, member: str, array: Any) -> None:
         raise DataError(f"{path}: member {member} was written in part only: {there} of {whole}")
 
 
+def _require_packing(path: Path, member: str, array: Any) -> None:
+    """DataError for chunks that are packed in a way that `_require_sizes` does not know, or are too large."""
+    stored = array.id.get_create_plist()
+    filters = [stored.get_filter(number)[0] for number in range(stored.get_nfilters())]
+    if filters != [each for each in _HDF5_FILTERS if each in filters]:
+        raise DataError(f"{path}: member {member} is packed by HDF5 filters {filters}: write it with gzip or unpacked")
+    if filters and _chunk_bytes(array) > _CHUNK_BYTES:
+        raise DataError(
+            f"{path}: member {member} is packed in chunks of {_chunk_bytes(array)} bytes, where {_CHUNK_BYTES} are the "
+            "most: write it with smaller ones"
+        )
+
+
+def _chunk_bytes(array: Any) -> int:
+    return int(math.prod(array.chunks)) * int(array.dtype.itemsize)
+
+
+def _require_sizes(path: Path, member: str, array: Any, rows: range) -> None:
+    """DataError where a packed chunk that begins in `rows` is longer than it says: the library unpacks all of it."""
+    if not array.id.get_create_plist().get_nfilters():
+        return
+    size = _chunk_bytes(array)
+    down, across = array.chunks
+    for row in range(-(-rows.start // down) * down, rows.stop, down):
+        for column in range(0, array.shape[1], across):
+            info = array.id.get_chunk_info_by_coord((row, column))
+            too_long = info.size > size + size // 100 + 64  # gzip makes it a little longer at the worst
+            if not too_long:
+                with suppress(zlib.error):  # one that was left as it is, or is damaged: then the library says so
+                    unpacked = zlib.decompressobj().decompress(array.id.read_direct_chunk((row, column))[1], size + 1)
+                    too_long = len(unpacked) > size
+            if too_long:
+                raise DataError(f"{path}: member {member}, after row {row}, holds more than its chunks of {size} bytes")
+
+
 def _hdf5_vectors(path: Path, file: Any, member: str) -> VectorFile:
     array = _hdf5_array(path, file, member)
     rows, dim = array.shape
@@ -249,16 +325,11 @@ def _hdf5_vectors(path: Path, file: Any, member: str) -> VectorFile:
     def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
         for start in range(0, rows, rows_per_block):
             with _hdf5_errors_of(path, f"member {member}, after row {start},"):
+                _require_sizes(path, member, array, range(start, min(start + rows_per_block, rows)))
                 block = array[start : start + rows_per_block]
             yield block
 
     return VectorFile(path, rows, dim, array.dtype, blocks)
-
-
-def _read_member(path: Path, member: str) -> NDArray[Any]:
-    with _open_hdf5(path) as file:
-        opened = _hdf5_vectors(path, file, member)
-        return np.concatenate(list(opened._blocks(opened.rows)))
 
 
 # Formats whose rows have one length: everything but HDF5
@@ -273,6 +344,8 @@ class _Layout:
     dtype: np.dtype[Any]
     offset: int
     lead: int = 0
+    whole: bool = True
+    """Whether nothing comes after."""
 
     @property
     def row_bytes(self) -> int:
@@ -291,7 +364,7 @@ def _raw_vectors(path: Path, stream: IO[bytes], layout: _Layout) -> VectorFile:
                     raise DataError(f"{path}: truncated: ends in row {found} of {layout.rows}")
                 yield _values(path, data, layout, start)
             # Reading to the end also makes gzip compare its checksum.
-            if stream.read(1):
+            if layout.whole and stream.read(1):
                 raise DataError(f"{path}: has bytes after the {layout.rows} rows that its header states")
         except _GZIP_ERRORS as error:
             raise DataError(f"{path}: truncated or corrupt gzip stream ({_one_line(error)})") from None
@@ -309,11 +382,6 @@ def _values(path: Path, data: bytes, layout: _Layout, start: int) -> NDArray[Any
         first = int((dims != layout.dim).argmax())
         raise DataError(f"{path}: row {start + first} states dim {dims[first]}, the first row {layout.dim}")
     return np.ascontiguousarray(rows[:, layout.lead :]).view(layout.dtype)
-
-
-def _read_whole(path: Path, format: str) -> NDArray[Any]:
-    with open_vectors(path, format) as file:
-        return np.concatenate(list(file._blocks(file.rows)))
 
 
 @contextmanager
@@ -362,6 +430,10 @@ def _xbin_layout(path: Path, stream: IO[bytes], dtype: np.dtype[Any]) -> _Layout
 def _npy_layout(path: Path, stream: IO[bytes]) -> _Layout:
     try:
         version = np.lib.format.read_magic(stream)
+        (length,) = struct.unpack("<I", stream.read(4)) if version == (2, 0) else (0,)
+        if length > _NPY_HEADER_BYTES:  # which would all be read
+            raise ValueError(f"a header of {length} bytes")
+        stream.seek(8)
         # Version 3 exists for field names in UTF-8, that is for records, which are no vectors.
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran_order, dtype = read(stream)
@@ -398,20 +470,19 @@ def _idx_layout(path: Path, stream: IO[bytes]) -> _Layout:
     return _Layout(rows, dim, dtype, offset)
 
 
-def _read_xbin_truth(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Ids and, where the file holds them, distances of a big-ann truth file."""
-    with _open_raw(path, "ibin") as stream:
-        queries, k = struct.unpack("<II", _header(path, stream, 8))
-        _require_rows(path, queries, k)
-        size, values = path.stat().st_size, queries * k
-        if size not in (8 + 4 * values, 8 + 8 * values):
-            raise DataError(
-                f"{path}: truncated or corrupt: {size} bytes, where {queries} queries of {k} neighbors "
-                f"take {8 + 4 * values} (ids) or {8 + 8 * values} (ids and distances)"
-            )
-        ids = np.frombuffer(stream.read(4 * values), dtype="<i4").reshape(queries, k)
-        rest = stream.read()
-        return ids, np.frombuffer(rest, dtype="<f4").reshape(queries, k) if rest else None
+def _xbin_truth_layout(path: Path, stream: IO[bytes], half: str) -> _Layout:
+    """Of the ids of a big-ann truth file, or of the distances after them; no rows where it lacks these."""
+    queries, k = struct.unpack("<II", _header(path, stream, 8))
+    _require_rows(path, queries, k)
+    size, values = path.stat().st_size, queries * k
+    if size not in (8 + 4 * values, 8 + 8 * values):
+        raise DataError(
+            f"{path}: truncated or corrupt: {size} bytes, where {queries} queries of {k} neighbors "
+            f"take {8 + 4 * values} (ids) or {8 + 8 * values} (ids and distances)"
+        )
+    if half == "ids":
+        return _Layout(queries, k, np.dtype("<i4"), offset=8, whole=False)
+    return _Layout(queries if size > 8 + 4 * values else 0, k, np.dtype("<f4"), offset=8 + 4 * values)
 
 
 # What every format asks for
@@ -443,6 +514,11 @@ def _require_rows(path: Path, rows: int, dim: int) -> None:
         raise DataError(f"{path}: holds no vectors: {rows} rows of dim {dim}")
     if dim > _DIM_LIMIT:
         raise DataError(f"{path}: corrupt: its header states vectors of dim {dim}")
+
+
+def _require_depth(file: VectorFile) -> None:
+    if file.dim > K_MAX:
+        raise DataError(f"{file.path}: holds lists of {file.dim} values for each query, where {K_MAX} are the most")
 
 
 def _require_size(path: Path, expected: int, what: str) -> None:

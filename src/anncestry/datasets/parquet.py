@@ -5,7 +5,11 @@ A row's id is what its id column says, not its place in the file: files come shu
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from anncestry.errors import DataError
+from anncestry import large
+from anncestry.errors import DataError, damage
 from anncestry.progress import Progress
 
 _BATCH_ROWS = 4096
+_SLACK_BYTES, _VALUE_BYTES = 1 << 20, 32  # far above what any encoding of a number takes
 # What Arrow raises on damaged bytes: its own errors, and those of Python that stand for some of them.
 _DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError)
 
@@ -39,15 +45,13 @@ def place_vectors(
     DataError unless the ids are exactly 0 … rows + last - 1, each once, and every vector has `dim` numbers.
     """
     every = rows + last
-    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.float32, shape=(rows, dim))
-    rest = np.lib.format.open_memmap(last_to, mode="w+", dtype=np.float32, shape=(last, dim)) if last_to else None
+    out = large.npy(to, (rows, dim), np.float32)
+    rest = large.npy(last_to, (last, dim), np.float32) if last_to else None
     seen, place = np.zeros(every, dtype=bool), 0
     name = id_column or "row"
     with Progress(f"place {to.stem} by id", every, "rows") as progress:
         for path in files:
-            for found, vectors in _batches(path, id_column, vector_column):
-                if vectors.shape[1] != dim:
-                    raise DataError(f"{path}: holds vectors of dim {vectors.shape[1]}, where the config states {dim}")
+            for found, vectors in _batches(path, id_column, vector_column, dim):
                 ids = np.arange(place, place + len(vectors)) if id_column is None else found
                 place += len(vectors)
                 out_of_range = (ids < 0) | (ids >= every)
@@ -68,21 +72,19 @@ def place_vectors(
         raise DataError(f"{files[0].parent}: no vector of {name} {int((~seen).argmax())}; {int(seen.sum())} of {every}")
 
 
-def place_queries(path: Path, id_column: str, vector_column: str, to: Path) -> NDArray[np.int64]:
+def place_queries(path: Path, id_column: str, vector_column: str, dim: int, to: Path) -> NDArray[np.int64]:
     """Write the queries of a file into `to`, npy of float32 (n, dim) in the order of their ids; returns those, (n,).
 
     Read twice, by batches: for the ids, and for the vectors.
     """
-    parts = [(ids, vectors.shape[1]) for ids, vectors in _batches(path, id_column, vector_column)]
+    parts = [ids for ids, _ in _batches(path, id_column, vector_column, dim)]
     if not parts:
         raise DataError(f"{path}: holds no queries")
-    ids, dim = np.sort(np.concatenate([ids for ids, _ in parts])), parts[0][1]
+    ids = np.sort(np.concatenate(parts))
     if (ids[1:] == ids[:-1]).any():
         raise DataError(f"{path}: an {id_column} is there twice")
-    if any(of_batch != dim for _, of_batch in parts):
-        raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
-    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.float32, shape=(len(ids), dim))
-    for found, vectors in _batches(path, id_column, vector_column):
+    out = large.npy(to, (len(ids), dim), np.float32)
+    for found, vectors in _batches(path, id_column, vector_column, dim):
         out[np.searchsorted(ids, found)] = vectors
     out.flush()
     return ids
@@ -101,7 +103,7 @@ def place_neighbors(path: Path, id_column: str, column: str, queries: NDArray[np
         k = min([int(sizes.min()), *([] if k is None else [k])])
     if k is None or not there.all():
         raise DataError(f"{path}: holds no neighbours of query {int(queries[(~there).argmax()])}")
-    out = np.lib.format.open_memmap(to, mode="w+", dtype=np.int64, shape=(len(queries), k))
+    out = large.npy(to, (len(queries), k), np.int64)
     for ids, offsets, values in _lists_of(path, id_column, column):
         place, known = _places(queries, ids)
         starts = (offsets[:-1] - offsets[0])[known]
@@ -119,41 +121,36 @@ def _lists_of(
     path: Path, id_column: str, column: str
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
     """Batches of ids (n,), offsets (n + 1,) and the values of n lists of ids."""
-    with _opened(path, [id_column, column]) as file:
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[id_column, column]):
-                ids = _ids(path, id_column, batch.column(id_column))
-                offsets, values = _lists(path, column, batch.column(column))
-                if not pa.types.is_integer(values.type) or values.null_count:
-                    raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
-                if len(ids):
-                    yield ids, offsets.astype(np.int64), values.cast(pa.int64()).to_numpy()
-        except _DAMAGED as error:
-            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
+    with _opened(path, id_column, column) as batches:
+        for batch in batches:
+            ids = _ids(path, id_column, batch.column(id_column))
+            offsets, values = _lists(path, column, batch.column(column))
+            if not pa.types.is_integer(values.type) or values.null_count:
+                raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
+            if len(ids):
+                yield ids, offsets.astype(np.int64), values.cast(pa.int64()).to_numpy()
 
 
 def _batches(
-    path: Path, id_column: str | None, vector_column: str
+    path: Path, id_column: str | None, vector_column: str, dim: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Batches of ids (n,) and vectors (n, dim); without a column of ids, none."""
-    columns = [name for name in (id_column, vector_column) if name is not None]
-    with _opened(path, columns) as file:
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-                ids = np.zeros(0, np.int64) if id_column is None else _ids(path, id_column, batch.column(id_column))
-                offsets, values = _lists(path, vector_column, batch.column(vector_column))
-                sizes = np.diff(offsets)
-                if not len(sizes):
-                    continue
-                if not sizes[0] or (sizes != sizes[0]).any():
-                    raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
-                if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
-                    raise DataError(f"{path}: {vector_column}: {values.type}, or with gaps, where numbers are expected")
-                with np.errstate(over="ignore"):
-                    flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
-                yield ids, flat.reshape(len(sizes), -1)
-        except _DAMAGED as error:
-            raise DataError(f"{path}: damaged Parquet file ({_first_line(error)})") from None
+    with _opened(path, id_column, vector_column) as batches:
+        for batch in batches:
+            ids = np.zeros(0, np.int64) if id_column is None else _ids(path, id_column, batch.column(id_column))
+            offsets, values = _lists(path, vector_column, batch.column(vector_column))
+            sizes = np.diff(offsets)
+            if not len(sizes):
+                continue
+            if not sizes[0] or (sizes != sizes[0]).any():
+                raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
+            if sizes[0] != dim:
+                raise DataError(f"{path}: holds vectors of dim {sizes[0]}, where the config states {dim}")
+            if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
+                raise DataError(f"{path}: {vector_column}: {values.type}, or with gaps, where numbers are expected")
+            with np.errstate(over="ignore"):
+                flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
+            yield ids, flat.reshape(len(sizes), -1)
 
 
 def _ids(path: Path, column: str, array: Any) -> NDArray[np.int64]:
@@ -172,17 +169,54 @@ def _lists(path: Path, column: str, array: Any) -> tuple[NDArray[Any], Any]:
     return array.offsets.to_numpy(), array.flatten()
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _opened(path: Path, columns: Sequence[str]) -> Any:
-    try:
+@contextmanager
+def _opened(path: Path, *columns: str | None) -> Iterator[Iterator[Any]]:
+    """Batches of these columns."""
+    names = [name for name in columns if name is not None]
+    with damage(_DAMAGED, f"{path}: not a Parquet file"):
         file = pq.ParquetFile(path)
-    except _DAMAGED as error:
-        raise DataError(f"{path}: not a Parquet file ({_first_line(error)})") from None
-    for column in columns:
-        if column not in file.schema_arrow.names:
-            file.close()
-            raise DataError(f"{path}: has no column {column!r}; there are {', '.join(file.schema_arrow.names)}")
-    return file
+    with file, damage(_DAMAGED, f"{path}: damaged Parquet file"):
+        for name in names:
+            if name not in file.schema_arrow.names:
+                raise DataError(f"{path}: has no column {name!r}; there are {', '.join(file.schema_arrow.names)}")
+        yield file.iter_batches(_BATCH_ROWS, columns=names)
+
+
+def check_sizes(path: Path, id_column: str | None, column: str, rows: int, each: int) -> None:
+    """DataError where columns of a row group unpack to more than `rows` rows of lists of `each` values take.
+
+    What its footer says is read by a process of its own: some damage to it ends the process that looks (Arrow 26).
+    """
+    done = subprocess.run([sys.executable, "-m", __name__, str(path)], capture_output=True, check=False)
+    if done.returncode:
+        raise DataError(f"{path}: not a Parquet file (its footer can't be read)")
+    most = {column: each} if id_column is None else {id_column: 1, column: each}
+    sizes: dict[tuple[int, str], tuple[int, int]] = {}
+    for group, rows_there, leaf, values, size in json.loads(done.stdout):
+        name = next((name for name in most if leaf == name or leaf.startswith(f"{name}.")), None)
+        if name is None:
+            continue
+        before = sizes.get((group, name), (0, 0))
+        values, size = sizes[group, name] = before[0] + values, before[1] + size
+        if values > min(rows, rows_there) * most[name]:
+            raise DataError(
+                f"{path}: {name}: {values} values in {rows_there} rows, where {rows} rows of {most[name]} are the most"
+            )
+        if size > _SLACK_BYTES + _VALUE_BYTES * values:
+            raise DataError(f"{path}: {name}: {values} values unpack to {size} bytes")
+
+
+def _footer(path: str) -> list[tuple[int, int, str, int, int]]:
+    """Of each row group and leaf column: its number, rows, the leaf's path, values and bytes unpacked."""
+    found = []
+    metadata = pq.read_metadata(path)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for leaf in (group.column(place) for place in range(group.num_columns)):
+            sizes = (leaf.num_values, leaf.total_uncompressed_size)
+            found.append((number, group.num_rows, leaf.path_in_schema, *sizes))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(_footer(sys.argv[1])))

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets import conditions
 from anncestry.datasets.formats import NpyWriter
+from anncestry.datasets.jsonl import objects
 from anncestry.errors import DataError
 from anncestry.provenance.records import replacing
 
 FILE = "payload.json"
 _TYPES = {"keyword": "<i4", "int": "<i8", "float": "<f8"}
 _WORDS_MAX = 1 << 20
-_LINE_BYTES = 1 << 20
 _BATCH_ROWS = 4096
 
 
@@ -115,7 +115,7 @@ def place(path: Path, asked: conditions.Asked, rows: int, folder: Path) -> None:
                 writer.write(np.array(values, dtype=writer.dtype))
                 values.clear()
 
-        for line, row in _rows(path):
+        for line, row in objects(path):
             found += 1
             if found > rows:
                 raise DataError(f"{path}: line {line}: more than the {rows} rows of the base")
@@ -136,29 +136,6 @@ def place(path: Path, asked: conditions.Asked, rows: int, folder: Path) -> None:
     }
     with replacing(folder / FILE) as temporary:
         temporary.write_text(json.dumps(told, separators=(",", ":")) + "\n")
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Line number and object of every line that is not empty."""
-    try:
-        file: IO[bytes] = open(path, "rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror})") from None
-    with file:
-        number = 0
-        while line := file.readline(_LINE_BYTES + 1):
-            number += 1
-            if len(line) > _LINE_BYTES:
-                raise DataError(f"{path}: line {number}: longer than {_LINE_BYTES} bytes")
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                raise DataError(f"{path}: line {number}: no JSON object")
-            yield number, row
 
 
 def _value(where: str, row: Mapping[str, Any], name: str, kind: str, words: dict[str, int]) -> Any:

@@ -82,6 +82,8 @@ def merge(one: Neighbors, other: Neighbors) -> Neighbors:
 def _read(path: Path, key: str, part: int, parts: int) -> tuple[Neighbors, truth.Ids]:
     try:
         with np.load(path, allow_pickle=False) as file:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in file.zip.infolist()):
+                raise ValueError("it is compressed, which none of ours is")
             about = json.loads(str(file["about"]))
             scanned = int(about["scanned"])
             arrays = {name: file[name] for name in ("ids", "distances", "next_distances", "matching")}

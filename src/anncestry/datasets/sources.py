@@ -60,6 +60,8 @@ _TRUTH_FORMATS = {
 _APT_TIMEOUT_S = 900
 _AT_ONCE = 4  # files of one source
 _BLOB_ROWS = 8192
+_SLACK_BYTES = 16 << 20
+_TEXT_BYTES = 16 << 10  # of a line, beside its numbers
 
 
 @dataclass(frozen=True)
@@ -96,28 +98,49 @@ class Content:
                 path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class Stated:
+    """What the config states of a dataset, and with that how many bytes its files may have."""
+
+    rows: int
+    queries: int
+    dim: int
+
+    def part_bytes(self, part: str) -> int:
+        """More than a part takes in any format: numbers of 8 bytes, lists of the longest, lines of text."""
+        return _SLACK_BYTES + {
+            "base": self.rows * (self.dim + 1) * 8,
+            "queries": self.queries * (self.dim * 32 + _TEXT_BYTES),
+            "payloads": self.rows * _TEXT_BYTES,
+        }.get(part, self.queries * (formats.K_MAX + 1) * 8)
+
+    def file_bytes(self, payloads: bool = False) -> int:
+        """More than a file takes that holds all parts, and as much again of what nobody asked for."""
+        return 2 * sum(self.part_bytes(part) for part in (*PARTS, *(["payloads"] if payloads else [])))
+
+
 def obtain(
-    entry: Mapping[str, Any], *, dim: int, cache_dir: Path, rows: int = 0, conditions: Sequence[str] = ()
+    entry: Mapping[str, Any], *, rows: int, queries: int, dim: int, cache_dir: Path, conditions: Sequence[str] = ()
 ) -> Content:
-    """Get the files of one source entry; `dim` and `rows` are the dataset's, which some kinds need.
+    """Get the files of one source entry; `rows`, `queries` and `dim` are the dataset's: they bound what is taken.
 
     `conditions` are the kinds of columns that the dataset's conditions act on: a source must have them then.
 
     Raises DataError with the reason where the source can't be had now, ConfigError where the entry makes no sense.
     """
-    kind = entry.get("kind")
+    kind, stated = entry.get("kind"), Stated(rows, queries, dim)
     if conditions and (kind != "archive" or "payloads" not in entry):
         raise ConfigError(f"source {describe(entry)}: lacks payloads, which the dataset's conditions act on")
     if kind == "url":
-        return _obtain_url(entry, cache_dir)
+        return _obtain_url(entry, stated, cache_dir)
     if kind == "file":
         return _obtain_file(entry)
     if kind == "debian":
         return _obtain_debian(entry, cache_dir)
     if kind == "parquet":
-        return _obtain_parquet(entry, rows, dim, cache_dir)
+        return _obtain_parquet(entry, stated, cache_dir)
     if kind == "archive":
-        return _obtain_archive(entry, cache_dir, rows, conditions)
+        return _obtain_archive(entry, stated, cache_dir, conditions)
     if kind == "synthetic":
         return _obtain_synthetic(entry, rows, dim, cache_dir)
     raise ConfigError(f"a source of unknown kind {kind!r}; choose one of {', '.join(KINDS)}")
@@ -205,7 +228,7 @@ def _obtain_file(entry: Mapping[str, Any]) -> Content:
 # url
 
 
-def _obtain_url(entry: Mapping[str, Any], cache_dir: Path) -> Content:
+def _obtain_url(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -> Content:
     """Fetch the files, several at a time; of the base only the first rows, where the entry says how many."""
     urls, first = _locations(entry, whole="url"), entry.get("first_rows")
     paths = {part: _cache_path(url, cache_dir) for part, url in urls.items()}
@@ -222,7 +245,7 @@ def _obtain_url(entry: Mapping[str, Any], cache_dir: Path) -> Content:
         if part == "base" and first is not None:
             digest, whole = fetch_rows(urls[part], paths[part], int(first), np.dtype(formats.XBIN[entry["format"]]))
             return digest, f"the first {first} of {whole} rows, by byte range; the header says {first}"
-        return fetch(urls[part], paths[part], _pinned(entry, part)), ""
+        return fetch(urls[part], paths[part], _pinned(entry, part), stated.file_bytes()), ""
 
     one_of = {path: part for part, path in reversed(paths.items())}  # one file may hold several parts
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -234,7 +257,10 @@ def _obtain_url(entry: Mapping[str, Any], cache_dir: Path) -> Content:
 
 
 def _cache_path(url: str, cache_dir: Path) -> Path:
-    parsed = urlsplit(url)
+    try:
+        parsed = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"source url {url}: no URL ({error})") from None
     if parsed.scheme not in ("http", "https"):
         raise ConfigError(f"source url {url}: only http and https are fetched; use kind file for a local path")
     name = re.sub(r"[^\w.-]", "_", Path(unquote(parsed.path)).name) or "index"
@@ -255,6 +281,8 @@ def _obtain_debian(entry: Mapping[str, Any], cache_dir: Path) -> Content:
     for part, path in paths.items():
         if not path.is_file():
             raise DataError(f"package {package}: holds no {inside[part]}")
+        if not path.resolve().is_relative_to((folder / "tree").resolve()):
+            raise DataError(f"package {package}: {inside[part]} is a link out of the package, which is not followed")
     files = {deb.name: sha256_file(deb) for deb in folder.glob("*.deb")}
     files |= {path.name: verified(path, _pinned(entry, part)) for part, path in paths.items()}
     return _content(entry, paths, files, cached=(folder,))
@@ -312,8 +340,9 @@ def _run(command: list[str], folder: Path) -> None:
 # parquet
 
 
-def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Path) -> Content:
+def _obtain_parquet(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -> Content:
     """Fetch the files, several at a time, and place their rows by id in npy files beside them."""
+    rows, dim, most = stated.rows, stated.dim, stated.file_bytes()
     root, base, queries = str(_need(entry, "url")).rstrip("/"), _need(entry, "base"), _need(entry, "queries")
     last = queries["last"] if isinstance(queries, Mapping) else 0
     id_column, vector = entry.get("columns", {}).get("id", "id"), entry.get("columns", {}).get("vector", "emb")
@@ -324,7 +353,8 @@ def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Pa
     listed = [*base, *([] if last else [queries]), *truths.values()]
     paths = {name: _cache_path(f"{root}/{name}", cache_dir) for name in listed}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        digests = dict(zip(paths, pool.map(lambda name: fetch(f"{root}/{name}", paths[name]), paths), strict=True))
+        fetched = pool.map(lambda name: fetch(f"{root}/{name}", paths[name], most=most), paths)
+        digests = dict(zip(paths, fetched, strict=True))
     told = json.dumps([digests, rows, dim, last, id_column, vector, list(truths)], sort_keys=True)
     told = hashlib.sha256(told.encode()).hexdigest()[:12]
     folder = cache_dir / "parquet" / told
@@ -336,12 +366,18 @@ def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Pa
             folder.mkdir(parents=True)
             try:
                 files = [paths[name] for name in base]
+                for file in files:
+                    parquet.check_sizes(file, id_column, vector, rows + last, dim)
+                if not last:
+                    parquet.check_sizes(paths[queries], id_column or "id", vector, stated.queries, dim)
+                for name in truths.values():
+                    parquet.check_sizes(paths[name], id_column, "neighbors_id", stated.queries, formats.K_MAX)
                 with replacing(made["base"]) as to, replacing(made["queries"]) as queries_to:
                     if last:
                         parquet.place_vectors(files, id_column, vector, rows, dim, to, last, queries_to)
                     else:
                         parquet.place_vectors(files, id_column, vector, rows, dim, to)
-                        asked = parquet.place_queries(paths[queries], id_column or "id", vector, queries_to)
+                        asked = parquet.place_queries(paths[queries], id_column or "id", vector, dim, queries_to)
                 for part, name in truths.items():
                     with replacing(made[part]) as to:
                         parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
@@ -355,7 +391,7 @@ def _obtain_parquet(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Pa
 # archive
 
 
-def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path, rows: int, conditions: Sequence[str]) -> Content:
+def _obtain_archive(entry: Mapping[str, Any], stated: Stated, cache_dir: Path, conditions: Sequence[str]) -> Content:
     """Fetch the archive (or take a local one) and unpack the named members; JSON lines become npy files."""
     if "payloads" in entry and not (conditions and str(_need(entry, "queries")).endswith(".jsonl")):
         raise ConfigError(
@@ -364,12 +400,15 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path, rows: int, condit
     format, sha256 = str(_need(entry, "format")), entry.get("sha256")
     if "url" in entry:
         archive = _cache_path(str(entry["url"]), cache_dir)
-        digest = fetch(str(entry["url"]), archive, sha256)
+        digest = fetch(str(entry["url"]), archive, sha256, stated.file_bytes(payloads="payloads" in entry))
     else:
         archive = Path(str(_need(entry, "path"))).expanduser()
         digest = verified(archive, sha256)
     names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
     payloads = [str(entry["payloads"])] if "payloads" in entry else []
+    members: dict[str, int] = {}
+    for part, name in (*names.items(), *(("payloads", name) for name in payloads)):
+        members[name] = members.get(name, 0) + stated.part_bytes(part)
     folder = cache_dir / "archive" / digest[:12]
     cached = (folder, *((archive,) if "url" in entry and sha256 is None else ()))
     with locked(folder.with_name(f"{digest[:12]}.lock"), f"the unpacking of {archive.name}"):
@@ -377,7 +416,7 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path, rows: int, condit
         rows_file = folder / Path(payloads[0]).name if payloads else folder
         if not all(path.exists() for path in (*found.values(), rows_file)):
             try:
-                archives.extract(archive, {*names.values(), *payloads}, folder)
+                archives.extract(archive, members, folder)
             except DataError:
                 Content({}, {}, cached).forget()
                 raise
@@ -388,13 +427,13 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path, rows: int, condit
                 continue
             queries, neighbors = folder / "queries.npy", folder / "neighbors.npy"
             reader = Reader(path, conditions) if conditions else None
-            if jsonl.place_queries(path, queries, neighbors, reader):
+            if jsonl.place_queries(path, queries, neighbors, reader, stated.queries, stated.dim):
                 parts["neighbors" if reader is None else "conditioned"] = Part(neighbors, "npy")
             elif reader is None:
                 notes[names[part]] = "its conditions are not asked, and its neighbours, which are under them, left out"
             parts["queries"] = Part(queries, "npy")
             if reader is not None:
-                payload.place(rows_file, reader.done(), rows, folder)
+                payload.place(rows_file, reader.done(), stated.rows, folder)
     told = folder if conditions else None
     return Content(parts, {archive.name: digest}, cached, notes, payload=told)
 

@@ -505,9 +505,9 @@ def _compare_shipped(problem: Problem, ids_file: Path, distances_file: Path | No
     what a source makes of it under cosine does not count.
     """
     queries, metric, rows = problem.queries, problem.metric, problem.rows
-    shipped_ids: Ids = np.load(ids_file)
-    ranks = min(shipped_ids.shape[1], found.ids.shape[1])
-    shipped_ids, ids, distances = shipped_ids[:, :ranks], found.ids[:, :ranks], found.distances[:, :ranks]
+    shipped: Ids = np.load(ids_file, mmap_mode="r", allow_pickle=False)
+    ranks = min(shipped.shape[1], found.ids.shape[1])
+    shipped_ids, ids, distances = np.array(shipped[:, :ranks]), found.ids[:, :ranks], found.distances[:, :ranks]
     squares = squared_lengths(queries)
     defined = squares > 0 if metric == "cosine" else np.ones(len(queries), dtype=np.bool_)
 
@@ -525,7 +525,7 @@ def _compare_shipped(problem: Problem, ids_file: Path, distances_file: Path | No
     short = (shipped_ids >= 0).sum(axis=1) < (ids >= 0).sum(axis=1)
     agrees = ~((differs | missed).any(axis=1) | short)
     if distances_file is not None:
-        stated = np.sort(np.load(distances_file)[:, :ranks], axis=1)
+        stated = np.sort(np.load(distances_file, mmap_mode="r", allow_pickle=False)[:, :ranks], axis=1)
         agrees &= (np.abs(stated - distances) <= tolerance).all(axis=1)
     agrees |= ~defined
     if not agrees.all():

@@ -21,7 +21,9 @@ from typing import Any
 from anncestry.errors import UserError
 from anncestry.runtimes import tls
 from anncestry.runtimes.credentials import authorization
+from anncestry.web import body_of
 
+_ANSWER_BYTES = 1 << 30  # far above any answer to a search
 _CONNECT_S = 10.0
 
 Call = Callable[[bytes, float], Any]
@@ -74,7 +76,7 @@ class Grpc(Transport):
 
         self._grpc = grpc
         options = [
-            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_receive_message_length", _ANSWER_BYTES),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
         ]
@@ -164,7 +166,7 @@ class Http(Transport):
         try:
             connection.request(self._method, self._path, request, self._headers)
             response = connection.getresponse()
-            body = response.read()
+            body = body_of(response, _ANSWER_BYTES)
         except TimeoutError:
             self.close()
             raise CallError("timeout", timeout=True) from None

@@ -18,9 +18,9 @@ HOST = "127.0.0.1"
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 256 << 20),
 )
-"""Of gRPC channels: straight to the server, messages of any size."""
+"""Of gRPC channels: straight to the server, messages of any size to it, answers of any sensible one from it."""
 
 _START_TIMEOUT_S = 120.0
 _ATTEMPTS = 3

@@ -10,12 +10,12 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from anncestry import web
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner
 from anncestry.runtimes import tls
@@ -93,19 +93,15 @@ def claim_ports(first_port: int, n: int) -> list[int]:
     return list(range(first_port, first_port + n))
 
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
 def http_get(address: str, path: str, timeout_s: float, named: tls.Named | None = None) -> bytes:
-    """Body of a successful GET from host:port, without any proxy, under TLS if `named`; OSError for everything else."""
-    if named is None:
-        with _direct.open(f"http://{address}{path}", timeout=timeout_s) as reply:
-            return bytes(reply.read())
-    secure = urllib.request.HTTPSHandler(context=tls.context(named))
-    with urllib.request.build_opener(urllib.request.ProxyHandler({}), secure).open(
-        f"https://{address}{path}", timeout=timeout_s
-    ) as reply:
-        return bytes(reply.read())
+    """Body of a successful GET from host:port, all of it in `timeout_s`, without any proxy, under TLS if `named`.
+
+    OSError for everything else.
+    """
+    status, body = web.call(address, "GET", path, timeout_s, context=None if named is None else tls.context(named))
+    if not 200 <= status < 300:
+        raise OSError(f"HTTP {status}")
+    return body
 
 
 def log_tail(path: Path, n: int = 15) -> str:

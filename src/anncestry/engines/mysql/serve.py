@@ -27,6 +27,7 @@ from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.native import clean_environment
 
 _CONNECT_S = 10
+_ANSWER_BYTES = 512 << 20
 _STATEMENT_S = 7 * 24 * 3600
 """An index may take days: what a statement may take is for who sends it to say, not for its connection."""
 _OPEN_TIMEOUT_S = 600.0
@@ -98,6 +99,24 @@ def as_mysql(server: Server) -> MySQLServer:
     return server
 
 
+class _Connection(pymysql.Connection):  # type: ignore[misc]  # it comes without types
+    """Takes no answer without an end."""
+
+    _left = _ANSWER_BYTES
+
+    def query(self, sql: Any, unbuffered: bool = False) -> int:
+        """One statement, whose answer may be so long."""
+        self._left = _ANSWER_BYTES
+        return int(super().query(sql, unbuffered))
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        self._left -= num_bytes
+        if self._left < 0:
+            self.close()
+            raise pymysql.err.OperationalError(0, f"an answer of more than {_ANSWER_BYTES} bytes")
+        return bytes(super()._read_bytes(num_bytes))
+
+
 def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any]:
     """A connection that commits every statement, of the account that loads, or of the one that queries use.
 
@@ -113,7 +132,7 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
     elif server.mark is not None:
         encryption = {"ssl_disabled": True}  # else it would take what it is offered, unverified
     try:
-        connection = pymysql.connect(
+        connection = _Connection(
             host=host.strip("[]"),
             port=int(port),
             user=user,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry import web
 from anncestry.datasets.payload import Column
 from anncestry.engines.base import DecodeError, Spec
 from anncestry.engines.weaviate.rows import UUID_PREFIX, uuid_of
@@ -120,7 +121,7 @@ def insert(link: http.client.HTTPConnection, body: bytes, sent: int, options: Sp
     try:
         link.request("POST", path, body, HEADERS)
         answer: Any = link.getresponse()
-        reply = answer.read()
+        reply = web.body_of(answer, web.ANSWER_BYTES + 4 * len(body))  # each row is repeated in it
     except (OSError, http.client.HTTPException) as error:
         raise ServerError(str(error) or type(error).__name__) from None
     if answer.status != 200:

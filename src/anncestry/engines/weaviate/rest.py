@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from anncestry import web
 from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.errors import ServerError
 from anncestry.runtimes import tls
@@ -19,7 +19,7 @@ class Rest:
     def __init__(
         self, host: str, port: int, authorization: str | None = None, named: Mapping[str, Any] | None = None
     ) -> None:
-        self._host, self._port = host, port
+        self._address = f"{host}:{port}"
         self._tls: ssl.SSLContext | None = None if named is None else tls.context(named, ("http/1.1",))
         self._headers = {"Content-Type": "application/json"}
         if authorization is not None:
@@ -29,32 +29,25 @@ class Rest:
         """HTTP status of a GET, None where nobody answers."""
         try:
             return self._exchange("GET", path, None, timeout_s)[0]
-        except (OSError, http.client.HTTPException):
+        except OSError:
             return None
 
     def call(self, method: str, path: str, body: Any = None, timeout_s: float = 30.0) -> Any:
         """The JSON that `path` answers (None for an empty body); ServerError if it doesn't or says that it failed."""
         try:
             status, reply = self._exchange(method, path, body, timeout_s)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise ServerError(f"weaviate: {method} {path}: {error or type(error).__name__}") from None
         if not 200 <= status < 300:
             raise ServerError(f"weaviate: {method} {path}: HTTP {status}: {reply.decode(errors='replace')[:500]}")
-        return json.loads(reply) if reply else None
+        try:
+            return json.loads(reply) if reply else None
+        except (ValueError, RecursionError):
+            raise ServerError(f"weaviate: {method} {path}: answered what is no JSON") from None
 
     def _exchange(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
-        connection = (
-            http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-            if self._tls is None
-            else http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
-        )
-        try:
-            payload = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, payload, self._headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        payload = None if body is None else json.dumps(body).encode()
+        return web.call(self._address, method, path, timeout_s, payload, self._headers, self._tls)
 
     # What more than one module asks.
 
