@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+from anncestry import redact
 from anncestry.errors import UserError
 from anncestry.runtimes import tls
 from anncestry.runtimes.credentials import authorization
@@ -74,7 +75,7 @@ class Grpc(Transport):
 
         self._grpc = grpc
         options = [
-            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_receive_message_length", transport["answer_bytes_max"]),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
         ]
@@ -131,6 +132,7 @@ class Http(Transport):
         self._method, self._path = transport["method"], transport["path"]
         self._headers = dict(transport.get("headers") or {})
         self._connection: http.client.HTTPConnection | None = None
+        self._largest = transport["answer_bytes_max"]
         named = transport.get("tls")
         self._tls = None if named is None else tls.context(named, ("http/1.1",))
         self._connect(min(timeout_s, _CONNECT_S))
@@ -164,17 +166,21 @@ class Http(Transport):
         try:
             connection.request(self._method, self._path, request, self._headers)
             response = connection.getresponse()
-            body = response.read()
+            body = response.read(self._largest + 1)
         except TimeoutError:
             self.close()
             raise CallError("timeout", timeout=True) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise CallError(f"{type(error).__name__}: {error}", timeout=False) from None
-        if response.will_close:
+        if response.will_close or len(body) > self._largest:
             self.close()
+        if len(body) > self._largest:
+            raise CallError(f"an answer of more than {self._largest} bytes", timeout=False)
         if response.status >= 400:
-            raise CallError(f"HTTP {response.status}: {body[:200].decode(errors='replace')}", timeout=False)
+            raise CallError(
+                f"HTTP {response.status}: {redact.short(body.decode(errors='replace'), 200)}", timeout=False
+            )
         return body
 
     def close(self) -> None:

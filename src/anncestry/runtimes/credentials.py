@@ -6,6 +6,7 @@ import base64
 import os
 from collections.abc import Mapping
 
+from anncestry import redact
 from anncestry.errors import UserError
 
 SCHEMES = {
@@ -19,7 +20,13 @@ def authorization(named: Mapping[str, str] | None) -> str | None:
     """The header's value for {"env": NAME, "scheme": …}; UserError names the variable if it is not set."""
     if named is None:
         return None
-    secret = os.environ.get(named["env"])
+    return SCHEMES[named["scheme"]](read(named["env"], "the credentials"))
+
+
+def read(variable: str, what: str) -> str:
+    """The secret that a variable holds, from now on named instead of shown; UserError if it is not set."""
+    secret = os.environ.get(variable)
     if not secret:
-        raise UserError(f"the environment variable {named['env']} is not set: it holds the credentials")
-    return SCHEMES[named["scheme"]](secret)
+        raise UserError(f"the environment variable {variable} is not set: it holds {what}")
+    redact.secret(variable, secret)
+    return secret

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import ssl
@@ -16,15 +15,16 @@ from typing import Any
 import numpy as np
 import pymysql
 
+from anncestry import redact
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.mysql.dialects import dialect_of
 from anncestry.engines.mysql.dialects.base import MARKS, READER, TABLE, Ask, Dialect, found
 from anncestry.engines.mysql.statements import literal, where
 from anncestry.engines.native import start_native
-from anncestry.errors import ServerError, UserError
+from anncestry.errors import ServerError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes import remote, tls
+from anncestry.runtimes import credentials, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.native import clean_environment
@@ -106,10 +106,7 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
     host, _, port = server.endpoint.rpartition(":")
     user, password = server.user, server.password or ""
     if server.credentials is not None:
-        variable = server.credentials["env"]
-        password = os.environ.get(variable, "")
-        if not password:
-            raise UserError(f"the environment variable {variable} is not set: it holds the password of {user}")
+        password = credentials.read(server.credentials["env"], f"the password of {user}")
     elif reader:
         user, password = READER, ""
     encryption: dict[str, Any] = {}
@@ -181,6 +178,7 @@ def start(
         write_json(kept, {"password": password, "secured": dialect.prepare(artifact, folder, password)})
         kept.chmod(0o600)
     state = read_json(kept)
+    redact.secret(_KEPT, state["password"])
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> MySQLServer:
         port = numbers["mysql"]
@@ -276,7 +274,7 @@ def plan(server: MySQLServer, statement: bytes) -> tuple[bool, str]:
             ask(setting)
         rows = ask(b"EXPLAIN " + statement)
     text = "; ".join(" ".join(str(cell) for cell in row if cell is not None) for row in rows)
-    return server.dialect.uses_index(rows), re.sub(r"\s+", " ", text)[:300]
+    return server.dialect.uses_index(rows), redact.short(re.sub(r"\s+", " ", text))
 
 
 def check_plan(server: MySQLServer, statement: bytes) -> None:

@@ -22,7 +22,7 @@ from anncestry.engines.group import GroupServer
 from anncestry.engines.native import HOST, start_native
 from anncestry.engines.pgvector import EFFORTS, INDEX
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes import remote, tls
+from anncestry.runtimes import credentials, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
 
@@ -82,10 +82,7 @@ class PgvectorServer(GroupServer):
             found |= {"sslmode": "verify-full", "sslrootcert": str(tls.roots_file(self.tls))}
             found["ssl_min_protocol_version"] = "TLSv1.2"
         if self.credentials is not None:
-            variable = self.credentials["env"]
-            found["password"] = os.environ.get(variable, "")
-            if not found["password"]:
-                raise UserError(f"the environment variable {variable} is not set: it holds the password of {self.user}")
+            found["password"] = credentials.read(self.credentials["env"], f"the password of {self.user}")
         return found
 
     def drop(self) -> None:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from anncestry import redact
 from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.errors import ServerError
 from anncestry.runtimes import tls
@@ -39,7 +40,9 @@ class Rest:
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"weaviate: {method} {path}: {error or type(error).__name__}") from None
         if not 200 <= status < 300:
-            raise ServerError(f"weaviate: {method} {path}: HTTP {status}: {reply.decode(errors='replace')[:500]}")
+            raise ServerError(
+                f"weaviate: {method} {path}: HTTP {status}: {redact.short(reply.decode(errors='replace'), 500)}"
+            )
         return json.loads(reply) if reply else None
 
     def _exchange(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
