@@ -487,7 +487,7 @@ func cut(text string) string {
 
 // broken is what a panic is told as: no server shall be able to end the driver.
 func broken(fault any) error {
-	return fmt.Errorf("what the server sent is more than the driver can deal with (%v): please report this", fault)
+	return fmt.Errorf("the driver met what it can't deal with (%v): please report this", fault)
 }
 
 // expire gives up requests whose time is over.
