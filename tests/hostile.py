@@ -142,7 +142,10 @@ def frame(kind: int, flags: int, stream: int, payload: bytes, length: int | None
 
 
 def literal(name: bytes, value: bytes, first: int = 0) -> bytes:
-    return bytes([first, len(name)]) + name + bytes([len(value)]) + value
+    """A header; its value is of less than 127 bytes, or 16,000."""
+    size = len(value)
+    length = bytes([size]) if size < 127 else bytes([127, (size - 127) & 127 | 128, (size - 127) >> 7])
+    return bytes([first, len(name)]) + name + length + value
 
 
 BOMB = literal(b"x", b"y" * 120, 0x40) * 30 + b"\xbe" * 16_000

@@ -20,6 +20,8 @@ from urllib.parse import quote
 _WEAK = 8
 """A secret of fewer characters may be a word of its own: only whole words of a sentence are taken for it."""
 _BASE64_MIN = 6
+_BEGINNING = 12
+"""Whoever quotes a secret may have cut it: a word that begins with so many of its characters is taken for it."""
 
 
 class _Rules:
@@ -43,21 +45,28 @@ class _Rules:
         return self._pattern.sub(lambda match: self._ordered[(match.lastindex or 1) - 1], said)
 
 
-_strong, _of_sentences = _Rules(), _Rules()
+_strong, _beginnings, _of_sentences = _Rules(), _Rules(), _Rules()
 _addresses: dict[str, str] = {}
 
 
 def secret(variable: str, value: str) -> None:
     """`value` is what `variable` holds, and nobody's business."""
-    mark, weak = f"[value of {variable}]", len(value) < _WEAK
-    rules = _of_sentences if weak else _strong
-    for form in filter(None, {value, " ".join(value.split()), *_quoted(value)}):
-        rules.learn(rf"(?<!\w){re.escape(form)}(?!\w)" if weak else re.escape(form), mark)
-    if value:
-        rules.learn(rf"(?<!\w)(?i:{value.encode().hex()})(?!\w)" if weak else f"(?i:{value.encode().hex()})", mark)
-    for form in _base64(value.encode()):
+    mark, plain = f"[value of {variable}]", value.encode()
+    forms = {value, " ".join(value.split()), *_quoted(value), plain.hex(), plain.hex().upper()}
+    for form in forms - {""}:
+        if len(value) < _WEAK:
+            _of_sentences.learn(rf"(?<!\w){re.escape(form)}(?!\w)", mark)
+        else:
+            _learn(form, mark)
+    for form in _base64(plain):
         if len(form) >= _BASE64_MIN:
-            _strong.learn(re.escape(form), mark)
+            _learn(form, mark)
+
+
+def _learn(form: str, mark: str) -> None:
+    _strong.learn(re.escape(form), mark)
+    if len(form) > _BEGINNING:
+        _beginnings.learn(re.escape(form[:_BEGINNING]) + r"[^\s\"',;)\]}]*", mark)
 
 
 def address(variable: str, value: str) -> None:
@@ -91,7 +100,7 @@ def restore(known: dict[str, str]) -> None:
 
 def text(said: str) -> str:
     """The same without what is known: see `secret` and `address`."""
-    said = _strong.apply(said)
+    said = _beginnings.apply(_strong.apply(said))
     return _of_sentences.apply(said) if " " in said else said
 
 
@@ -101,18 +110,24 @@ def short(said: str, characters: int = 300) -> str:
 
 
 def body(found: Any) -> Any:
-    """The same for what is JSON, keys too. Counts whose keys become one are added."""
+    """The same for what is JSON, keys too; counts whose keys become one are added."""
     if isinstance(found, str):
         return text(found)
     if isinstance(found, list | tuple):
         return [body(each) for each in found]
     if not isinstance(found, dict):
         return found
-    result: dict[Any, Any] = {}
-    for key, value in found.items():
-        named, clean = body(key), body(value)
-        both = named in result and isinstance(clean, int) and isinstance(result[named], int)
-        result[named] = result[named] + clean if both else clean
+    if all(type(value) is int and isinstance(key, str) for key, value in found.items()):
+        return counts(found, None)
+    return {body(key): body(value) for key, value in found.items()}
+
+
+def counts(found: dict[str, int], characters: int | None = 300) -> dict[str, int]:
+    """How often each text came, the same for its beginning."""
+    result: dict[str, int] = {}
+    for key, count in found.items():
+        name = text(key)[:characters]
+        result[name] = result.get(name, 0) + count
     return result
 
 

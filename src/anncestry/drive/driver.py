@@ -82,6 +82,9 @@ class Driver:
         apart = {job["transport"]["environment"] for job in jobs.values() if "environment" in job["transport"]}
         pool = self._pool_on(tuple(hosts)) if hosts else self._pool_of(*apart) if apart else self._pools[kind]
         done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))
+        for facts in (done, *done.get("together", {}).values()):
+            for client in facts.get("clients", ()):
+                client["errors"] = redact.counts(client["errors"])
         for name, facts in done.get("together", {}).items():
             (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
