@@ -330,6 +330,8 @@ def test_a_secret_that_whoever_quotes_it_cut_is_named_too() -> None:
     for said in ("sk-verylongkey-01234…", "sk-verylongkey", base64.b64encode(b"Bearer sk-verylongkey-01").decode()):
         assert "[value of TEST_" in redact.text(f"no: {said}") and "long" not in redact.text(said)
     assert redact.text("sk-verylongkey-abcdefghij") == "[value of TEST_ALIKE]"
+    redact.secret("TEST_LOGIN", "somebody:with-a-password")
+    assert redact.text("somebody may not use with-a-password") == "somebody may not use [value of TEST_LOGIN]"
 
 
 def test_a_weak_secret_is_named_in_sentences_and_changes_no_word_and_no_name() -> None:

@@ -32,6 +32,9 @@ class _Rules:
         self._pattern: re.Pattern[str] | None = None
         self._ordered: list[str] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
     def learn(self, source: str, mark: str) -> None:
         if source not in self._marks:
             self._marks[source] = mark
@@ -61,6 +64,9 @@ def secret(variable: str, value: str) -> None:
     for form in _base64(plain):
         if len(form) >= _BASE64_MIN:
             _learn(form, mark)
+    password = value.partition(":")[2]  # of a login as user:password
+    if len(password) >= _WEAK:
+        secret(variable, password)
 
 
 def _learn(form: str, mark: str) -> None:
@@ -111,6 +117,8 @@ def short(said: str, characters: int = 300) -> str:
 
 def body(found: Any) -> Any:
     """The same for what is JSON, keys too; counts whose keys become one are added."""
+    if not (_strong or _of_sentences):
+        return found
     if isinstance(found, str):
         return text(found)
     if isinstance(found, list | tuple):

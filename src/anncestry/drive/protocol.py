@@ -177,7 +177,7 @@ def write_job(
 
 def bytes_max(results: int) -> int:
     """What an answer of so many results can't be longer than: as JSON, with a vector of thousands of numbers each."""
-    return (1 << 20) + results * (64 << 10)
+    return min((1 << 20) + results * (64 << 10), 2**31 - 1)
 
 
 def reached(transport: dict[str, Any], known: dict[str, str]) -> dict[str, Any]:
