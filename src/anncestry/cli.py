@@ -70,16 +70,17 @@ class _Said:
         with suppress(OSError):
             self._stream.flush()
 
+    def close_log(self) -> None:
+        log, self.log = self.log, None
+        if log is not None:
+            with suppress(OSError):
+                log.close()
+
     def isatty(self) -> bool:
         return self._stream.isatty()
 
     def fileno(self) -> int:
         return self._stream.fileno()
-
-
-def _close(log: TextIO) -> None:
-    with suppress(OSError):
-        log.close()
 
 
 def _end_tidily(number: int, frame: object) -> None:
@@ -102,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.log:
                 options.log.parent.mkdir(parents=True, exist_ok=True)
                 said.log = open(options.log, "w")  # noqa: SIM115 - closed by the stack, after all that may speak
-                stack.callback(_close, said.log)
+                stack.callback(said.close_log)
             if options.command in RULES:
                 running.end_with_run()
             options.function(Run(options.experiment), options)
