@@ -313,3 +313,12 @@ def test_a_record_says_which_driver_it_was_and_what_it_was_built_from(drivers, t
     assert native["driver"]["go"]
     assert python["driver"]["kind"] == "python"
     assert 0 < native["cpu_us_per_query"] < python["cpu_us_per_query"] * 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_of_who_starts_a_driver_is_not_taken_for_its_own(kind, tmp_path):
+    """getrusage's maximum is handed on to a program that is started; nobody's client needs what a harness once had."""
+    held = bytearray(b"x" * (900 << 20))
+    with Driver(kind) as driver, NullServer("http") as server:
+        outcome = run(driver, tmp_path, server, count=10)
+    assert 1 < outcome.facts["rss_peak_mib"] < 512 < len(held) >> 20

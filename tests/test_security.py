@@ -9,20 +9,29 @@ import re
 import secrets
 import stat
 import tarfile
+import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
+import numpy as np
 import pytest
 import yaml
 
-from anncestry import cli
+from anncestry import cli, commands, redact
 from anncestry.cells import config
 from anncestry.datasets import archives
+from anncestry.drive import protocol
+from anncestry.drive.driver import Driver
+from anncestry.engines import get
 from anncestry.errors import ConfigError, DataError, ServerError
+from anncestry.runtimes.credentials import authorization
+from anncestry.runtimes.remote import endpoint
 from anncestry.runtimes.unpacking import unpack
-from tests import flat
+from tests import flat, hostile
 from tests.toy import ROOT, Toy
 
 PACKAGE = sorted((ROOT / "src" / "anncestry").rglob("*.py"))
@@ -44,6 +53,27 @@ EXPORTS = [
 # Secrets
 
 
+@contextmanager
+def process_list() -> Iterator[set[str]]:
+    """All command lines that any user sees while the block lasts, a few times a second."""
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.1):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    seen.add(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str, str]]:
     """A finished toy whose every search had to show a secret of the environment: (toy, secret, all that was said)."""
@@ -54,8 +84,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str
         toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE}
         toy.files["config"]["title"] = HOSTILE
         toy.one_cell()
-        done = toy.snakemake()
-        said = done.stdout + done.stderr
+        with process_list() as commands:
+            done = toy.snakemake()
+        assert any("flat/server.py" in command for command in commands)
+        said = done.stdout + done.stderr + "\n".join(commands)
         patch.chdir(toy.folder)
         patch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
         yield toy, secret, said
@@ -72,10 +104,20 @@ def forms(secret: str) -> list[bytes]:
     ]
 
 
-def holding(folder: Path, secret: str) -> list[str]:
+def echoed(secret: str) -> str:
+    """What a server may say of it."""
+    return "invalid key: " + " or ".join(form.decode() for form in forms(secret))
+
+
+def holding(folder: Path, secret: str, at_least: int = 20) -> list[str]:
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    assert len(files) > 20, "there is something to look through"
+    assert len(files) > at_least, "there is something to look through"
     return [str(path) for path in files if any(form in path.read_bytes() for form in forms(secret))]
+
+
+def shown(said: str, secret: str) -> list[bytes]:
+    """The forms of a secret in a text."""
+    return [form for form in forms(secret) if form in said.encode()]
 
 
 def test_the_secret_was_used_its_variable_is_named_and_itself_is_in_no_file_and_no_output(planted) -> None:
@@ -85,7 +127,7 @@ def test_the_secret_was_used_its_variable_is_named_and_itself_is_in_no_file_and_
     )
     assert loaded["spec"]["system"]["settings"] == {"authorization": VARIABLE}
     assert measured["valid"], measured["gates"]
-    assert secret not in said
+    assert shown(said, secret) == [], "nor in the list of processes"
     assert holding(toy.folder, secret) == []
 
 
@@ -116,6 +158,186 @@ def test_without_the_secret_the_server_lets_nobody_search_and_the_cell_is_no_num
             server.call("Search", {})
     finally:
         server.stop()
+
+
+# What a server repeats of them (finding 4 of the review of security)
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str, str]]:
+    """The same with a server that repeats the secret in every fifth error, and in its settings."""
+    secret = f"repeated-{secrets.token_hex(16)}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, secret)
+        toy = Toy.make(tmp_path_factory.mktemp("repeated"))
+        toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE, "lie": "echo"}
+        toy.one_cell()
+        done = toy.snakemake()
+        patch.chdir(toy.folder)
+        patch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+        yield toy, secret, done.stdout + done.stderr
+
+
+def test_a_secret_that_the_server_repeats_is_named_in_records_and_on_the_page_and_shown_nowhere(
+    repeated, capfd: pytest.CaptureFixture[str]
+) -> None:
+    toy, secret, said = repeated
+    (measured,) = [json.loads(path.read_text()) for path in (toy.folder / "results" / "query").rglob("*@*.json")]
+    (failure,) = measured["failures"]
+    assert failure.startswith(f"UNAUTHENTICATED: flat: invalid key: Bearer [value of {VARIABLE}], that is ")
+    (loaded,) = [json.loads(path.read_text()) for path in (toy.folder / "results" / "load").rglob("*@*.json")]
+    assert f'"key": "[value of {VARIABLE}]"' in json.dumps(loaded)
+    for command in EXPORTS[2:]:
+        cli.main(command)
+    out, err = capfd.readouterr()
+    assert shown(said + out + err, secret) == []
+    assert holding(toy.folder, secret) == []
+
+
+def test_the_last_words_of_a_server_are_shown_without_the_secret(tmp_path, monkeypatch) -> None:
+    secret = f"repeated-{secrets.token_hex(16)}"
+    monkeypatch.setenv(VARIABLE, secret)
+    toy = Toy.make(tmp_path)
+    toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE, "lie": "echo-and-die"}
+    toy.one_cell()
+    done = toy.snakemake(check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and f"flat: [value of {VARIABLE}] is no good key" in said
+    assert shown(said, secret) == []
+    # What the server itself wrote into its own log is not ours to change.
+    assert {Path(path).name for path in holding(toy.folder, secret, 6)} <= {"server.log"}
+
+
+REMOTE = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "credentials": VARIABLE, "tls": "none"}
+ENDPOINT = "PLANTED_ENDPOINT"
+WIRES = [
+    *(("native", kind, "answer") for kind in ("grpc", "http", "mysql", "postgres")),
+    *(("native", kind, "login") for kind in ("mysql", "postgres")),
+    *(("python", kind, "answer") for kind in ("grpc", "http")),
+]
+
+
+def says(kind: str, text: str, number: int = 1) -> bytes:
+    """An answer that fails, as each protocol has it; `number` is that of MySQL's packet."""
+    body = text.encode()
+    return {
+        "grpc": hostile.frame(1, 4, 1, b"\x88")
+        + hostile.frame(1, 5, 1, hostile.literal(b"grpc-status", b"16") + hostile.literal(b"grpc-message", body)),
+        "http": b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body,
+        "mysql": hostile.packet(number, b"\xff\x15\x04#28000" + body),
+        "postgres": hostile.message(b"E", b"SERROR\0C28P01\0M" + body + b"\0\0") + hostile.READY,
+    }[kind]
+
+
+@pytest.fixture
+def planted_key(monkeypatch: pytest.MonkeyPatch) -> str:
+    secret = f"planted-{secrets.token_hex(16)}"
+    monkeypatch.setenv(VARIABLE, secret)
+    monkeypatch.setattr(hostile, "PASSWORD", secret)
+    return secret
+
+
+@pytest.mark.parametrize(("program", "kind", "when"), WIRES)
+def test_a_driver_leaves_neither_a_secret_that_a_server_repeats_nor_its_address(
+    program: str, kind: str, when: str, planted_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hostile.hostile(kind, how=b"", harm=hostile.BEFORE[kind] if when == "answer" else 0) as server:
+        monkeypatch.setenv(ENDPOINT, server.target)
+        server.how = says(kind, f"{server.target} says: {echoed(planted_key)}")
+        target = endpoint({**REMOTE, "endpoints": {"sql": ENDPOINT}}, "sql")
+        how = {**server.transport, "target": target}
+        if "password_env" in how:
+            how["password_env"] = VARIABLE
+        elif kind == "grpc":
+            how["authorization"] = {"env": VARIABLE, "scheme": "bearer"}
+        authorization({"env": VARIABLE, "scheme": "bearer"})
+        protocol.write_requests(tmp_path, [b"request"])
+        rows = np.zeros((1, 1), int)
+        protocol.write_job(tmp_path, requests=tmp_path, transport=how, schedule=rows, prime=rows[:, :0], timeout_s=30.0)
+        with Driver(program) as driver:
+            if when == "login":
+                with pytest.raises(ServerError) as error:
+                    driver.run(tmp_path)
+                said = str(error.value)
+            else:
+                driver.run(tmp_path)
+                said = (tmp_path / "done.json").read_text()
+    assert f"[address of {ENDPOINT}] says: invalid key: [value of {VARIABLE}]" in said
+    assert shown(said, planted_key) == [] and target not in said
+    assert holding(tmp_path, planted_key, 6) == []
+    assert [path.name for path in tmp_path.iterdir() if target.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(("engine", "kind", "interface"), [("pgvector", "postgres", "sql"), ("mysql",) * 3])
+def test_what_an_engine_is_told_by_a_server_is_shown_without_secret_and_address(
+    engine: str, kind: str, interface: str, planted_key: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with hostile.hostile(kind, how=b"", harm=0) as server:
+        monkeypatch.setenv(ENDPOINT, server.target)
+        server.how = says(kind, f"{server.target} says: {echoed(planted_key)}", 0)
+        topology = {**REMOTE, "endpoints": {interface: ENDPOINT}}
+        system = {"version": "8.0.2", "settings": {"dialect": "polardb"} if engine == "mysql" else {}}
+
+        def cells(run: object, options: object) -> None:
+            """Stands for a command that starts this engine."""
+            get(engine).start(tmp_path, tmp_path / "data", system, topology)
+
+        monkeypatch.setattr(commands.cells, "cells", cells)
+        assert cli.main(["--log", str(tmp_path / "log"), "cells"]) == 2
+    said = capfd.readouterr().err
+    assert said == (tmp_path / "log").read_text()
+    assert f"[address of {ENDPOINT}] says: invalid key: [value of {VARIABLE}]" in said
+    assert shown(said, planted_key) == [] and server.target not in said
+
+
+def test_an_address_is_named_however_it_is_written_and_what_is_like_it_stays() -> None:
+    redact.address("TEST_NAMED", "db.example.org:8443")
+    redact.address("TEST_SIX", "[2001:db8::7]:443")
+    redact.address("TEST_BARE", "host-of-theirs:5432")
+    redact.address("TEST_OURS", "127.0.0.1:65001")
+    mark = "[address of {}]".format
+    for said, named in {
+        "ipv6:%5B2001:db8::7%5D:443: refused": f"ipv6:{mark('TEST_SIX')}: refused",
+        'to "DB.example.org" (x), port 8443': f'to "{mark("TEST_NAMED")}" (x), port 8443',
+        "db.example.org:8443, db.example.org.": f"{mark('TEST_NAMED')}, {mark('TEST_NAMED')}.",
+        "on 'host-of-theirs' (111)": f"on '{mark('TEST_BARE')}' (111)",
+        "127.0.0.1:65001 and 127.0.0.1:650012": f"{mark('TEST_OURS')} and 127.0.0.1:650012",
+        "mydb.example.org, db.example.organic, 127.0.0.1": "mydb.example.org, db.example.organic, 127.0.0.1",
+    }.items():
+        assert redact.text(said) == named
+    assert redact.addresses()[mark("TEST_NAMED")] == "db.example.org:8443"
+
+
+@pytest.mark.parametrize("secret", ['pass-wörd "quoted" \\ %41+/=?', "a" * 9, "0123456789abcdef"])
+def test_a_secret_is_named_in_every_form_that_an_error_may_have_it_in(secret: str) -> None:
+    redact.secret("TEST_FORMS", secret)
+    named, raw = "[value of TEST_FORMS]", secret.encode()
+    texts = (repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret), quote(secret, safe=""))
+    for form in (secret, *texts, raw.hex(), raw.hex().upper()):
+        assert redact.text(f"no: {form}!") == f"no: {named}!"
+        assert redact.text(f"no: {form.upper()}!" if form == raw.hex() else named).count(named) == 1
+    for ahead in range(4):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = redact.text(encode(b"u" * ahead + raw + b":v").decode())
+            assert named in text and len(text) <= len(named) + 12
+    assert redact.body({"errors": {secret: 1, named: 2}}) == {"errors": {named: 3}}
+
+
+def test_a_secret_that_whoever_quotes_it_cut_is_named_too() -> None:
+    redact.secret("TEST_CUT", "sk-verylongkey-0123456789")
+    redact.secret("TEST_ALIKE", "sk-verylongkey-abcdefghij")
+    for said in ("sk-verylongkey-01234…", "sk-verylongkey", base64.b64encode(b"Bearer sk-verylongkey-01").decode()):
+        assert "[value of TEST_" in redact.text(f"no: {said}") and "long" not in redact.text(said)
+    assert redact.text("sk-verylongkey-abcdefghij") == "[value of TEST_ALIKE]"
+    redact.secret("TEST_LOGIN", "somebody:with-a-password")
+    assert redact.text("somebody may not use with-a-password") == "somebody may not use [value of TEST_LOGIN]"
+
+
+def test_a_weak_secret_is_named_in_sentences_and_changes_no_word_and_no_name() -> None:
+    redact.secret("TEST_WEAK", "l2x")
+    assert redact.text("the key l2x is wrong") == "the key [value of TEST_WEAK] is wrong"
+    assert redact.body({"l2x": "l2x", "b": "all2x are wrong"}) == {"l2x": "l2x", "b": "all2x are wrong"}
 
 
 # Config is data

@@ -19,6 +19,8 @@ from anncestry.measure import ceiling
 from anncestry.runtimes import tls
 from anncestry.runtimes.remote import endpoint
 from tests.servers import INDEX
+from tests.test_security import forms
+from tests.tls_pump import tap
 
 WAYS = [("native", "grpc"), ("native", "http"), ("native", "mysql"), ("native", "postgres"),
         ("python", "grpc"), ("python", "http")]  # fmt: skip
@@ -76,18 +78,61 @@ def test_requests_go_and_answers_come_under_tls(
     assert len(told["certificate_sha256"]) == 64
 
 
+SECRET = b"planted-0f1e2d3c4b5a69788796a5b4"
+DATA, ALERT_BYTES = 23, 24
+"""A TLS record of what is encrypted; how long one is at most that only says that the certificate is refused."""
+
+
+def with_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a transport says for a secret to be sent."""
+    monkeypatch.setenv("TEST_TLS_SECRET", SECRET.decode())
+    return {
+        "grpc": {"authorization": {"env": "TEST_TLS_SECRET", "scheme": "bearer"}},
+        "http": {"headers": {"Authorization": f"Bearer {SECRET.decode()}"}},
+    }.get(kind, {"user": SECRET.decode(), "password_env": "TEST_TLS_SECRET"})
+
+
+def tls_records(kind: str, sent: bytes) -> list[tuple[int, int]]:
+    """Type and length of each record of TLS, the only thing that may be sent but for the wish for it."""
+    if kind == "postgres":
+        assert sent[:8] == b"\0\0\0\x08\x04\xd2\x16\x2f"[: len(sent)]
+    at = {"mysql": 36, "postgres": 8}.get(kind, 0)
+    found = []
+    while at < len(sent):
+        kind_of, size = sent[at], int.from_bytes(sent[at + 3 : at + 5], "big")
+        assert kind_of in (20, 21, 22, DATA) and sent[at + 1] == 3, f"in the clear: {sent!r}"
+        found.append((kind_of, size))
+        at += 5 + size
+    return found
+
+
 @pytest.mark.parametrize("why", REFUSALS)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_a_certificate_that_is_not_good_and_a_server_without_one_are_refused(
-    way: tuple[str, str], why: str, drivers: dict[str, Driver], certificates: dict[str, Certificates], tmp_path: Path
-) -> None:
+    way: tuple[str, str], why: str, certificates: dict[str, Certificates], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Before anything of a key, a password or a request is sent: what they are made of is in none of the bytes."""
     trusted = certificates["good" if why == "unknown CA" else why if why in certificates else "good"].trusted
     files = {} if why == "plain" else certificates[why].files
-    with (
-        NullServer(way[1], echo=True, **files) as server,
-        pytest.raises(ServerError, match=f"no connection to .*({REFUSALS[why]})"),
-    ):
-        run(drivers[way[0]], tmp_path, {**server.transport, **trusted}, timeout_s=1.0 if why == "plain" else 20.0)
+    with NullServer(way[1], echo=True, **files) as server, tap(server.target) as (target, seen), Driver(way[0]) as own:
+        transport = {**server.transport, "target": target, **trusted, **with_secret(way[1], monkeypatch)}
+        with pytest.raises(ServerError, match=f"no connection to .*({REFUSALS[why]})"):
+            run(own, tmp_path, transport, request=SECRET, timeout_s=1.0 if why == "plain" else 20.0)
+        assert seen
+        for sent in seen:
+            assert not [form for form in forms(SECRET.decode()) if form in sent]
+            assert all(kind != DATA or size <= ALERT_BYTES for kind, size in tls_records(way[1], bytes(sent))), bytes(
+                sent
+            )
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_a_secret_that_is_sent_in_the_clear_would_be_seen(way: tuple[str, str], tmp_path: Path) -> None:
+    """So that the test above can fail."""
+    with NullServer(way[1], echo=True) as server, tap(server.target) as (target, seen), Driver(way[0]) as own:
+        run(own, tmp_path, {**server.transport, "target": target}, request=SECRET)
+    assert any(SECRET in sent for sent in seen)
 
 
 @pytest.mark.parametrize("way", WAYS[:4], ids="-".join)

@@ -1,19 +1,21 @@
-"""What stands before a managed server: it takes TLS off, and passes everything on as it is."""
+"""What stands before a managed server: it takes TLS off, or only listens, and passes everything on as it is."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from anncestry.drive.certificates import Certificates
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray | None = None) -> None:
     with suppress(OSError):
         while part := await reader.read(1 << 16):
+            if seen is not None:
+                seen += part
             writer.write(part)
             await writer.drain()
     with suppress(OSError):
@@ -30,8 +32,6 @@ def pump(upstream: str, certificates: Certificates, protocol: str, asked: bytes 
     context.load_cert_chain(certificates.certificate, certificates.key)
     context.set_alpn_protocols([protocol])
     host, _, port = upstream.rpartition(":")
-    loop, found, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    address: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if asked:
@@ -42,8 +42,35 @@ def pump(upstream: str, certificates: Certificates, protocol: str, asked: bytes 
         there, back = await asyncio.open_connection(host, int(port))
         await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
 
+    with _serving(serve, None if asked else context) as address:
+        yield address
+
+
+@contextmanager
+def tap(upstream: str) -> Iterator[tuple[str, list[bytearray]]]:
+    """host:port before `upstream`, while the block lasts, and what clients sent there, by connection."""
+    host, _, port = upstream.rpartition(":")
+    seen: list[bytearray] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own = bytearray()
+        seen.append(own)
+        there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_pass_on(reader, back, own), _pass_on(there, writer))
+
+    with _serving(serve, None) as address:
+        yield address, seen
+
+
+@contextmanager
+def _serving(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], context: ssl.SSLContext | None
+) -> Iterator[str]:
+    loop, found, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    address: list[str] = []
+
     async def run() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=None if asked else context)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
         address.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         found.set()
         await stop.wait()

@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
+from anncestry import redact
 from anncestry.commands import ancestry, cells, machine, results, rules
 from anncestry.commands.rules import RULES
 from anncestry.commands.run import Run
@@ -44,34 +45,42 @@ def _note_time(command: str, started: float) -> None:
             file.write(json.dumps({"command": command, "start": started, "end": time.time()}) + "\n")
 
 
-class _Tee:
-    """Standard error and a log file at once. One that can't be written any more does not keep the work from ending."""
+class _Said:
+    """Standard error without secrets, and a log file at once.
 
-    def __init__(self, stream: TextIO, log: TextIO) -> None:
-        self._stream, self._log = stream, log
+    One that can't be written any more does not keep the work from ending.
+    """
+
+    log: TextIO | None = None
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def write(self, text: str) -> int:
-        with suppress(OSError):  # a full disk: what is said still reaches the other
-            self._log.write(text.replace("\r", "\n"))
-            self._log.flush()
+        shown = redact.text(text)
+        if self.log is not None:
+            with suppress(OSError):  # a full disk: what is said still reaches the other
+                self.log.write(shown.replace("\r", "\n"))
+                self.log.flush()
         with suppress(OSError):  # nobody reads it any more, as a run that was killed
-            self._stream.write(text)
+            self._stream.write(shown)
         return len(text)
 
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
 
+    def close_log(self) -> None:
+        log, self.log = self.log, None
+        if log is not None:
+            with suppress(OSError):
+                log.close()
+
     def isatty(self) -> bool:
         return self._stream.isatty()
 
     def fileno(self) -> int:
         return self._stream.fileno()
-
-
-def _close(log: TextIO) -> None:
-    with suppress(OSError):
-        log.close()
 
 
 def _end_tidily(number: int, frame: object) -> None:
@@ -88,14 +97,13 @@ def main(arguments: list[str] | None = None) -> int:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
         stack.callback(_note_time, options.command, time.time())
+        stack.callback(setattr, sys, "stderr", sys.stderr)
+        said = sys.stderr = _Said(sys.stderr)
         try:
             if options.log:
                 options.log.parent.mkdir(parents=True, exist_ok=True)
-                original = sys.stderr
-                log = open(options.log, "w")  # noqa: SIM115 - closed by the stack, after all that may speak
-                stack.callback(_close, log)
-                sys.stderr = _Tee(original, log)
-                stack.callback(setattr, sys, "stderr", original)
+                said.log = open(options.log, "w")  # noqa: SIM115 - closed by the stack, after all that may speak
+                stack.callback(said.close_log)
             if options.command in RULES:
                 running.end_with_run()
             options.function(Run(options.experiment, sys.argv[1:] if arguments is None else None), options)

@@ -20,6 +20,7 @@ from anncestry.engines.base import Component, LoadResult, Probe, refuse_unknown,
 from anncestry.engines.group import GroupServer
 from anncestry.engines.killing import Kill
 from anncestry.errors import ConfigError, ServerError
+from anncestry.runtimes import credentials
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 from anncestry.runtimes.storage import data_folder
@@ -114,7 +115,7 @@ def start(artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping
         clean_environment(
             {
                 **({"FLAT_JOURNAL": "1"} if settings.get("journal") else {}),  # what is inserted outlives a kill
-                **({"FLAT_SECRET": os.environ[secret_in]} if secret_in else {}),
+                **({"FLAT_SECRET": credentials.read(secret_in, "the secret")} if secret_in else {}),
                 **({"FLAT_ADDRESS": os.environ["ANNCESTRY_ADDRESS"]} if "ANNCESTRY_ADDRESS" in os.environ else {}),
             }
         ),

@@ -6,6 +6,8 @@ its folder; what it answers is exact, unless it was told to lie.
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import os
 import shutil
@@ -133,6 +135,8 @@ class Store:
         if self.lie == "lose-later" and self.of_seven:
             rows -= 1
         settings = dict(self.settings)
+        if self.lie == "echo":
+            settings["key"] = os.environ["FLAT_SECRET"]
         if self.lie == "other-settings":
             settings["M"] = 99
         return json.dumps(
@@ -241,13 +245,24 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     store = Store(folder, nodes, lie, version)
 
-    secret = os.environ.get("FLAT_SECRET")
+    secret = os.environ.get("FLAT_SECRET", "")
+    searches = itertools.count(1)
+    in_all_forms = " or ".join(
+        [
+            *(base64.b64encode(text.encode()).decode() for text in (secret, f"Bearer {secret}", f"user:{secret}")),
+            secret.encode().hex(),
+        ]
+    )
+    if lie == "echo-and-die":
+        sys.exit(f"flat: {secret} is no good key, nor is {in_all_forms}")
 
     def handler(name, call):
         def answer(request, context):
             shown = dict(context.invocation_metadata()).get("authorization")
             if secret and name == "Search" and shown != f"Bearer {secret}":
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "flat: who is asking?")
+            if lie == "echo" and name == "Search" and next(searches) % 5 == 0:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, f"flat: invalid key: {shown}, that is {in_all_forms}")
             return call(request)
 
         return grpc.unary_unary_rpc_method_handler(answer)

@@ -1,7 +1,8 @@
 """One client of the driver: a process of its own, so that no two clients share an interpreter lock.
 
-Reads commands from standard input (`job FOLDER CLIENT`, then `go T0`), answers `ready` and `done FACTS` on standard
-output, and ends with its input. Imports nothing but the standard library and the transport it needs.
+Reads commands from standard input (`known ADDRESSES`, `job CLIENT FOLDER`, then `go T0`), answers `ready` and
+`done FACTS` on standard output, and ends with its input. Imports nothing but the standard library, `redact`, and the
+transport it needs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import fcntl
 import gc
 import json
 import os
-import resource
 import struct
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from anncestry import redact
 from anncestry.drive.transports import TRANSPORTS, CallError, Transport
 
 VERSION = 2
@@ -57,6 +58,12 @@ def _sleep_until(at_ns: int) -> int:
     while (now_ns := time.monotonic_ns()) < at_ns:
         pass
     return now_ns
+
+
+def _rss_peak_mib() -> float:
+    """Of this process. (That of getrusage begins with what whoever started it had.)"""
+    with open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmHWM:")).split()[1]) / 1024
 
 
 def _lags(lags_ns: array.array[int]) -> dict[str, float]:
@@ -99,6 +106,9 @@ class Client:
             raise ValueError(f"the Python driver has no transport {transport['kind']}")
         if "targets" in transport:
             transport = {**transport, "target": transport["targets"][client % len(transport["targets"])]}
+        if "target" in transport:  # or what stands for it
+            transport = {**transport, "target": redact.addresses().get(transport["target"], transport["target"])}
+        transport["answer_bytes_max"] = job["answer_bytes_max"]
         self.transport = TRANSPORTS[transport["kind"]](transport, self.timeout_s)
         self.prime_errors = 0
         for index in prime:
@@ -165,7 +175,7 @@ class Client:
                     response = call(request, left_ns / 1e9)
                     end_ns, status, text = now(), OK, ""
                 except CallError as error:
-                    end_ns, status, text = now(), TIMEOUT if error.timeout else ERROR, str(error)[:300]
+                    end_ns, status, text = now(), TIMEOUT if error.timeout else ERROR, redact.short(str(error))
             if text:
                 errors[text] = errors.get(text, 0) + 1
             samples.append((index, status, due_ns - zero_ns, start_ns - zero_ns, end_ns - due_ns, response))
@@ -179,7 +189,7 @@ class Client:
             "samples": len(samples),
             "end_ns": ended_ns,
             "cpu_s": cpu_ns / 1e9,
-            "rss_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "rss_peak_mib": _rss_peak_mib(),
             "prime_errors": self.prime_errors,
             "errors": dict(sorted(errors.items())[:20]),
             "unsent": unsent,
@@ -211,6 +221,9 @@ def main() -> None:
     os.dup2(2, 1)  # a library may print: its words are no answers
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
+        if word == "known":
+            redact.restore(json.loads(rest))
+            continue
         try:
             if word == "job":
                 number, _, folder = rest.partition(" ")

@@ -11,13 +11,15 @@ import platform
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
+from anncestry import redact
 from anncestry.drive import build
 from anncestry.errors import ServerError
 from anncestry.runtimes import client_env
@@ -79,7 +81,10 @@ class Driver:
         kind = next((own for of, own in _OF_TRANSPORT.items() if of in transports), self.kind)
         apart = {job["transport"]["environment"] for job in jobs.values() if "environment" in job["transport"]}
         pool = self._pool_on(tuple(hosts)) if hosts else self._pool_of(*apart) if apart else self._pools[kind]
-        done = pool.run(folder.resolve(), jobs, check)
+        done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))
+        for facts in (done, *done.get("together", {}).values()):
+            for client in facts.get("clients", ()):
+                client["errors"] = redact.counts(client["errors"])
         for name, facts in done.get("together", {}).items():
             (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
@@ -109,6 +114,11 @@ def _names(folder: Path) -> list[str]:
     return json.loads((folder / "job.json").read_text()).get("together") or [""]
 
 
+def known() -> str:
+    """The line that tells a driver which addresses stand behind what a job calls them."""
+    return f"known {json.dumps(redact.addresses())}"
+
+
 class Pool(ABC):
     """Processes that are told things by line, and answer by line."""
 
@@ -123,13 +133,14 @@ class Pool(ABC):
         """Of all processes."""
         return [process.pid for process in self._processes]
 
-    def _start(self, command: list[str], **more: str) -> None:
+    def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")} | more
         self._processes.append(
             subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=stderr,
                 text=True,
                 env=environment,
                 start_new_session=True,
@@ -168,10 +179,13 @@ class Pool(ABC):
                     first, _, rest = line.strip().partition(" ")
                     if first != word:
                         self.close()
-                        reason = json.loads(rest) if first == "failed" else "it died"
-                        raise ServerError(self._complaint(event.data, reason))
+                        reason = json.loads(rest) if first == "failed" else self._death(processes[event.data])
+                        raise ServerError(redact.text(self._complaint(event.data, reason)))
                     answers[event.data] = rest
         return [answers[number] for number in range(len(processes))]
+
+    def _death(self, process: subprocess.Popen[str]) -> str:
+        return "it died"
 
     def _complaint(self, number: int, reason: str) -> str:
         return f"client {number} of the driver failed: {reason}"
@@ -201,13 +215,22 @@ class _Native(Pool):
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
         if not self._processes:
             # Its threads sleep where Go does not know of it; signals to preempt them would only wake them in vain.
-            self._start([str(build.programs().driver)], GODEBUG="asyncpreemptoff=1")
+            self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
+            # One line of Go's own words is enough, should it ever end by itself.
+            quiet = {"GODEBUG": "asyncpreemptoff=1", "GOTRACEBACK": "none"}
+            self._start([str(build.programs().driver)], self._said, **quiet)
         (process,) = self._processes
+        self._tell(process, known())
         self._tell(process, f"job {folder}")
         self._answers([process], "ready", check)
         self._tell(process, f"go {time.monotonic_ns() + LEAD_NS}")
         (text,) = self._answers([process], "done", check)
         return json.loads(text)  # type: ignore[no-any-return]
+
+    def _death(self, process: subprocess.Popen[str]) -> str:
+        self._said.seek(0)
+        said = self._said.read(10_000).strip().splitlines()
+        return f"it died (exit {process.returncode}{': ' + said[0] if said else ''})"
 
     def _complaint(self, number: int, reason: str) -> str:
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
@@ -227,6 +250,7 @@ class _Python(Pool):
             (folder / name / "next.bin").write_bytes(bytes(8))
         clients = self._processes[: len(seats)]
         for client, (name, number) in zip(clients, seats, strict=True):
+            self._tell(client, known())
             self._tell(client, f"job {number} {folder / name}")
         self._answers(clients, "ready", check)
         zero_ns = time.monotonic_ns() + LEAD_NS
@@ -278,8 +302,8 @@ class _InProcess(_Python):
         self.close()
         return super().run(folder, jobs, check)
 
-    def _start(self, command: list[str], **more: str) -> None:
-        super()._start(command, **more, OMP_NUM_THREADS="1")
+    def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
+        super()._start(command, stderr, **more, OMP_NUM_THREADS="1")
 
 
 class _PythonApart(_Python):
@@ -289,11 +313,11 @@ class _PythonApart(_Python):
         super().__init__()
         self._environment = environment
 
-    def _start(self, command: list[str], **more: str) -> None:
+    def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
         # Last on the path: beside this package there may lie others, of the versions that are not meant.
         here = f"import sys; sys.path.append({str(_SOURCES)!r}); "
         python = client_env.interpreter(self._environment)
-        super()._start([str(python), "-I", "-c", here + command[-1]], **more)
+        super()._start([str(python), "-I", "-c", here + command[-1]], stderr, **more)
 
 
 def complaints(runs: Sequence[dict[str, Any]]) -> list[str]:

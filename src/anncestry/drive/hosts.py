@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from anncestry import redact
 from anncestry.drive import build, protocol
-from anncestry.drive.driver import LEAD_NS, Pool
+from anncestry.drive.driver import LEAD_NS, Pool, known
 from anncestry.errors import ServerError, UserError
 
 ADDRESS = "ANNCESTRY_ADDRESS"
@@ -77,7 +78,7 @@ def deal(folder: Path, job: Mapping[str, Any], hosts: int) -> list[tuple[Path, l
     Client i goes to machine i modulo their number, and so does arrival i of an open loop. Machines without clients
     have no part.
     """
-    clients, transport = job["clients"], seen_from_there(job["transport"])
+    clients, transport = job["clients"], seen_from_there(protocol.reached(job["transport"], redact.addresses()))
     used = min(hosts, clients)
     schedule = np.fromfile(folder / "schedule.bin", dtype="<u4")
     prime = np.fromfile(folder / "prime.bin", dtype="<u4").reshape(clients, -1)
@@ -103,6 +104,7 @@ def deal(folder: Path, job: Mapping[str, Any], hosts: int) -> list[tuple[Path, l
             timeout_s=job["timeout_s"],
             duration_s=job["duration_s"],
             due_ns=due,
+            answer_bytes_max=job["answer_bytes_max"],
         )
         parts.append((part, seats))
     return parts
@@ -130,9 +132,10 @@ class Elsewhere(Pool):
         (job,) = jobs.values()
         parts = deal(folder, job, len(self._variables))
         if not self._processes:
-            self._reach(seen_from_there(job["transport"]), check)
+            self._reach(seen_from_there(protocol.reached(job["transport"], redact.addresses())), check)
         drivers = self._processes[: len(parts)]
         for number, (part, _) in enumerate(parts):
+            self._say(number, known())
             self._say(number, f"job {part}")
         self._answers(drivers, "ready", check)
         zero_ns = time.monotonic_ns() + LEAD_NS

@@ -1,7 +1,8 @@
 """The job folder: what the driver is given, and what it leaves.
 
 Given
-  job.json        version; transport (below); clients; loop: closed or open; duration_s (null: by count); timeout_s
+  job.json        version; transport (below); clients; loop: closed or open; duration_s (null: by count); timeout_s;
+                  answer_bytes_max: more than a server may send for one request, or before the first
   requests.bin    request bytes, one after the other; requests.idx their n+1 offsets (uint64)
   schedule.bin    uint32. Closed loop: clients × length, the requests that each client sends, in order (over again, if
                   by time). Open loop: one row for all, arrival i is request i modulo its length
@@ -16,7 +17,8 @@ whole job. All clients of all of them connect and prime, and then start at the s
 of its own in its folder; the outer done.json holds zero_ns, end_ns and `together`, the facts by name. The native
 driver is one process for all of them: cpu_s, rss_peak_mib and pauses are then those of the process, in each alike.
 
-Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several
+Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several; instead of
+somebody else's address, what stands for it (see `redact`), which the driver is told by its standard input
   grpc            `method`: unary; request and response are the messages' bytes. `authorization`: {env, scheme}, the
                   variable that holds the credentials, and how they become that header: bearer or base64
   http            `method`, `path`, `headers`: HTTP/1.1, kept alive; request and response are bodies; status ≥ 400 fails
@@ -58,6 +60,7 @@ can take the place of this one.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +68,7 @@ from typing import Any
 
 import numpy as np
 
-from anncestry import large
+from anncestry import large, redact
 from anncestry.drive.client import ERROR, OK, TIMEOUT, VERSION
 from anncestry.errors import DataError
 
@@ -77,7 +80,9 @@ __all__ = [
     "VERSION",
     "Left",
     "Outcome",
+    "bytes_max",
     "open_outcome",
+    "reached",
     "read_outcome",
     "write_job",
     "write_requests",
@@ -97,6 +102,9 @@ SAMPLE = np.dtype(
     ]
 )
 """A sample: times relative to the clock's zero; latency from due to the response's last byte; 48 bytes, packed."""
+
+ANSWER_BYTES_MAX = 256 << 20
+_PLACES = ("target", "targets")
 
 PART_ROWS = 1 << 16
 PART_BYTES = 32 << 20
@@ -134,6 +142,7 @@ def write_job(
     timeout_s: float,
     duration_s: float | None = None,
     due_ns: np.ndarray | None = None,
+    answer_bytes_max: int = ANSWER_BYTES_MAX,
 ) -> None:
     """Write a job for `driver`: `schedule` and `prime` are uint32 (clients, length) indices into the requests.
 
@@ -141,6 +150,8 @@ def write_job(
     is over. Open loop: `due_ns` (int64, ascending) are the arrivals that all clients share, and `schedule` is one row,
     (length,) or (1, length), gone round by them; the number of clients is that of the rows of `prime`.
     """
+    for variable in (transport.get("password_env"), (transport.get("authorization") or {}).get("env")):
+        redact.secret(variable or "", os.environ.get(variable or "", ""))
     folder.mkdir(parents=True, exist_ok=True)
     if due_ns is not None:
         assert duration_s is None, "the arrivals say how long an open loop is"
@@ -153,14 +164,29 @@ def write_job(
     prime.astype("<u4").tofile(folder / "prime.bin")
     job = {
         "version": VERSION,
-        "transport": transport,
+        "transport": {**transport, **redact.body({name: transport[name] for name in _PLACES if name in transport})},
         "requests": str(requests.resolve()),
         "clients": len(prime),
         "loop": "closed" if due_ns is None else "open",
         "duration_s": duration_s,
         "timeout_s": timeout_s,
+        "answer_bytes_max": answer_bytes_max,
     }
     (folder / "job.json").write_text(json.dumps(job))
+
+
+def bytes_max(results: int) -> int:
+    """What an answer of so many results can't be longer than: as JSON, with a vector of thousands of numbers each."""
+    return min((1 << 20) + results * (64 << 10), 2**31 - 1)
+
+
+def reached(transport: dict[str, Any], known: dict[str, str]) -> dict[str, Any]:
+    """The transport of a job with the addresses themselves; `known` are those of `redact.addresses`."""
+    places = {name: transport[name] for name in _PLACES if name in transport}
+    return transport | {
+        name: known.get(at, at) if isinstance(at, str) else [known.get(one, one) for one in at]
+        for name, at in places.items()
+    }
 
 
 def write_together(folder: Path, names: Sequence[str]) -> None:

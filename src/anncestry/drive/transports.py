@@ -18,12 +18,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+from anncestry import redact
 from anncestry.errors import UserError
 from anncestry.runtimes import tls
 from anncestry.runtimes.credentials import authorization
 from anncestry.web import body_of
 
-_ANSWER_BYTES = 1 << 30  # far above any answer to a search
 _CONNECT_S = 10.0
 
 Call = Callable[[bytes, float], Any]
@@ -76,7 +76,7 @@ class Grpc(Transport):
 
         self._grpc = grpc
         options = [
-            ("grpc.max_receive_message_length", _ANSWER_BYTES),
+            ("grpc.max_receive_message_length", transport["answer_bytes_max"]),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
         ]
@@ -133,6 +133,7 @@ class Http(Transport):
         self._method, self._path = transport["method"], transport["path"]
         self._headers = dict(transport.get("headers") or {})
         self._connection: http.client.HTTPConnection | None = None
+        self._largest = transport["answer_bytes_max"]
         named = transport.get("tls")
         self._tls = None if named is None else tls.context(named, ("http/1.1",))
         self._connect(min(timeout_s, _CONNECT_S))
@@ -166,7 +167,7 @@ class Http(Transport):
         try:
             connection.request(self._method, self._path, request, self._headers)
             response = connection.getresponse()
-            body = body_of(response, _ANSWER_BYTES)
+            body = body_of(response, self._largest)
         except TimeoutError:
             self.close()
             raise CallError("timeout", timeout=True) from None
@@ -176,7 +177,9 @@ class Http(Transport):
         if response.will_close:
             self.close()
         if response.status >= 400:
-            raise CallError(f"HTTP {response.status}: {body[:200].decode(errors='replace')}", timeout=False)
+            raise CallError(
+                f"HTTP {response.status}: {redact.short(body.decode(errors='replace'), 200)}", timeout=False
+            )
         return body
 
     def close(self) -> None:

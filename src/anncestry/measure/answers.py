@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry import redact
 from anncestry.drive.protocol import ERROR, OK
 from anncestry.engines.base import DecodeError
 
@@ -65,7 +66,7 @@ def decode_batches(
                 raise DecodeError(f"answers to {len(answers)} vectors, {nq} were asked")
         except DecodeError as error:
             judged[rows] = ERROR
-            text = str(error)[:300]
+            text = redact.short(str(error))
             errors[text] = errors.get(text, 0) + 1
             continue
         for row, (found, far) in zip(range(rows.start, rows.stop), answers, strict=True):

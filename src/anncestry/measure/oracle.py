@@ -84,6 +84,7 @@ def send(
         schedule=every,
         prime=every[:, :0],
         timeout_s=timeout_s,
+        answer_bytes_max=protocol.bytes_max(k * nq),
     )
     driver.run(folder, check=server.check_alive)
     outcome = protocol.read_outcome(folder)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from anncestry import engines
+from anncestry import engines, redact
 from anncestry.cells.indexes import is_lossy, least_effort
 from anncestry.drive import build, protocol
 from anncestry.drive.driver import Driver
@@ -281,6 +281,7 @@ class _Session:
             "requests": run.folder,
             "transport": clients.transport(self.engine, server, work, run.ef_search, run.filtering),
             "timeout_s": work["timeout_s"],
+            "answer_bytes_max": protocol.bytes_max(work["k"] * work.get("nq", 1)),
         }
         if rate_per_s is None:
             rows, prime = schedule.schedule(work, measured, warmup, seed, run.number)
@@ -485,5 +486,5 @@ def run(
                 measured.failure = str(error)
         outcome[measured.key] = measured.failure or "ok"
     shutil.rmtree(out_dir / "oracle", ignore_errors=True)
-    records.write_json(out_dir / "session.json", {"session": key, "round": number, "cells": outcome})
+    records.write_json(out_dir / "session.json", {"session": key, "round": number, "cells": redact.body(outcome)})
     return outcome

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from anncestry import redact
 from anncestry.datasets.truth import nearest_filtered
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
@@ -157,5 +158,5 @@ def once(path: Path, index: str, find: Callable[[], Tuned]) -> Tuned:
             found = kept["tuned"]
             return Tuned(**{**found, "curve": tuple(Tried(**tried) for tried in found["curve"])})
     tuned = find()
-    records.write_json(path, {"index": index, "tuned": tuned.facts()})
+    records.write_json(path, {"index": index, "tuned": redact.body(tuned.facts())})
     return tuned

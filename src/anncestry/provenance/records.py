@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from anncestry import redact
 from anncestry.errors import DataError
 from anncestry.provenance import schema
 
@@ -135,7 +136,8 @@ def write_record(
     `inputs` and `outputs` map a label to a file; the record keeps each file's name and sha256, and of an input that is
     a record itself also its `identity`.
     An output is named relative to the record's folder, an input relative to the working directory.
-    `body` is the stage's own part, merged at the top level. Returns the record.
+    `body` is the stage's own part, merged at the top level, without secrets that somebody quoted (see `redact`).
+    Returns the record.
     """
     from anncestry.provenance.code import code_facts
 
@@ -158,7 +160,7 @@ def write_record(
     }
     clash = record.keys() & body.keys()
     assert not clash, f"body of {stage} redefines {clash}"
-    sealed = seal({**record, **body})
+    sealed = seal({**record, **redact.body(dict(body))})
     schema.check(sealed, path, whole=True)
     write_json(path, sealed)
     return sealed

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from anncestry import redact
 from anncestry.errors import UserError
 
 SCHEMES = {
@@ -19,15 +20,16 @@ SCHEMES = {
 
 def authorization(named: Mapping[str, str] | None) -> str | None:
     """The header's value for {"env": NAME, "scheme": …}; UserError names the variable if it is not set."""
-    return None if named is None else SCHEMES[named["scheme"]](secret(named))
+    return None if named is None else SCHEMES[named["scheme"]](read(named["env"], "the credentials"))
 
 
-def secret(named: Mapping[str, str], what: str = "the credentials") -> str:
-    """The value of the variable {"env": NAME}; UserError says that it holds `what` if it is not set."""
-    value = os.environ.get(named["env"])
-    if not value:
-        raise UserError(f"the environment variable {named['env']} is not set: it holds {what}")
-    return value
+def read(variable: str, what: str) -> str:
+    """The secret that a variable holds, from now on named instead of shown; UserError if it is not set."""
+    secret = os.environ.get(variable)
+    if not secret:
+        raise UserError(f"the environment variable {variable} is not set: it holds {what}")
+    redact.secret(variable, secret)
+    return secret
 
 
 def made(file: Path) -> str:
@@ -36,7 +38,9 @@ def made(file: Path) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
             new.write(secrets.token_hex(16))
-    return file.read_text()
+    password = file.read_text()
+    redact.secret(file.name, password)
+    return password
 
 
 def named(password: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anncestry import redact
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import tls
@@ -43,6 +44,7 @@ def endpoint(topology: Mapping[str, Any], interface: str) -> str | None:
             else "is https, where tls: none of the topology says that nothing is encrypted"
         )
         raise UserError(f"the environment variable {variable}, the endpoint {interface}, {how}")
+    redact.address(variable, f"{host}:{port}")
     return f"{host}:{port}"
 
 

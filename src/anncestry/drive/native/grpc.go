@@ -256,7 +256,7 @@ func (w *grpcWire) frame(c *client, kind, flags byte, stream uint32, payload []b
 		}
 		w.headers, w.continuing = append(w.headers[:0], part...), true
 	case frameContinuation:
-		if !w.continuing || len(w.headers)+len(payload) > 1<<20 {
+		if !w.continuing || len(w.headers)+len(payload) > headLimit {
 			return nothing, fmt.Errorf("a continuation of nothing, or without end")
 		}
 		w.headers = append(w.headers, payload...)
@@ -294,6 +294,9 @@ func (w *grpcWire) frame(c *client, kind, flags byte, stream uint32, payload []b
 			w.window += more
 		} else if stream == w.stream {
 			w.onStream += more
+		}
+		if max(w.window, w.onStream) > windowMax {
+			return nothing, fmt.Errorf("a window larger than HTTP/2 has")
 		}
 		w.more(c)
 	case framePush:
@@ -426,9 +429,15 @@ func (w *grpcWire) set(c *client, flags byte, payload []byte) (event, error) {
 			w.encoder.SetMaxDynamicTableSizeLimit(value)
 			w.again = nil
 		case 4:
+			if value > windowMax {
+				return nothing, fmt.Errorf("a window larger than HTTP/2 has")
+			}
 			w.onStream += int64(value) - w.initial
 			w.initial = int64(value)
 		case 5:
+			if value < frameLimit {
+				return nothing, fmt.Errorf("frames of at most %d bytes: not HTTP/2", value)
+			}
 			w.frameMax = int(min(value, 1<<20))
 		}
 	}

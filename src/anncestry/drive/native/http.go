@@ -7,7 +7,10 @@ import (
 	"strings"
 )
 
-const headLimit = 64 << 10
+const (
+	headLimit   = 64 << 10
+	whyNotBytes = 512
+)
 
 // httpWire speaks HTTP/1.1 with a connection kept alive: bodies in and out.
 type httpWire struct {
@@ -126,7 +129,7 @@ func (w *httpWire) receive(c *client) (event, error) {
 			}
 			c.from += len(part)
 			if w.status >= 400 {
-				w.whyNot = append(w.whyNot, part[:min(len(part), 200-len(w.whyNot))]...)
+				w.whyNot = append(w.whyNot, part[:min(len(part), whyNotBytes-len(w.whyNot))]...)
 			} else {
 				c.body(part)
 			}
@@ -176,7 +179,10 @@ func (w *httpWire) parse(head []byte) error {
 	if len(first) < 12 || !bytes.HasPrefix(first, []byte("HTTP/1.")) {
 		return fmt.Errorf("not an answer of HTTP/1")
 	}
-	w.status = int(first[9]-'0')*100 + int(first[10]-'0')*10 + int(first[11]-'0')
+	var err error
+	if w.status, err = strconv.Atoi(string(first[9:12])); err != nil || w.status < 100 {
+		return fmt.Errorf("an answer of HTTP/1 without a status")
+	}
 	w.closing, w.chunked = first[7] == '0', false
 	length := int64(-1)
 	for len(rest) > 0 {

@@ -34,14 +34,24 @@ type transport struct {
 	Prepare     []string          `json:"prepare"`
 	Raw         bool              `json:"raw"`
 	TLS         *secrecy          `json:"tls"`
+
+	known map[string]string
 }
 
-// target is where a client connects.
+// target is where a client connects, as the job says it: an address, or what stands for one that no file shall hold.
 func (t *transport) target(client int) string {
 	if len(t.Targets) == 0 {
 		return t.Target
 	}
 	return t.Targets[client%len(t.Targets)]
+}
+
+// reach is the address itself.
+func (t *transport) reach(client int) string {
+	if address, known := t.known[t.target(client)]; known {
+		return address
+	}
+	return t.target(client)
 }
 
 // credentials name the environment variable that holds them, and how they become the header "authorization".
@@ -67,6 +77,7 @@ type job struct {
 	Threads   int       `json:"threads"`
 	DurationS *float64  `json:"duration_s"`
 	TimeoutS  float64   `json:"timeout_s"`
+	AnswerMax int64     `json:"answer_bytes_max"`
 
 	folder   string
 	data     []byte
@@ -98,17 +109,20 @@ func readTogether(folder string) ([]string, error) {
 	return found.Together, nil
 }
 
-func readJob(folder string) (*job, error) {
+func readJob(folder string, known map[string]string) (*job, error) {
 	text, err := os.ReadFile(filepath.Join(folder, "job.json"))
 	if err != nil {
 		return nil, err
 	}
-	j := &job{folder: folder}
+	j := &job{folder: folder, Transport: transport{known: known}}
 	if err := json.Unmarshal(text, j); err != nil {
 		return nil, fmt.Errorf("job.json: %w", err)
 	}
 	if j.Version != protocolVersion {
 		return nil, fmt.Errorf("job.json: version %d, this driver reads %d", j.Version, protocolVersion)
+	}
+	if j.AnswerMax <= 0 || j.Clients <= 0 {
+		return nil, fmt.Errorf("job.json: answer_bytes_max and clients have to be positive")
 	}
 	if j.data, err = os.ReadFile(filepath.Join(j.Requests, "requests.bin")); err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ const (
 	spinNs    = 30_000
 	connectNs = 10_000_000_000
 	errorKind = 20
+	textBytes = 2000 // of an error; who looks for secrets in it cuts it afterwards
 )
 
 // event is what a wire found in its input.
@@ -70,6 +71,7 @@ type client struct {
 
 	input     []byte // the unread part is input[from:to]
 	from, to  int
+	received  int64  // on this connection, for the request under way or since the last
 	output    []byte // in the clear
 	written   int    // of what is pending
 	secure    *secure
@@ -148,7 +150,7 @@ func newLoop(j *job, to []address, configs []*tls.Config, next *atomic.Int64) (*
 }
 
 func (l *loop) add(number int, spool *spool) error {
-	w, err := newWire(&l.job.Transport, l.job.Transport.target(number), l.job.TimeoutS)
+	w, err := newWire(&l.job.Transport, l.job.Transport.reach(number), l.job.TimeoutS)
 	if err != nil {
 		return err
 	}
@@ -169,6 +171,15 @@ func (l *loop) add(number int, spool *spool) error {
 // keeps nevertheless: preempted, it goes on at once where it was, instead of being woken on a thread of its own.
 func (l *loop) work() {
 	defer close(l.done)
+	defer func() {
+		if fault := recover(); fault != nil {
+			l.err = broken(fault)
+			select {
+			case l.ready <- l.err:
+			default:
+			}
+		}
+	}()
 	exactTimers()
 	if err := l.connect(); err != nil {
 		l.ready <- err
@@ -413,7 +424,7 @@ func (l *loop) isOpen() int64 {
 }
 
 func (l *loop) transmit(c *client) {
-	c.sent = true
+	c.sent, c.received = true, 0
 	c.wire.send(c, l.job.request(c.query))
 	l.flush(c)
 }
@@ -428,8 +439,8 @@ func (l *loop) finish(c *client, status uint16, text string) {
 
 func (l *loop) record(c *client, status uint16, now int64, text string) {
 	if text != "" {
-		if len(text) > 300 {
-			text = text[:300]
+		if len(text) > textBytes {
+			text = text[:textBytes]
 		}
 		if _, known := c.errors[text]; !known && len(c.errors) >= errorKind {
 			text = "other errors"
@@ -447,6 +458,7 @@ func (l *loop) record(c *client, status uint16, now int64, text string) {
 	size := c.responses.offset - c.offset
 	if status != statusOK {
 		size = 0
+		c.responses.forget(c.offset)
 	}
 	var sample [sampleBytes]byte
 	order := binary.LittleEndian
@@ -460,6 +472,11 @@ func (l *loop) record(c *client, status uint16, now int64, text string) {
 	order.PutUint64(sample[40:], size)
 	c.samples.append(sample[:])
 	c.count++
+}
+
+// broken is what a panic is told as: no server shall be able to end the driver.
+func broken(fault any) error {
+	return fmt.Errorf("the driver met what it can't deal with (%v): please report this", fault)
 }
 
 // expire gives up requests whose time is over.
@@ -495,7 +512,7 @@ func (l *loop) dial(c *client) error {
 		return err
 	}
 	c.fd, c.state, c.from, c.to, c.output, c.written = fd, opening, 0, 0, c.output[:0], 0
-	c.connected, c.blocked = false, true
+	c.connected, c.blocked, c.received = false, true, 0
 	return l.poller.add(fd, l.tag(c), unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP)
 }
 
@@ -688,6 +705,10 @@ func (l *loop) failed(c *client, n int, errno unix.Errno) bool {
 		return true
 	case n == 0:
 		l.closed(c)
+		return true
+	}
+	if c.received += int64(n); c.received > l.job.AnswerMax {
+		l.lost(c, fmt.Sprintf("the server sent more than %d bytes for one request, which is longer than any answer", l.job.AnswerMax))
 		return true
 	}
 	return false

@@ -2,7 +2,8 @@
 //
 // Commands on standard input: "job FOLDER" connects, primes and answers "ready"; "go T0" starts the clock at T0
 // (CLOCK_MONOTONIC, nanoseconds) and answers "done FACTS"; "go +N" does so N nanoseconds from now, for whoever has
-// another clock. "who TARGET" answers "host FACTS" (see who.go), "ping" answers "pong". Any may answer "failed REASON".
+// another clock. "known JSON" says which addresses stand behind the names that jobs have for them ({name: host:port}),
+// and answers nothing. "who TARGET" answers "host FACTS" (see who.go), "ping" answers "pong". Any may answer "failed REASON".
 // It ends with its input.
 // The folder holds a job, or names several that are run together, on one clock.
 package main
@@ -78,13 +79,13 @@ type run struct {
 }
 
 // prepare makes ready what the folder holds: its job, or all of those that it names.
-func prepare(folder string) (runs []*run, err error) {
+func prepare(folder string, known map[string]string) (runs []*run, err error) {
 	names, err := readTogether(folder)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		r, err := prepareJob(filepath.Join(folder, name))
+		r, err := prepareJob(filepath.Join(folder, name), known)
 		if err != nil {
 			closeAll(runs)
 			return nil, err
@@ -102,19 +103,19 @@ func closeAll(runs []*run) {
 	}
 }
 
-func prepareJob(folder string) (*run, error) {
-	j, err := readJob(folder)
+func prepareJob(folder string, known map[string]string) (*run, error) {
+	j, err := readJob(folder, known)
 	if err != nil {
 		return nil, err
 	}
 	to := make([]address, max(1, len(j.Transport.Targets)))
 	var configs []*tls.Config
 	for number := range to {
-		if to[number], err = resolve(j.Transport.target(number)); err != nil {
+		if to[number], err = resolve(j.Transport.reach(number)); err != nil {
 			return nil, err
 		}
 		if j.Transport.TLS != nil {
-			config, err := j.Transport.TLS.config(j.Transport.Kind, j.Transport.target(number))
+			config, err := j.Transport.TLS.config(j.Transport.Kind, j.Transport.reach(number))
 			if err != nil {
 				return nil, err
 			}
@@ -307,46 +308,70 @@ func main() {
 		}
 		os.Exit(0)
 	}()
-	var current []*run
+	var m master
 	for line := range lines {
-		word, rest, _ := strings.Cut(line, " ")
-		answer := ""
-		var err error
-		switch word {
-		case "job":
-			closeAll(current)
-			if current, err = prepare(rest); err == nil {
-				answer = "ready"
-			}
-		case "go":
-			var zero int64
-			number, ahead := strings.CutPrefix(rest, "+")
-			if zero, err = strconv.ParseInt(number, 10, 64); err == nil && current != nil {
-				if ahead {
-					zero += clock()
-				}
-				var all []*facts
-				if all, err = measure(current, zero); err == nil {
-					var text []byte
-					if text, err = json.Marshal(said(current, all)); err == nil {
-						answer = "done " + string(text)
-					}
-				}
-			}
-		case "who":
-			var text []byte
-			if text, err = who(rest); err == nil {
-				answer = "host " + string(text)
-			}
-		case "ping":
-			answer = "pong"
-		default:
-			err = fmt.Errorf("unknown command %q", word)
-		}
+		answer, err := m.obey(line)
 		if err != nil {
 			text, _ := json.Marshal(err.Error())
 			answer = "failed " + string(text)
 		}
-		fmt.Println(answer)
+		if answer != "" {
+			fmt.Println(answer)
+		}
 	}
+}
+
+// master is what commands have come to so far.
+type master struct {
+	runs  []*run
+	known map[string]string
+}
+
+func (m *master) obey(line string) (answer string, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = broken(fault)
+		}
+	}()
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case "known":
+		m.known = nil
+		return "", json.Unmarshal([]byte(rest), &m.known)
+	case "job":
+		closeAll(m.runs)
+		m.runs = nil
+		if m.runs, err = prepare(rest, m.known); err == nil {
+			answer = "ready"
+		}
+	case "go":
+		return m.measure(rest)
+	case "who":
+		var text []byte
+		if text, err = who(rest); err == nil {
+			answer = "host " + string(text)
+		}
+	case "ping":
+		answer = "pong"
+	default:
+		err = fmt.Errorf("unknown command %q", word)
+	}
+	return answer, err
+}
+
+func (m *master) measure(when string) (string, error) {
+	number, ahead := strings.CutPrefix(when, "+")
+	zero, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || m.runs == nil {
+		return "", fmt.Errorf("no job to begin, or no time %q", when)
+	}
+	if ahead {
+		zero += clock()
+	}
+	all, err := measure(m.runs, zero)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(said(m.runs, all))
+	return "done " + string(text), err
 }

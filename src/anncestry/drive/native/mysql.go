@@ -33,6 +33,8 @@ const (
 	nativePassword       = "mysql_native_password"
 	cachingSha2Password  = "caching_sha2_password"
 	mysqlShortPacketSize = 9
+	mysqlSaltBytes       = 20
+	mysqlKeyBytes        = 1024 // of a server's RSA key, at most
 )
 
 // mysqlWire speaks MySQL's text and binary protocols: statements in, the packets that answer them out.
@@ -95,7 +97,7 @@ func newMySQL(t *transport) (*mysqlWire, error) {
 }
 
 func (w *mysqlWire) open(c *client) bool {
-	w.phase, w.statements, w.inside, w.continued, w.sealed = inGreeting, nil, false, false, false
+	w.phase, w.statements, w.inside, w.continued, w.sealed, w.wantsKey = inGreeting, nil, false, false, false, false
 	w.setup = w.setup[:0]
 	for _, text := range w.transport.Init {
 		w.setup = append(w.setup, setup{comQuery, text})
@@ -370,6 +372,9 @@ func (w *mysqlWire) greet(c *client) (event, error) {
 	if w.plugin != nativePassword && w.plugin != cachingSha2Password {
 		w.plugin = nativePassword
 	}
+	if err := w.salted(); err != nil {
+		return nothing, err
+	}
 	if w.transport.TLS != nil {
 		if binary.LittleEndian.Uint16(g[end+14:])&clientSSL == 0 {
 			return nothing, fmt.Errorf("TLS: the server does not offer it")
@@ -380,6 +385,14 @@ func (w *mysqlWire) greet(c *client) (event, error) {
 	}
 	w.introduce(c)
 	return nothing, nil
+}
+
+// salted refuses a salt that would not hide what is mixed with it.
+func (w *mysqlWire) salted() error {
+	if len(w.salt) != mysqlSaltBytes {
+		return fmt.Errorf("the server's salt for the login has %d bytes, not %d", len(w.salt), mysqlSaltBytes)
+	}
+	return nil
 }
 
 // hello is what both the wish for TLS and the login begin with.
@@ -454,9 +467,16 @@ func (w *mysqlWire) login(c *client) (event, error) {
 		if w.plugin != nativePassword && w.plugin != cachingSha2Password {
 			return nothing, fmt.Errorf("the server asks for the login %s, which the driver does not know", w.plugin)
 		}
+		if err := w.salted(); err != nil {
+			return nothing, err
+		}
+		w.wantsKey = false
 		c.output = packet(c.output, w.sequence+1, w.proof())
 		return nothing, nil
 	case 0x01:
+		if w.plugin != cachingSha2Password {
+			break
+		}
 		if w.wantsKey {
 			w.wantsKey = false
 			return nothing, w.encrypt(c, p[1:])
@@ -487,8 +507,8 @@ func (w *mysqlWire) encrypt(c *client, key []byte) error {
 		return fmt.Errorf("the server's key: %w", err)
 	}
 	of, ok := public.(*rsa.PublicKey)
-	if !ok {
-		return fmt.Errorf("the server's key is none of RSA")
+	if !ok || of.Size() > mysqlKeyBytes {
+		return fmt.Errorf("the server's key is none of RSA, or too long")
 	}
 	hidden, err := rsa.EncryptOAEP(sha1.New(), rand.Reader, of, exclusive(append([]byte(w.password), 0), w.salt), nil)
 	if err != nil {

@@ -31,6 +31,7 @@ type postgresWire struct {
 	setup []setup
 	phase postgresPhase
 	login *scram
+	known bool // the server let us in, and showed that it knows the password if we have one
 
 	inside bool // a message is under way,
 	left   int  // so much of it is missing,
@@ -75,7 +76,7 @@ func message(to []byte, kind byte, parts ...[]byte) []byte {
 func cString(text string) []byte { return append([]byte(text), 0) }
 
 func (w *postgresWire) open(c *client) bool {
-	w.inside, w.login = false, nil
+	w.inside, w.login, w.known = false, nil, false
 	w.setup = w.setup[:0]
 	for _, text := range w.transport.Init {
 		w.setup = append(w.setup, setup{'Q', text})
@@ -187,6 +188,9 @@ func (w *postgresWire) message(c *client) (event, error) {
 		if w.kind == 'R' {
 			return nothing, w.authenticate(c)
 		}
+		if w.kind == 'Z' && !w.known {
+			return nothing, fmt.Errorf("the server is ready before a login")
+		}
 		if w.kind == 'Z' {
 			return w.next(c), nil
 		}
@@ -237,11 +241,17 @@ func (w *postgresWire) authenticate(c *client) error {
 	body := w.head[4:]
 	switch kind := binary.BigEndian.Uint32(w.head); {
 	case kind == authOK:
-		if w.login != nil && !w.login.done {
-			return fmt.Errorf("the server did not show that it knows the password")
+		if w.password != "" && (w.login == nil || !w.login.done) {
+			return fmt.Errorf("the server did not show that it knows the password (%s)", scramName)
 		}
+		w.known = true
 		return nil
-	case kind == authSASL:
+	case w.known:
+		return fmt.Errorf("the server asks for another login after one")
+	case kind == authSASL && w.login == nil:
+		if w.password == "" {
+			return fmt.Errorf("the server asks for a password, and the job names none")
+		}
 		if !bytes.Contains(append([]byte{0}, body...), []byte("\x00"+scramName+"\x00")) {
 			return fmt.Errorf("the server asks for a login that the driver does not know (%q)", body)
 		}

@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	scramName    = "SCRAM-SHA-256"
-	scramIterMax = 1 << 22
+	scramName = "SCRAM-SHA-256"
+	// RFC 7677 asks for no fewer rounds; more would cost the driver seconds that a hostile server chooses.
+	scramRoundsMin = 4096
+	scramRoundsMax = 1_000_000
 )
 
 // scram is one login by SCRAM-SHA-256 (RFC 5802, RFC 7677), without channel binding.
@@ -51,8 +53,12 @@ func (s *scram) proof(said string) ([]byte, error) {
 	}
 	salt, err := base64.StdEncoding.DecodeString(parts["s"])
 	rounds, wrong := strconv.Atoi(parts["i"])
-	if err != nil || wrong != nil || rounds < 1 || rounds > scramIterMax || !strings.HasPrefix(parts["r"], s.nonce) {
+	_, asksMore := parts["m"]
+	if s.server != nil || err != nil || wrong != nil || len(salt) == 0 || asksMore || !strings.HasPrefix(parts["r"], s.nonce) {
 		return nil, fmt.Errorf("the server's part of the login is not SCRAM")
+	}
+	if rounds < scramRoundsMin || rounds > scramRoundsMax {
+		return nil, fmt.Errorf("the server asks for %d rounds of SCRAM, the driver does %d to %d", rounds, scramRoundsMin, scramRoundsMax)
 	}
 	salted, err := pbkdf2.Key(sha256.New, s.password, salt, rounds, sha256.Size)
 	if err != nil {
@@ -67,10 +73,10 @@ func (s *scram) proof(said string) ([]byte, error) {
 	return []byte(final + ",p=" + base64.StdEncoding.EncodeToString(proof)), nil
 }
 
-// check says whether the server knows the password, too.
+// check says whether the server knows the password, too: only after proof, which says what it must show.
 func (s *scram) check(said string) error {
 	shown, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(said, "v="))
-	if err != nil || !hmac.Equal(shown, s.server) {
+	if err != nil || s.server == nil || s.done || !hmac.Equal(shown, s.server) {
 		return fmt.Errorf("the server did not show that it knows the password")
 	}
 	s.done = true

@@ -87,7 +87,10 @@ type stream struct {
 	file   *os.File
 	data   []byte
 	offset uint64
+	wiped  []span
 }
+
+type span struct{ from, bytes uint64 }
 
 func newStream(s *spool, path string) (*stream, error) {
 	file, err := os.Create(path)
@@ -111,9 +114,25 @@ func (s *stream) append(part []byte) {
 	}
 }
 
-// close writes the rest; the spool must have been drained.
+// forget takes back what was appended from there on: a failed answer may hold what no file shall hold.
+func (s *stream) forget(from uint64) {
+	bytes := s.offset - from
+	if bytes <= uint64(len(s.data)) {
+		s.data, s.offset = s.data[:uint64(len(s.data))-bytes], from
+	} else {
+		s.wiped = append(s.wiped, span{from, bytes})
+	}
+}
+
+// close writes the rest, and zeros over what was forgotten too late; the spool must have been drained.
 func (s *stream) close() error {
 	_, err := s.file.Write(s.data)
+	zeros := make([]byte, min(blockBytes, len(s.wiped)*blockBytes))
+	for _, part := range s.wiped {
+		for done := uint64(0); done < part.bytes && err == nil; done += blockBytes {
+			_, err = s.file.WriteAt(zeros[:min(blockBytes, part.bytes-done)], int64(part.from+done))
+		}
+	}
 	if closing := s.file.Close(); err == nil {
 		err = closing
 	}

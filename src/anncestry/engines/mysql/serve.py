@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pymysql
 
+from anncestry import redact
 from anncestry.engines.base import Probe, Server, Spec, wait_for
 from anncestry.engines.group import GroupServer
 from anncestry.engines.mysql.dialects import dialect_of
@@ -125,7 +126,7 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
     host, _, port = server.endpoint.rpartition(":")
     user, password = server.user_of(reader), ""  # none for an instant, after a first start of some
     if server.credentials is not None:
-        password = credentials.secret(server.credentials, f"the password of {user}")
+        password = credentials.read(server.credentials["env"], f"the password of {user}")
     encryption: dict[str, Any] = {}
     if server.tls is not None:
         encryption = {"ssl": tls.context(server.tls)}  # which this library then insists on
@@ -288,7 +289,7 @@ def plan(server: MySQLServer, statement: bytes) -> tuple[bool, str]:
             ask(setting)
         rows = ask(b"EXPLAIN " + statement)
     text = "; ".join(" ".join(str(cell) for cell in row if cell is not None) for row in rows)
-    return server.dialect.uses_index(rows), re.sub(r"\s+", " ", text)[:300]
+    return server.dialect.uses_index(rows), redact.short(re.sub(r"\s+", " ", text))
 
 
 def check_plan(server: MySQLServer, statement: bytes) -> None:

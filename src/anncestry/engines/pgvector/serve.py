@@ -61,7 +61,7 @@ class PgvectorServer(GroupServer):
         if self.mark is not None:
             who |= {"gssencmode": "disable", "passfile": os.devnull, "sslmode": "disable"} | self._encryption()
         if self.credentials is not None:
-            who["password"] = credentials.secret(self.credentials, f"the password of {self.user}")
+            who["password"] = credentials.read(self.credentials["env"], f"the password of {self.user}")
         try:
             connection = psycopg.connect(host=host.strip("[]"), port=int(port), **who)
             if self.mark is not None and self.extended:

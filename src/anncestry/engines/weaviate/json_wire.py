@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry import web
+from anncestry import redact, web
 from anncestry.datasets.payload import Column
 from anncestry.engines.base import DecodeError, Spec
 from anncestry.engines.weaviate.rows import UUID_PREFIX, uuid_of
@@ -86,7 +86,7 @@ def refused(reply: bytes, sent: int) -> dict[int, str]:
     try:
         results = [item.get("result") or {} for item in json.loads(reply)]
     except (ValueError, AttributeError, TypeError):
-        raise ServerError(f"weaviate: not a batch reply: {reply[:200].decode(errors='replace')}") from None
+        raise ServerError(f"weaviate: not a batch reply: {redact.short(reply.decode(errors='replace'), 200)}") from None
     if len(results) != sent:
         raise ServerError(f"weaviate: a batch of {sent} rows was answered for {len(results)}")
     return {
@@ -125,5 +125,5 @@ def insert(link: http.client.HTTPConnection, body: bytes, sent: int, options: Sp
     except (OSError, http.client.HTTPException) as error:
         raise ServerError(str(error) or type(error).__name__) from None
     if answer.status != 200:
-        raise ServerError(f"HTTP {answer.status}: {reply[:300].decode(errors='replace')}")
+        raise ServerError(f"HTTP {answer.status}: {redact.short(reply.decode(errors='replace'))}")
     return refused(reply, sent)

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from anncestry import web
+from anncestry import redact, web
 from anncestry.engines.weaviate.settings import COLLECTION
 from anncestry.errors import ServerError
 from anncestry.runtimes import tls
@@ -39,7 +39,9 @@ class Rest:
         except OSError as error:
             raise ServerError(f"weaviate: {method} {path}: {error or type(error).__name__}") from None
         if not 200 <= status < 300:
-            raise ServerError(f"weaviate: {method} {path}: HTTP {status}: {reply.decode(errors='replace')[:500]}")
+            raise ServerError(
+                f"weaviate: {method} {path}: HTTP {status}: {redact.short(reply.decode(errors='replace'), 500)}"
+            )
         try:
             return json.loads(reply) if reply else None
         except (ValueError, RecursionError):
