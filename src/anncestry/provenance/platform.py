@@ -143,9 +143,7 @@ def lock_path() -> Path:
     """
     if named := os.environ.get("ANNCESTRY_MEASURE_LOCK"):
         return Path(named)
-    folder = user_cache.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"measure-{python_platform.node()}.lock"
+    return user_cache.folder() / f"measure-{python_platform.node()}.lock"
 
 
 def measuring() -> bool:
