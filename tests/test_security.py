@@ -313,7 +313,7 @@ def test_pip_is_never_called_without_hashes() -> None:
     for call in calls:
         assert "--no-index --no-deps" in call or "--require-hashes --only-binary :all:" in call
         assert "--no-build-isolation" in call or "--no-binary" not in call
-    callers = [path for path in python_files(ROOT / "src") if '"pip"' in path.read_text()]
+    callers = [path for path in python_files([ROOT / "src"]) if '"pip"' in path.read_text()]
     assert [path.name for path in callers] == ["python_packages.py"]
     assert callers[0].read_text().count('"pip"') == 1
     assert '"pip", *arguments, *held' in callers[0].read_text() and '"--require-hashes"' in callers[0].read_text()
