@@ -45,8 +45,8 @@ def check(path: Path, own: int = 1, variable: str = "XDG_CACHE_HOME") -> None:
         if loose or status.st_uid not in owners:
             raise UserError(
                 f"{place}: other users own or may write this folder, so what lies in {path} could be theirs and "
-                f"is not used: remove it and take their rights away (chmod go-w), or set {variable} to a folder of "
-                "yours"
+                f"is not used: remove that, and take their rights here away (chmod go-w), or set {variable} to a folder "
+                "of yours"
             )
 
 
