@@ -44,9 +44,9 @@ def check(path: Path, own: int = 1, variable: str = "XDG_CACHE_HOME") -> None:
             loose = _others_write(status) and (number < own or not status.st_mode & stat.S_ISVTX)
         if loose or status.st_uid not in owners:
             raise UserError(
-                f"{place}: other users own or may write this folder, so what lies in {path} could be theirs and "
-                f"is not used: remove that, and take their rights here away (chmod go-w), or set {variable} to a folder "
-                "of yours"
+                f"{place}: other users own or may write this folder, so what lies in {path} could be theirs and is "
+                "not used: remove that, and take their rights here away (chmod go-w), or "
+                f"set {variable} to a folder of yours"
             )
 
 
