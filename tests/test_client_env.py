@@ -102,7 +102,7 @@ def test_an_environment_is_made_once_and_again_where_it_is_damaged(tiny: Path, m
 def test_a_package_of_another_content_is_refused_and_no_environment_kept(tiny: Path) -> None:
     with pytest.raises(DataError, match=r"envs/wrong\.txt: can't make its environment: .* not match its hash"):
         client_env.interpreter("wrong")
-    assert not list((tiny / "cache").glob("anncestry/envs/wrong-*/manifest.json"))
+    assert not list((tiny / "cache").glob("anncestry/built/wrong-*/manifest.json"))
 
 
 def test_the_clients_run_among_the_packages_of_their_environment_alone_and_say_which(

