@@ -21,19 +21,27 @@ record: all  ## the same, then verify it, and keep it: results under DVC, a git 
 
 env: $(VENV)/.locked  ## the locked environment, in $(VENV)
 
+# Nothing is installed but wheels with the hashes of the lock. Two packages have none: they are built by the locked
+# setuptools, which is there first, and by nothing that pip would fetch beside it.
+PIP := -m pip install --quiet --disable-pip-version-check --no-input --require-hashes --only-binary :all:
+BUILT := --no-binary antlr4-python3-runtime,connection-pool --no-build-isolation --use-pep517
+
 $(VENV)/.locked: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("anncestry needs Python 3.11 or newer, this is " + sys.version.split()[0] \
 	  + ": set PYTHON=… to a newer one") if sys.version_info < (3, 11) else None'
-	@echo "Setting up the environment in $(VENV) (about a minute, once)"
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) can't make environments: install its module" \
+	  "venv (Debian: python3-venv), or set PYTHON=… to another Python" >&2; exit 1; }
+	@echo "Setting up the environment in $(VENV) (some minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@awk '/^[^ ]/ {take = /^setuptools==/} take' requirements.lock | $(BIN)/python $(PIP) -r /dev/stdin
+	@$(BIN)/python $(PIP) $(BUILT) -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
 cluster: $(VENV)/.cluster  ## the executors for clusters, into $(VENV) (docs/cluster.md)
 
 $(VENV)/.cluster: requirements-cluster.lock $(VENV)/.locked
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-cluster.lock
+	@$(BIN)/python $(PIP) -r requirements-cluster.lock
 	@touch $@
 
 # Disks and networks of a test's own, on a machine that may make none: said loudly, and left out
@@ -135,11 +143,16 @@ format: env  ## put the code into its form
 	@ruff check --fix --quiet src tests
 	@snakefmt Snakefile workflow
 
-LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+# Of VectorDBBench what searches: not its pages and the stores of its data sets, which need packages without wheels.
+UNUSED := streamlit streamlit-autorefresh streamlit-extras oss2 s3fs plotly
 
-lock:  ## resolve requirements.lock and requirements-cluster.lock anew (needs uv)
-	@$(LOCK) --extra dev -o requirements.lock
-	@$(LOCK) --extra cluster -c requirements.lock -o requirements-cluster.lock
+# An environment of envs/ that a workload names is in the keys of its cells: another version gets a file of its own.
+lock:  ## resolve requirements.lock, requirements-cluster.lock and envs/vectordbbench.txt anew (needs uv)
+	@$(LOCK) pyproject.toml --extra dev -o requirements.lock
+	@$(LOCK) pyproject.toml --extra cluster -c requirements.lock -o requirements-cluster.lock
+	@printf '%s\n' $(UNUSED) > $(VENV)/unused.txt
+	@echo vectordb-bench==1.0.18 | $(LOCK) - --excludes $(VENV)/unused.txt --only-binary :all: -o envs/vectordbbench.txt
 
 clean:  ## remove what can be made again without measuring: logs, scratch, pages
 	@rm -rf logs scratch reports .snakemake/log

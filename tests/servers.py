@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +81,28 @@ def small_payload(rows: int = 2000) -> Payload:
     return Payload(columns, tuple({"field": "payload", **filter} for filter in every), np.arange(len(every)))
 
 
-def artifact(system: str, out_dir: Path) -> Path:
-    """Folder with the system's artifact, from the cache that the tests of this user share."""
+@cache
+def _made(system: str) -> Path:
+    """The artifact of a system, made once a session: it is unpacked anew whenever it is made."""
+    folder = Path(tempfile.mkdtemp(prefix=f"anncestry-{system}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     entry = SYSTEMS[system]
     spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"]}
-    artifacts.run(spec, out_dir, CACHE, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
+    artifacts.run(spec, folder, CACHE, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
+    return folder
+
+
+def artifact(system: str, out_dir: Path) -> Path:
+    """Folder with the system's artifact, from the cache that the tests of this user share."""
+    shutil.copytree(_made(system), out_dir, copy_function=_linked, dirs_exist_ok=True)
     return out_dir
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def with_parts(system: str, topology: dict[str, Any], out_dir: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import lzma
 import re
 import subprocess
@@ -13,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from anncestry.errors import DataError
-from anncestry.provenance.records import sha256_file
-from anncestry.runtimes import artifacts
+from anncestry.cells.keys import key_of
+from anncestry.errors import DataError, UserError
+from anncestry.provenance.records import sha256_file, write_json
+from anncestry.runtimes import artifacts, go, kept, python_packages
 
 KEY = "0123456789ab"
 
@@ -81,31 +84,77 @@ def test_what_is_not_there_to_be_changed_or_taken_is_refused(
         artifacts.run({**wheel_spec, "artifact": one | more}, tmp_path / "out", tmp_path / "cache", KEY)
 
 
-def test_an_artifact_is_made_once_and_taken_from_the_cache_then(
+def held(tmp_path: Path) -> Path:
+    """The one archive in the cache."""
+    (archive,) = (tmp_path / "cache" / "pinned").iterdir()
+    return archive
+
+
+def test_an_artifact_is_fetched_once_and_unpacked_from_the_cache_then(
     wheel_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = artifacts.run(wheel_spec, tmp_path / "out1", tmp_path / "cache", KEY)
     monkeypatch.delenv("PIP_FIND_LINKS")
     second = artifacts.run(wheel_spec, tmp_path / "out2", tmp_path / "cache", KEY)
     assert first["digest"] == second["digest"]
+    assert sorted(path.name for path in (tmp_path / "out2").iterdir()) == sorted(
+        {Path(name).parts[0] for name in first["outputs"]} | {"record.json"}
+    )
 
 
-def test_a_cache_with_a_changed_byte_is_made_again(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
+def test_a_damaged_archive_in_the_cache_is_fetched_again(
+    wheel_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
-    cached = tmp_path / "cache" / "artifact" / KEY / "files" / "toyserver" / "bin" / "program"
-    cached.write_text("#!/bin/sh\necho tampered\n")
-    second = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
-    assert second["digest"] == first["digest"]
-    assert "tampered" not in (tmp_path / "out" / "toyserver" / "bin" / "program").read_text()
-    assert [entry.name for entry in (tmp_path / "cache" / "artifact").iterdir()] == [KEY]
+    content = held(tmp_path).read_bytes()
+    held(tmp_path).write_bytes(content[:-1])
+    assert artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)["digest"] == first["digest"]
+    assert held(tmp_path).read_bytes() == content
+    held(tmp_path).write_bytes(content[:-1])
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    with pytest.raises(DataError, match=r"toy-1\.2\.3: can't get toyserver 1\.2\.3"):
+        artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+def test_a_damaged_artifact_is_not_run_and_the_next_run_makes_it_again(
+    wheel_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    first = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    record, program = tmp_path / "out" / "record.json", tmp_path / "out" / "toyserver" / "bin" / "program"
+    assert artifacts.opened(record, KEY) == first
+    program.write_text("#!/bin/sh\necho damaged\n")
+    with pytest.raises(DataError, match=r"bin/program: sha256 .* differs .*: the next run makes .*/out again"):
+        artifacts.opened(record, KEY)
+    assert not record.exists()
+    artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert artifacts.opened(record, KEY)["digest"] == first["digest"]
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "toy\n"
+
+
+def test_a_program_planted_in_the_cache_is_not_believed_for_the_manifest_beside_it(
+    wheel_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    """Finding 6: a program with a manifest of its own was taken, under a pin of zeros."""
+    wheel_spec["artifact"]["sha256"] = "0" * 64
+    artifact = {key: wheel_spec[key] for key in ("version", "artifact")}
+    for folder in (f"artifact/{KEY}", f"built/{key_of({'stage': 'artifact', **artifact})}"):
+        entry = tmp_path / "cache" / folder
+        write_json(entry / "files" / "program", "evil")
+        write_json(entry / "manifest.json", {"files": kept.hashes(entry / "files"), "toolchain": {}, "said": {}})
+    planted = tmp_path / "cache" / "pinned" / f"{'0' * 64}-python{python_packages.PYTHON}.whl"
+    planted.parent.mkdir()
+    planted.write_bytes(next((tmp_path / "shelf").iterdir()).read_bytes())
+    with pytest.raises(DataError, match=r"toy-1\.2\.3: .* sha256 is not the pinned 000000000000…"):
+        artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_wheel_with_another_digest_is_refused(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
     wheel_spec["artifact"]["sha256"] = "0" * 64
     with pytest.raises(DataError, match=r"toy-1\.2\.3: .* sha256 is not the pinned 000000000000…"):
         artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
-    assert not (tmp_path / "out" / "record.json").exists()
-    assert not list((tmp_path / "cache" / "artifact").iterdir())
+    assert not list((tmp_path / "out").iterdir())
+    assert not list((tmp_path / "cache" / "pinned").iterdir())
 
 
 def test_a_version_that_nobody_has_is_refused_with_the_reason(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
@@ -140,37 +189,48 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
 # Go modules, from a proxy that is a folder.
 
 
+def offered(proxy: Path, module: str, files: dict[str, str]) -> str:
+    """Put version 1.0.0 of a module on a proxy that is a folder; its h1."""
+    folder = proxy / module / "@v"
+    folder.mkdir(parents=True)
+    (folder / "v1.0.0.mod").write_text(files["go.mod"])
+    (folder / "v1.0.0.info").write_text('{"Version": "v1.0.0"}')
+    sources = proxy.parent / "sources" / module
+    with zipfile.ZipFile(folder / "v1.0.0.zip", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"{module}@v1.0.0/{name}", text)
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            (sources / name).write_text(text)
+    return go.module_h1(sources, f"{module}@v1.0.0")
+
+
 @pytest.fixture
 def go_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A module with one program, on a module proxy that is a folder."""
-    module, version = "example.org/toy", "1.0.0"
-    proxy = tmp_path / "proxy" / module / "@v"
-    proxy.mkdir(parents=True)
+    """A module with one program, and the module that it needs, on a module proxy that is a folder."""
+    proxy, needed, module = tmp_path / "proxy", "example.org/needed", "example.org/toy"
+    mod = f"module {needed}\n\ngo 1.20\n"
+    h1 = offered(proxy, needed, {"go.mod": mod, "needed.go": 'package needed\n\nvar Text = "sound"\n'})
+    line = f"{hashlib.sha256(mod.encode()).hexdigest()}  go.mod\n"
+    mod_h1 = "h1:" + base64.b64encode(hashlib.sha256(line.encode()).digest()).decode()
     files = {
-        "go.mod": f"module {module}\n\ngo 1.20\n",
-        "cmd/toy-server/main.go": 'package main\n\nvar Stamp = "none"\n\nfunc main() { println(Stamp) }\n',
+        "go.mod": f"module {module}\n\ngo 1.20\n\nrequire {needed} v1.0.0\n",
+        "go.sum": f"{needed} v1.0.0 {h1}\n{needed} v1.0.0/go.mod {mod_h1}\n",
+        "cmd/toy-server/main.go": f'package main\n\nimport "{needed}"\n\nvar Stamp = "none"\n\n'
+        "func main() { println(needed.Text, Stamp) }\n",
     }
-    (proxy / f"v{version}.mod").write_text(files["go.mod"])
-    (proxy / f"v{version}.info").write_text(f'{{"Version": "v{version}"}}')
-    with zipfile.ZipFile(proxy / f"v{version}.zip", "w") as archive:
-        for name, text in files.items():
-            archive.writestr(f"{module}@v{version}/{name}", text)
-    sources = tmp_path / "sources"
-    for name, text in files.items():
-        (sources / name).parent.mkdir(parents=True, exist_ok=True)
-        (sources / name).write_text(text)
-    monkeypatch.setenv("GOPROXY", (tmp_path / "proxy").as_uri())
+    h1 = offered(proxy, module, files)
+    monkeypatch.setenv("GOPROXY", proxy.as_uri())
     monkeypatch.setenv("GOMODCACHE", str(tmp_path / "modules"))
     monkeypatch.setenv("GOFLAGS", "-modcacherw")
     artifact = {
         "kind": "go-module",
         "module": module,
         "main": "./cmd/toy-server",
-        "h1": artifacts.module_h1(sources, f"{module}@v{version}").removeprefix("h1:"),
+        "h1": h1.removeprefix("h1:"),
         "go": "1.26.6",
         "stamp": {"main.Stamp": "v1.0.0"},
     }
-    yield {"system": "toy-1.0.0", "version": version, "artifact": artifact}
+    yield {"system": "toy-1.0.0", "version": "1.0.0", "artifact": artifact}
     subprocess.run(["chmod", "-R", "u+w", tmp_path / "modules"], check=False)  # Go makes its modules read-only
 
 
@@ -183,7 +243,7 @@ def test_a_go_module_is_built_as_pinned_whatever_the_users_go_settings(
     monkeypatch.setenv("GOTOOLCHAIN", "go1.99.9")
     record = artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
     program = tmp_path / "out" / "toy-server"
-    assert subprocess.run([program], capture_output=True, text=True, check=True).stderr == "v1.0.0\n"
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stderr == "sound v1.0.0\n"
     assert record["toolchain"] == {"go": "1.26.6"}
     assert str(tmp_path).encode() not in program.read_bytes()
 
@@ -194,13 +254,39 @@ def test_a_go_module_with_another_h1_is_refused(go_spec: dict[str, Any], tmp_pat
         artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
 
 
-def test_a_go_module_changed_in_the_users_module_cache_is_refused(go_spec: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("toy@*/cmd/toy-server/main", "not the pinned"), ("needed@*/needed", "needed@v1.0.0 was changed")],
+)
+def test_a_go_module_changed_in_the_users_module_cache_is_refused(
+    go_spec: dict[str, Any], tmp_path: Path, name: str, said: str
+) -> None:
     artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
-    (source,) = (tmp_path / "modules").glob("example.org/toy@*/cmd/toy-server/main.go")
+    (source,) = (tmp_path / "modules").glob(f"example.org/{name}.go")
     source.chmod(0o644)
-    source.write_text(source.read_text().replace("none", "evil"))
-    with pytest.raises(DataError, match="not the pinned"):
-        artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", "another-key1")
+    source.write_text(source.read_text().replace("none", "evil").replace("sound", "evil"))
+    with pytest.raises(DataError, match=said):
+        artifacts.run(go_spec, tmp_path / "out", tmp_path / "another-cache", KEY)
+
+
+def test_what_go_compiles_in_is_not_taken_from_where_others_may_write(
+    go_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("GOCACHE", str(tmp_path / "open"))
+    with pytest.raises(UserError, match=r"/open: other users own or may write .*set GOCACHE to a folder of yours"):
+        artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+
+
+def test_a_damaged_program_is_built_again(go_spec: dict[str, Any], tmp_path: Path) -> None:
+    first = artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    (cached,) = (tmp_path / "cache" / "built").glob("*/files/toy-server")
+    cached.write_bytes(b"#!/bin/sh\necho damaged\n")
+    second = artifacts.run(go_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert second["digest"] == first["digest"]
+    program = tmp_path / "out" / "toy-server"
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stderr == "sound v1.0.0\n"
 
 
 def test_another_go_than_the_pinned_one_is_refused(go_spec: dict[str, Any], tmp_path: Path) -> None:

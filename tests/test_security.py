@@ -8,6 +8,7 @@ import json
 import re
 import secrets
 import stat
+import subprocess
 import tarfile
 import threading
 import zipfile
@@ -23,6 +24,7 @@ import yaml
 
 from anncestry import cli, commands, redact
 from anncestry.cells import config
+from anncestry.cells.keys import python_files
 from anncestry.datasets import archives
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
@@ -517,13 +519,43 @@ def test_a_tar_gives_plain_files_within_its_folder_and_nothing_else(
 # Pins
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-cluster.lock"])
-def test_every_package_of_the_locked_environment_has_a_hash_and_names_no_host(name: str) -> None:
-    entries = re.split(r"\n(?=\S)", (ROOT / name).read_text().replace("\\\n", " ").strip())
-    packages = [entry for entry in entries if not entry.startswith("#")]
-    assert packages
-    assert [entry for entry in packages if not re.match(r"^\S+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry)] == []
-    assert "://" not in "".join(packages)
+LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
+ENVS = sorted(f"envs/{path.name}" for path in ROOT.glob("envs/*.txt"))
+
+
+@pytest.mark.parametrize("name", LOCKS + ENVS)
+def test_every_package_of_an_environment_has_a_hash_and_names_no_host(name: str) -> None:
+    """Finding 11: envs/vectordbbench.txt had no hashes."""
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    packages = re.split(r"\n(?=\S)", "\n".join(lines).replace("\\\n", " ").strip())
+    assert len(packages) > 20
+    hashed = re.compile(r"\S+==\S+ +(;[^#]*?)?(--hash=sha256:[0-9a-f]{64} *)+")
+    assert [package for package in packages if not hashed.fullmatch(package)] == []
+    assert not re.search(r"//|\bindex\b", "".join(packages))
+
+
+def test_pip_is_never_called_without_hashes() -> None:
+    """Finding 11: setuptools, wheel and packaging were fetched by no hash, and run."""
+    said = subprocess.run(
+        ["make", "--always-make", "--dry-run", "env", "cluster"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    calls = [line for line in said.stdout.splitlines() if "pip " in line]
+    assert len(calls) == 4
+    for call in calls:
+        assert "--no-index --no-deps" in call or "--require-hashes --only-binary :all:" in call
+        assert "--no-build-isolation" in call or "--no-binary" not in call
+    callers = [path for path in python_files([ROOT / "src"]) if '"pip"' in path.read_text()]
+    assert [path.name for path in callers] == ["python_packages.py"]
+    assert callers[0].read_text().count('"pip"') == 1
+    assert '"pip", *arguments, *held' in callers[0].read_text() and '"--require-hashes"' in callers[0].read_text()
+
+
+def test_what_has_no_wheel_is_built_by_what_the_lock_names() -> None:
+    made = (ROOT / "Makefile").read_text()
+    built = re.search(r"--no-binary (\S+) --no-build-isolation", made)
+    assert built
+    lock = (ROOT / "requirements.lock").read_text()
+    assert all(re.search(rf"^{name}==", lock, re.M) for name in [*built[1].split(","), "setuptools"])
 
 
 def test_every_system_is_pinned_by_a_digest() -> None:

@@ -8,7 +8,6 @@ own concurrent runner, and its QPS is the one that it reports.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -16,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +22,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from anncestry import user_cache  # noqa: E402
 from anncestry.drive import protocol  # noqa: E402
 from anncestry.drive.driver import Driver  # noqa: E402
 from anncestry.engines import get  # noqa: E402
 from anncestry.progress import Progress  # noqa: E402
+from anncestry.runtimes import client_env  # noqa: E402
 from tests.bench import clients as bench  # noqa: E402
 from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors  # noqa: E402
 
@@ -38,20 +36,6 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SECONDS = 5
 GOAL = 1.5
 PATIENCE_S = 40
-
-
-def interpreter() -> Path:
-    """The Python that has VectorDBBench; its environment is made when first needed."""
-    pinned = ROOT / "envs" / "vectordbbench.txt"
-    name = f"vectordbbench-{hashlib.sha256(pinned.read_bytes()).hexdigest()[:12]}"
-    folder = user_cache.folder("envs", name)
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        print(f"setting up VectorDBBench in {folder} (a minute, once)", file=sys.stderr)
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--requirement", pinned], check=True)
-        (folder / "complete").touch()
-    return python
 
 
 def search(python: Path, asked: list[str], folder: Path) -> dict[str, float]:
@@ -82,7 +66,7 @@ def search(python: Path, asked: list[str], folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    python = interpreter()
+    python = client_env.interpreter("vectordbbench")
     engine = get(SYSTEMS[SYSTEM]["engine"])
     vectors = small_vectors("l2", bench.ROWS, bench.DIMENSIONS)
     queries = np.random.default_rng(8).normal(size=(bench.QUERIES, bench.DIMENSIONS)).astype(np.float32)

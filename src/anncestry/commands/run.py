@@ -18,9 +18,7 @@ HERE = Path()
 
 def cache_dir() -> Path:
     """Where downloads and builds are kept for the next checkout; never needed, always verified before use."""
-    folder = user_cache.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return user_cache.folder()
 
 
 class Run:

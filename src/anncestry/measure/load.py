@@ -29,7 +29,7 @@ from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
-from anncestry.runtimes import namespaces
+from anncestry.runtimes import artifacts, namespaces
 
 CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy")
 
@@ -124,8 +124,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
     with platform.alone() as waited_s, ExitStack() as tidying:
         machine = platform.check(spec["platform"], place.platform)
         vectors = open_vectors(place.vectors, spec["vectors"])
-        built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
-        records.verify_outputs(place.artifact, built)
+        built = artifacts.opened(place.artifact, spec["artifact"])
         records.clear(out_dir)
         data_dir = (out_dir / "data").resolve()
         data_dir.mkdir(parents=True)

@@ -49,7 +49,7 @@ from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
-from anncestry.runtimes import namespaces
+from anncestry.runtimes import artifacts, namespaces
 from anncestry.runtimes.storage import FOLDER, Placed
 
 MEASURED = Path("scratch/measured")
@@ -93,8 +93,7 @@ class _Session:
         self.driver: str = first["driver"]
         self.engine: Engine = engines.get(self.spec["system"]["engine"])
         self.vectors: Vectors = open_vectors(place.vectors, self.spec["vectors"])
-        self.built = records.read_record(place.artifact, stage="artifact", key=self.spec["artifact"])
-        records.verify_outputs(place.artifact, self.built)
+        self.built = artifacts.opened(place.artifact, self.spec["artifact"])
         everyone = [
             Run(
                 query,

@@ -35,7 +35,7 @@ from anncestry.measure.vectors import open_vectors
 from anncestry.metrics.resources import Sampler, by_group
 from anncestry.provenance import gates, platform, records
 from anncestry.provenance.code import package_versions
-from anncestry.runtimes import namespaces
+from anncestry.runtimes import artifacts, namespaces
 
 PHASE = "upgrade"
 _INDEX_TIMEOUT_S = 24 * 3600.0
@@ -55,8 +55,7 @@ def run(
     with platform.alone() as waited_s:
         machine = platform.check(spec["platform"], place.platform)
         vectors = open_vectors(place.vectors, spec["vectors"])
-        built = records.read_record(place.artifact, stage="artifact", key=spec["artifact"])
-        records.verify_outputs(place.artifact, built)
+        built = artifacts.opened(place.artifact, spec["artifact"])
         older = records.read_record(older_index, stage="load", key=spec["upgrade_of"])
         records.clear(out_dir)
         data_dir = (out_dir / "data").resolve()

@@ -23,6 +23,7 @@ _SOURCES = {
     "artifact": [
         "runtimes/artifacts.py",
         "runtimes/go.py",
+        "runtimes/kept.py",
         "runtimes/python_packages.py",
         "runtimes/unpacking.py",
     ],

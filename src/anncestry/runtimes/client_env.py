@@ -6,22 +6,19 @@ in the user's cache, under the digest of the file; nothing but the client proces
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import platform
-import subprocess
-import sys
 import venv
+from functools import partial
 from pathlib import Path
 
 from anncestry import user_cache
 from anncestry.errors import ConfigError, DataError
+from anncestry.runtimes import kept, python_packages
 from anncestry.runtimes.go import last_line
 
 FOLDER = Path(__file__).resolve().parents[3] / "envs"
 """Where the pinned requirements lie."""
-_NETWORK_TIMEOUT_S = 1800
-_COMPLETE = "complete"
 
 
 def identity(name: str) -> dict[str, str]:
@@ -35,15 +32,9 @@ def interpreter(name: str) -> Path:
     Everything comes as wheels that match the hashes, by the user's own pip configuration. DataError if it can't be had.
     """
     digest = identity(name)["sha256"]
-    cache = user_cache.folder("envs")
-    folder = cache / f"{name}-{digest[:12]}-python{platform.python_version()}"
-    python = folder / "bin" / "python"
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / _COMPLETE).exists():
-            _make(name, folder, python)
-    return python
+    entry = user_cache.folder("built") / f"{name}-{digest[:12]}-python{platform.python_version()}"
+    kept.built(entry, partial(_make, name))
+    return entry / kept.FILES / "bin" / "python"
 
 
 def _requirements(name: str) -> bytes:
@@ -53,29 +44,11 @@ def _requirements(name: str) -> bytes:
         raise ConfigError(f"envs/{name}.txt: {error.strerror}: it pins the client's packages") from None
 
 
-def _make(name: str, folder: Path, python: Path) -> None:
-    venv.create(folder, clear=True)  # without pip: ours installs
-    options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--requirement", str(FOLDER / f"{name}.txt")]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            python,
-            "install",
-            *options,
-            "--no-input",
-            "--quiet",
-            "--disable-pip-version-check",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=_NETWORK_TIMEOUT_S,
-        check=False,
-    )
+def _make(name: str, folder: Path) -> None:
+    venv.create(folder)  # without pip: ours installs
+    asked = ["install", "--only-binary", ":all:", "--requirement", str(FOLDER / f"{name}.txt")]
+    done = python_packages.pip(["--python", str(folder / "bin" / "python"), *asked], folder)
     if done.returncode != 0:
         wrong = "DO NOT MATCH THE HASHES" in done.stderr
         reason = "a package does not match its hash" if wrong else last_line(done.stderr)
         raise DataError(f"envs/{name}.txt: can't make its environment: {reason}")
-    (folder / _COMPLETE).touch()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
 import json
 import os
@@ -10,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anncestry import user_cache
 from anncestry.errors import DataError
 from anncestry.progress import Progress
+from anncestry.provenance.records import sha256_file
 
 _NETWORK_TIMEOUT_S = 1800
 _SOURCES = ("GOPROXY", "GONOPROXY", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS", "GOMODCACHE", "GOCACHE")
@@ -35,6 +39,11 @@ def environment(go: str, module: str) -> dict[str, str]:
     if answer.returncode != 0:
         raise DataError(f"go env: {last_line(answer.stderr)}")
     environment = {**others, **{name: value for name, value in json.loads(answer.stdout).items() if value}}
+    for name in ("GOMODCACHE", "GOCACHE"):
+        if name in environment:  # what lies there is compiled in
+            place = Path(environment[name])
+            place.mkdir(parents=True, exist_ok=True)
+            user_cache.check(place, variable=name)
     environment.update(
         GOENV="off",
         GOTOOLCHAIN="local",
@@ -46,16 +55,28 @@ def environment(go: str, module: str) -> dict[str, str]:
     return environment
 
 
+_LISTED = (
+    "{{.ImportPath}}{{with .Module}}{{with or .Replace .}}\t{{.Path}}@{{.Version}}\t{{.Sum}}\t{{.Dir}}{{end}}{{end}}"
+)
+
+
 def build(
     system: str, go: str, environment: dict[str, str], folder: Path, artifact: Mapping[str, Any], binary: Path
 ) -> None:
-    """Build a static binary without paths of this machine in it."""
+    """Build a static binary without paths of this machine in it.
+
+    Go believes the unpacked modules in the user's cache: they are hashed here against go.sum, which is pinned.
+    """
     stamps = "".join(f" -X {variable}={value}" for variable, value in (artifact.get("stamp") or {}).items())
     command = [go, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w{stamps}", "-o", str(binary)]
-    listed = run([go, "list", "-deps", artifact["main"]], folder, environment)
+    listed = run([go, "list", "-deps", "-f", _LISTED, artifact["main"]], folder, environment)
     if listed.returncode != 0:
         raise DataError(f"{system}: can't build it: {last_line(listed.stderr)}")
-    with Progress(f"{system}: build", len(listed.stdout.splitlines()), "packages") as progress:
+    packages = [line.split("\t") for line in listed.stdout.splitlines()]
+    for name, h1, place in {tuple(package[1:]) for package in packages if len(package) > 1}:
+        if not name.endswith("@") and module_h1(Path(place), name) != h1:  # without a version: what is built itself
+            raise DataError(f"{system}: {place} was changed since it was fetched: remove it (chmod -R u+w, rm -r)")
+    with Progress(f"{system}: build", len(packages), "packages") as progress:
         build = subprocess.Popen(
             [*command, artifact["main"]], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
         )
@@ -66,6 +87,18 @@ def build(
             progress.add(1)
         if build.wait() != 0:
             raise DataError(f"{system}: can't build it: {last_line(''.join(lines))}")
+
+
+def module_h1(folder: Path, prefix: str) -> str:
+    """Go's h1 of a module's unpacked files: sha256 over the lines "sha256  PREFIX/path", sorted by path, in base64.
+
+    As `Hash1` of Go's own module golang.org/x/mod/sumdb/dirhash.
+    """
+    paths = sorted(f"{prefix}/{name}" for name in (p.relative_to(folder) for p in folder.rglob("*") if p.is_file()))
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{sha256_file(folder / path.removeprefix(prefix + '/'))}  {path}\n".encode())
+    return "h1:" + base64.b64encode(digest.digest()).decode()
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
