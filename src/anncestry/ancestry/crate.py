@@ -7,7 +7,6 @@ named by their digests. https://w3id.org/ro/wfrun/provenance/0.5
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from rocrate.model.computationalworkflow import ComputationalWorkflow
 from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
+from anncestry import durable
 from anncestry.ancestry import graph
 from anncestry.cells.matrix import Matrix
 from anncestry.errors import DataError
@@ -72,7 +72,7 @@ def write(matrix: Matrix, folder: Path) -> str:
         if folder.exists():
             folder.rmdir()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary, folder)
+        durable.place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return f"{folder}: {writer.files} files, {len(writer.actions)} stages that were run"

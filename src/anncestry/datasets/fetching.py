@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 import anncestry
+from anncestry import durable
 from anncestry.errors import DataError
 from anncestry.progress import Progress
-from anncestry.provenance.records import sha256_file
+from anncestry.provenance.records import replacing, sha256_file
 
 TIMEOUT_S = 10.0  # to connect, and between two reads
 _ATTEMPTS = 3  # in a row that bring nothing new
@@ -52,7 +53,7 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> str:
             _download(url, part, trust_partial=sha256 is not None)
             found = sha256_file(part)
             if sha256 in (None, found):
-                os.replace(part, path)
+                durable.place(part, path)
                 _remove_partial(part)
                 return found
             _remove_partial(part)
@@ -84,8 +85,9 @@ def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[s
         _download(url, part, trust_partial=False, length=_HEAD.size + rows * row_bytes)
         with open(part, "r+b") as file:
             file.write(_HEAD.pack(rows, dim))
-        known.write_text(str(whole))
-        os.replace(part, path)
+        with replacing(known) as temporary:
+            temporary.write_text(str(whole))
+        durable.place(part, path)
         _remove_partial(part)
         return sha256_file(path), whole
 

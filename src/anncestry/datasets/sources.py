@@ -39,6 +39,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry import durable
 from anncestry.datasets import archives, formats, jsonl, parquet, payload
 from anncestry.datasets.conditions import Reader
 from anncestry.datasets.fetching import TIMEOUT_S, fetch, fetch_rows, locked, verified
@@ -286,7 +287,7 @@ def _fetch_package(package: str, folder: Path) -> None:
         if len(debs) != 1:
             raise DataError(f"package {package}: apt-get left {len(debs)} packages instead of one")
         _run(["dpkg-deb", "-x", debs[0].name, "tree"], new)
-        os.replace(new, folder)
+        durable.place(new, folder)
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from anncestry import user_cache
+from anncestry import durable, user_cache
 from anncestry.errors import DataError
 from anncestry.runtimes import go
 
@@ -93,5 +93,5 @@ def _build(folder: Path) -> None:
             )
             if not built.exists():
                 raise DataError(f"{name}: go build left no program")
-            os.replace(built, folder / name)
+            durable.place(built, folder / name)
     (folder / "manifest.json").write_text(json.dumps(_hashes(folder)))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from anncestry import durable
 from anncestry.errors import DataError
 from anncestry.provenance import schema
 
@@ -62,7 +63,8 @@ def _sha256(path: Path) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which takes its name when the block ends well.
 
-    A file under its own name is therefore always whole; an interrupted job leaves nothing that looks like a result.
+    A file under its own name is therefore always whole, after a power cut as well; an interrupted job leaves nothing
+    that looks like a result.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
@@ -73,7 +75,7 @@ def replacing(path: Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
+        durable.place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -160,6 +162,9 @@ def write_record(
     assert not clash, f"body of {stage} redefines {clash}"
     sealed = seal({**record, **body})
     schema.check(sealed, path, whole=True)
+    for file in (outputs or {}).values():  # what it seals is on the disk before it is
+        durable.sync(file)
+    durable.sync_names((outputs or {}).values())
     write_json(path, sealed)
     return sealed
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anncestry import durable
 from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
@@ -108,7 +109,7 @@ def _keep(fresh: Path, manifest: dict[str, Any], entry: Path, temporary: Path) -
     write_json(fresh / _MANIFEST, manifest)
     if entry.exists():  # corrupt, or made by another job meanwhile
         os.replace(entry, temporary / "replaced")
-    os.replace(fresh, entry)
+    durable.place(fresh, entry)
 
 
 def _gather(spec: Mapping[str, Any], entry: Path) -> dict[str, Any]:
