@@ -22,8 +22,8 @@ from typing import TextIO
 from anncestry.commands import ancestry, cells, machine, results, rules
 from anncestry.commands.rules import RULES
 from anncestry.commands.run import Run
-from anncestry.errors import UserError, of_machine
-from anncestry.provenance import running
+from anncestry.errors import Damaged, DataError, UserError, of_machine
+from anncestry.provenance import damage, running
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +80,15 @@ def _end_tidily(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
+def _work(options: argparse.Namespace) -> None:
+    run = Run(options.experiment)
+    try:
+        options.function(run, options)
+    except Damaged as error:
+        said = damage.mend_one(run.matrix, error) if options.command in RULES else []
+        raise DataError("\n".join(said) or str(error)) from None
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     options = _parser().parse_args(arguments)
@@ -98,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
                 stack.callback(setattr, sys, "stderr", original)
             if options.command in RULES:
                 running.end_with_run()
-            options.function(Run(options.experiment), options)
+            _work(options)
         except UserError as error:
             print(f"anncestry {options.command}: {error}", file=sys.stderr)
             return 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -22,6 +23,14 @@ class DataError(UserError):
     """A file is corrupt, truncated, of another shape or content than declared, or can't be had."""
 
 
+class Damaged(DataError):
+    """A record is no record, or a file that it names is not what it says: not to be used, and to be made again."""
+
+    def __init__(self, record: Path, sentence: str) -> None:
+        super().__init__(sentence)
+        self.record = record
+
+
 class ServerError(UserError):
     """A server did not come up, died, or refused what it was asked.
 
@@ -38,6 +47,23 @@ class ServerError(UserError):
             return sentence
         indented = "\n".join(f"  | {line}" for line in self.log_tail.splitlines())
         return f"{sentence}\nlast lines of its log:\n{indented}"
+
+
+def sentence_of(error: Exception) -> str:
+    """What a user reads of an error, nothing in it that a terminal obeys (see `plain`)."""
+    machine = of_machine(error) if isinstance(error, OSError) else None
+    return plain(machine or str(error))
+
+
+# All that moves a cursor, changes a terminal, or the direction of the text after it; but for the end of a line and tab.
+_OBEYED = [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F]
+_OBEYED += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)]
+_ESCAPED = {code: repr(chr(code))[1:-1] for code in _OBEYED}
+
+
+def plain(text: str) -> str:
+    """Text from data, for a terminal: what one would obey is written out, as \\x1b for the escape character."""
+    return text.translate(_ESCAPED)
 
 
 _OF_MACHINE = {

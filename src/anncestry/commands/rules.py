@@ -11,7 +11,7 @@ from typing import Any
 
 from anncestry.cells.matrix import PUBLISHED
 from anncestry.commands.run import Run, cache_dir
-from anncestry.errors import DataError, ServerError, UserError
+from anncestry.errors import Damaged, DataError, ServerError, UserError
 
 
 def artifact(run: Run, options: argparse.Namespace) -> None:
@@ -132,10 +132,15 @@ def query(run: Run, options: argparse.Namespace) -> None:
     missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
     if missing:
         if not options.sessions:
-            raise DataError(f"{cell.query_path} is there already: delete it to measure this cell again")
+            raise DataError(
+                f"{cell.query_path} is there already: `anncestry drop {options.key} --yes` has it measured again"
+            )
         said: dict[str, str] = {}
         for session_file in map(Path, options.sessions):
-            tried = records.read_json(session_file)
+            try:
+                tried = records.read_json(session_file)
+            except Damaged as error:
+                tried = {"round": missing[0], "cells": {options.key: str(error)}}
             state = tried["cells"].get(options.key, "was not part of the session")
             if state != "ok":
                 # The other cells still need this session; the next call must not find it complete, but try again.

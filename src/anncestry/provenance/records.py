@@ -6,18 +6,21 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from anncestry import durable
-from anncestry.errors import DataError
+from anncestry.errors import Damaged, DataError
 from anncestry.provenance import schema
 
 _CHUNK_BYTES = 4 << 20
+DAMAGED = ".damaged"
+"""At the end of the name of what was set aside: read by nothing, listed by `anncestry gc`."""
 
 
 _REMEMBERED_MAX = 4096
@@ -93,13 +96,15 @@ def write_json(path: Path, body: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; DataError if it is missing or not JSON."""
+    """Read a JSON file; DataError if it is missing, Damaged if it is not JSON."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
+    except IsADirectoryError:
+        raise Damaged(path, f"{path}: a folder, where a file should be") from None
     except (ValueError, RecursionError) as error:  # also of bytes that are no text, and of a number without end
-        raise DataError(f"{path}: not valid JSON ({error})") from None
+        raise Damaged(path, f"{path}: not valid JSON ({error})") from None
 
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,17 +186,23 @@ def read_record(path: Path, *, stage: str | None = None, key: str | None = None)
 
     One of an earlier schema version is returned in the present one (see `schema`), with the seal that it was read with.
     """
+    record = read_sealed(path, stage, key)
+    schema.check(record, path, whole=False)
+    return record
+
+
+def read_sealed(path: Path, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
+    """The same without holding it against its stage's schema: quick, and enough to tell whether it was written so."""
     record = read_json(path)
     if not isinstance(record, dict) or "stage" not in record or "spec" not in record:
-        raise DataError(f"{path}: not a record of anncestry")
+        raise Damaged(path, f"{path}: not a record of anncestry")
     migrated = schema.migrate(record, path)
     if stage is not None and record["stage"] != stage:
-        raise DataError(f"{path}: a record of stage {record['stage']}, expected {stage}")
+        raise Damaged(path, f"{path}: a record of stage {record['stage']}, expected {stage}")
     if key is not None and record.get("key") != key:
-        raise DataError(f"{path}: record of key {record.get('key')}, expected {key}: it belongs to another spec")
+        raise Damaged(path, f"{path}: record of key {record.get('key')}, expected {key}: it belongs to another spec")
     if not _sealed(record):
-        raise DataError(f"{path}: changed since it was written (its seal is broken)")
-    schema.check(migrated, path, whole=False)
+        raise Damaged(path, f"{path}: changed since it was written (its seal is broken)")
     return migrated
 
 
@@ -203,25 +214,41 @@ def _sealed(record: Mapping[str, Any]) -> bool:
 
 
 def verify_outputs(path: Path, record: Mapping[str, Any], but: Container[str] = ()) -> dict[str, Path]:
-    """Re-hash the outputs of a record read from `path`; returns label → file. DataError names one that differs.
+    """Re-hash the outputs of a record read from `path`; returns label → file. Damaged names one that differs.
 
     Those labelled as in `but` must be there with the length that the record says, and are not read.
     """
+    files = check_lengths(path, record)
+    for label, file in files.items():
+        sha256 = record["outputs"][label]["sha256"]
+        found = sha256 if label in but else sha256_file(file)
+        if found != sha256:
+            raise Damaged(path, f"{file}: sha256 {found[:12]}… differs from {sha256[:12]}… in {path}")
+    return files
+
+
+def check_lengths(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:
+    """The outputs of a record read from `path`, label → file; Damaged names one that is not there, or not as long."""
     files: dict[str, Path] = {}
     try:
-        listed = {label: (path.parent / entry["path"], entry["sha256"]) for label, entry in record["outputs"].items()}
+        for label, entry in record["outputs"].items():
+            files[label] = file = path.parent / entry["path"]
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise Damaged(path, f"{file}: not a file, though {path} lists it")
+            if status.st_size != entry.get("bytes", status.st_size):
+                raise Damaged(path, f"{file}: {status.st_size} bytes, not the {entry['bytes']} that {path} says")
+    except (FileNotFoundError, NotADirectoryError):
+        raise Damaged(path, f"{file}: missing, though {path} lists it") from None
     except KeyError as error:
         raise DataError(f"{path}: a record without {error.args[0]} of its outputs") from None
-    for label, (file, sha256) in listed.items():
-        if not file.is_file():
-            raise DataError(f"{file}: missing, though {path} lists it")
-        if label in but:
-            if file.stat().st_size != record["outputs"][label].get("bytes", file.stat().st_size):
-                raise DataError(f"{file}: is not as long as {path} says")
-            files[label] = file
-            continue
-        found = sha256_file(file)
-        if found != sha256:
-            raise DataError(f"{file}: sha256 {found[:12]}… differs from {sha256[:12]}… in {path}")
-        files[label] = file
     return files
+
+
+def set_aside(path: Path) -> None:
+    """Give what is damaged another name, under which nothing uses it, in place of what was set aside before."""
+    aside = path.with_name(path.name + DAMAGED)
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    with suppress(FileNotFoundError):  # another job was quicker
+        durable.rename(path, aside)
