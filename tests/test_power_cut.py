@@ -1,8 +1,8 @@
-"""Finding 5: records that were promised are there after a power cut, whole. The cut is simulated, the disk is a real one.
+"""Finding 5: records that were promised are there after a power cut, whole. The cut is simulated, the disk real.
 
 An ext4 of a test's own is shut down without what is in memory (EXT4's own ioctl for that), then mounted again, which
-replays its journal: as after a power cut. That something is lost where the program does not wait for the disk shows that
-this tells the one from the other.
+replays its journal: as after a power cut. That something is lost where the program does not wait for the disk shows
+that this tells the one from the other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ for made_again in range(2):
         (folder / "samples.parquet").write_bytes(b"samples of %d" % made_again * 999)
         records.write_record(
             folder / "record.json", stage="artifact", key=f"{number:012x}", spec={"again": made_again},
-            body={"digest": "x", "toolchain": {}}, outputs={name: folder / name for name in ("base.npy", "samples.parquet")},
+            body={"digest": "x", "toolchain": {}},
+            outputs={name: folder / name for name in ("base.npy", "samples.parquet")},
         )
 fresh = Path("scratch/fresh")
 fresh.mkdir(parents=True)

@@ -17,12 +17,12 @@ import time
 import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from anncestry.commands import ancestry, cells, machine, results, rules
 from anncestry.commands.rules import RULES
 from anncestry.commands.run import Run
-from anncestry.errors import Damaged, DataError, UserError, of_machine
+from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
 from anncestry.provenance import damage, running
 
 
@@ -44,29 +44,45 @@ def _note_time(command: str, started: float) -> None:
             file.write(json.dumps({"command": command, "start": started, "end": time.time()}) + "\n")
 
 
-class _Tee:
+class _Plain:
+    """A stream on which nothing that comes from data is obeyed by a terminal; a carriage return first, as progress has.
+
+    What it can't encode is written out, too.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+
+    def write(self, text: str) -> int:
+        first = "\r" if text.startswith("\r") else ""
+        self._stream.write(first + plain(text.removeprefix(first)))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Tee(_Plain):
     """Standard error and a log file at once. One that can't be written any more does not keep the work from ending."""
 
-    def __init__(self, stream: TextIO, log: TextIO) -> None:
-        self._stream, self._log = stream, log
+    def __init__(self, stream: TextIO, log: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._log = log
 
     def write(self, text: str) -> int:
         with suppress(OSError):  # a full disk: what is said still reaches the other
-            self._log.write(text.replace("\r", "\n"))
-            self._log.flush()
+            if self._log is not None:
+                self._log.write(plain(text.replace("\r", "\n")))
+                self._log.flush()
         with suppress(OSError):  # nobody reads it any more, as a run that was killed
-            self._stream.write(text)
+            super().write(text)
         return len(text)
 
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
 
 
 def _close(log: TextIO) -> None:
@@ -96,15 +112,17 @@ def main(arguments: list[str] | None = None) -> int:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
                 stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
+        out, err = sys.stdout, sys.stderr
+        stack.callback(setattr, sys, "stdout", out)
+        stack.callback(setattr, sys, "stderr", err)
+        sys.stdout, sys.stderr = cast(TextIO, _Plain(out)), cast(TextIO, _Tee(err))
         stack.callback(_note_time, options.command, time.time())
         try:
             if options.log:
                 options.log.parent.mkdir(parents=True, exist_ok=True)
-                original = sys.stderr
-                log = open(options.log, "w")  # noqa: SIM115 - closed by the stack, after all that may speak
+                log = open(options.log, "w", errors="backslashreplace")  # noqa: SIM115 - closed by the stack, at the end
                 stack.callback(_close, log)
-                sys.stderr = _Tee(original, log)
-                stack.callback(setattr, sys, "stderr", original)
+                sys.stderr = cast(TextIO, _Tee(err, log))
             if options.command in RULES:
                 running.end_with_run()
             _work(options)

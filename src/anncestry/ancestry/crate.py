@@ -107,6 +107,8 @@ class _Writer:
         if name in self._entities:
             return self._entities[name]
         if file.path.startswith("results/"):
+            if not Path(file.path).resolve().is_relative_to(Path("results").resolve()):
+                raise DataError(f"{file.path}: a link that leads out of results/")
             if links.state(Path(file.path), {"sha256": file.sha256}) is not links.State.SAME:
                 raise DataError(f"{file.path}: missing, or not what its record says; `anncestry verify` says more")
             found = self.crate.add_file(

@@ -142,6 +142,8 @@ def query(run: Run, options: argparse.Namespace) -> None:
             except Damaged as error:
                 tried = {"round": missing[0], "cells": {options.key: str(error)}}
             state = tried["cells"].get(options.key, "was not part of the session")
+            if state == "ok" and tried["round"] in missing:
+                state = "was measured, and is not there any more"
             if state != "ok":
                 # The other cells still need this session; the next call must not find it complete, but try again.
                 session_file.with_name("failed").touch()

@@ -39,7 +39,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry import durable
+from anncestry import durable, user_cache
 from anncestry.datasets import archives, formats, jsonl, parquet, payload
 from anncestry.datasets.conditions import Reader
 from anncestry.datasets.fetching import TIMEOUT_S, fetch, fetch_rows, locked, verified
@@ -193,7 +193,7 @@ def _pinned(entry: Mapping[str, Any], part: str) -> str | None:
 
 
 def _obtain_file(entry: Mapping[str, Any]) -> Content:
-    paths = {part: Path(text).expanduser() for part, text in _locations(entry, whole="path").items()}
+    paths = {part: user_cache.expanded(text) for part, text in _locations(entry, whole="path").items()}
     files: dict[str, str] = {}
     for part, path in paths.items():
         if not path.is_file():
@@ -287,6 +287,7 @@ def _fetch_package(package: str, folder: Path) -> None:
         if len(debs) != 1:
             raise DataError(f"package {package}: apt-get left {len(debs)} packages instead of one")
         _run(["dpkg-deb", "-x", debs[0].name, "tree"], new)
+        user_cache.without_privileges(new)
         durable.place(new, folder)
 
 
@@ -367,7 +368,7 @@ def _obtain_archive(entry: Mapping[str, Any], cache_dir: Path, rows: int, condit
         archive = _cache_path(str(entry["url"]), cache_dir)
         digest = fetch(str(entry["url"]), archive, sha256)
     else:
-        archive = Path(str(_need(entry, "path"))).expanduser()
+        archive = user_cache.expanded(str(_need(entry, "path")))
         digest = verified(archive, sha256)
     names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
     payloads = [str(entry["payloads"])] if "payloads" in entry else []

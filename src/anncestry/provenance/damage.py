@@ -121,6 +121,9 @@ def _useless(found: _Found, matrix: Matrix) -> Iterator[tuple[Path, str]]:
     lost = {cell.load for cell in matrix.cells if _is_lost(cell, found, matrix)}
     if on_lost := [cell.query for cell in matrix.cells if cell.load in lost]:
         yield from _swept(prune.drop(matrix, on_lost, with_load=True), "was measured on that load")
+    if runs := found.keys.get("run"):
+        # Its session is over, and would not be held again.
+        yield from _swept(prune.unpublished(runs), "its session", ("scratch/session",))
     if recalls := found.keys.get("recall"):
         yield from _swept(prune.showing(recalls), "shows it")
 
@@ -128,7 +131,7 @@ def _useless(found: _Found, matrix: Matrix) -> Iterator[tuple[Path, str]]:
 def _swept(
     sweep: prune.Sweep, why: str, tops: Iterable[str] = ("results", "reports", "scratch")
 ) -> Iterator[tuple[Path, str]]:
-    return ((item.path, why) for item in sweep.remove if item.path.parts[0] in tops)
+    return ((item.path, why) for item in sweep.remove if str(item.path).startswith(tuple(tops)))
 
 
 def _is_lost(cell: Cell, found: _Found, matrix: Matrix) -> bool:

@@ -25,10 +25,10 @@ from anncestry.provenance import running
 from anncestry.provenance.records import DAMAGED, read_json
 from anncestry.provenance.revisions import FOLDER as REVISIONS
 
-_KEY = re.compile(r"^[0-9a-f]{12}$")
-_KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})$")
+_KEY = re.compile(r"^[0-9a-f]{12}\Z")
+_KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})\Z")
 _RECORD_FILE = re.compile(
-    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet|\.writes\.parquet)$"
+    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet|\.writes\.parquet)\Z"
 )
 _LINK = "lies outside of this folder, behind a link"
 
@@ -197,6 +197,19 @@ def showing(keys: Collection[str]) -> Sweep:
     sweep = Sweep()
     _published(sweep, keys)
     return sweep
+
+
+def unpublished(queries: Collection[str]) -> Sweep:
+    """What sessions left of these queries."""
+    sweep = Sweep()
+    _sessions_of(sweep, queries)
+    return sweep
+
+
+def record_of(file: Path) -> Path:
+    """The record that a file in results/ is published with, by its name; the file itself if it is none of ours."""
+    named = _RECORD_FILE.match(file.name)
+    return file.with_name(f"{named['stem']}.json") if named else file.with_name(f"{file.name}.json")
 
 
 def files_of(record: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anncestry import durable
+from anncestry import durable, user_cache
 from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
@@ -99,6 +99,7 @@ def _make(spec: Mapping[str, Any], entry: Path) -> dict[str, Any]:
         files = fresh / _FILES
         files.mkdir(parents=True)
         toolchain = maker(spec["system"], spec["version"], artifact, files)
+        user_cache.without_privileges(files)
         manifest = {"files": _hashes(files), "toolchain": toolchain}
         _keep(fresh, manifest, entry, Path(temporary))
     return manifest
