@@ -49,4 +49,4 @@ def _explaining() -> Any:
         if validator.is_type(instance, "string") and not re.search(re.sub(r"\$\Z", r"\\Z", wanted), instance):
             yield ValidationError(f"{instance!r} does not match {wanted!r}")
 
-    return validators.extend(Draft202012Validator, {"pattern": pattern})
+    return validators.extend(Draft202012Validator, {"pattern": pattern})  # type: ignore[no-untyped-call]

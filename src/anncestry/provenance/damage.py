@@ -34,8 +34,9 @@ class _Found:
         except Damaged as error:
             self.add(path, stage, key, str(error))
         except DataError:
-            # Not there: but a folder of files without the record that seals them is no table and no page.
-            if stage in ("table", "report") and path.parent.exists() and not path.exists():
+            # Not there: but files without the record that seals them are no table and no page.
+            alone = stage in ("table", "report") and not path.exists() and path.parent.is_dir()
+            if alone and any(path.parent.iterdir()):
                 self.add(path, stage, key, f"{path}: missing, beside what it should seal")
         else:
             ceiling = links.ceiling(record) if stage == "query" else None
