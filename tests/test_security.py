@@ -14,14 +14,17 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
-from anncestry import cli
+from anncestry import cli, user_cache
 from anncestry.cells import config
 from anncestry.datasets import archives
 from anncestry.errors import ConfigError, DataError, ServerError
+from anncestry.report import numbers
 from anncestry.runtimes.unpacking import unpack
+from anncestry.schemas import Schema
 from tests import flat
 from tests.toy import ROOT, Toy
 
@@ -304,3 +307,57 @@ def test_every_system_is_pinned_by_a_digest() -> None:
         name for name, artifact in artifacts.items() if artifact["kind"] != "none" and not digest.search(str(artifact))
     ]
     assert loose == []
+
+
+# Text
+
+
+def test_a_trailing_newline_is_no_part_of_a_name_or_digest():
+    """Finding 14: Python's `$` lets a newline follow; both libraries that are asked now agree that it does not."""
+    body = {"x": {"type": "string", "pattern": "^[a-z]+$"}}
+    schema = Schema({"type": "object", "properties": body, "propertyNames": {"pattern": "^[a-z]$"}})
+    assert schema.errors({"x": "ok"}) == []
+    assert schema.errors({"x": "ok\n"}) and schema.errors({"x\n": "ok"})
+    assert not schema._quick.is_valid({"x": "ok\n"})
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "workflow" / "schemas").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_pattern_of_every_schema_refuses_what_it_accepts_with_a_newline_after_it(file):
+    """Where a pattern says how a text ends; asked of both libraries. Editors read `$` so by their own dialect."""
+    text = {"0123456789abcdef" * 4, "name", "1.0", "A", "x.jsonl", "image@sha256:" + "0" * 64, "a:b:c", "/x", "a/b"}
+    text |= {"https://x", "h1:" + "A" * 43 + "=", "A" * 43 + "="}
+    found = set(re.findall(r'pattern: "((?:[^"\\]|\\.)*)"', file.read_text()))
+    for pattern in found:
+        schema = Schema({"type": "string", "pattern": pattern.replace("\\\\", "\\")})
+        good = [one for one in text if not schema.errors(one)]
+        assert good, pattern
+        if pattern.endswith("$"):
+            assert all(schema.errors(one + "\n") and not schema._quick.is_valid(one + "\n") for one in good), pattern
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1+cmd|' /C calc'!A0", "'+1+cmd|' /C calc'!A0"), ("@SUM(1)", "'@SUM(1)"),
+        ("-2+3", "'-2+3"), ("\tx", "'\tx"), ("plain", "plain"), ("-12 %", "-12 %"), ("+3.5", "+3.5"), (-1.5, -1.5),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_no_text_in_a_csv_is_a_formula_and_numbers_stay_numbers(cell, written):
+    """Finding 14: cells may have begun with `=`."""
+    frame = pd.DataFrame({"cell": pd.Series([cell], dtype=object), "number": [-1.5]})
+    assert numbers.inert(frame)["cell"][0] == written or cell is None
+    assert numbers.inert(frame)["number"][0] == -1.5
+
+
+def test_what_is_unpacked_has_no_privileges(tmp_path):
+    """Finding 14: packages of Debian kept set-user-id."""
+    for name, mode in (("su", 0o4755), ("sg", 0o2755), ("plain", 0o644)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    (tmp_path / "link").symlink_to("su")
+    user_cache.without_privileges(tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.lstat().st_mode & 0o7000]
+    assert (tmp_path / "su").stat().st_mode & 0o777 == 0o755

@@ -126,12 +126,16 @@ def main(arguments: list[str] | None = None) -> int:
             if options.command in RULES:
                 running.end_with_run()
             _work(options)
+            sys.stdout.flush()
         except UserError as error:
             print(f"anncestry {options.command}: {error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print(f"anncestry {options.command}: interrupted", file=sys.stderr)
             return 130
+        except BrokenPipeError if options.command not in RULES else ():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who read it has seen enough
+            return 128 + signal.SIGPIPE
         except OSError as error:
             sentence = of_machine(error)
             if sentence is None:

@@ -75,6 +75,10 @@ _OF_MACHINE = {
     errno.EPERM: "no permission to do this here: mend the owner or the mode",
     errno.EIO: "the disk reports an error: look at the kernel's log",
     errno.ENOTDIR: "a part of this path is a file, not a folder: move it away",
+    errno.EISDIR: "a folder, where a file should be: move it away",
+    errno.ELOOP: "a link that leads to itself: remove it",
+    errno.ENOTEMPTY: "a folder that is not empty: move it away",
+    errno.ENAMETOOLONG: "a name that is too long for the file system: choose a shorter one",
     errno.ENOENT: "it is not there any more: was it removed, or a file system unmounted?",
     errno.ESTALE: "the network file system has lost it: mount it again",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
@@ -90,6 +94,8 @@ def of_machine(error: OSError) -> str | None:
     short = _SHORT_WRITE.match(str(error))  # numpy's, which drops the reason
     if short:
         return f"only {short[2]} of {short[1]} numbers could be written: is the disk full? Make room, and run it again"
+    if "No usable temporary directory" in str(error):
+        return "no folder for temporary files can be written to: make room, or set TMPDIR to another one"
     if error.errno not in _OF_MACHINE:
         return None
     where = f"{error.filename}: " if error.filename else ""

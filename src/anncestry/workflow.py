@@ -39,6 +39,9 @@ class Choice:
 
 def choose(overrides: Mapping[str, Any], root: Path) -> Choice:
     """Which matrix Snakemake's `--config` asks for. Keys: `experiment`, `config_dir`; any other is a ConfigError."""
+    for place in (root, Path.cwd()):
+        if not str(place).isprintable():
+            raise ConfigError(f"{str(place)!r}: a folder with such a name can't be worked in: rename it")
     for key in overrides:
         if key not in ("experiment", "config_dir"):
             raise ConfigError(

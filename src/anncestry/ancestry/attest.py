@@ -48,9 +48,9 @@ class Attested:
     """How many of them are here."""
 
 
-def attest(body: Mapping[str, Any], key: Path, out: Path) -> Attested:
+def attest(body: Mapping[str, Any], key: Ed25519PrivateKey, out: Path) -> Attested:
     """Sign a `statement`."""
-    signer = CryptoSigner(_private(key))
+    signer = CryptoSigner(key)
     payload = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     envelope = Envelope(payload, PAYLOAD, {})
     signature = envelope.sign(signer)
@@ -185,7 +185,8 @@ def _differing(files: Sequence[Mapping[str, Any]], here: Path) -> Iterator[tuple
             yield subject["name"], state
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
+def private(path: Path) -> Ed25519PrivateKey:
+    """The key in a file; DataError says how to make one."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:

@@ -38,11 +38,12 @@ def attest(run: Run, options: argparse.Namespace) -> None:
     from anncestry import verify
     from anncestry.ancestry import attest as signing
 
+    key = signing.private(options.key)
     body = signing.statement(run.matrix)
     if problems := verify.verify(run.matrix, PUBLISHED).problems:
         more = f" ({len(problems) - 1} more: `anncestry verify`)" if problems[1:] else ""
         raise DataError(f"{problems[0].sentence}{more}; nothing is signed that `anncestry verify` would not let pass")
-    made = signing.attest(body, options.key, options.out)
+    made = signing.attest(body, key, options.out)
     print(f"✓ {made.path}: {made.subjects} files, signed by key {made.keyid}")
 
 
