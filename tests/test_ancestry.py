@@ -415,4 +415,4 @@ def test_openssl_reads_the_keys_that_attest_wants(tmp_path):
     subprocess.run(["openssl", "pkey", "-in", str(secret), "-pubout", "-out", str(public)], check=True)
     from anncestry.ancestry import attest
 
-    assert attest._public(public).keyid == attest.CryptoSigner(attest._private(secret)).public_key.keyid
+    assert attest._public(public).keyid == attest.CryptoSigner(attest.private(secret)).public_key.keyid

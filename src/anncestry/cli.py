@@ -133,10 +133,10 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             print(f"anncestry {options.command}: interrupted", file=sys.stderr)
             return 130
-        except BrokenPipeError if options.command not in RULES else ():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who read it has seen enough
-            return 128 + signal.SIGPIPE
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and options.command not in RULES:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who read it has seen enough
+                return 128 + signal.SIGPIPE
             sentence = of_machine(error)
             if sentence is None:
                 traceback.print_exc()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -111,7 +112,10 @@ class _Verifier:
             if ".." in source.parts:
                 findings.add(Problem(f"{path}: its {label} {source} lies outside of this folder", path))
                 continue
-            state = links.state(source, entry, label)
+            try:
+                state = links.state(source, entry, label)
+            except DataError:
+                state = links.State.CHANGED
             if state is links.State.ABSENT:
                 findings.absent.add(source.parts[0])
             elif state is links.State.CHANGED:
@@ -141,7 +145,7 @@ class _Verifier:
                 aside = set(file.parent.glob(f"*{records.DAMAGED}"))
                 verify_published.refuse_others(file.parent, {file, *listed.values(), *aside}, path)
 
-            self._data[path] = file.exists() and self.findings.check(path, whole)
+            self._data[path] = os.path.lexists(path) and self.findings.check(path, whole)
         return self._data[path]
 
     def _cell(self, cell: Cell) -> None:

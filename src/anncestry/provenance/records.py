@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from anncestry.errors import Damaged, DataError
 from anncestry.provenance import schema
 
 _CHUNK_BYTES = 4 << 20
+_UNREADABLE = (errno.EISDIR, errno.EIO, errno.ELOOP, errno.ENXIO)
 DAMAGED = ".damaged"
 """At the end of the name of what was set aside: read by nothing, listed by `anncestry gc`."""
 
@@ -56,7 +58,7 @@ def sha256_file(path: Path) -> str:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with _reading(path), open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
@@ -98,13 +100,23 @@ def write_json(path: Path, body: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; DataError if it is missing, Damaged if it is not JSON."""
     try:
-        return json.loads(path.read_text())
+        with _reading(path):
+            return json.loads(path.read_text())
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except IsADirectoryError:
-        raise Damaged(path, f"{path}: a folder, where a file should be") from None
     except (ValueError, RecursionError) as error:  # also of bytes that are no text, and of a number without end
         raise Damaged(path, f"{path}: not valid JSON ({error})") from None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Damaged for what can't be read for a reason that lies in this one file, as that it is a folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        raise Damaged(path, f"{path}: can't be read ({error.strerror})") from None
 
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:
