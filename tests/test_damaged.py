@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -232,3 +233,14 @@ def test_a_damaged_output_names_the_record_that_seals_it(tmp_path):
     with pytest.raises(Damaged, match=r"x: sha256 .* differs") as caught:
         records.verify_outputs(tmp_path / "record.json", body)
     assert caught.value.record == tmp_path / "record.json"
+
+
+def test_a_cell_that_is_there_is_measured_again_by_a_command_that_leaves_nothing_stale(finished, tmp_path):
+    """It used to advise to delete the record, after which recall and table were stale."""
+    toy = finished.copy(tmp_path / "toy", "data", "scratch", "results")
+    (query,) = toy.folder.glob("results/query/*/*/*/k5@*[0-9a-f].json")
+    key = query.stem.rpartition("@")[2]
+    said = anncestry(toy, "query", key).stderr
+    advice = re.search(r"`anncestry (drop \S+ --yes)` has it measured again", said)
+    assert advice and anncestry(toy, *advice[1].split()).returncode == 0, said
+    assert toy.jobs() == {"session": 2, "query": 1, "recall": 1, **PUBLISH}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import base64
+import ctypes
 import json
 import re
 import secrets
 import stat
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from anncestry.cells import config
 from anncestry.datasets import archives
 from anncestry.errors import ConfigError, DataError, ServerError
 from anncestry.report import numbers
+from anncestry.runtimes import artifacts
 from anncestry.runtimes.unpacking import unpack
 from anncestry.schemas import Schema
 from tests import flat
@@ -361,3 +364,78 @@ def test_what_is_unpacked_has_no_privileges(tmp_path):
     user_cache.without_privileges(tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.lstat().st_mode & 0o7000]
     assert (tmp_path / "su").stat().st_mode & 0o777 == 0o755
+
+
+def test_an_artifact_has_no_privileges_whatever_its_package_says(tmp_path, monkeypatch):
+    def maker(system, version, artifact, files):
+        (files / "su").touch()
+        (files / "su").chmod(0o4755)
+        return {}
+
+    monkeypatch.setitem(artifacts._MAKERS, "debian", maker)
+    spec = {"system": "x", "version": "1", "artifact": {"kind": "debian"}}
+    artifacts.run(spec, tmp_path / "out", tmp_path / "cache", "0123456789ab")
+    assert (tmp_path / "out" / "su").stat().st_mode & 0o7777 == 0o755
+
+
+# Places
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    """Finding 14: Path.home() raised."""
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(ConfigError, match="no home folder: set HOME, or XDG_CACHE_HOME"):
+        user_cache.folder()
+
+
+def test_a_folder_whose_name_holds_a_newline_is_refused_in_a_sentence(tmp_path):
+    """Finding 14: Snakemake's parser failed somewhere in it."""
+    toy = Toy.make(tmp_path / "a\nb")
+    refused = toy.snakemake("-n", check=False)
+    assert refused.returncode and "Traceback" not in refused.stderr
+    assert "can't be worked in: rename it" in refused.stderr
+
+
+def test_a_folder_of_another_user_is_said_to_be_that(tmp_path):
+    """Finding 14: a second user in the folder met a traceback. Root, too, is held by modes here."""
+    toy = Toy.make(tmp_path / "toy")
+    (tmp_path / "toy" / ".snakemake").mkdir()
+    (tmp_path / "toy" / ".snakemake" / "anncestry-run").touch(mode=0o444)
+    done = subprocess.run(
+        toy.command(),
+        env=toy.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(24, 1, 0, 0, 0),  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+    )
+    assert done.returncode and "Traceback" not in done.stderr
+    assert "anncestry-run: no permission to do this here: mend the owner or the mode" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize("file", ["config", "workloads", "systems", "topologies", "platforms", "datasets", "epochs"])
+def test_what_is_no_number_is_refused_in_every_config_file(tmp_path, file, value):
+    """Finding 14: .inf and .nan ended in tracebacks."""
+    toy = Toy.make(tmp_path)
+    path = tmp_path / "config" / f"{file}.yaml"
+    path.write_text(path.read_text() + f"\nextra: {{deep: [{value}]}}\n")
+    with pytest.raises(ConfigError, match=rf"{file}\.yaml: -?(inf|nan) is no number"):
+        config.load(toy.folder / "config")
+
+
+@pytest.mark.parametrize("file", ["parts", "storage", "config", "experiments/x"])
+def test_a_folder_in_the_place_of_a_config_file_is_named(tmp_path, file):
+    """Finding 14: a folder named parts.yaml was a traceback."""
+    toy = Toy.make(tmp_path)
+    path = tmp_path / "config" / f"{file}.yaml"
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"can't be read \(Is a directory\)"):
+        config.load(toy.folder / "config", *(["x"] if "/" in file else []))

@@ -142,8 +142,8 @@ class _Verifier:
             def whole() -> None:
                 listed = records.verify_outputs(file, records.read_record(file))
                 self.findings.files += len(listed)
-                aside = set(file.parent.glob(f"*{records.DAMAGED}"))
-                verify_published.refuse_others(file.parent, {file, *listed.values(), *aside}, path)
+                left = {*file.parent.glob(f"*{records.DAMAGED}"), *file.parent.glob(".*")}  # of killed jobs, too
+                verify_published.refuse_others(file.parent, {file, *listed.values(), *left}, path)
 
             self._data[path] = os.path.lexists(path) and self.findings.check(path, whole)
         return self._data[path]
@@ -175,7 +175,7 @@ class _Verifier:
             for file in sorted(Path("results", stage).rglob("*.json")):
                 if str(file) not in ours:
                     self.findings.check(str(file), functools.partial(self._count, file, stage, counted))
-            for file in sorted(Path("results", stage).rglob("*")):
+            for file in sorted(Path("results", stage).rglob("[!.]*")):
                 if not (file.is_dir() or file.suffix in (".json", records.DAMAGED) or prune.record_of(file).exists()):
                     self.findings.add(Problem(f"{file}: is of no record: remove it", str(file)))
         for file in sorted(Path("results/ceiling").glob("*.json")):

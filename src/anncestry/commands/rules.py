@@ -178,11 +178,13 @@ def recall(run: Run, options: argparse.Namespace) -> None:
 
 def table(run: Run, options: argparse.Namespace) -> None:
     """All numbers of an experiment as one tidy table."""
+    from anncestry.provenance import records
     from anncestry.report import numbers, sealed
 
     spec = run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
     folder = Path(run.matrix.table_path).parent
+    records.clear(folder)  # of what a killed job left: the files in it are those of its record
     numbers.write(frame, folder)
     sealed.table(folder, options.key, spec, frame)
     # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
@@ -191,11 +193,13 @@ def table(run: Run, options: argparse.Namespace) -> None:
 
 def report(run: Run, options: argparse.Namespace) -> None:
     """The page of an experiment."""
+    from anncestry.provenance import records
     from anncestry.report import numbers, page, sealed
 
     spec = run.matrix.spec(options.key, "report")
     table_dir, folder = Path(run.matrix.table_path).parent, Path(run.matrix.report_path).parent
     frame, title = numbers.read(table_dir), run.matrix.config.title
+    records.clear(folder)
     page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent)
     sealed.report(folder, options.key, spec, table_dir)
 
