@@ -22,7 +22,7 @@ from anncestry import workflow  # noqa: E402
 from tests.toy import Toy, stub  # noqa: E402
 
 CALLS = 3
-PADDING = {f"fact {number}": [number / 7] * 8 for number in range(60)}
+PADDING = {f"fact {number}": {"value": number / 7, "said": "as long as a sentence"} for number in range(180)}
 """So that a record is as long as one of a cell: 12 kB."""
 GOALS_S = {200: 4.0, 1000: 6.0, 5000: 20.0}
 

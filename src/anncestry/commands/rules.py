@@ -198,6 +198,8 @@ def report(run: Run, options: argparse.Namespace) -> None:
 
     spec = run.matrix.spec(options.key, "report")
     table_dir, folder = Path(run.matrix.table_path).parent, Path(run.matrix.report_path).parent
+    table = table_dir / "record.json"
+    records.verify_outputs(table, records.read_record(table, stage="table", key=run.matrix.table))
     frame, title = numbers.read(table_dir), run.matrix.config.title
     records.clear(folder)
     page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent)

@@ -16,6 +16,9 @@ from anncestry.cells.matrix import Cell, Matrix
 from anncestry.errors import Damaged, DataError
 from anncestry.provenance import links, prune, records
 
+_STRANGE = (AttributeError, KeyError, TypeError)
+"""What comes of a record whose parts are of other kinds than its schema says, which is not asked here."""
+
 
 @dataclass
 class _Found:
@@ -31,6 +34,7 @@ class _Found:
         try:
             record = records.read_sealed(path, stage, key)
             records.check_lengths(path, record)
+            ceiling = links.ceiling(record) if stage == "query" else None
         except Damaged as error:
             self.add(path, stage, key, str(error))
         except DataError:
@@ -38,8 +42,9 @@ class _Found:
             alone = stage in ("table", "report") and not path.exists() and path.parent.is_dir()
             if alone and any(path.parent.iterdir()):
                 self.add(path, stage, key, f"{path}: missing, beside what it should seal")
+        except _STRANGE:
+            self.add(path, stage, key, f"{path}: sealed, but not as anncestry writes records")
         else:
-            ceiling = links.ceiling(record) if stage == "query" else None
             if ceiling is not None:
                 self.quoting.setdefault(ceiling, []).append(key)
 
@@ -119,7 +124,8 @@ def _useless(found: _Found, matrix: Matrix) -> Iterator[tuple[Path, str]]:
     if queries := [*found.keys.get("query", ()), *again]:
         # Measured runs that were not published stay: they are of the same load.
         yield from _swept(prune.drop(matrix, queries), "goes with that measurement", ("results", "reports"))
-    lost = {cell.load for cell in matrix.cells if _is_lost(cell, found, matrix)}
+    loads = {cell.load: cell for cell in matrix.cells}
+    lost = {load for load, cell in loads.items() if _is_lost(cell, found, matrix)}
     if on_lost := [cell.query for cell in matrix.cells if cell.load in lost]:
         yield from _swept(prune.drop(matrix, on_lost, with_load=True), "was measured on that load")
     if runs := found.keys.get("run"):
@@ -150,6 +156,6 @@ def _is_lost(cell: Cell, found: _Found, matrix: Matrix) -> bool:
             for path in others
             if path not in found.reasons and path.exists()
         ]
-    except (DataError, KeyError, TypeError):
+    except (DataError, *_STRANGE):
         return True
     return any(identity != loaded for identity in measured_on)

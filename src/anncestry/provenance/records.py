@@ -254,6 +254,8 @@ def check_lengths(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:
         raise Damaged(path, f"{file}: missing, though {path} lists it") from None
     except KeyError as error:
         raise DataError(f"{path}: a record without {error.args[0]} of its outputs") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Damaged(path, f"{path}: its outputs are not as anncestry writes them ({error})") from None
     return files
 
 
