@@ -327,7 +327,18 @@ def test_a_trailing_newline_is_no_part_of_a_name_or_digest():
 @pytest.mark.parametrize("file", sorted((ROOT / "workflow" / "schemas").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_pattern_of_every_schema_refuses_what_it_accepts_with_a_newline_after_it(file):
     """Where a pattern says how a text ends; asked of both libraries. Editors read `$` so by their own dialect."""
-    text = {"0123456789abcdef" * 4, "name", "1.0", "A", "x.jsonl", "image@sha256:" + "0" * 64, "a:b:c", "/x", "a/b"}
+    text = {
+        "0123456789abcdef" * 4,
+        "name",
+        "1.0",
+        "A",
+        "x.jsonl",
+        "image@sha256:" + "0" * 64,
+        "a:b:c",
+        "/x",
+        "a/b",
+        "pool/x.deb",
+    }
     text |= {"https://x", "h1:" + "A" * 43 + "=", "A" * 43 + "="}
     found = set(re.findall(r'pattern: "((?:[^"\\]|\\.)*)"', file.read_text()))
     for pattern in found:
@@ -398,8 +409,9 @@ def test_a_folder_whose_name_holds_a_newline_is_refused_in_a_sentence(tmp_path):
     """Finding 14: Snakemake's parser failed somewhere in it."""
     toy = Toy.make(tmp_path / "a\nb")
     refused = toy.snakemake("-n", check=False)
-    assert refused.returncode and "Traceback" not in refused.stderr
-    assert "can't be worked in: rename it" in refused.stderr
+    said = refused.stdout + refused.stderr
+    assert refused.returncode and "Traceback" not in said
+    assert "can't be worked in: rename it" in said
 
 
 def test_a_folder_of_another_user_is_said_to_be_that(tmp_path):

@@ -102,13 +102,15 @@ def _set_aside(found: _Found, matrix: Matrix) -> list[str]:
             useless.pop(part, None)
             records.set_aside(part)
         said.append(f"{reason}: set aside as {_sealed_with(path)[0]}{records.DAMAGED}, to be made again")
+    aside: dict[str, list[Path]] = {}
     for path, why in useless.items():
         if path.parts[0] == "results":
             records.set_aside(path)
-            said.append(f"{path}: {why}: set aside, too")
+            aside.setdefault(why, []).append(path)
         else:
             prune.discard(path)
-    return said
+    more = {why: f" and {len(paths) - 1} more" if paths[1:] else "" for why, paths in aside.items()}
+    return said + [f"{paths[0]}{more[why]}: {why}: set aside, too" for why, paths in aside.items()]
 
 
 def _sealed_with(record: Path) -> list[Path]:
