@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _NOT_KNOWN = (errno.EINVAL, errno.ENOTSUP)
@@ -26,7 +27,8 @@ def sync(path: Path) -> None:
 def sync_names(files: Iterable[Path]) -> None:
     """Wait until the names of `files` are on the disk: their folders, and those above that may be as new.
 
-    Folders above the working directory (above a file's own, of one elsewhere) were there before.
+    Folders above the working directory (above a file's own, of one elsewhere) were there before; one that may not be
+    read can't be waited for.
     """
     here = Path.cwd()
     folders: dict[Path, None] = {}
@@ -35,7 +37,8 @@ def sync_names(files: Iterable[Path]) -> None:
         above = [each for each in folder.parents if each.is_relative_to(here)] or [folder.parent]
         folders |= dict.fromkeys([folder, *above])
     for folder in folders:
-        sync(folder)
+        with suppress(PermissionError):
+            sync(folder)
 
 
 def sync_below(folder: Path) -> None:
@@ -52,13 +55,20 @@ def sync_below(folder: Path) -> None:
         os.close(handle)
 
 
-def place(source: Path, target: Path) -> None:
-    """Move a finished file or folder to its final name on the same file system, in place of a file there."""
+def place(source: Path, target: Path, new: bool = True) -> None:
+    """Move a finished file or folder to its final name on the same file system, in place of a file there.
+
+    `new` tells whether folders above the target's may be as new as it.
+    """
     (sync_below if source.is_dir() else sync)(source)
-    rename(source, target)
+    rename(source, target, new)
 
 
-def rename(source: Path, target: Path) -> None:
+def rename(source: Path, target: Path, new: bool = True) -> None:
     """The same for what is on the disk already."""
     os.replace(source, target)
-    sync_names([target])
+    if new:
+        sync_names([target])
+    else:
+        with suppress(PermissionError):
+            sync(target.parent)

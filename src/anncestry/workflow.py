@@ -12,7 +12,7 @@ from typing import Any
 from anncestry import engines, kubernetes
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, plain
 from anncestry.provenance import damage, running, sizing, versioning
 from anncestry.provenance.code import ROOT
 
@@ -74,7 +74,7 @@ def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[matrix.Matr
     expanded = expand(choice)
     if mend and not running.by_another(here):
         for sentence in damage.mend(expanded):
-            print(sentence, file=sys.stderr)
+            print(plain(sentence), file=sys.stderr)
     return expanded, plan.make(expanded)
 
 

@@ -71,6 +71,7 @@ def replacing(path: Path) -> Iterator[Path]:
     A file under its own name is therefore always whole, after a power cut as well; an interrupted job leaves nothing
     that looks like a result.
     """
+    new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
@@ -80,7 +81,7 @@ def replacing(path: Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
-        durable.place(temporary, path)
+        durable.place(temporary, path, new)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -183,6 +184,7 @@ def write_record(
         durable.sync(file)
     durable.sync_names((outputs or {}).values())
     write_json(path, sealed)
+    durable.sync_names([path])
     return sealed
 
 
