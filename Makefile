@@ -106,7 +106,7 @@ test-slurm: cluster slurm  ## the workflow on a real Slurm of this machine alone
 	@python -m pytest -m slurm tests/test_slurm.py tests/test_kubernetes.py
 
 # What the table of docs/faults.md names is what is run, after the tests that are about faults as a whole.
-test-faults: env network  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
+test-faults: env compiler network  ## what can go wrong, tried: kills, full disks, lying servers, jumping clocks (docs/faults.md)
 	@python -m pytest -m 'faults and not docker' tests
 	@python -m pytest -m 'not faults and not servers and not docker and not slurm' $$(grep -o 'test_[a-z_]*\.py::test_[a-z_0-9]*' docs/faults.md | sort -u | sed 's,^,tests/,')
 
@@ -114,7 +114,7 @@ test-scale: env  ## 5 million × 96 under a hard limit of 1 GiB, 1 million to th
 	@ANNCESTRY_SCALE_ROWS=5000000 ANNCESTRY_SCALE_MIB=1024 python -m pytest -s tests/test_scale.py
 	@ANNCESTRY_SCALE_ROWS=1000000 ANNCESTRY_SCALE_MIB=400 python -m pytest -s tests/whole_scale.py
 
-test-quick: env network  ## the tests that start no server
+test-quick: env compiler network  ## the tests that start no server
 	@python -m pytest -n 2 --dist loadfile -m '$(LIGHT)'
 
 bench: env browser  ## figures about this program itself: its own overhead, the time of a call with nothing to do

@@ -62,7 +62,7 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-_OF_ROOT = {"test_disk": "disk", "test_hosts": "machines", "test_ssh": "sshd"}
+_OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machines", "test_ssh": "sshd"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,7 +20,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from prov.model import ProvDocument
 
 from anncestry import cli, workflow
+from anncestry.ancestry import attest as signing
 from anncestry.ancestry import prov
+from anncestry.provenance import records
 from anncestry.report import numbers
 from tests.toy import Toy
 
@@ -228,7 +230,79 @@ def test_a_missing_or_unfit_key_is_named_with_what_makes_one(run, tmp_path):
     assert status == 2 and "not an ed25519 key" in said
 
 
+def sign(body: object, secret: str) -> None:
+    signing.attest(body, signing.private(Path(secret)), Path("attestation.json"))
+
+
+def test_an_attestation_of_nothing_says_so(run, attested):
+    """Finding 14: a statement without a single subject was accepted."""
+    matrix, _ = workflow.resolve(workflow.choice_of_environment(), Path())
+    sign({**signing.statement(matrix), "subject": []}, attested[0])
+    status, said = run("verify-attestation", "attestation.json", "--key", attested[1])
+    assert status == 2 and "about no file at all" in said
+
+
+def test_what_the_results_were_made_from_is_checked_where_it_is_here(run, attested):
+    """Finding 14: materials were not looked at."""
+    status, said = run("verify-attestation", "attestation.json", "--key", attested[1])
+    assert status == 0 and re.search(r"of (\d+) files of data that they were made from, \1 are here and the same", said)
+    victim = one("data/truth/*/ids.npy")
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-1] + b"x")
+    status, said = run("verify-attestation", "attestation.json", "--key", attested[1])
+    assert status == 2 and f"{victim}: not what the results were made from" in said
+    shutil.rmtree("data")
+    status, said = run("verify-attestation", "attestation.json", "--key", attested[1])
+    assert status == 0 and re.search(r"made from, 0 are here", said)
+
+
 # Exports
+
+
+@pytest.mark.parametrize("path", ["results/../../outside.csv", "../outside.csv", "results/./x.csv"])
+@pytest.mark.parametrize("kind", ["crate", "prov"])
+def test_an_export_writes_and_names_nothing_outside_of_its_folder(run, tmp_path, path, kind):
+    """Finding 14: a path of an input such as results/../../x was copied to outside of the crate."""
+    Path("../outside.csv").write_text("theirs")
+    victim = one("results/query/*/*/*/k5@*.json")
+    body = json.loads(victim.read_text())
+    body["inputs"]["more"] = {"path": path, "sha256": records.sha256_file(Path("../outside.csv"))}
+    victim.write_text(json.dumps(records.seal(body)))
+    out = tmp_path / "deep" / "er" / "out"
+    status, said = run("export", kind, str(out))
+    assert status == 2 and str(victim) in said and "Traceback" not in said
+    assert not out.exists() and not list((tmp_path / "deep").rglob("outside.csv"))
+
+
+def test_a_link_in_the_results_leads_nothing_into_a_crate(run, tmp_path):
+    victim = one("results/query/*/*/*/k5@*.samples.parquet")
+    shutil.move(victim, tmp_path / "elsewhere")
+    victim.symlink_to(tmp_path / "elsewhere")
+    status, said = run("export", "crate", str(tmp_path / "crate"))
+    assert status == 2 and f"{victim}: a link that leads out of results/" in said
+
+
+@pytest.mark.parametrize("created", ["yesterday, after tea", "2026-13-45T00:00:00", "0000000000"])
+def test_a_date_that_is_none_is_named(run, created):
+    """Finding 14: `export prov` ended in a traceback."""
+    victim = one("results/query/*/*/*/k5@*.json")
+    victim.write_text(json.dumps(records.seal({**json.loads(victim.read_text()), "created": created})))
+    status, said = run("export", "prov")
+    assert status == 2 and f"{victim}: created is '{created}', which is no date" in said
+
+
+def test_nothing_that_a_record_says_is_obeyed_by_a_terminal(run):
+    """Finding 14: escape sequences of a record passed through `why`."""
+    victim = one("results/query/*/*/*/k5@*.json")
+    body = json.loads(victim.read_text())
+    body["artifact"]["version"] = "1.0\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\u202eevil"
+    body["gates"][0]["detail"] = "\x1b]8;;http://evil\x07"
+    victim.write_text(json.dumps(records.seal(body)))
+    for words in (["why", "--metric", "p50_ms", "--workload", "k5"], ["verify"], ["summary"]):
+        _, said = run(*words)
+        assert not set(said) & set("\x1b\x07\x08\x9b\r\u202e"), words
+    _, said = run("why", "--metric", "p50_ms", "--workload", "k5")
+    assert "\\x1b[2J" in said
 
 
 def test_the_crate_holds_all_results_and_says_which_stage_made_which(run, tmp_path):
@@ -341,4 +415,4 @@ def test_openssl_reads_the_keys_that_attest_wants(tmp_path):
     subprocess.run(["openssl", "pkey", "-in", str(secret), "-pubout", "-out", str(public)], check=True)
     from anncestry.ancestry import attest
 
-    assert attest._public(public).keyid == attest.CryptoSigner(attest._private(secret)).public_key.keyid
+    assert attest._public(public).keyid == attest.CryptoSigner(attest.private(secret)).public_key.keyid

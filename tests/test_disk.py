@@ -13,6 +13,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -271,29 +272,50 @@ def test_vanished_data_is_made_again_and_nothing_else(finished, tmp_path):
     assert jobs.keys() - {"table", "report"} == {"download", "normalize", "truth", "recall", "all"}, jobs
 
 
-def test_a_clock_that_jumps_changes_no_duration_and_runs_nothing_again(finished, tmp_path):
-    toy = finished.copy(tmp_path / "toy", "data", "scratch", "results")
-    jumps = tmp_path / "jumps"
-    jumps.mkdir()
-    (jumps / "sitecustomize.py").write_text(
-        "import itertools, sys, time\n"
-        "real, hours = time.time, itertools.cycle((0, 7, -5, 30, -100))\n"
-        "def jumping():\n"  # gRPC hands deadlines to its C core, whose clock does not jump here
-        "    ours = not sys._getframe(1).f_globals['__name__'].startswith('grpc')\n"
-        "    return real() + 3600 * (next(hours) if ours else 0)\n"
-        "time.time = jumping\n"
-    )
+@pytest.fixture(scope="module")
+def jumping(tmp_path_factory):
+    """The environment of processes whose clock jumps by hours, five times a second, to times that are all wrong."""
+    library = tmp_path_factory.mktemp("clock") / "jumping.so"
+    source = ROOT / "tests" / "fixtures" / "jumping_clock.c"
+    subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+def test_a_clock_that_jumps_changes_no_duration_and_runs_nothing_again(tmp_path, jumping, monkeypatch):
+    toy = Toy.make(tmp_path / "toy")
+    toy.one_cell()
+    toy.block["workloads"] = ["k7"]
+    monkeypatch.setenv("LD_PRELOAD", jumping["LD_PRELOAD"])
+    toy.snakemake()
+    assert toy.jobs() == {}
+    monkeypatch.delenv("LD_PRELOAD")
+    assert toy.jobs() == {}
+    written = [json.loads(path.read_text()) for path in toy.folder.rglob("*.json") if "@" in str(path)]
+    dates = [datetime.fromisoformat(record["created"]) for record in written if "created" in record]
+    assert len(dates) > 6
+    assert all(abs(datetime.now(UTC) - date) > timedelta(hours=4) for date in dates), "a clock did not jump"
     cell = the_cell(toy)
-    (toy.folder / cell.index_path).unlink()
-    path = os.pathsep.join([str(jumps), str(ROOT)])
-    done = stage(toy, "load", cell.load, environment={"PYTHONPATH": path})
-    assert done.returncode == 0, done.stderr
-    record = json.loads((toy.folder / cell.index_path).read_text())
-    assert all(0 <= seconds < 600 for seconds in record["times"].values() if seconds is not None), record["times"]
-    assert 0 < record["server"]["up_s"] < 600 and record["valid"], record["gates"]
+    loaded, query = (json.loads((toy.folder / path).read_text()) for path in (cell.load_path, cell.query_path))
+    assert all(0 <= seconds < 600 for seconds in loaded["times"].values() if seconds is not None), loaded["times"]
+    assert 0 < loaded["server"]["up_s"] < 600 and loaded["valid"], loaded["gates"]
+    (start_s, end_s), *_ = query["windows_s"]
+    assert 0 < end_s - start_s < 600 and query["valid"], query["gates"]
+    assert all(0 < value < 60_000 for value in query["summary"]["p50_ms"]["runs"])
     for number, file in enumerate(sorted(toy.folder.rglob("*@*/*"))):
         os.utime(file, (1e9 + 1e6 * number, 2e9 - 1e6 * number))
     assert toy.jobs() == {}
+    checked = stage(toy, "verify")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_full_folder_for_temporary_files_is_said_in_one_sentence(finished, room, tmp_path):
+    """Finding 14: a full TMPDIR. Verification draws the page again there."""
+    toy = finished.copy(tmp_path / "toy", "data", "results")
+    fill(room, 64)
+    full = stage(toy, "verify", environment={"TMPDIR": str(room)})
+    assert full.returncode == 2 and "Traceback" not in full.stderr, full.stderr
+    (said,) = [line for line in full.stderr.splitlines() if line.startswith("anncestry verify: ")]
+    assert "the disk is full" in said
 
 
 @pytest.mark.parametrize(
@@ -302,6 +324,8 @@ def test_a_clock_that_jumps_changes_no_duration_and_runs_nothing_again(finished,
         (OSError(28, "No space left on device", "data/x.npy"), r"data/x\.npy: the disk is full"),
         (OSError(122, "Disk quota exceeded"), "quota is used up"),
         (OSError(30, "Read-only file system", "results"), "results: the file system is read-only"),
+        (FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), "no folder for temporary files"),
+        (IsADirectoryError(21, "Is a directory", "x.json"), r"x\.json: a folder, where a file should be"),
         (OSError("4320 requested and 16 written"), "only 16 of 4320 numbers could be written: is the disk full"),
     ],
 )

@@ -17,8 +17,8 @@ from anncestry import cli, workflow
 from anncestry.cells import explain
 from anncestry.cells.keys import key_of
 from anncestry.cells.matrix import Cell, Matrix
-from anncestry.provenance import estimate
-from tests.toy import Toy
+from anncestry.provenance import estimate, records
+from tests.toy import Toy, stub
 
 CREATED = "2026-01-01T00:00:00+00:00"
 
@@ -57,10 +57,7 @@ def query_body(cell: Cell) -> dict[str, Any]:
 def write(path: str, matrix: Matrix, key: str, **body: Any) -> None:
     """A short record of this key, with `body` in it."""
     spec = matrix.specs[key]
-    record = {"schema_version": 1, "stage": spec["stage"], "key": key, "spec": spec, "inputs": {}, "outputs": {}}
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**record, "created": CREATED, **body}))
+    stub(Path(path), spec["stage"], key, **{"spec": spec, "created": CREATED, **body})
 
 
 def touch(*paths: str) -> None:
@@ -97,8 +94,12 @@ def publish(matrix: Matrix) -> None:
             f"{cell.query_path},{cell.query}",
             f"{cell.recall_path},{cell.recall}",
         ]
-    for path in (matrix.table_path, matrix.report_path):
+    for path, stage, key in (
+        (matrix.table_path, "table", matrix.table),
+        (matrix.report_path, "report", matrix.report),
+    ):
         touch(path)
+        stub(Path(path).with_name("record.json"), stage, key)
         (Path(path).parent / "numbers.csv").write_text("\n".join(rows) + "\n")
     touch(*(matrix.table_path.replace(".csv", end) for end in (".json", ".parquet")))
 
@@ -124,15 +125,15 @@ def remove(*patterns: str) -> None:
             path.unlink()
 
 
-def planned(toy: Toy) -> tuple[Matrix, list[explain.Job], list[explain.Group]]:
+def planned(toy: Toy, mend: bool = True) -> tuple[Matrix, list[explain.Job], list[explain.Group]]:
     toy.save()
-    matrix, plan = workflow.resolve(workflow.Choice(toy.folder / "config", "default"), Path())
+    matrix, plan = workflow.resolve(workflow.Choice(toy.folder / "config", "default"), Path(), mend)
     running = explain.jobs(matrix, plan)
     return matrix, running, explain.explain(matrix, running, explain.Earlier())
 
 
-def reasons(toy: Toy) -> dict[str, dict[str, int]]:
-    return {group.reason: dict(group.rules) for group in planned(toy)[2]}
+def reasons(toy: Toy, mend: bool = True) -> dict[str, dict[str, int]]:
+    return {group.reason: dict(group.rules) for group in planned(toy, mend)[2]}
 
 
 # The same jobs as Snakemake
@@ -246,12 +247,13 @@ def a_run_that_is_not_published_yet(toy: Toy) -> None:
     matrix = matrix_of(toy)
     cell = matrix.cells[0]
     remove(cell.query_path, cell.samples_path)
-    touch(cell.run_path(1))
+    stub(Path(cell.run_path(1)), "run", cell.query)
 
 
 def all_runs_that_are_not_published_yet(toy: Toy) -> None:
     a_run_that_is_not_published_yet(toy)
-    touch(matrix_of(toy).cells[0].run_path(0))
+    cell = matrix_of(toy).cells[0]
+    stub(Path(cell.run_path(0)), "run", cell.query)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +383,7 @@ def test_a_record_that_can_not_be_read_explains_nothing_and_breaks_nothing(finis
     version(finished)
     for path in Path("results/load").rglob("*.json"):
         path.write_text("{")
-    assert reasons(finished)[explain.NEW] == {"load": 4, "record": 4}
+    assert reasons(finished, mend=False)[explain.NEW] == {"load": 4, "record": 4}
 
 
 def test_other_code_of_the_table_is_told_from_other_records(finished):
@@ -467,7 +469,7 @@ def test_a_new_workload_goes_by_the_one_that_is_most_like_it(finished):
     for path in Path("results/query").rglob("k5-category@*.json"):
         body = json.loads(path.read_text())
         body["summary"]["mean_ms"]["value"] = 500.0
-        path.write_text(json.dumps(body))
+        path.write_text(json.dumps(records.seal(body)))
     finished.files["workloads"]["k7"] = {**finished.files["workloads"]["k5-category"], "k": 7}
     more_workloads(finished)
     session = estimated(finished)["session"]
@@ -522,7 +524,7 @@ def test_five_thousand_present_cells_are_planned_in_three_seconds_without_readin
     publish(matrix)
     monkeypatch.setattr(explain.Earlier, "_read", lambda *_: pytest.fail("a record was read"))
     start = time.process_time()
-    assert planned(toy)[1] == []
+    assert planned(toy, mend=False)[1] == []
     assert time.process_time() - start < 3
 
 

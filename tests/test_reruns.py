@@ -98,7 +98,8 @@ def test_a_bumped_recall_epoch_recomputes_recall_only(toy):
 def test_a_tampered_result_is_not_laundered_into_a_new_report(toy):
     victim = next((toy.folder / "results" / "query").rglob("*.json"))
     victim.write_text(victim.read_text().replace("p50_ms", "p50_ns"))
-    assert toy.jobs() == {}
+    assert toy.jobs() == {"session": 2, "query": 1, "recall": 1, **PUBLISH}
+    assert "p50_ns" in victim.with_name(f"{victim.name}.damaged").read_text(), "it is kept, under another name"
 
 
 def test_touched_config_runs_nothing(toy):

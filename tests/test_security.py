@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import ctypes
 import json
 import re
 import secrets
@@ -19,10 +20,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
-from anncestry import cli, commands, redact
+from anncestry import cli, commands, redact, user_cache
 from anncestry.cells import config
 from anncestry.cells.keys import python_files
 from anncestry.datasets import archives
@@ -30,9 +32,12 @@ from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines import get
 from anncestry.errors import ConfigError, DataError, ServerError
+from anncestry.report import numbers
+from anncestry.runtimes import artifacts
 from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.remote import endpoint
 from anncestry.runtimes.unpacking import unpack
+from anncestry.schemas import Schema
 from tests import flat, hostile
 from tests.toy import ROOT, Toy
 
@@ -567,3 +572,144 @@ def test_every_system_is_pinned_by_a_digest() -> None:
         name for name, artifact in artifacts.items() if artifact["kind"] != "none" and not digest.search(str(artifact))
     ]
     assert loose == []
+
+
+# Text
+
+
+def test_a_trailing_newline_is_no_part_of_a_name_or_digest():
+    """Finding 14: Python's `$` lets a newline follow; both libraries that are asked now agree that it does not."""
+    body = {"x": {"type": "string", "pattern": "^[a-z]+$"}}
+    schema = Schema({"type": "object", "properties": body, "propertyNames": {"pattern": "^[a-z]$"}})
+    assert schema.errors({"x": "ok"}) == []
+    assert schema.errors({"x": "ok\n"}) and schema.errors({"x\n": "ok"})
+    assert not schema._quick.is_valid({"x": "ok\n"})
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "workflow" / "schemas").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_pattern_of_every_schema_refuses_what_it_accepts_with_a_newline_after_it(file):
+    """Where a pattern says how a text ends; asked of both libraries. Editors read `$` so by their own dialect."""
+    text = {
+        "0123456789abcdef" * 4,
+        "name",
+        "1.0",
+        "A",
+        "x.jsonl",
+        "image@sha256:" + "0" * 64,
+        "a:b:c",
+        "/x",
+        "a/b",
+        "pool/x.deb",
+    }
+    text |= {"-x=1", "https://x", "h1:" + "A" * 43 + "=", "A" * 43 + "="}
+    found = set(re.findall(r'pattern: "((?:[^"\\]|\\.)*)"', file.read_text()))
+    for pattern in found:
+        schema = Schema({"type": "string", "pattern": pattern.replace("\\\\", "\\")})
+        good = [one for one in text if not schema.errors(one)]
+        assert good, pattern
+        if pattern.endswith("$"):
+            assert all(schema.errors(one + "\n") and not schema._quick.is_valid(one + "\n") for one in good), pattern
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1+cmd|' /C calc'!A0", "'+1+cmd|' /C calc'!A0"), ("@SUM(1)", "'@SUM(1)"),
+        ("-2+3", "'-2+3"), ("\tx", "'\tx"), ("plain", "plain"), ("-12 %", "-12 %"), ("+3.5", "+3.5"), (-1.5, -1.5),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_no_text_in_a_csv_is_a_formula_and_numbers_stay_numbers(cell, written):
+    """Finding 14: cells may have begun with `=`."""
+    frame = pd.DataFrame({"cell": pd.Series([cell], dtype=object), "number": [-1.5]})
+    assert numbers.inert(frame)["cell"][0] == written or cell is None
+    assert numbers.inert(frame)["number"][0] == -1.5
+
+
+def test_what_is_unpacked_has_no_privileges(tmp_path):
+    """Finding 14: packages of Debian kept set-user-id."""
+    for name, mode in (("su", 0o4755), ("sg", 0o2755), ("plain", 0o644)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    (tmp_path / "link").symlink_to("su")
+    user_cache.without_privileges(tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.lstat().st_mode & 0o7000]
+    assert (tmp_path / "su").stat().st_mode & 0o777 == 0o755
+
+
+def test_an_artifact_has_no_privileges_whatever_its_package_says(tmp_path, monkeypatch):
+    def maker(system, version, artifact, files):
+        (files / "su").touch()
+        (files / "su").chmod(0o4755)
+        return {}
+
+    monkeypatch.setitem(artifacts._MAKERS, "debian", maker)
+    spec = {"system": "x", "version": "1", "artifact": {"kind": "debian"}}
+    artifacts.run(spec, tmp_path / "out", tmp_path / "cache", "0123456789ab")
+    assert (tmp_path / "out" / "su").stat().st_mode & 0o7777 == 0o755
+
+
+# Places
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    """Finding 14: Path.home() raised."""
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(ConfigError, match="no home folder: set HOME, or XDG_CACHE_HOME"):
+        user_cache.folder()
+
+
+def test_a_folder_whose_name_holds_a_newline_is_refused_in_a_sentence(tmp_path):
+    """Finding 14: Snakemake's parser failed somewhere in it."""
+    toy = Toy.make(tmp_path / "a\nb")
+    refused = toy.snakemake("-n", check=False)
+    said = refused.stdout + refused.stderr
+    assert refused.returncode and "Traceback" not in said
+    assert "can't be worked in: rename it" in said
+
+
+def test_a_folder_of_another_user_is_said_to_be_that(tmp_path):
+    """Finding 14: a second user in the folder met a traceback. Root, too, is held by modes here."""
+    toy = Toy.make(tmp_path / "toy")
+    (tmp_path / "toy" / ".snakemake").mkdir()
+    (tmp_path / "toy" / ".snakemake" / "anncestry-run").touch(mode=0o444)
+    done = subprocess.run(
+        toy.command(),
+        env=toy.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: ctypes.CDLL(None).prctl(24, 1, 0, 0, 0),  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+    )
+    assert done.returncode and "Traceback" not in done.stderr
+    assert "anncestry-run: no permission to do this here: mend the owner or the mode" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize("file", ["config", "workloads", "systems", "topologies", "platforms", "datasets", "epochs"])
+def test_what_is_no_number_is_refused_in_every_config_file(tmp_path, file, value):
+    """Finding 14: .inf and .nan ended in tracebacks."""
+    toy = Toy.make(tmp_path)
+    path = tmp_path / "config" / f"{file}.yaml"
+    path.write_text(path.read_text() + f"\nextra: {{deep: [{value}]}}\n")
+    with pytest.raises(ConfigError, match=rf"{file}\.yaml: -?(inf|nan) is no number"):
+        config.load(toy.folder / "config")
+
+
+@pytest.mark.parametrize("file", ["parts", "storage", "config", "experiments/x"])
+def test_a_folder_in_the_place_of_a_config_file_is_named(tmp_path, file):
+    """Finding 14: a folder named parts.yaml was a traceback."""
+    toy = Toy.make(tmp_path)
+    path = tmp_path / "config" / f"{file}.yaml"
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"can't be read \(Is a directory\)"):
+        config.load(toy.folder / "config", *(["x"] if "/" in file else []))

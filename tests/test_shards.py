@@ -94,13 +94,13 @@ def test_a_damaged_or_foreign_shard_is_refused_by_name(tmp_path):
              matching=np.zeros(2, np.int64), about=np.array(about))  # fmt: skip
     with pytest.raises(DataError, match="part 1 of 2 of truth k, not 1 of 1 of k"):
         shards.gather([path], "k")
-    whole = path.read_bytes()
+    whole = (tmp_path / "part-1-of-1.npz.damaged").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"part-1-of-1\.npz: damaged"):
         shards.gather([path], "k")
     np.savez_compressed(path, ids=np.zeros((1 << 20, 3), np.int64), about=np.array(about))
     with pytest.raises(DataError, match=r"damaged .it is compressed, which none of ours is"):
         shards.gather([path], "k")
-    path.unlink()
+    assert not path.exists()  # so that the next call makes it again
     with pytest.raises(DataError, match="missing"):
         shards.gather([path], "k")

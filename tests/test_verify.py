@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from anncestry import cli, workflow
 from anncestry.cells.matrix import PUBLISHED
@@ -313,3 +315,77 @@ def test_memory_does_not_grow_with_the_number_of_cells(tmp_path):
         assert status == 0, said
         assert "held against its digest" in said, "a page of so many numbers is not drawn again, and that is said"
     assert peaks[400] - peaks[40] < 24, f"MiB by cells: {peaks}"
+
+
+PLANTED = [
+    "results/report/*/extra.html",
+    "results/report/*/tables/extra.html",
+    "results/report/*/.hidden",
+    "results/table/*/extra.csv",
+    "data/vectors/*/extra.npy",
+    "results/query/*/*/*/extra.html",
+    "results/load/*/*/none@0123456789ab.resources.parquet",
+]
+
+
+@pytest.mark.parametrize("pattern", PLANTED)
+def test_a_planted_file_is_no_part_of_what_was_sealed(audit, pattern):
+    """Finding 13: what verification lets pass is the files of the records, and no other."""
+    folder, _, name = pattern.rpartition("/")
+    planted = one(folder) / name
+    planted.write_text("<p>not ours")
+    for words in ((), ("--quick",)):
+        status, said = audit(*words)
+        assert status == 2 and f"{planted}: is " in said, said
+    planted.unlink()
+    planted.symlink_to("/etc/passwd")
+    assert audit()[0] == 2
+    planted.unlink()
+    assert audit()[0] == 0
+
+
+def test_a_planted_page_that_is_listed_and_sealed_again_is_not_of_the_page_drawn_again(audit, tmp_path, capfd):
+    """Finding 13: listed in the record it was signed."""
+    folder = one("results/report/*/record.json").parent
+    (folder / "extra.html").write_text("<p>not ours")
+    record = records.read_record(folder / "record.json")
+    sealed.report(folder, record["key"], record["spec"], one("results/table/*/record.json").parent)
+    status, said = audit()
+    assert status == 2 and f"{folder / 'extra.html'}: is no part of the page, drawn again" in said
+    key = Ed25519PrivateKey.generate()
+    secret = tmp_path / "key.pem"
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert cli.main(["attest", "--key", str(secret)]) == 2
+    assert "extra.html: is no part of the page" in capfd.readouterr().err
+    assert not Path("attestation.json").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["../../../../../../../../../proc/self/mem", "/proc/self/mem", "a/../../b", "./a", "a//b", "a\n", "..", ""]
+)
+@pytest.mark.parametrize("part", ["inputs", "outputs"])
+def test_a_path_in_a_record_lies_in_this_folder_and_a_strange_one_ends_nothing_else(audit, part, wrong):
+    """Finding 14: `/proc/self/mem` as an output ended all of verify with "the disk reports an error"."""
+
+    def edit(body):
+        next(iter(body[part].values()))["path"] = wrong
+
+    victim = one("results/query/*/*/*/k5@*.json")
+    victim.write_text(reseal(victim.read_text(), edit))
+    status, said = audit()
+    assert status == 2 and str(victim) in said and "Traceback" not in said
+    assert "records and" in said, "the others were looked at"
+
+
+@pytest.mark.parametrize("kind", ["folder", "/proc/self/mem", "itself"])
+@pytest.mark.parametrize(
+    "victim", ["results/recall/*/*/*/k5@*.json", "results/table/*/record.json", "data/truth/*/record.json"]
+)
+def test_what_is_no_file_in_a_records_place_is_named(audit, victim, kind):
+    """Finding 14: a folder there was a traceback."""
+    path = one(victim)
+    path.unlink()
+    path.mkdir() if kind == "folder" else path.symlink_to(path.name if kind == "itself" else kind)
+    status, said = audit()
+    assert status == 2 and str(path) in said and "Traceback" not in said
+    assert "records and" in said, "the others were looked at"

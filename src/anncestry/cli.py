@@ -17,14 +17,14 @@ import time
 import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 from anncestry import redact
 from anncestry.commands import ancestry, cells, machine, results, rules
 from anncestry.commands.rules import RULES
 from anncestry.commands.run import Run
-from anncestry.errors import UserError, of_machine
-from anncestry.provenance import running
+from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
+from anncestry.provenance import damage, running
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,25 +45,38 @@ def _note_time(command: str, started: float) -> None:
             file.write(json.dumps({"command": command, "start": started, "end": time.time()}) + "\n")
 
 
-class _Said:
-    """Standard error without secrets, and a log file at once.
+class _Plain:
+    """A stream without secrets, on which nothing that comes from data is obeyed by a terminal.
 
-    One that can't be written any more does not keep the work from ending.
+    A carriage return may come first, as progress has it. What it can't encode is written out.
     """
-
-    log: TextIO | None = None
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
 
     def write(self, text: str) -> int:
-        shown = redact.text(text)
-        if self.log is not None:
-            with suppress(OSError):  # a full disk: what is said still reaches the other
-                self.log.write(shown.replace("\r", "\n"))
+        first = "\r" if text.startswith("\r") else ""
+        self._stream.write(first + plain(redact.text(text.removeprefix(first))))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Tee(_Plain):
+    """Standard error and a log file at once. One that can't be written any more does not keep the work from ending."""
+
+    log: TextIO | None = None
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):  # a full disk: what is said still reaches the other
+            if self.log is not None:
+                self.log.write(plain(redact.text(text.replace("\r", "\n"))))
                 self.log.flush()
         with suppress(OSError):  # nobody reads it any more, as a run that was killed
-            self._stream.write(shown)
+            super().write(text)
         return len(text)
 
     def flush(self) -> None:
@@ -76,17 +89,20 @@ class _Said:
             with suppress(OSError):
                 log.close()
 
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
 
 def _end_tidily(number: int, frame: object) -> None:
     """Leave by an exception, so that every server is stopped on the way out."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
+
+
+def _work(options: argparse.Namespace, program: list[str] | None) -> None:
+    run = Run(options.experiment, program)
+    try:
+        options.function(run, options)
+    except Damaged as error:
+        said = damage.mend_one(run.matrix, error) if options.command in RULES else []
+        raise DataError("\n".join(said) or str(error)) from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,17 +112,21 @@ def main(arguments: list[str] | None = None) -> int:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
                 stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
+        out, err = sys.stdout, sys.stderr
+        stack.callback(setattr, sys, "stdout", out)
+        stack.callback(setattr, sys, "stderr", err)
+        said = _Tee(err)
+        sys.stdout, sys.stderr = cast(TextIO, _Plain(out)), cast(TextIO, said)
         stack.callback(_note_time, options.command, time.time())
-        stack.callback(setattr, sys, "stderr", sys.stderr)
-        said = sys.stderr = _Said(sys.stderr)
         try:
             if options.log:
                 options.log.parent.mkdir(parents=True, exist_ok=True)
-                said.log = open(options.log, "w")  # noqa: SIM115 - closed by the stack, after all that may speak
+                said.log = open(options.log, "w", errors="backslashreplace")  # noqa: SIM115 - closed by the stack
                 stack.callback(said.close_log)
             if options.command in RULES:
                 running.end_with_run()
-            options.function(Run(options.experiment, sys.argv[1:] if arguments is None else None), options)
+            _work(options, sys.argv[1:] if arguments is None else None)
+            sys.stdout.flush()
         except UserError as error:
             print(f"anncestry {options.command}: {error}", file=sys.stderr)
             return 2
@@ -114,6 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"anncestry {options.command}: interrupted", file=sys.stderr)
             return 130
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and options.command not in RULES:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who read it has seen enough
+                return 128 + signal.SIGPIPE
             sentence = of_machine(error)
             if sentence is None:
                 traceback.print_exc()

@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -22,6 +23,14 @@ class Unsupported(ConfigError):
 
 class DataError(UserError):
     """A file is corrupt, truncated, of another shape or content than declared, or can't be had."""
+
+
+class Damaged(DataError):
+    """A record is no record, or a file that it names is not what it says: not to be used, and to be made again."""
+
+    def __init__(self, record: Path, sentence: str) -> None:
+        super().__init__(sentence)
+        self.record = record
 
 
 class ServerError(UserError):
@@ -42,6 +51,23 @@ class ServerError(UserError):
         return f"{sentence}\nlast lines of its log:\n{indented}"
 
 
+def sentence_of(error: Exception) -> str:
+    """What a user reads of an error, nothing in it that a terminal obeys (see `plain`)."""
+    machine = of_machine(error) if isinstance(error, OSError) else None
+    return plain(machine or str(error))
+
+
+# All that moves a cursor, changes a terminal, or the direction of the text after it; but for the end of a line and tab.
+_OBEYED = [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F]
+_OBEYED += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)]
+_ESCAPED = {code: repr(chr(code))[1:-1] for code in _OBEYED}
+
+
+def plain(text: str) -> str:
+    """Text from data, for a terminal: what one would obey is written out, as \\x1b for the escape character."""
+    return text.translate(_ESCAPED)
+
+
 _OF_MACHINE = {
     errno.ENOSPC: "the disk is full: make room",
     errno.EDQUOT: "the disk quota is used up: make room",
@@ -51,6 +77,10 @@ _OF_MACHINE = {
     errno.EPERM: "no permission to do this here: mend the owner or the mode",
     errno.EIO: "the disk reports an error: look at the kernel's log",
     errno.ENOTDIR: "a part of this path is a file, not a folder: move it away",
+    errno.EISDIR: "a folder, where a file should be: move it away",
+    errno.ELOOP: "a link that leads to itself: remove it",
+    errno.ENOTEMPTY: "a folder that is not empty: move it away",
+    errno.ENAMETOOLONG: "a name that is too long for the file system: choose a shorter one",
     errno.ENOENT: "it is not there any more: was it removed, or a file system unmounted?",
     errno.ESTALE: "the network file system has lost it: mount it again",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
@@ -66,6 +96,8 @@ def of_machine(error: OSError) -> str | None:
     short = _SHORT_WRITE.match(str(error))  # numpy's, which drops the reason
     if short:
         return f"only {short[2]} of {short[1]} numbers could be written: is the disk full? Make room, and run it again"
+    if "No usable temporary directory" in str(error):
+        return "no folder for temporary files can be written to: make room, or set TMPDIR to another one"
     if error.errno not in _OF_MACHINE:
         return None
     where = f"{error.filename}: " if error.filename else ""

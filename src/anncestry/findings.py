@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,9 @@ from dataclasses import dataclass, field
 from pyarrow import ArrowException
 
 from anncestry.errors import UserError
+
+# What goes wrong here with any file: no fault of the one that is looked at.
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Findings:
             test()
         except UserError as error:
             self.add(Problem(str(error), record))
+            return False
+        except OSError as error:
+            if error.errno in _OF_DISK:
+                raise
+            self.add(Problem(f"{record}: can't be read ({error})", record))
             return False
         except (ArithmeticError, ArrowException, AttributeError, LookupError, TypeError, ValueError) as error:
             self.add(

@@ -8,7 +8,7 @@ import pwd
 import stat
 from pathlib import Path
 
-from anncestry.errors import UserError
+from anncestry.errors import ConfigError, UserError
 
 
 def folder(*parts: str) -> Path:
@@ -17,16 +17,28 @@ def folder(*parts: str) -> Path:
     UserError where anybody else may put something there (see `check`), as much of it is run. OSError if it can't be
     made.
     """
-    try:
-        above = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-    except RuntimeError:
-        raise UserError("this user has no home directory for a cache: set XDG_CACHE_HOME to a folder") from None
-    path = above.joinpath("anncestry", *parts)
+    path = Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")).absolute().joinpath("anncestry", *parts)
     for place in (*reversed(path.parents), path):
         if not place.exists():
             place.mkdir(mode=0o700, exist_ok=True)
     check(path, len(parts) + 1)
     return path
+
+
+def expanded(text: str) -> Path:
+    """A path in which `~` is the user's home; ConfigError for a user who has none."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{text}: this user has no home folder: set HOME, or XDG_CACHE_HOME to a folder") from None
+
+
+def without_privileges(folder: Path) -> None:
+    """Take set-user-id, set-group-id and the sticky bit from all in a folder: what is fetched runs as who starts it."""
+    for path in folder.rglob("*"):
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & 0o7000:
+            path.chmod(mode & 0o777)
 
 
 def check(path: Path, own: int = 1, variable: str = "XDG_CACHE_HOME") -> None:

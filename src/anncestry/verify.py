@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,8 +30,8 @@ from anncestry.findings import Findings, Problem
 from anncestry.measure import fault, killed, publish, recall, samples, stream
 from anncestry.metrics import latency, resources
 from anncestry.progress import Progress
-from anncestry.provenance import links, records, schema
-from anncestry.provenance.platform import IDENTITY
+from anncestry.provenance import links, prune, records, schema
+from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report import numbers
 
 _RECORDS = ("load", "query", "recall")
@@ -108,7 +109,13 @@ class _Verifier:
             return None
         for label, entry in found["inputs"].items():
             source = Path(entry["path"])
-            state = links.state(source, entry, label)
+            if ".." in source.parts:
+                findings.add(Problem(f"{path}: its {label} {source} lies outside of this folder", path))
+                continue
+            try:
+                state = links.state(source, entry, label)
+            except DataError:
+                state = links.State.CHANGED
             if state is links.State.ABSENT:
                 findings.absent.add(source.parts[0])
             elif state is links.State.CHANGED:
@@ -133,9 +140,12 @@ class _Verifier:
             file = Path(path)
 
             def whole() -> None:
-                self.findings.files += len(records.verify_outputs(file, records.read_record(file)))
+                listed = records.verify_outputs(file, records.read_record(file))
+                self.findings.files += len(listed)
+                left = {*file.parent.glob(f"*{records.DAMAGED}"), *file.parent.glob(".*")}  # of killed jobs, too
+                verify_published.refuse_others(file.parent, {file, *listed.values(), *left}, path)
 
-            self._data[path] = file.exists() and self.findings.check(path, whole)
+            self._data[path] = os.path.lexists(path) and self.findings.check(path, whole)
         return self._data[path]
 
     def _cell(self, cell: Cell) -> None:
@@ -165,6 +175,9 @@ class _Verifier:
             for file in sorted(Path("results", stage).rglob("*.json")):
                 if str(file) not in ours:
                     self.findings.check(str(file), functools.partial(self._count, file, stage, counted))
+            for file in sorted(Path("results", stage).rglob("[!.]*")):
+                if not (file.is_dir() or file.suffix in (".json", records.DAMAGED) or prune.record_of(file).exists()):
+                    self.findings.add(Problem(f"{file}: is of no record: remove it", str(file)))
         for file in sorted(Path("results/ceiling").glob("*.json")):
             self.findings.files += 1
             self.findings.check(str(file), functools.partial(_sealed, file, "ceiling"))
@@ -193,17 +206,9 @@ def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
     file = Path(f"results/platform/{platform}.json")
     found: dict[str, Any] = {}
 
-    def whole() -> None:
-        body = records.read_json(file)
-        # Before they had seals, these files held two keys and nothing else.
-        sealed = isinstance(body, dict) and body.keys() != {"platform", "facts"}
-        if not isinstance(body, dict) or (sealed and body != records.seal(body)) or body["platform"] != platform:
-            raise DataError(f"{file}: changed since it was written (its seal is broken)")
-        found.update({name: body["facts"][name] for name in IDENTITY})
-
     if file.exists():
         findings.files += 1
-        findings.check(str(file), whole)
+        findings.check(str(file), lambda: found.update(kept_facts(file, platform)))
     return found
 
 

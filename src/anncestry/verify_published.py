@@ -7,7 +7,7 @@ which it is written, and compared with its three files as they are read: memory 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,7 +37,9 @@ def hashes(findings: Findings, matrix: Matrix) -> None:
 
         def whole(sealed: Path = sealed, stage: str = stage, key: str = key) -> None:
             body = records.read_record(sealed, stage=stage, key=key)
-            findings.files += len(records.verify_outputs(sealed, body))
+            listed = records.verify_outputs(sealed, body)
+            findings.files += len(listed)
+            refuse_others(sealed.parent, {sealed, *listed.values()}, str(sealed))
 
         if not folder.exists():
             findings.add(
@@ -74,8 +76,17 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
                 same = _equal_tables(path, other) if path.suffix == ".parquet" else _equal_files(path, other)
                 if not same:
                     raise DataError(f"{other}: the table says otherwise")
+            drawn = {report_dir / path.relative_to(fresh) for path in fresh.rglob("*")}
+            refuse_others(report_dir, {report_dir / "record.json", *drawn}, "the page, drawn again")
 
     findings.check(str(report_dir), report)
+
+
+def refuse_others(folder: Path, known: Set[Path], by: str) -> None:
+    """DataError for a file or link in a folder that is not one of those that are `known`, `by` whatever says so."""
+    for path in sorted(folder.rglob("*")):
+        if path not in known and (path.is_symlink() or not path.is_dir()):
+            raise DataError(f"{path}: is no part of {by}: remove it")
 
 
 def _equal_files(one: Path, other: Path) -> bool:
@@ -109,7 +120,7 @@ def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Fact
                 fresh = fresh[fresh["workload"] != ""].reset_index(drop=True)
             _compare_rows(findings, folder, numbers.rows_of(before), numbers.rows_of(fresh), stored.readable)
         rows = numbers.rows_of(fresh)
-        texts[0].expect(fresh.to_csv(index=False, header=first, lineterminator="\n"))
+        texts[0].expect(numbers.inert(fresh).to_csv(index=False, header=first, lineterminator="\n"))
         texts[1].expect(("[\n" if first else ",\n") + numbers.as_json(rows)[2:-2])
         first = False
     if first:  # no cell can be measured here: a table of headings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 from anncestry import engines, kubernetes
 from anncestry.cells import config as config_files
 from anncestry.cells import matrix, plan
-from anncestry.errors import ConfigError
-from anncestry.provenance import running, sizing, versioning
+from anncestry.errors import ConfigError, plain
+from anncestry.provenance import damage, running, sizing, versioning
 from anncestry.provenance.code import ROOT
 
 
@@ -38,6 +39,9 @@ class Choice:
 
 def choose(overrides: Mapping[str, Any], root: Path) -> Choice:
     """Which matrix Snakemake's `--config` asks for. Keys: `experiment`, `config_dir`; any other is a ConfigError."""
+    for place in (root, Path.cwd()):
+        if not str(place).isprintable():
+            raise ConfigError(f"{str(place)!r}: a folder with such a name can't be worked in: rename it")
     for key in overrides:
         if key not in ("experiment", "config_dir"):
             raise ConfigError(
@@ -61,10 +65,16 @@ def begin(argv: Sequence[str], here: Path) -> None:
         running.claim(here, kubernetes.refuse_living)
 
 
-def resolve(choice: Choice, here: Path) -> tuple[matrix.Matrix, plan.Plan]:
-    """The matrix of a choice, and what of it is missing in the working directory `here`."""
+def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[matrix.Matrix, plan.Plan]:
+    """The matrix of a choice, and what of it is missing in the working directory `here`.
+
+    With `mend`, what is damaged there is set aside first and said, unless another run is at work there.
+    """
     versioning.refuse_half_clone(here)
     expanded = expand(choice)
+    if mend and not running.by_another(here):
+        for sentence in damage.mend(expanded):
+            print(plain(sentence), file=sys.stderr)
     return expanded, plan.make(expanded)
 
 

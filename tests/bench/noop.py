@@ -2,7 +2,7 @@
 
 python tests/bench/noop.py [CELLS …]      (default: 200 1000 5000)
 
-The matrices are made of many workloads on few loads, and of as many loads as workloads; all outputs are empty files.
+The matrices are made of many workloads on few loads, and of as many loads as workloads; all records are short ones.
 Printed is the fastest of 3 calls (what else the machine does only ever adds), with their range; the goal, for 2 cores;
 and by how much the time grew for each time that the cells did: below 1, it grows more slowly than they do.
 """
@@ -19,9 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from anncestry import workflow  # noqa: E402
-from tests.toy import Toy  # noqa: E402
+from tests.toy import Toy, stub  # noqa: E402
 
 CALLS = 3
+PADDING = {f"fact {number}": {"value": number / 7, "said": "as long as a sentence"} for number in range(180)}
+"""So that a record is as long as one of a cell: 12 kB."""
 GOALS_S = {200: 4.0, 1000: 6.0, 5000: 20.0}
 
 
@@ -37,11 +39,15 @@ def finished(cells: int, folder: Path) -> tuple[Toy, int]:
     paths = {made.table_path, made.table_path.replace("csv", "json"), made.table_path.replace("csv", "parquet")}
     paths.add(made.report_path)
     for cell in made.cells:
-        paths |= {cell.load_path, cell.query_path, cell.samples_path, cell.recall_path}
+        paths.add(cell.samples_path)
+        for stage, path in (("load", cell.load_path), ("query", cell.query_path), ("recall", cell.recall_path)):
+            stub(folder / path, stage, getattr(cell, stage), **PADDING)
         paths |= {path.replace(".json", ".resources.parquet") for path in (cell.load_path, cell.query_path)}
     for path in paths:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).touch()
+    for stage, path in (("table", made.table_path), ("report", made.report_path)):
+        stub((folder / path).with_name("record.json"), stage, getattr(made, stage))
     return toy, len(made.cells)
 
 

@@ -10,15 +10,17 @@ from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 from anncestry import workflow as anncestry_workflow
-from anncestry.errors import UserError
+from anncestry.errors import UserError, sentence_of
 
 try:
     CHOICE = anncestry_workflow.choose(config, ROOT)
     if workflow.is_main_process:
         anncestry_workflow.begin(sys.argv, Path.cwd())
-    MATRIX, PLAN = anncestry_workflow.resolve(CHOICE, Path.cwd())
-except UserError as error:
-    raise WorkflowError(str(error)) from None
+    MATRIX, PLAN = anncestry_workflow.resolve(
+        CHOICE, Path.cwd(), mend=workflow.is_main_process
+    )
+except (UserError, OSError) as error:
+    raise WorkflowError(sentence_of(error)) from None
 
 # Every job calls the package by the interpreter that runs Snakemake (or by that of its conda environment, where one
 # deploys those), and is told which matrix is meant. Each parse does this: on a cluster, each job's own.

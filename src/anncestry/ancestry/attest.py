@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,15 @@ class Attested:
     path: Path
     subjects: int
     keyid: str
+    materials: int = 0
+    """Files of data that the results were made from, by the statement; not their records, which bear dates."""
+    looked: int = 0
+    """How many of them are here."""
 
 
-def attest(matrix: Matrix, key: Path, out: Path) -> Attested:
-    """Sign the results of the matrix, every file re-hashed now; DataError if one is missing or not what it was."""
-    signer = CryptoSigner(_private(key))
-    body = statement(matrix)
+def attest(body: Mapping[str, Any], key: Ed25519PrivateKey, out: Path) -> Attested:
+    """Sign a `statement`."""
+    signer = CryptoSigner(key)
     payload = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     envelope = Envelope(payload, PAYLOAD, {})
     signature = envelope.sign(signer)
@@ -56,7 +59,7 @@ def attest(matrix: Matrix, key: Path, out: Path) -> Attested:
 
 
 def statement(matrix: Matrix) -> dict[str, Any]:
-    """The statement that is signed."""
+    """What there is to sign, every file re-hashed now; DataError if one is missing or not what it was."""
     subjects: dict[str, str] = {}
     used: dict[str, str] = {}
     created: list[str] = []
@@ -134,11 +137,21 @@ def verify(path: Path, key: Path, here: Path) -> Attested:
             f"{path}: not signed by {key} (key {public.keyid}): signed by {signers}, or changed since"
         ) from None
     body = _statement_of(path, envelope)
-    wrong = [f"{name}: {state}" for name, state in _differing(body, here)]
+    if not body["subject"]:
+        raise DataError(f"{path}: signed, but about no file at all")
+    wrong = [f"{name}: {state}" for name, state in _differing(body["subject"], here)]
     if wrong:
         shown = "; ".join(wrong[:10]) + ("; …" if len(wrong) > 10 else "")
         raise DataError(f"{path}: {len(wrong)} of {len(body['subject'])} files are not what was signed: {shown}")
-    return Attested(path, len(body["subject"]), keyid)
+    materials = [
+        each
+        for each in body["predicate"]["buildDefinition"]["resolvedDependencies"]
+        if each["name"].startswith("data/") and not each["name"].endswith("/record.json")
+    ]
+    states = dict(_differing(materials, here))
+    if changed := [name for name, state in states.items() if state is not links.State.ABSENT]:
+        raise DataError(f"{path}: {', '.join(changed[:10])}: not what the results were made from")
+    return Attested(path, len(body["subject"]), keyid, len(materials), len(materials) - len(states))
 
 
 def _statement_of(path: Path, envelope: Envelope) -> Mapping[str, Any]:
@@ -148,27 +161,32 @@ def _statement_of(path: Path, envelope: Envelope) -> Mapping[str, Any]:
             envelope.payload_type == PAYLOAD
             and body["_type"] == STATEMENT
             and body["predicateType"] == PREDICATE
-            and all(isinstance(subject["digest"]["sha256"], str) for subject in body["subject"])
+            and all(
+                isinstance(file["name"], str) and all(isinstance(digest, str) for digest in file["digest"].values())
+                for file in (*body["subject"], *body["predicate"]["buildDefinition"]["resolvedDependencies"])
+            )
+            and all("sha256" in subject["digest"] for subject in body["subject"])
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
         raise DataError(f"{path}: signed, but not an in-toto statement of SLSA provenance")
     return body  # type: ignore[no-any-return]
 
 
-def _differing(body: Mapping[str, Any], here: Path) -> Iterator[tuple[str, links.State]]:
+def _differing(files: Sequence[Mapping[str, Any]], here: Path) -> Iterator[tuple[str, links.State]]:
     root = here.resolve()
-    for subject in body["subject"]:
+    for subject in files:
         file = (here / subject["name"]).resolve()
         if not file.is_relative_to(root):
             raise DataError(f"{subject['name']}: points outside of the folder that is checked")
-        state = links.state(file, {"sha256": subject["digest"]["sha256"]})
+        state = links.state(file, {"sha256": subject["digest"].get("sha256")})
         if state is not links.State.SAME:
             yield subject["name"], state
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
+def private(path: Path) -> Ed25519PrivateKey:
+    """The key in a file; DataError says how to make one."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:

@@ -7,7 +7,6 @@ named by their digests. https://w3id.org/ro/wfrun/provenance/0.5
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from rocrate.model.computationalworkflow import ComputationalWorkflow
 from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
+from anncestry import durable
 from anncestry.ancestry import graph
 from anncestry.cells.matrix import Matrix
 from anncestry.errors import DataError
@@ -72,7 +72,7 @@ def write(matrix: Matrix, folder: Path) -> str:
         if folder.exists():
             folder.rmdir()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary, folder)
+        durable.place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return f"{folder}: {writer.files} files, {len(writer.actions)} stages that were run"
@@ -107,6 +107,8 @@ class _Writer:
         if name in self._entities:
             return self._entities[name]
         if file.path.startswith("results/"):
+            if not Path(file.path).resolve().is_relative_to(Path("results").resolve()):
+                raise DataError(f"{file.path}: a link that leads out of results/")
             if links.state(Path(file.path), {"sha256": file.sha256}) is not links.State.SAME:
                 raise DataError(f"{file.path}: missing, or not what its record says; `anncestry verify` says more")
             found = self.crate.add_file(

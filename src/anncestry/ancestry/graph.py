@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from anncestry.cells.matrix import Matrix
 from anncestry.errors import DataError
-from anncestry.provenance import links, records
+from anncestry.provenance import links, records, schema
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ def walk(matrix: Matrix) -> Iterator[Made]:
     for path, needed in record_paths(matrix):
         file = Path(path)
         if file.exists():
-            yield _made(path, records.read_record(file))
-            ceiling = links.ceiling(records.read_record(file)) if path.startswith("results/query/") else None
+            body = records.read_record(file)
+            yield _made(path, body)
+            ceiling = links.ceiling(body) if path.startswith("results/query/") else None
             if ceiling is not None and str(ceiling) not in seen and ceiling.exists():
                 seen.add(str(ceiling))
                 yield _made(str(ceiling), records.read_record(ceiling))
@@ -82,6 +84,12 @@ def walk(matrix: Matrix) -> Iterator[Made]:
 
 
 def _made(path: str, body: Mapping[str, Any]) -> Made:
+    """DataError for a record that lacks what its schema asks for, or names what lies outside of this folder."""
+    schema.check(body, path, whole=True)
+    try:
+        datetime.fromisoformat(str(body["created"]))
+    except ValueError:
+        raise DataError(f"{path}: created is {body['created']!r}, which is no date") from None
     folder = Path(path).parent
     used = [File(entry["path"], entry["sha256"]) for entry in body["inputs"].values()]
     ceiling = links.ceiling(body) if body["stage"] == "query" else None
@@ -92,5 +100,8 @@ def _made(path: str, body: Mapping[str, Any]) -> Made:
         File(os.path.normpath(folder / entry["path"]), entry["sha256"], entry.get("bytes"))
         for entry in body["outputs"].values()
     ]
+    for file in (*used, *made):
+        if file.path.startswith(("/", "../")) or os.path.normpath(file.path) != file.path:
+            raise DataError(f"{path}: names {file.path}, which does not lie in this folder")
     made.append(File(path, records.sha256_file(Path(path)), Path(path).stat().st_size))
     return Made(path, body, tuple(used), tuple(made))

@@ -6,6 +6,7 @@ Precedence, lowest first: `config/config.yaml`, then `config/experiments/NAME.ya
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ DEFAULT_EXPERIMENT = "default"
 # What PyYAML raises beside its own: of bytes that are no text, a date that there is not, a tag that doesn't fit.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 _PARTS_MAX = 1_000_000
-_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*\Z")
 
 
 _TRUTH_SHARD_MIB = 4096.0
@@ -86,6 +87,8 @@ def read_yaml(path: Path) -> Any:
             body = yaml.load(file, Loader=_Loader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read ({error.strerror})") from None
     except _YAML_ERRORS as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     _walk(body, path)
@@ -93,7 +96,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def _walk(body: Any, path: Path) -> None:
-    """ConfigError for what aliases can make of a small file: an endless one, or one that holds itself."""
+    """ConfigError for what aliases can make of a small file (an endless one, one that holds itself), .inf and .nan."""
     todo, seen = [body], 0
     while todo:
         part = todo.pop()
@@ -106,6 +109,8 @@ def _walk(body: Any, path: Path) -> None:
             todo.extend(part.values())
         elif isinstance(part, list):
             todo.extend(part)
+        elif isinstance(part, float) and not math.isfinite(part):
+            raise ConfigError(f"{path}: {part} is no number that can be meant here (.inf and .nan are refused)")
 
 
 @cache

@@ -205,7 +205,7 @@ _RECORDS = {
     "query": "results/query/*/*/*/*@*.json",
     "recall": "results/recall/*/*/*/*@*.json",
 }
-_NAMED = re.compile(r"^[^/]+/[^/]+/(?P<names>.+)@(?P<key>[0-9a-f]{12})(?:\.json|/record\.json)$")
+_NAMED = re.compile(r"^[^/]+/[^/]+/(?P<names>.+)@(?P<key>[0-9a-f]{12})(?:\.json|/record\.json)\Z")
 
 
 class Earlier:

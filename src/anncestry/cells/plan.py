@@ -62,7 +62,7 @@ class Plan:
     def once(self, outputs: str | Sequence[str], inputs: Mapping[str, str]) -> Mapping[str, str]:
         """No inputs if all `outputs` are on disk, else `inputs`: what is complete depends on nothing any more.
 
-        The key in its path says what it was made from; whether it still is what it was is `verify`'s business.
+        The key in its path says what it was made from; what is damaged was set aside before (`damage.mend`).
         """
         wanted = [outputs] if isinstance(outputs, str) else outputs
         return {} if all(os.path.exists(path) for path in wanted) else inputs  # noqa: PTH110 - called per cell

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from anncestry.cells.matrix import PUBLISHED
 from anncestry.commands.run import Run
 from anncestry.errors import DataError
 
@@ -34,9 +35,15 @@ def why(run: Run, options: argparse.Namespace) -> None:
 
 def attest(run: Run, options: argparse.Namespace) -> None:
     """Sign what the results directory holds and what it was made from (in-toto, SLSA provenance)."""
+    from anncestry import verify
     from anncestry.ancestry import attest as signing
 
-    made = signing.attest(run.matrix, options.key, options.out)
+    key = signing.private(options.key)
+    body = signing.statement(run.matrix)
+    if problems := verify.verify(run.matrix, PUBLISHED).problems:
+        more = f" ({len(problems) - 1} more: `anncestry verify`)" if problems[1:] else ""
+        raise DataError(f"{problems[0].sentence}{more}; nothing is signed that `anncestry verify` would not let pass")
+    made = signing.attest(body, key, options.out)
     print(f"✓ {made.path}: {made.subjects} files, signed by key {made.keyid}")
 
 
@@ -46,6 +53,7 @@ def verify_attestation(run: Run, options: argparse.Namespace) -> None:
 
     found = signing.verify(options.file, options.key, Path())
     print(f"✓ {options.file}: signed by key {found.keyid}; all {found.subjects} files are what was signed")
+    print(f"of {found.materials} files of data that they were made from, {found.looked} are here and the same")
 
 
 def export_crate(run: Run, options: argparse.Namespace) -> None:

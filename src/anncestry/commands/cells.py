@@ -38,7 +38,7 @@ def plan(run: Run, options: argparse.Namespace) -> None:
         if options.fit:
             sizing.refuse_unfit(run.matrix, needed)
         return
-    matrix, missing = workflow.resolve(run.choice, HERE)
+    matrix, missing = workflow.resolve(run.choice, HERE, mend=True)
     say_absent(matrix)
     jobs = explain.jobs(matrix, missing)
     if not jobs:

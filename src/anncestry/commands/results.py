@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anncestry import workflow
+from anncestry import durable, workflow
 from anncestry.cells import config as config_files
 from anncestry.cells.matrix import PUBLISHED, Matrix
 from anncestry.commands.run import HERE, Run, command_of, say_absent
@@ -36,9 +36,12 @@ def _current_page(matrix: Matrix) -> Path:
     target = Path("reports") / matrix.config.experiment
     stamp = target / ".report"
     if not stamp.exists() or stamp.read_text() != matrix.report or not (target / "index.html").exists():
+        fresh = target.with_name(f".{target.name}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(source, fresh)
+        (fresh / stamp.name).write_text(matrix.report)
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(source, target)
-        stamp.write_text(matrix.report)
+        durable.place(fresh, target)
     return target / "index.html"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from anncestry.cells.matrix import PUBLISHED
 from anncestry.commands.run import Run, cache_dir
-from anncestry.errors import DataError, ServerError, UserError
+from anncestry.errors import Damaged, DataError, ServerError, UserError
 
 
 def artifact(run: Run, options: argparse.Namespace) -> None:
@@ -134,11 +134,18 @@ def query(run: Run, options: argparse.Namespace) -> None:
     missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
     if missing:
         if not options.sessions:
-            raise DataError(f"{cell.query_path} is there already: delete it to measure this cell again")
+            raise DataError(
+                f"{cell.query_path} is there already: `anncestry drop {options.key} --yes` has it measured again"
+            )
         said: dict[str, str] = {}
         for session_file in map(Path, options.sessions):
-            tried = records.read_json(session_file)
+            try:
+                tried = records.read_json(session_file)
+            except Damaged as error:
+                tried = {"round": missing[0], "cells": {options.key: str(error)}}
             state = tried["cells"].get(options.key, "was not part of the session")
+            if state == "ok" and tried["round"] in missing:
+                state = "was measured, and is not there any more"
             if state != "ok":
                 # The other cells still need this session; the next call must not find it complete, but try again.
                 session_file.with_name("failed").touch()
@@ -173,11 +180,13 @@ def recall(run: Run, options: argparse.Namespace) -> None:
 
 def table(run: Run, options: argparse.Namespace) -> None:
     """All numbers of an experiment as one tidy table."""
+    from anncestry.provenance import records
     from anncestry.report import numbers, sealed
 
     spec = run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
     folder = Path(run.matrix.table_path).parent
+    records.clear(folder)  # of what a killed job left: the files in it are those of its record
     numbers.write(frame, folder)
     sealed.table(folder, options.key, spec, frame)
     # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
@@ -186,11 +195,15 @@ def table(run: Run, options: argparse.Namespace) -> None:
 
 def report(run: Run, options: argparse.Namespace) -> None:
     """The page of an experiment."""
+    from anncestry.provenance import records
     from anncestry.report import numbers, page, sealed
 
     spec = run.matrix.spec(options.key, "report")
     table_dir, folder = Path(run.matrix.table_path).parent, Path(run.matrix.report_path).parent
+    table = table_dir / "record.json"
+    records.verify_outputs(table, records.read_record(table, stage="table", key=run.matrix.table))
     frame, title = numbers.read(table_dir), run.matrix.config.title
+    records.clear(folder)
     page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent)
     sealed.report(folder, options.key, spec, table_dir)
 

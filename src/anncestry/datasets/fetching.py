@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 import anncestry
+from anncestry import durable
 from anncestry.errors import DataError, of_machine
 from anncestry.progress import Progress
-from anncestry.provenance.records import sha256_file
+from anncestry.provenance.records import replacing, sha256_file
 from anncestry.web import Watch
 
 TIMEOUT_S = 10.0  # to connect, and between two reads
@@ -56,7 +57,7 @@ def fetch(url: str, path: Path, sha256: str | None = None, most: int = _MOST_BYT
             _download(url, part, most, trust_partial=sha256 is not None)
             found = sha256_file(part)
             if sha256 in (None, found):
-                os.replace(part, path)
+                durable.place(part, path)
                 _remove_partial(part)
                 return found
             _remove_partial(part)
@@ -88,8 +89,9 @@ def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[s
         _download(url, part, _HEAD.size + rows * row_bytes, whole=False)
         with open(part, "r+b") as file:
             file.write(_HEAD.pack(rows, dim))
-        known.write_text(str(whole))
-        os.replace(part, path)
+        with replacing(known) as temporary:
+            temporary.write_text(str(whole))
+        durable.place(part, path)
         _remove_partial(part)
         return sha256_file(path), whole
 

@@ -21,7 +21,7 @@ import numpy as np
 from anncestry.datasets import truth
 from anncestry.datasets.truth import Neighbors
 from anncestry.errors import DataError
-from anncestry.provenance.records import replacing
+from anncestry.provenance.records import replacing, set_aside
 
 # What the readers of zip, npy and JSON raise on damaged bytes.
 _DAMAGED = (
@@ -90,8 +90,12 @@ def _read(path: Path, key: str, part: int, parts: int) -> tuple[Neighbors, truth
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
     except _DAMAGED as error:
-        raise DataError(f"{path}: damaged ({error}): delete it, and it is made again") from None
+        set_aside(path)
+        raise DataError(f"{path}: damaged ({error}): set aside, and the next call makes it again") from None
     if (said := (about["part"], about["parts"], about["key"])) != (part, parts, key):
-        raise DataError(f"{path}: part {said[0]} of {said[1]} of truth {said[2]}, not {part} of {parts} of {key}")
+        set_aside(path)
+        raise DataError(
+            f"{path}: part {said[0]} of {said[1]} of truth {said[2]}, not {part} of {parts} of {key}: set aside"
+        )
     found = Neighbors(arrays["ids"], arrays["distances"], arrays["next_distances"], scanned)
     return found, arrays["matching"]

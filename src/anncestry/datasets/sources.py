@@ -39,6 +39,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry import durable, user_cache
 from anncestry.datasets import archives, formats, jsonl, parquet, payload
 from anncestry.datasets.conditions import Reader
 from anncestry.datasets.fetching import TIMEOUT_S, fetch, fetch_rows, locked, verified
@@ -215,7 +216,7 @@ def _pinned(entry: Mapping[str, Any], part: str) -> str | None:
 
 
 def _obtain_file(entry: Mapping[str, Any]) -> Content:
-    paths = {part: Path(text).expanduser() for part, text in _locations(entry, whole="path").items()}
+    paths = {part: user_cache.expanded(text) for part, text in _locations(entry, whole="path").items()}
     files: dict[str, str] = {}
     for part, path in paths.items():
         if not path.is_file():
@@ -314,7 +315,8 @@ def _fetch_package(package: str, folder: Path) -> None:
         if len(debs) != 1:
             raise DataError(f"package {package}: apt-get left {len(debs)} packages instead of one")
         _run(["dpkg-deb", "-x", debs[0].name, "tree"], new)
-        os.replace(new, folder)
+        user_cache.without_privileges(new)
+        durable.place(new, folder)
 
 
 def _run(command: list[str], folder: Path) -> None:
@@ -402,7 +404,7 @@ def _obtain_archive(entry: Mapping[str, Any], stated: Stated, cache_dir: Path, c
         archive = _cache_path(str(entry["url"]), cache_dir)
         digest = fetch(str(entry["url"]), archive, sha256, stated.file_bytes(payloads="payloads" in entry))
     else:
-        archive = Path(str(_need(entry, "path"))).expanduser()
+        archive = user_cache.expanded(str(_need(entry, "path")))
         digest = verified(archive, sha256)
     names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
     payloads = [str(entry["payloads"])] if "payloads" in entry else []

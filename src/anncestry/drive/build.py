@@ -6,7 +6,6 @@ What is built is named by the digest of the sources and the version of Go, and b
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from anncestry import user_cache
+from anncestry import durable, user_cache
 from anncestry.errors import DataError
 from anncestry.runtimes import go, kept
 
@@ -76,4 +75,4 @@ def _build(folder: Path) -> None:
             )
             if not built.exists():
                 raise DataError(f"{name}: go build left no program")
-            os.replace(built, folder / name)
+            durable.place(built, folder / name)

@@ -7,6 +7,7 @@ size class, in about a second, when a session first needs it; kept as a record.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from anncestry.cells.keys import key_of
 from anncestry.drive import build, certificates, protocol
 from anncestry.drive.driver import Driver
 from anncestry.drive.null import NullServer
-from anncestry.errors import DataError
+from anncestry.errors import Damaged, DataError
 from anncestry.provenance import records
 
 TRANSPORTS = ("grpc", "http", "mysql", "postgres")
@@ -64,7 +65,11 @@ def find(spec: Mapping[str, Any], driver: Driver, folder: Path = Path("results/c
     key = key_of(spec)
     path = folder / f"{spec['platform']}-{spec['transport']}-{spec['clients']}@{key}.json"
     if path.exists():
-        return records.read_record(path, stage="ceiling", key=key)
+        try:
+            return records.read_record(path, stage="ceiling", key=key)
+        except Damaged as error:
+            records.set_aside(path)
+            print(f"{error}: set aside, and measured again", file=sys.stderr, flush=True)
     runs = measure(spec, driver)
     best = max(runs, key=lambda run: run["qps"])
     return records.write_record(path, stage="ceiling", key=key, spec=spec, body={**best, "runs": runs})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from anncestry import durable
 from anncestry.cells.indexes import effort_of
 from anncestry.datasets.distance import pair_distances
 from anncestry.drive import protocol
@@ -286,7 +286,7 @@ def keep(run: Run, context: Context, measured_dir: Path) -> None:
     kept = measured_dir / run.key / f"run-{run.number}"
     records.clear(kept)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(run.folder, kept)
+    durable.rename(run.folder, kept)
 
 
 def _distances(errors: NDArray[np.float64], context: Context) -> Gate:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from anncestry import engines
+from anncestry import durable, engines
 from anncestry.drive import build
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
@@ -196,6 +196,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             gates.on_platform(spec["platform"]),
         ]
         storage = storage_facts(engine, data_dir, vectors, spec["topology"])
+        durable.sync_below(out_dir)  # what a server leaves is not always on the disk
 
     resources = out_dir / "resources.parquet"
     table = sampler.table()

@@ -37,7 +37,9 @@ def run(
     """Recall@k of every sample by both rules, averaged by run; writes the record to `out`."""
     measured = records.read_record(query_record, stage="query", key=spec["query"])
     files = records.verify_outputs(query_record, measured)
-    records.verify_outputs(truth_record, records.read_record(truth_record, stage="truth", key=spec["truth"]))
+    truth = records.read_record(truth_record, stage="truth", key=spec["truth"])
+    records.verify_outputs(truth_record, truth)
+    open_vectors(vectors_record, truth["spec"]["vectors"])
     return records.write_record(
         out,
         stage="recall",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from anncestry import redact
 from anncestry.datasets.truth import nearest_filtered
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
+from anncestry.errors import DataError
 from anncestry.measure import filtering, oracle
 from anncestry.measure.vectors import Vectors, held_out
 from anncestry.metrics import recall
@@ -153,10 +155,11 @@ def once(path: Path, index: str, find: Callable[[], Tuned]) -> Tuned:
     `index` is the sha256 of the index' record: another build is tuned anew.
     """
     if path.exists():
-        kept = records.read_json(path)
-        if kept["index"] == index:
-            found = kept["tuned"]
-            return Tuned(**{**found, "curve": tuple(Tried(**tried) for tried in found["curve"])})
+        with suppress(DataError, KeyError, TypeError):  # one that can't be read is no reason not to measure
+            kept = records.read_json(path)
+            if kept["index"] == index:
+                found = kept["tuned"]
+                return Tuned(**{**found, "curve": tuple(Tried(**tried) for tried in found["curve"])})
     tuned = find()
     records.write_json(path, {"index": index, "tuned": redact.body(tuned.facts())})
     return tuned

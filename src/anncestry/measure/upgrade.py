@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 
-from anncestry import engines
+from anncestry import durable, engines
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server, wait_for
 from anncestry.measure import oracle
@@ -106,6 +106,7 @@ def run(
             gates.on_platform(spec["platform"]),
         ]
         storage = storage_facts(engine, data_dir, vectors, spec["topology"])
+        durable.sync_below(out_dir)
 
     resources = out_dir / "resources.parquet"
     parquet.write_table(table, resources, compression="zstd")

@@ -335,10 +335,10 @@ _OUTPUTS = {
     "download": re.compile(r"^data/download/"),
     "normalize": re.compile(r"^data/vectors/"),
     "truth": re.compile(r"^data/truth/"),
-    "record": re.compile(r"^results/load/.*\.json$"),
-    "query": re.compile(r"^results/query/.*[0-9a-f]\.json$"),
+    "record": re.compile(r"^results/load/.*\.json\Z"),
+    "query": re.compile(r"^results/query/.*[0-9a-f]\.json\Z"),
     "recall": re.compile(r"^results/recall/"),
-    "table": re.compile(r"^results/table/.*\.csv$"),
+    "table": re.compile(r"^results/table/.*\.csv\Z"),
     "report": re.compile(r"^results/report/"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -34,8 +35,10 @@ def ceiling(body: Mapping[str, Any]) -> Path | None:
 
 def state(file: Path, entry: Mapping[str, Any], label: str = "") -> State:
     """Hold `file` against a record's entry of it; an input that may be made again (by its `label`) by its contents."""
-    if not file.exists():
+    if not os.path.lexists(file):
         return State.ABSENT
+    if not file.is_file():
+        return State.CHANGED
     if records.sha256_file(file) == entry["sha256"]:
         return State.SAME
     if label in REMADE and "identity" in entry:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from anncestry import user_cache
-from anncestry.errors import ConfigError, UserError
+from anncestry.errors import ConfigError, Damaged, UserError
 from anncestry.provenance import records
 
 IDENTITY = ("cpu_model", "cores", "memory_gib", "machine")
@@ -124,9 +124,14 @@ def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("re
     source = "config/platforms.yaml"
     kept = folder / f"{platform_id}.json"
     if not expected:
-        if not kept.exists():
+        try:
+            expected = kept_facts(kept, platform_id) if kept.exists() else {}
+        except Damaged as error:
+            records.set_aside(kept)
+            print(f"{error}: set aside; this machine's facts take its place", file=sys.stderr, flush=True)
+        if not expected:
             records.write_json(kept, records.seal({"platform": platform_id, "facts": found}))
-        expected = {name: records.read_json(kept)["facts"][name] for name in IDENTITY}
+            expected = {name: found[name] for name in IDENTITY}
         source = str(kept)
     for name, value in expected.items():
         if found[name] != value:
@@ -135,6 +140,16 @@ def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("re
                 "declare another platform in config/platforms.yaml and choose it in config/config.yaml"
             )
     return {"id": platform_id, **found}
+
+
+def kept_facts(file: Path, platform_id: str) -> dict[str, Any]:
+    """The facts by which the first measurement's machine is known; Damaged if the file is not what it wrote."""
+    body = records.read_json(file)
+    # Before they had seals, these files held two keys and nothing else.
+    sealed = isinstance(body, dict) and body.keys() != {"platform", "facts"}
+    if not isinstance(body, dict) or (sealed and body != records.seal(body)) or body["platform"] != platform_id:
+        raise Damaged(file, f"{file}: changed since it was written (its seal is broken)")
+    return {name: body["facts"][name] for name in IDENTITY}
 
 
 _SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))

@@ -22,13 +22,13 @@ from anncestry.cells.matrix import Cell, Matrix
 from anncestry.cells.plan import Plan, Session, attempt_key
 from anncestry.errors import DataError, UserError
 from anncestry.provenance import running
-from anncestry.provenance.records import read_json
+from anncestry.provenance.records import DAMAGED, read_json
 from anncestry.provenance.revisions import FOLDER as REVISIONS
 
-_KEY = re.compile(r"^[0-9a-f]{12}$")
-_KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})$")
+_KEY = re.compile(r"^[0-9a-f]{12}\Z")
+_KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})\Z")
 _RECORD_FILE = re.compile(
-    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet|\.writes\.parquet)$"
+    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet|\.writes\.parquet)\Z"
 )
 _LINK = "lies outside of this folder, behind a link"
 
@@ -83,14 +83,19 @@ def remove(sweep: Sweep) -> None:
     for item in sweep.remove:
         if not _inside(item.path):
             raise DataError(f"{item.path}: {_LINK}")
-        if item.path.is_dir() and not item.path.is_symlink():
-            shutil.rmtree(item.path)
-        else:
-            item.path.unlink(missing_ok=True)
+        discard(item.path)
         for parent in list(item.path.parents)[:-3]:
             if any(parent.iterdir()):
                 break
             parent.rmdir()
+
+
+def discard(path: Path) -> None:
+    """Remove a file, a link, or a folder with all in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def refuse_while_running() -> None:
@@ -155,10 +160,10 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
     for path in recalls.values():
         sweep.add(path, f"recall of {_cell_of(path)}")
     for path in queries.values():
-        for part in _files_of(path):
+        for part in files_of(path):
             sweep.add(part, f"measurement of {_cell_of(path)}")
     for cell in loads.values():
-        for part in _files_of(Path(cell.load_path)):
+        for part in files_of(Path(cell.load_path)):
             sweep.add(part, f"load of {cell.where}")
         sweep.add(Path(cell.index_path).parent, f"index of {cell.where}")
     return sweep
@@ -187,7 +192,27 @@ def _add_made_from(
             found[named["key"]] = path
 
 
-def _files_of(record: Path) -> list[Path]:
+def showing(keys: Collection[str]) -> Sweep:
+    """Tables and pages that show one of the keys."""
+    sweep = Sweep()
+    _published(sweep, keys)
+    return sweep
+
+
+def unpublished(queries: Collection[str]) -> Sweep:
+    """What sessions left of these queries."""
+    sweep = Sweep()
+    _sessions_of(sweep, queries)
+    return sweep
+
+
+def record_of(file: Path) -> Path:
+    """The record that a file in results/ is published with, by its name; the file itself if it is none of ours."""
+    named = _RECORD_FILE.match(file.name)
+    return file.with_name(f"{named['stem']}.json") if named else file.with_name(f"{file.name}.json")
+
+
+def files_of(record: Path) -> list[Path]:
     """A record and what is published beside it, the record first: a present record means a complete stage."""
     return [record, *(record.with_name(f"{record.stem}.{part}.parquet") for part in ("samples", "resources", "writes"))]
 
@@ -248,6 +273,9 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
     keys = {key for matrix in matrices for key in matrix.specs}
     sessions = {key for _, plan in needed for session in plan.sessions.values() for key in _attempts(session)}
     sweep = Sweep()
+    for top in _PLACES:
+        for path in (*Path(top).glob(f"*/*{DAMAGED}"), *Path(top).glob(f"*/*/**/*{DAMAGED}")):
+            sweep.add(path, "set aside, as it was damaged", keep=top == "results" and not results)
     for folder in _entries(sweep, "scratch/index"):
         _scratch(sweep, folder, keys, "stored index")
     for folder in _entries(sweep, "scratch/artifact"):
@@ -311,7 +339,7 @@ def _entries(sweep: Sweep, folder: str | Path) -> list[Path]:
         if (folder, _LINK) not in sweep.strange:
             sweep.strange.append((folder, _LINK))
         return []
-    return sorted(folder.iterdir())
+    return sorted(path for path in folder.iterdir() if not path.name.endswith(DAMAGED))
 
 
 def _folders(sweep: Sweep, top: Path) -> Iterator[Path]:
@@ -382,7 +410,7 @@ def _measured(sweep: Sweep, folder: Path, needed: set[str], stage: str, keep: bo
             if _spec_of(record, stage, named["key"]) is None:
                 sweep.strange.append((path, f"has no record of {stage} {named['key']}"))
             elif path == record:
-                for part in _files_of(record):
+                for part in files_of(record):
                     sweep.add(part, f"{stage} of {'/'.join(folder.parts[2:])}", keep)
 
 

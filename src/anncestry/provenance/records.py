@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from anncestry import redact
-from anncestry.errors import DataError
+from anncestry import durable, redact
+from anncestry.errors import Damaged, DataError
 from anncestry.provenance import schema
 
 _CHUNK_BYTES = 4 << 20
+_UNREADABLE = (errno.EISDIR, errno.EIO, errno.ELOOP, errno.ENXIO)
+DAMAGED = ".damaged"
+"""At the end of the name of what was set aside: read by nothing, listed by `anncestry gc`."""
 
 
 _REMEMBERED_MAX = 4096
@@ -53,7 +58,7 @@ def sha256_file(path: Path) -> str:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with _reading(path), open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
@@ -63,8 +68,10 @@ def _sha256(path: Path) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which takes its name when the block ends well.
 
-    A file under its own name is therefore always whole; an interrupted job leaves nothing that looks like a result.
+    A file under its own name is therefore always whole, after a power cut as well; an interrupted job leaves nothing
+    that looks like a result.
     """
+    new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
@@ -74,7 +81,7 @@ def replacing(path: Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
+        durable.place(temporary, path, new)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -92,13 +99,25 @@ def write_json(path: Path, body: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; DataError if it is missing or not JSON."""
+    """Read a JSON file; DataError if it is missing, Damaged if it is not JSON."""
     try:
-        return json.loads(path.read_text())
+        with _reading(path):
+            return json.loads(path.read_text())
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
     except (ValueError, RecursionError) as error:  # also of bytes that are no text, and of a number without end
-        raise DataError(f"{path}: not valid JSON ({error})") from None
+        raise Damaged(path, f"{path}: not valid JSON ({error})") from None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Damaged for what can't be read for a reason that lies in this one file, as that it is a folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        raise Damaged(path, f"{path}: can't be read ({error.strerror})") from None
 
 
 def seal(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +181,11 @@ def write_record(
     assert not clash, f"body of {stage} redefines {clash}"
     sealed = seal({**record, **redact.body(dict(body))})
     schema.check(sealed, path, whole=True)
+    for file in (outputs or {}).values():  # what it seals is on the disk before it is
+        durable.sync(file)
+    durable.sync_names((outputs or {}).values())
     write_json(path, sealed)
+    durable.sync_names([path])
     return sealed
 
 
@@ -178,17 +201,23 @@ def read_record(path: Path, *, stage: str | None = None, key: str | None = None)
 
     One of an earlier schema version is returned in the present one (see `schema`), with the seal that it was read with.
     """
+    record = read_sealed(path, stage, key)
+    schema.check(record, path, whole=False)
+    return record
+
+
+def read_sealed(path: Path, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
+    """The same without holding it against its stage's schema: quick, and enough to tell whether it was written so."""
     record = read_json(path)
     if not isinstance(record, dict) or "stage" not in record or "spec" not in record:
-        raise DataError(f"{path}: not a record of anncestry")
+        raise Damaged(path, f"{path}: not a record of anncestry")
     migrated = schema.migrate(record, path)
     if stage is not None and record["stage"] != stage:
-        raise DataError(f"{path}: a record of stage {record['stage']}, expected {stage}")
+        raise Damaged(path, f"{path}: a record of stage {record['stage']}, expected {stage}")
     if key is not None and record.get("key") != key:
-        raise DataError(f"{path}: record of key {record.get('key')}, expected {key}: it belongs to another spec")
+        raise Damaged(path, f"{path}: record of key {record.get('key')}, expected {key}: it belongs to another spec")
     if not _sealed(record):
-        raise DataError(f"{path}: changed since it was written (its seal is broken)")
-    schema.check(migrated, path, whole=False)
+        raise Damaged(path, f"{path}: changed since it was written (its seal is broken)")
     return migrated
 
 
@@ -200,25 +229,43 @@ def _sealed(record: Mapping[str, Any]) -> bool:
 
 
 def verify_outputs(path: Path, record: Mapping[str, Any], but: Container[str] = ()) -> dict[str, Path]:
-    """Re-hash the outputs of a record read from `path`; returns label → file. DataError names one that differs.
+    """Re-hash the outputs of a record read from `path`; returns label → file. Damaged names one that differs.
 
     Those labelled as in `but` must be there with the length that the record says, and are not read.
     """
+    files = check_lengths(path, record)
+    for label, file in files.items():
+        sha256 = record["outputs"][label]["sha256"]
+        found = sha256 if label in but else sha256_file(file)
+        if found != sha256:
+            raise Damaged(path, f"{file}: sha256 {found[:12]}… differs from {sha256[:12]}… in {path}")
+    return files
+
+
+def check_lengths(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:
+    """The outputs of a record read from `path`, label → file; Damaged names one that is not there, or not as long."""
     files: dict[str, Path] = {}
     try:
-        listed = {label: (path.parent / entry["path"], entry["sha256"]) for label, entry in record["outputs"].items()}
+        for label, entry in record["outputs"].items():
+            files[label] = file = path.parent / entry["path"]
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise Damaged(path, f"{file}: not a file, though {path} lists it")
+            if status.st_size != entry.get("bytes", status.st_size):
+                raise Damaged(path, f"{file}: {status.st_size} bytes, not the {entry['bytes']} that {path} says")
+    except (FileNotFoundError, NotADirectoryError):
+        raise Damaged(path, f"{file}: missing, though {path} lists it") from None
     except KeyError as error:
         raise DataError(f"{path}: a record without {error.args[0]} of its outputs") from None
-    for label, (file, sha256) in listed.items():
-        if not file.is_file():
-            raise DataError(f"{file}: missing, though {path} lists it")
-        if label in but:
-            if file.stat().st_size != record["outputs"][label].get("bytes", file.stat().st_size):
-                raise DataError(f"{file}: is not as long as {path} says")
-            files[label] = file
-            continue
-        found = sha256_file(file)
-        if found != sha256:
-            raise DataError(f"{file}: sha256 {found[:12]}… differs from {sha256[:12]}… in {path}")
-        files[label] = file
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Damaged(path, f"{path}: its outputs are not as anncestry writes them ({error})") from None
     return files
+
+
+def set_aside(path: Path) -> None:
+    """Give what is damaged another name, under which nothing uses it, in place of what was set aside before."""
+    aside = path.with_name(path.name + DAMAGED)
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    with suppress(FileNotFoundError):  # another job was quicker
+        durable.rename(path, aside)

@@ -6,12 +6,12 @@ reads is fetched: records, tables and metrics, not the samples.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from anncestry import durable
 from anncestry.errors import DataError
 from anncestry.provenance.versioning import pointer_at
 
@@ -65,7 +65,7 @@ class Revisions:
             wanted = [path for path in tree.find("results") if _is_read(path)]
             tree.get(wanted, [str(temporary / path) for path in wanted])
             if not folder.is_dir():
-                os.replace(temporary, folder)
+                durable.place(temporary, folder)
         except Exception as error:  # DVC's errors, and those of its remotes' libraries, have no root in common
             raise DataError(
                 f"revision {name} ({commit[:12]}): its results are neither in DVC's cache nor to be had from the remote"

@@ -169,6 +169,11 @@ def at_work(here: Path) -> bool:
     return locks.is_dir() and any(locks.iterdir())
 
 
+def by_another(here: Path) -> bool:
+    """Whether a run that is not this process' own is at work in `here`."""
+    return _held is None and at_work(here)
+
+
 def end_with_run() -> None:
     """End this job (SIGTERM, so that it stops its servers) as soon as the run it belongs to is gone.
 

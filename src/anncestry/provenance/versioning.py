@@ -19,6 +19,7 @@ from pathlib import Path
 
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_json
+from anncestry.user_cache import expanded
 
 _LISTING = re.compile(r"^\s*(?:- )?md5: ([0-9a-f]{32})\.dir$", re.MULTILINE)
 _FILES = re.compile(r"^\s*(?:- )?nfiles: (\d+)$", re.MULTILINE)
@@ -88,7 +89,7 @@ class Settings:
 
     def _path(self, text: str) -> Path:
         """DVC means paths relative to the folder of its config."""
-        return self._folder / Path(text).expanduser()
+        return self._folder / expanded(text)
 
     @property
     def cache(self) -> Path:

@@ -17,7 +17,7 @@ from anncestry.report.compare import Comparison
 from anncestry.report.compare_sides import Side
 from anncestry.report.compare_verdict import HEADLINE, NOT_COMPARABLE, UNKNOWN, Line
 from anncestry.report.markup import Numbers, sheet, table, text
-from anncestry.report.numbers import rows_of
+from anncestry.report.numbers import inert, rows_of
 from anncestry.report.quantities import PHASES
 from anncestry.report.shell import ancestry, document, glossary
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
@@ -211,9 +211,8 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
     """Write comparison.csv and comparison.json (every line, unrounded), and index.html; returns the page's path."""
     rows = [asdict(line) for line in comparison.lines]
     with replacing(out_dir / "comparison.csv") as temporary:
-        pd.DataFrame(rows, columns=[field.name for field in fields(Line)], dtype=object).to_csv(
-            temporary, index=False, lineterminator="\n"
-        )
+        frame = pd.DataFrame(rows, columns=[field.name for field in fields(Line)], dtype=object)
+        inert(frame).to_csv(temporary, index=False, lineterminator="\n")
     sides = {
         letter: {"label": side.label, "kind": side.kind, "commit": side.commit} for letter, side in _sides(comparison)
     }

@@ -24,6 +24,7 @@ from anncestry.provenance.records import replacing, write_json
 from anncestry.report.charts import Figure
 from anncestry.report.latex import as_tex, heading
 from anncestry.report.markup import text
+from anncestry.report.numbers import inert
 from anncestry.report.tables import Cell, Table
 
 FORMATS = ("csv", "json", "parquet", "tex", "md")
@@ -106,7 +107,7 @@ def _write_table(out_dir: Path, table: Table) -> None:
     files["csv"].parent.mkdir(parents=True, exist_ok=True)
     frame = _frame(table)
     with replacing(files["csv"]) as temporary:
-        frame.to_csv(temporary, index=False, lineterminator="\n")
+        inert(frame).to_csv(temporary, index=False, lineterminator="\n")
     with replacing(files["parquet"]) as temporary:
         content = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
         pq.write_table(content, temporary, compression="zstd")

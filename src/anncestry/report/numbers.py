@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pandas.api.types import is_numeric_dtype
 
 from anncestry.errors import DataError
 from anncestry.provenance.platform import IDENTITY
@@ -172,10 +174,24 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
     return "[\n" + ",\n".join(f" {{\n  {text(row)[1:-1]}\n }}" for row in rows) + "\n]"
 
 
+# What a spreadsheet takes for a formula, unless it is a number (with its unit) to the end.
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.,]+ ?[%\w]*\Z)")
+
+
+def inert(df: pd.DataFrame) -> pd.DataFrame:
+    """The frame for CSV: a text that a spreadsheet would take for a formula begins with an apostrophe."""
+
+    def quoted(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+    texts = {name: column.map(quoted) for name, column in df.items() if not is_numeric_dtype(column)}
+    return df.assign(**{str(name): column for name, column in texts.items()})
+
+
 def write(df: pd.DataFrame, out_dir: Path) -> None:
     """Write `df` as numbers.csv, numbers.json and numbers.parquet: the same rows, the same bytes for an equal frame."""
     with replacing(out_dir / "numbers.csv") as temporary:
-        df.to_csv(temporary, index=False, lineterminator="\n")
+        inert(df).to_csv(temporary, index=False, lineterminator="\n")
     with replacing(out_dir / "numbers.json") as temporary:
         temporary.write_text(as_json(rows_of(df)) + "\n")
     with replacing(out_dir / "numbers.parquet") as temporary:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anncestry import durable, user_cache
 from anncestry.cells.keys import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
@@ -44,10 +45,11 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
         for folder, asked in members.items():
             (whole / folder).mkdir(parents=True)
             toolchain |= _make(asked, whole / folder, cache_dir)
+        user_cache.without_privileges(whole)
         names = sorted(path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file())
         for name in names:
             (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(whole / name, out_dir / name)
+            durable.place(whole / name, out_dir / name)
     outputs = {name: out_dir / name for name in names}
     hashes = {name: sha256_file(path) for name, path in outputs.items()}
     body = {"digest": digest_of(hashes), "toolchain": toolchain}
@@ -55,16 +57,9 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
 
 
 def opened(path: Path, key: str) -> dict[str, Any]:
-    """The record of an artifact that is about to be run, its files verified.
-
-    DataError if one is damaged; then the record is gone, so that the next run of the workflow makes the artifact again.
-    """
+    """The record of an artifact that is about to be run, its files verified; Damaged if one is not as it was made."""
     record = read_record(path, stage="artifact", key=key)
-    try:
-        verify_outputs(path, record)
-    except DataError as error:
-        path.unlink()
-        raise DataError(f"{error}: the next run makes {path.parent} again") from None
+    verify_outputs(path, record)
     return record
 
 

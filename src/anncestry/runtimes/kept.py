@@ -7,12 +7,12 @@ every file is as it was made, in a folder that nobody else may write (`user_cach
 from __future__ import annotations
 
 import fcntl
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anncestry import durable
 from anncestry.errors import DataError
 from anncestry.provenance.records import clear, read_json, sha256_file, write_json
 
@@ -32,7 +32,7 @@ def archive(cache: Path, name: str, sha256: str, fetch: Callable[[Path], Path]) 
             fetched = fetch(Path(temporary))
             if sha256_file(fetched) != sha256:
                 raise DataError(f"{fetched.name}: its sha256 is not the pinned {sha256[:12]}…")
-            os.replace(fetched, held)
+            durable.place(fetched, held)
     return held
 
 
