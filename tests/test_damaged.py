@@ -14,7 +14,7 @@ import pytest
 
 from anncestry import workflow
 from anncestry.errors import Damaged
-from anncestry.provenance import damage, records
+from anncestry.provenance import damage, platform, records
 from tests.toy import Toy
 
 pytestmark = pytest.mark.faults
@@ -247,3 +247,25 @@ def test_a_cell_that_is_there_is_measured_again_by_a_command_that_leaves_nothing
     advice = re.search(r"`anncestry (drop \S+ --yes)` has it measured again", said)
     assert advice and anncestry(toy, *advice[1].split()).returncode == 0, said
     assert toy.jobs() == {"session": 2, "query": 1, "recall": 1, **PUBLISH}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"platform": "x", "facts": {}}', '{"platform": "default", "facts": 1}']
+)
+def test_facts_of_the_machine_that_are_damaged_are_set_aside_and_kept_anew(tmp_path, content, capfd):
+    """They would refuse every measurement."""
+    kept = tmp_path / "default.json"
+    kept.write_text(content)
+    found = platform.check("default", {}, tmp_path)
+    assert f"{kept}: " in capfd.readouterr().err and (tmp_path / "default.json.damaged").read_text() == content
+    assert platform.kept_facts(kept, "default") == {name: found[name] for name in platform.IDENTITY}
+
+
+@pytest.mark.parametrize("spoil", [empty, half, zeros])
+def test_a_ceiling_that_is_damaged_is_set_aside_with_the_measurements_that_quote_it(finished, tmp_path, spoil):
+    """Measured anew it is another number than they quote."""
+    toy = finished.copy(tmp_path / "toy", "data", "scratch", "results")
+    (ceiling,) = toy.folder.glob("results/ceiling/*.json")
+    spoil(ceiling)
+    assert toy.jobs() == {"session": 2, "query": 2, "recall": 2, **PUBLISH}
+    assert not ceiling.exists() and ceiling.with_name(f"{ceiling.name}.damaged").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Choice:
 def choose(overrides: Mapping[str, Any], root: Path) -> Choice:
     """Which matrix Snakemake's `--config` asks for. Keys: `experiment`, `config_dir`; any other is a ConfigError."""
     for place in (root, Path.cwd()):
-        if not str(place).isprintable():
+        if re.search(r"[\x00-\x1f\x7f]", str(place)):
             raise ConfigError(f"{str(place)!r}: a folder with such a name can't be worked in: rename it")
     for key in overrides:
         if key not in ("experiment", "config_dir"):

@@ -147,9 +147,12 @@ def kept_facts(file: Path, platform_id: str) -> dict[str, Any]:
     body = records.read_json(file)
     # Before they had seals, these files held two keys and nothing else.
     sealed = isinstance(body, dict) and body.keys() != {"platform", "facts"}
-    if not isinstance(body, dict) or (sealed and body != records.seal(body)) or body["platform"] != platform_id:
-        raise Damaged(file, f"{file}: changed since it was written (its seal is broken)")
-    return {name: body["facts"][name] for name in IDENTITY}
+    try:
+        if (sealed and body != records.seal(body)) or body["platform"] != platform_id:
+            raise Damaged(file, f"{file}: changed since it was written (its seal is broken)")
+        return {name: body["facts"][name] for name in IDENTITY}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Damaged(file, f"{file}: holds no facts of a machine") from None
 
 
 _SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
