@@ -12,7 +12,7 @@ from anncestry import workflow
 from tests.bench import equality
 
 SENTENCE = "nothing would run: everything is there"
-PARTS = ("src", "config", "workflow", "profiles", "Snakefile", "pyproject.toml")
+PARTS = ("src", "config", "workflow", "profiles", "envs", "Snakefile", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")

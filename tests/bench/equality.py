@@ -151,7 +151,7 @@ def _of_results(side: Side, kept: Path, folder: Path, raw: Path, name: str, numb
 
 def _calls(rows: Sequence[Mapping[str, Any]], numbers: int) -> Iterator[Call]:
     """What is asked of an experiment with a page."""
-    for line in ("plan", "plan --paper", "summary", "verify", "verify --quick", "gc", "gc --results", "drop *"):
+    for line in ("plan", "plan --paper", "summary", "verify", "verify --quick", "drop *"):
         yield line.replace(" --", "-").replace(" *", ""), line.split()
     yield "export-prov", ["export", "prov", "prov.json"]
     yield "export-crate", ["export", "crate", "crate"]
@@ -211,14 +211,14 @@ def _elsewhere(side: Side, folder: Path, out: Path, name: str, rows: Sequence[Ma
 
 
 def _between(side: Side, kept: Path, folder: Path, raw: Path, names: Sequence[str]) -> None:
-    """Comparisons of experiments, in a folder that has the tables of all of them."""
+    """Comparisons of experiments, and what `gc` would remove, in a folder that has the tables of all of them."""
     tables = {name: raw / "kept" / name / "table" for name in names if (raw / "kept" / name / "table").exists()}
     _folder(side, kept, folder, results=True)
     for name, table in tables.items():
         key = json.loads((table / "record.json").read_text())["key"]
         shutil.copytree(table, folder / "results" / "table" / f"{name}@{key}")
     sides = ((f"{a}-{b}", ["compare", f"experiment:{a}", f"experiment:{b}", "--all"]) for a, b in pairwise(tables))
-    side.about(folder, raw / "between", "default", sides)
+    side.about(folder, raw / "between", "default", [*sides, ("gc", ["gc"]), ("gc-results", ["gc", "--results"])])
 
 
 # ---- what may differ ----
