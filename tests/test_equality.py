@@ -12,7 +12,7 @@ from anncestry import workflow
 from tests.bench import equality
 
 SENTENCE = "nothing would run: everything is there"
-PARTS = ("src", "config", "workflow", "profiles", "envs", "Snakefile", "pyproject.toml")
+PARTS = ("src", "config", "workflow", "profiles", "envs", "Snakefile", "pyproject.toml", "requirements.lock")
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def both_sides(tmp_path_factory):
         patch.undo()
 
 
-def test_what_is_published_depends_on_no_seed_zone_folder_or_source_file_but_by_its_words(both_sides):
+def test_a_checkout_of_other_files_seeds_and_time_zone_differs_by_its_changed_sentence_only(both_sides):
     found = list(equality.differences(*both_sides))
-    assert [line.partition(":")[0] for line in found] == ["kept/smoke/plan.txt"]
-    assert "  + all of it is there" in found[0]
+    assert [line.partition(":")[0] for line in found] == ["kept/smoke/damaged/plan.txt", "kept/smoke/plan.txt"]
+    assert all(f"  - {SENTENCE}\n  + all of it is there" in line for line in found)
 
 
 def test_every_path_of_the_matrix_is_among_the_jobs(both_sides):
