@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also sends the files to the remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-peers lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-peers equality kept lint format lock clean help
 
 all: env  ## measure what is not measured yet, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -127,6 +127,18 @@ bench: env browser  ## figures about this program itself: its own overhead, the 
 
 bench-peers: env  ## VectorDBBench beside this program's driver, on the same Milvus
 	@python tests/bench/peers.py
+
+equality: env  ## keys, tables, pages and answers of BASE=commit and of this tree, byte by byte (KEPT=archive: of more results)
+	@python tests/bench/equality.py $(BASE) $(if $(KEPT),--kept $(KEPT)) $(if $(ONLY),--only $(ONLY))
+
+KEPT_EXPERIMENTS := smoke bare-small pgvector-small $(patsubst tests/bench/kept/experiments/%.yaml,%,$(wildcard tests/bench/kept/experiments/*.yaml))
+
+kept: env  ## measure what `make equality` needs, into scratch/kept/kept.tar.zst (an hour)
+	@mkdir -p scratch/kept/pack && cp -rT config scratch/kept/config && cp -rT tests/bench/kept scratch/kept/pack/config
+	@cp tests/bench/kept/experiments/* scratch/kept/config/experiments && cat tests/bench/kept/workloads.yaml >> scratch/kept/config/workloads.yaml
+	@for name in $(KEPT_EXPERIMENTS); do snakemake --directory scratch/kept --cores 8 all --keep-going \
+	  --config experiment=$$name config_dir=$(CURDIR)/scratch/kept/config; cp scratch/kept/config/experiments/$$name.yaml scratch/kept/pack/config/experiments; done
+	@cd scratch/kept && cp -r data results pack && rm -rf pack/results/table pack/results/report && tar -C pack -c . | zstd -q -19 -f -o kept.tar.zst
 
 validation: env  ## what is done to the null server or to the client, and what the figures say of it
 	@python tests/bench/validation.py
