@@ -116,9 +116,7 @@ def test_a_damaged_archive_in_the_cache_is_fetched_again(
         artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
 
 
-def test_a_damaged_artifact_is_not_run_and_making_it_again_mends_it(
-    wheel_spec: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_damaged_artifact_is_not_run_and_making_it_again_mends_it(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
     first = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
     record, program = tmp_path / "out" / "record.json", tmp_path / "out" / "toyserver" / "bin" / "program"
     assert artifacts.opened(record, KEY) == first
