@@ -199,7 +199,7 @@ def test_an_experiment_with_cells_missing_is_kept_only_if_that_is_meant(mine):
     assert mine.git("rev-parse", "HEAD~1") == head
     for path in (mine.folder / "results" / "recall").rglob("*red-1.0*/**/*.json"):
         path.unlink()
-    (mine.folder / "results" / "load" / "note.txt").write_text("kept along")
+    (mine.folder / "results" / "note.txt").write_text("kept along")
     assert "committed: Results of default" in mine.keep("--partial", "--gone").stdout
     victim = next((mine.folder / "results" / "query").rglob("*.samples.parquet"))
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")

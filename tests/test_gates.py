@@ -469,7 +469,7 @@ def test_one_platform_id_never_mixes_two_machines(bench):
     kept = Path("results/platform/default.json")
     body = records.read_json(kept)
     body["facts"]["cpu_model"] = "Zilog Z80"
-    records.write_json(kept, body)
+    records.write_json(kept, records.seal(body))
     with pytest.raises(ConfigError, match="Zilog Z80"):
         honest.query(cell)
 

@@ -640,7 +640,7 @@ def test_what_is_unpacked_has_no_privileges(tmp_path):
 
 
 def test_an_artifact_has_no_privileges_whatever_its_package_says(tmp_path, monkeypatch):
-    def maker(system, version, artifact, files):
+    def maker(system, version, artifact, files, cache):
         (files / "su").touch()
         (files / "su").chmod(0o4755)
         return {}

@@ -208,7 +208,7 @@ def test_a_stream_is_published_shown_and_verified_and_a_changed_write_is_found(t
     # The same with the record's digest mended: what the record says is not what the samples say.
     (record,) = writes.parent.glob("k5-stream@*.json")
     body = records.read_json(record)
-    body["outputs"]["writes"]["sha256"] = records.sha256_file(writes)
+    body["outputs"]["writes"] |= {"sha256": records.sha256_file(writes), "bytes": writes.stat().st_size}
     records.write_json(record, records.seal(body))
     assert "of its stream is" in verify()[1]
 

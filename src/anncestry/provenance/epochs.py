@@ -75,6 +75,7 @@ _SOURCES = {
         "runtimes/images.py",
         "runtimes/leftovers.py",
         "runtimes/limits.py",
+        "runtimes/namespaces.py",
         "runtimes/native.py",
         "runtimes/remote.py",
         "runtimes/tls.py",

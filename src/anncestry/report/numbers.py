@@ -174,8 +174,8 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
     return "[\n" + ",\n".join(f" {{\n  {text(row)[1:-1]}\n }}" for row in rows) + "\n]"
 
 
-# What a spreadsheet takes for a formula, unless it is a number (with its unit) to the end.
-_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.,]+ ?[%\w]*\Z)")
+# What a spreadsheet takes for a formula, unless it is a number (with its unit or its interval) to the end.
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.,]+ ?[%\w]*(?: \([\d.,+\- %to]+\))?\Z)")
 
 
 def inert(df: pd.DataFrame) -> pd.DataFrame:

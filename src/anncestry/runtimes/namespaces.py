@@ -55,4 +55,4 @@ def enter(arguments: Sequence[str]) -> None:
     os.environ[NETWORK] = "own"
     sys.stdout.flush()
     command = wrapped(["--network"], [sys.executable, "-m", "anncestry", *arguments])
-    os.execv(command[0], command)
+    os.execve(command[0], command, os.environ)
