@@ -26,13 +26,20 @@ def _sockets(pid: int) -> set[str]:
     return found
 
 
+def _lines(pid: int, table: str) -> list[str]:
+    """The sockets of a process' network; none of one that ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    return []
+
+
 def listening(pid: int) -> set[tuple[int, bool]]:
     """(port, whether it is of loopback only) of each TCP socket that a process or one of its children listens on."""
     pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     sockets = set().union(*map(_sockets, pids))
     found = set()
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in _lines(pid, table):
             words = line.split()
             address, _, port = words[1].partition(":")
             if words[3] == _LISTEN and words[9] in sockets:

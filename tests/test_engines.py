@@ -373,6 +373,7 @@ def test_milvus_leaves_nothing_outside_of_its_folder_and_takes_away_nothing_of_o
         (shared / name).write_text("78")
     (shared / "server_id_78").touch()
     milvus_serve.tidy_runtime_dirs(77)
+    milvus_serve.remove_runtime_dirs()
     assert not mine.exists()
     left = ["embedded.pid", "querynode-1234.pid", "server_id_78", "standalone.pid"]
     assert sorted(path.name for path in shared.iterdir()) == left
@@ -385,7 +386,7 @@ def test_two_milvus_of_two_users_do_not_meet(name: str, tmp_path: Path) -> None:
     """Finding 7: what another user had put into Milvus' fixed folder kept ours from starting, or was overwritten."""
     theirs, precious = Path("/tmp/milvus"), tmp_path / "precious"
     precious.write_text("precious")
-    theirs.mkdir()
+    theirs.mkdir(exist_ok=True)
     try:
         for pid_file in ("standalone.pid", "embedded.pid"):
             (theirs / pid_file).symlink_to(precious)

@@ -20,6 +20,7 @@ from anncestry.drive.certificates import make
 from anncestry.drive.driver import Driver
 from anncestry.engines import get
 from anncestry.engines.base import Server, wait_for
+from anncestry.engines.milvus import serve
 from anncestry.engines.milvus.program import template_ports, write_config
 from anncestry.engines.milvus.rpc import Rpc
 from anncestry.engines.milvus.serve import as_milvus
@@ -358,8 +359,10 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
         "LD_LIBRARY_PATH": str(package / "bin"), "DEPLOY_MODE": "STANDALONE", "METRICS_PORT": str(ports["metrics"]),
         "MILVUSCONF": str(folder / "configs"), "HOME": str(folder),
     }  # fmt: skip
-    command = [package / "bin" / "milvus", "run", "standalone"]
-    process = NativeProcess.start("theirs", command, clean_environment(variables), folder, folder / "server.log")
+    command, apart = [package / "bin" / "milvus", "run", "standalone"], serve.runtime_folders()
+    process = NativeProcess.start(
+        "theirs", command, clean_environment(variables), folder, folder / "server.log", apart=apart
+    )
     try:
         target = f"127.0.0.1:{ports['proxy_port']}"
         monkeypatch.setenv("TEST_REMOTE_MILVUS", target)

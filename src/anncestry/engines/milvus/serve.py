@@ -78,12 +78,17 @@ def _safe(found: os.stat_result) -> bool:
 
 
 def tidy_runtime_dirs(pid: int) -> None:
-    """Remove what the ended Milvus of this pid left in them, and the folders if nothing else is in them."""
+    """Remove what the ended Milvus of this pid left in them."""
     for folder in _RUNTIME_DIRS:
         for path in folder.glob("*"):
             with suppress(OSError):
                 if path.name == f"server_id_{pid}" or (path.suffix == ".pid" and path.read_text().strip() == str(pid)):
                     path.unlink()
+
+
+def remove_runtime_dirs() -> None:
+    """Remove the folders if they are empty. Once no Milvus runs: what is mounted on a folder goes with it."""
+    for folder in _RUNTIME_DIRS:
         with suppress(OSError):
             folder.rmdir()
 
@@ -160,6 +165,7 @@ class MilvusServer(GroupServer):
         if self.topology["runtime"] == "native":
             for pid in chain.from_iterable(pids.values()):
                 tidy_runtime_dirs(pid)
+            remove_runtime_dirs()
         return ending
 
 
