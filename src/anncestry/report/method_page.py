@@ -16,10 +16,9 @@ from typing import Any
 
 from anncestry.metrics import capacity, latency, recall, resources, stats
 from anncestry.provenance import gates
-from anncestry.provenance.records import replacing
-from anncestry.report.markup import DIMENSIONS, sheet
+from anncestry.report import shell
+from anncestry.report.markup import Sheet
 from anncestry.report.material import Material
-from anncestry.report.shell import document, glossary, pages
 
 NAME = "method.html"
 
@@ -99,10 +98,17 @@ _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
 
 def write(material: Material, out_dir: Path, *, title: str) -> Path:
     """Write method.html beside the page of results; returns its path."""
-    path = out_dir / NAME
-    with replacing(path) as temporary:
-        temporary.write_text(_document(material, title), encoding="utf-8")
-    return path
+    return shell.write(
+        out_dir / NAME,
+        NAME,
+        title=title,
+        pages=shell.pages(material.paper is not None),
+        rules=RULES,
+        gates=_gates(material),
+        thresholds=_thresholds(),
+        definitions=[(name, _prose(inspect.getdoc(made) or "")) for name, made in _METRICS],
+        metrics=_units(material),
+    )
 
 
 def declared_gates() -> list[tuple[str, str]]:
@@ -143,55 +149,27 @@ def _prose(docstring: str) -> str:
     return " ".join(inspect.cleandoc(docstring).replace("`", "").split())
 
 
-def _document(material: Material, title: str) -> str:
+def _gates(material: Material) -> Sheet:
     counts: dict[str, list[bool]] = {}
     for record in material.records.values():
         for gate in record.get("gates", ()):
             counts.setdefault(str(gate["gate"]), []).append(bool(gate["ok"]))
-    lines = [
+    rows = [
         (name, words, f"{sum(counts[name])} of {len(counts[name])}" if name in counts else "—")
         for name, words in declared_gates()
     ]
-    limits = [found for module in (gates, capacity) for found in thresholds(module)]
-    units = dict.fromkeys(
+    return Sheet(("Gate", "What must hold", "Records that passed"), rows, "Gates")
+
+
+def _thresholds() -> Sheet:
+    rows = [threshold for module in (gates, capacity) for threshold in thresholds(module)]
+    return Sheet(("Threshold", "Value", "Meaning"), rows, "Thresholds", "tight")
+
+
+def _units(material: Material) -> Sheet:
+    units = {
         (row["metric"].partition("[")[0], row["unit"], row["phase"])
         for row in material.rows
         if row["value"] is not None
-    )
-    sections = [
-        ("rules", "Rules, and why", glossary(RULES)),
-        (
-            "gates",
-            "Gates",
-            '<p class="note">A record that fails one is invalid: it is listed with the reason, and no number of it is'
-            " shown.</p>\n" + sheet(("Gate", "What must hold", "Records that passed"), lines, name="Gates"),
-        ),
-        (
-            "thresholds",
-            "Thresholds",
-            '<p class="note">Part of what measuring means: they are no settings, and change only with its epoch.</p>\n'
-            + sheet(("Threshold", "Value", "Meaning"), limits, name="Thresholds", kind="tight"),
-        ),
-        (
-            "definitions",
-            "Definitions",
-            glossary([(name, _prose(inspect.getdoc(made) or "")) for name, made in _METRICS]),
-        ),
-        (
-            "metrics",
-            "Metrics of this report",
-            sheet(("Metric", "Unit", "Phase"), sorted(units), name="Metrics", kind="tight") if units else "",
-        ),
-    ]
-    return document(
-        title=f"Method: {title}",
-        eyebrow="anncestry: how it was measured, and why so",
-        opening='<p class="lede">What a number of this report means, what a record has to pass before any of its'
-        " numbers is shown, and the reasons. Gates, thresholds and definitions are read from the program itself.</p>\n",
-        downloads="",
-        files={},
-        sections=sections,
-        ancestry={"columns": ["number_id", *DIMENSIONS], "rows": [], "records": {}},
-        pages=pages(material.paper is not None),
-        here=NAME,
-    )
+    }
+    return Sheet(("Metric", "Unit", "Phase"), sorted(units), "Metrics", "tight")
