@@ -25,36 +25,6 @@ from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow,
 _WIDTH = 100
 _CONFIDENCE = 0.95
 
-_HOW_TO_READ = (
-    (
-        "B against A",
-        "Every verdict is of B: faster means that B is faster than A. The ratio is B's value divided by A's. A link on"
-        " a ratio or a difference opens the ancestry of both numbers.",
-    ),
-    (
-        "The interval",
-        "B − A with 95 % confidence, as a share of A's value (for recall, and where A is zero, as it is). For latency"
-        " and throughput it is Welch's, over runs; for recall Newcombe's, over queries, since repeats ask one index"
-        " the same queries. A difference whose interval excludes zero is larger than noise.",
-    ),
-    (
-        "Noise unknown",
-        "Fewer than three runs on a side, or runs that do not differ at all. A load is measured once, and so is a"
-        " storage size: their difference may be real, but nothing here can tell.",
-    ),
-    (
-        "Not comparable",
-        "What was measured isn't the same question, or a side has no valid number. No ratio is given then.",
-    ),
-    (
-        "What the interval does not hold",
-        "The runs of a side ask one index, built once, in one session. Another build, or another hour of a shared"
-        " machine, may move all of them together. Where both sides measured something under one key, what"
-        " those numbers differ by is taken for that noise, and so is a percentage that was given (--noise): a"
-        " difference that is not larger is the same within noise.",
-    ),
-)
-
 
 # The terminal
 
@@ -235,7 +205,6 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
         reasons=_reasons(comparison.lines),
         differences=Sheet(("Fact", "A", "B"), comparison.differences, "Differences", "tight"),
         more=_tables(others, ids, "more-"),
-        how_to_read=_HOW_TO_READ,
     )
 
 

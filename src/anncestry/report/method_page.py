@@ -22,65 +22,6 @@ from anncestry.report.material import Material
 
 NAME = "method.html"
 
-RULES = (
-    (
-        "Requests are encoded before the clock starts and answers decoded after it stops",
-        "A vendor's library can take a good part of a latency: what is compared is servers, asked by one client that"
-        " sends bytes and keeps bytes. What a library costs is a question of its own, with workloads of its own.",
-    ),
-    (
-        "Closed loop: every client is connected and has asked before the clock starts",
-        "The first request of a connection pays for the connection. Each client begins at its own seeded query, so"
-        " that no two ask the same at the same time.",
-    ),
-    (
-        "Open loop: latency counts from when a request was due, and a late one is never dropped",
-        "A client that waits for slow answers asks less just when the system is slow, and hides it"
-        " (coordinated omission).",
-    ),
-    (
-        "The client's own ceiling is measured against a server that costs nothing",
-        "A number near the client's limit is the client's. Cells beyond half of the ceiling are marked client-bound.",
-    ),
-    (
-        "Warm-up queries are not measured queries",
-        "Asking the measured queries beforehand fills caches with just their answers.",
-    ),
-    (
-        "Cells are measured in rounds, the runs of all workloads interleaved",
-        "A machine drifts; what is measured in one go takes its drift for a difference.",
-    ),
-    (
-        "Errors and timeouts are counted and stand beside the numbers of the others",
-        "A system that refuses what is slow looks fast.",
-    ),
-    (
-        "Raw samples are kept, and every number is made again from them by verify",
-        "A summary can't be checked; what it was made from can.",
-    ),
-    (
-        "Server and client are accounted apart, by control group or by tree of processes",
-        "What the client uses is no property of the server.",
-    ),
-    (
-        "Storage is the whole folder of the server for this dataset alone, after settling",
-        "Logs, metadata and what was not yet compacted take room as well.",
-    ),
-    (
-        "Exact neighbours are computed from the very vectors that were loaded",
-        "Neighbours that were shipped with a dataset may belong to other vectors, another metric, or no filter.",
-    ),
-    (
-        "A winner needs at least three runs a side and an interval of the difference without zero",
-        "Of two noisy numbers one is always larger.",
-    ),
-    (
-        "Numbers of two machines never stand in one table",
-        "Their difference would be that of the machines.",
-    ),
-)
-"""The rules of the measuring contract, each with its reason."""
-
 _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("Percentiles of a run", latency.quantile),
     ("Latency, throughput and failures of a run", latency.of_run),
@@ -103,7 +44,6 @@ def write(material: Material, out_dir: Path, *, title: str) -> Path:
         NAME,
         title=title,
         pages=shell.pages(material.paper is not None),
-        rules=RULES,
         gates=_gates(material),
         thresholds=_thresholds(),
         definitions=[(name, _prose(inspect.getdoc(made) or "")) for name, made in _METRICS],

@@ -71,52 +71,6 @@ CHART_CONFIG = {
 }
 """Of every chart of a page."""
 
-_HOW_TO_READ = (
-    (
-        "A number",
-        "Every number is a link. It opens its ancestry: the number's id, the record that holds it with its sha256, and"
-        " the files that record was made from, down to raw samples. The address of the page with #id leads back to it.",
-    ),
-    (
-        "Latency; p50, p95, p99",
-        "Time from handing an encoded request to the transport until its whole answer is there, on the client's"
-        " monotonic clock. Requests are encoded before and answers decoded after the measured part. A percentile is a"
-        " latency that was observed (nearest rank), of one run; what is shown is the mean of the runs' percentiles."
-        " Requests that ran into their deadline count with the time they waited.",
-    ),
-    (
-        "Queries per second",
-        "Answers without error divided by time. In a run of a fixed time, answers that come after its end don't count.",
-    ),
-    (
-        "±",
-        "The sample standard deviation (n − 1) over the runs of a cell. All runs ask one index that was built once, so"
-        " ± holds the noise of asking, not that of building again. A number without ± was measured once.",
-    ),
-    (
-        "Bold",
-        "A number is bold if it is better than that of each other system by more than noise: at least three runs on"
-        " both sides, and Welch's 95 % interval of the difference excludes zero. Else nothing is bold: a tie.",
-    ),
-    (
-        "Recall by id, by distance",
-        "By id counts returned ids that are among the exact K nearest. By distance counts returned vectors that are no"
-        " farther than the exact K-th, so that one of several vectors at the same distance is as good as another."
-        " The exact neighbours are computed from the very vectors that were loaded, and under a filter only from"
-        " those that pass it.",
-    ),
-    (
-        "Processor and memory",
-        "Of all processes of the server, apart from those of the client; 100 % is one core, kept busy.",
-    ),
-    (
-        "Invalid",
-        "A record fails a gate if what was measured isn't what was meant: rows are missing, the index is unfinished,"
-        " settings differ, a filter was not applied. Such a record never shows as a number; its reason is listed.",
-    ),
-    ("Paper", "The small figures below measured ones are as printed in the paper, obtained as each caption says."),
-)
-
 
 def write_page(
     df: pd.DataFrame, out_dir: Path, *, title: str, published: Path | None = None, absent: Sequence[Absent] = ()
@@ -185,7 +139,6 @@ def _write_index(
         systems=sheets.systems(records),
         fairness=sheets.fairness(records),
         gates=_gates(records),
-        how_to_read=_HOW_TO_READ,
         records=_records(records),
     )
 
