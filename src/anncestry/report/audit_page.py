@@ -95,7 +95,7 @@ def recomputed(facts: Published) -> dict[str, Recomputed]:
     return found
 
 
-class Ours(NamedTuple):
+class _Ours(NamedTuple):
     """Our measurement of what a published number is of, as text, and its ratio to it: empty if that is zero."""
 
     row: Row
@@ -112,7 +112,7 @@ class _Document(NamedTuple):
     name: str
     words: str
     findings: list[tuple[Mapping[str, str], Recomputed | None]]
-    places: list[tuple[str, list[tuple[Figure, list[Ours]]]]]
+    places: list[tuple[str, list[tuple[Figure, list[_Ours]]]]]
     traced: bool
 
 
@@ -157,10 +157,10 @@ class Beside:
             self._machine(row)
         return found
 
-    def of(self, figure: Figure) -> list[Ours]:
+    def of(self, figure: Figure) -> list[_Ours]:
         """The same, each with its ratio to the published number."""
         return [
-            Ours(
+            _Ours(
                 row,
                 text_of(row["value"], row["std"], row["unit"]),
                 f"{row['value'] / figure.number:.2f}" if figure.number else "",

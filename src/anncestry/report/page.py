@@ -157,7 +157,7 @@ def _read_records(df: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-Shown = tuple[Row, str, str, str]
+_Number = tuple[Row, str, str, str]
 """A number in a sentence: its row, its text, words after it, and its system."""
 
 
@@ -169,7 +169,7 @@ class _Place(NamedTuple):
 
     name: str
     dimensions: Mapping[str, str]
-    statements: list[tuple[str, list[Shown]]]
+    statements: list[tuple[str, list[_Number]]]
     faster: str | None
 
 
@@ -195,10 +195,7 @@ def _summary(df: pd.DataFrame) -> _Summary:
         {"all": [number for numbers in states.values() for number in numbers], **states},
         [
             _place(dataset, topology, list(items), several)
-            for (dataset, topology), items in groupby(
-                sorted(found, key=lambda item: (item.dataset, item.topology)),
-                key=lambda item: (item.dataset, item.topology),
-            )
+            for (dataset, topology), items in groupby(found, key=lambda item: (item.dataset, item.topology))
         ],
     )
 
