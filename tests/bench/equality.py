@@ -196,7 +196,7 @@ def _elsewhere(side: Side, folder: Path, out: Path, name: str, rows: Sequence[Ma
         (folder / path).write_bytes((body[:-2], body.replace(b"1", b"2", 1), b"[]")[at % 3])
     side.about(folder, out / "damaged", name, [("verify", ["verify"]), ("why", ["why", number]), ("plan", ["plan"])])
     for path in chosen:
-        (folder / path).unlink(missing_ok=True)  # the questions above may have set it aside, as damaged
+        (folder / path).unlink(missing_ok=True)
     for kind in ("table", "report"):
         (made,) = (folder / "results" / kind).glob(f"{name}@*")
         shutil.rmtree(made)
