@@ -7,20 +7,21 @@ the same thing beside it, with the ratio, where there is one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from anncestry.errors import DataError
-from anncestry.provenance.records import replacing
+from anncestry.report import shell
 from anncestry.report.audit import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
 from anncestry.report.checks import Recomputed
-from anncestry.report.markup import AUDIT_PAGE, Numbers, text
+from anncestry.report.markup import AUDIT_PAGE, Numbers
 from anncestry.report.numbers import rows_of
 from anncestry.report.recompute import CHECKS
-from anncestry.report.shell import Records, ancestry, document, pages
+from anncestry.report.shell import Records
 from anncestry.report.tables import Row, text_of
 
 NAME = AUDIT_PAGE
@@ -51,10 +52,32 @@ _BY_TIME = ("Table X", "Table XIV")
 
 def write(df: pd.DataFrame, records: Records, out_dir: Path, *, title: str, facts: Published) -> Path:
     """Write audit.html: the facts of `facts`, with the measurements of the tidy frame `df` beside them."""
-    path = out_dir / NAME
-    with replacing(path) as temporary:
-        temporary.write_text(_document(df, records, title, facts), encoding="utf-8")
-    return path
+    rows = rows_of(df)
+    beside = Beside(rows, records)
+    findings = recomputed(facts)
+    documents = [_document(facts, name, findings, beside) for name in DOCUMENTS]
+    traced = [figure for figure in facts.figures if figure.agrees is not None]
+    counts = Counter(finding["verdict"] for finding in facts.findings)
+    shown = [row for row in rows if row["number_id"] in beside.shown]
+    behind = {row["record"] for row in shown} & records.keys()
+    return shell.write(
+        out_dir / NAME,
+        NAME,
+        title=title,
+        pages=shell.pages(published=True),
+        ancestry=shell.ancestry(shown, {path: records[path] for path in behind}),
+        numbers=Numbers(),
+        documents=documents,
+        figures=len(facts.figures),
+        traced=len(traced),
+        agreeing=sum(bool(figure.agrees) for figure in traced),
+        findings=len(facts.findings),
+        recomputed=len(findings),
+        repository=REPOSITORY,
+        commit=COMMIT,
+        machines=", ".join(sorted(beside.machines)) or "none",
+        verdicts=[(name, words, counts[name]) for name, words in _VERDICTS.items() if counts[name]],
+    )
 
 
 def recomputed(facts: Published) -> dict[str, Recomputed]:
@@ -72,122 +95,39 @@ def recomputed(facts: Published) -> dict[str, Recomputed]:
     return found
 
 
-def _document(df: pd.DataFrame, records: Records, title: str, facts: Published) -> str:
-    numbers = Numbers()
-    rows = rows_of(df)
-    beside = Beside(rows, records)
-    again = recomputed(facts)
-    sections = [
-        (f"findings-{name}", f"Findings: {words}", _findings(facts, name, again)) for name, words in DOCUMENTS.items()
-    ]
-    sections += [
-        (f"numbers-{name}", f"Numbers: {words}", _numbers(facts, name, beside, numbers))
-        for name, words in DOCUMENTS.items()
-    ]
-    shown = [row for row in rows if row["number_id"] in beside.shown]
-    return document(
-        title=f"What was published before, audited: {title}",
-        eyebrow="anncestry: other people's numbers, by the same means as our own",
-        opening=_opening(facts, again, beside),
-        downloads="Our own numbers",
-        files={"CSV": "numbers.csv", "JSON": "numbers.json", "Parquet": "numbers.parquet"},
-        pages=pages(published=True),
-        here=NAME,
-        sections=sections,
-        ancestry=ancestry(shown, {path: records[path] for path in {row["record"] for row in shown} & records.keys()}),
-    )
+class _Ours(NamedTuple):
+    """Our measurement of what a published number is of, as text, and its ratio to it: empty if that is zero."""
+
+    row: Row
+    shown: str
+    ratio: str
 
 
-def _opening(facts: Published, again: Mapping[str, Recomputed], beside: Beside) -> str:
-    traced = [figure for figure in facts.figures if figure.agrees is not None]
-    good = sum(bool(figure.agrees) for figure in traced)
-    counts = Counter(finding["verdict"] for finding in facts.findings)
-    verdicts = "".join(
-        f"<dt>{text(name)}</dt><dd>{text(words)}: {counts[name]}</dd>\n"
-        for name, words in _VERDICTS.items()
-        if counts[name]
-    )
-    machines = ", ".join(sorted(beside.machines)) or "none"
-    return (
-        f'<p class="lede">{len(facts.figures)} numbers of {len(DOCUMENTS)} documents. {len(traced)} of them are traced'
-        f" to raw results; {good} of these are the raw value, rounded as printed."
-        f" Of {len(facts.findings)} findings, {len(again)} are recomputed here from those numbers whenever this page is"
-        " made; the others come from reading, and say where.</p>\n"
-        f'<p>Raw results and code are those of <span class="name">{text(REPOSITORY)}</span> at'
-        f' <span class="mono">{text(COMMIT)}</span>. The lines are those of the documents\' text.'
-        f' <a href="index.html">Our own results</a>.</p>\n'
-        "<p><b>Ours</b> stands beside a published number where the same was asked of the same system on the same"
-        f" topology and dataset. Machines: ours {text(machines)}; the paper's records name none. A ratio therefore"
-        " compares machines and versions as well, and is no verdict on either.</p>\n"
-        f'<dl class="words">{verdicts}</dl>\n'
-    )
+class _Document(NamedTuple):
+    """What the page shows of a document: its findings, each with what recomputing gave; its numbers, by their place.
+
+    `traced`: raw values are known of some of its numbers.
+    """
+
+    name: str
+    words: str
+    findings: list[tuple[Mapping[str, str], Recomputed | None]]
+    places: list[tuple[str, list[tuple[Figure, list[_Ours]]]]]
+    traced: bool
 
 
-def _findings(facts: Published, name: str, again: Mapping[str, Recomputed]) -> str:
-    lines = ""
-    for finding in facts.findings:
-        if finding["document"] != name:
-            continue
-        made = again.get(finding["id"])
-        said = text(made.text) if made else text(finding["found"])
-        how = _sources(made.figures) if made else "by reading"
-        lines += (
-            f'<tr id="{text(finding["id"])}"><th scope="row">{text(finding["place"])}</th>'
-            f"<td>{text(finding['claim'])}</td><td>{said}"
-            f'<span class="published">{how}</span></td><td>{text(finding["verdict"])}</td></tr>\n'
-        )
-    head = "".join(f'<th scope="col">{label}</th>' for label in ("Where", "Said", "Recomputed, or read", "Verdict"))
-    return _table(head, lines, f"Findings about {DOCUMENTS[name]}", "sheet tight")
-
-
-def _sources(figures: Sequence[Figure]) -> str:
-    if not figures:
-        return "recomputed from the raw runs"
-    links = ", ".join(f'<a href="#{text(figure.id)}">{text(figure.value)}</a>' for figure in figures)
-    if len(figures) <= 8:
-        return f"from {links}"
-    return f"<details><summary>from {len(figures)} numbers</summary>{links}</details>"
-
-
-def _numbers(facts: Published, name: str, beside: Beside, numbers: Numbers) -> str:
-    parts = ""
-    mine = [figure for figure in facts.figures if figure.document == name]
-    traced = any(figure.source_file for figure in mine)
-    labels = ["Of", "Printed", "Line", *(["Raw value", "Trace"] if traced else []), *(["Ours"] if traced else [])]
-    head = "".join(f'<th scope="col">{label}</th>' for label in labels)
-    for place, figures in groupby(mine, key=lambda figure: figure.place):
-        listed = list(figures)
-        lines = "".join(_line(figure, traced, beside, numbers) for figure in listed)
-        parts += (
-            f"<details><summary>{text(place)}: {len(listed)} numbers</summary>\n"
-            f"{_table(head, lines, place, 'sheet tight')}</details>\n"
-        )
-    return parts
-
-
-def _line(figure: Figure, traced: bool, beside: Beside, numbers: Numbers) -> str:
-    spread = f" ± {figure.std}" if figure.std else ""
-    cells = [
-        f'<a href="#{text(figure.id)}">{text(figure.value + spread)}</a> {text(figure.unit)}',
-        text(figure.line),
-    ]
-    if traced:
-        wrong = figure.agrees is False
-        cells.append(f"{text(figure.source_value)}{' ≠' if wrong else ''}" if figure.source_value else "—")
-        ran = "" if figure.ran_on in ("", figure.topology) else f", run on {figure.ran_on}"
-        cells.append(text(f"{figure.source_file} · {figure.source_key}{ran}") if figure.source_file else "not traced")
-        cells.append(beside.of(figure, numbers))
-    row = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f'<tr id="{text(figure.id)}"><th scope="row">{text(figure.what)}</th>{row}</tr>\n'
-
-
-def _table(head: str, lines: str, name: str, kind: str) -> str:
-    if not lines:
-        return ""
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{text(name)}"><table class="{kind}">'
-        f'<caption class="hidden">{text(name)}</caption><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{lines}</tbody></table></div>\n"
+def _document(facts: Published, name: str, findings: Mapping[str, Recomputed], beside: Beside) -> _Document:
+    figures = [figure for figure in facts.figures if figure.document == name]
+    traced = any(figure.source_file for figure in figures)
+    return _Document(
+        name,
+        DOCUMENTS[name],
+        [(finding, findings.get(finding["id"])) for finding in facts.findings if finding["document"] == name],
+        [
+            (place, [(figure, beside.of(figure) if traced else []) for figure in of_place])
+            for place, of_place in groupby(figures, key=lambda figure: figure.place)
+        ],
+        traced,
     )
 
 
@@ -217,14 +157,16 @@ class Beside:
             self._machine(row)
         return found
 
-    def of(self, figure: Figure, numbers: Numbers) -> str:
-        """The same as a line a system, each with its ratio to the published number."""
-        parts = []
-        for row in self.matches(figure):
-            link = numbers.of(row, text_of(row["value"], row["std"], row["unit"]))
-            ratio = f", {row['value'] / figure.number:.2f} times" if figure.number else ""
-            parts.append(f'{link} <span class="unit">{text(row["system"])}{ratio}</span>')
-        return "<br>".join(parts) or "—"
+    def of(self, figure: Figure) -> list[_Ours]:
+        """The same, each with its ratio to the published number."""
+        return [
+            _Ours(
+                row,
+                text_of(row["value"], row["std"], row["unit"]),
+                f"{row['value'] / figure.number:.2f}" if figure.number else "",
+            )
+            for row in self.matches(figure)
+        ]
 
     def _machine(self, row: Row) -> None:
         machine = self._records.get(row["record"], {}).get("platform") or {}

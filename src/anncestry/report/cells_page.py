@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anncestry.cells import absent
-from anncestry.provenance.records import replacing
+from anncestry.report import shell
 from anncestry.report.absence import ABSENT, LOAD_INVALID, MISSING
 from anncestry.report.facts import flat
-from anncestry.report.markup import DIMENSIONS, dimensions, text
+from anncestry.report.markup import DIMENSIONS
 from anncestry.report.material import Material
 from anncestry.report.numbers import rows_of
-from anncestry.report.shell import Records, document, pages
+from anncestry.report.shell import Records
 
 NAME = "cells.html"
 STATES = ("valid", "invalid", "not measured", *absent.STATES)
 
 _STAGES = ("load", "query", "recall")
+
+
+class _Record(NamedTuple):
+    """A record with its gates and its spec; `dimensions` are those that its own spec names."""
+
+    path: str
+    stage: str
+    key: str
+    body: Mapping[str, Any]
+    dimensions: Mapping[str, str]
+
+    @property
+    def failed(self) -> int:
+        """How many of its gates it failed."""
+        return sum(not gate["ok"] for gate in self.gates)
+
+    @property
+    def gates(self) -> Sequence[Mapping[str, Any]]:
+        """Its gates, none for a record without any."""
+        return self.body.get("gates") or ()
+
+    @property
+    def spec(self) -> list[tuple[str, str]]:
+        """Its spec, flat: name and value."""
+        return list(flat(self.body.get("spec")))
 
 
 @dataclass
@@ -46,37 +71,23 @@ class _Cell:
 
 def write(material: Material, out_dir: Path, *, title: str) -> Path:
     """Write cells.html beside the page of results; returns its path."""
-    path = out_dir / NAME
-    with replacing(path) as temporary:
-        temporary.write_text(_document(material, title), encoding="utf-8")
-    return path
-
-
-def _document(material: Material, title: str) -> str:
     cells = _cells(material)
     counts = Counter(cell.state for cell in cells)
-    # Cells of the last two states are listed where an experiment asks for it: else nothing is said of them.
-    said = ", ".join(f"{counts[state]} {state}" for state in STATES if state not in absent.STATES or counts[state])
-    opening = (
-        f'<p class="lede">{len(cells)} cells: {said}.</p>\n'
-        "<p>A cell is one dataset, system, topology and workload. Its load, its queries and their recall are a record"
-        " each, under the key of everything that could change it. A record that fails a gate is invalid, and no number"
-        " of it is shown.</p>\n"
-    )
-    sections = [
-        ("cells", "Cells", _table(cells, material.records)),
-        ("records", "Gates and specs", _specs(material.records)),
-    ]
-    return document(
-        title=f"Cells: {title}",
-        eyebrow="anncestry: what was asked to be measured, and what came of it",
-        opening=opening,
-        downloads="",
-        files={},
-        sections=sections,
-        ancestry={"columns": ["number_id", *DIMENSIONS], "rows": [], "records": {}},
-        pages=pages(material.paper is not None),
-        here=NAME,
+    # The last two states are shown only if they occur: few experiments list cells.
+    shown = [state for state in STATES if state not in absent.STATES or counts[state]]
+    builds = Counter(cell.place for cell in cells)
+    return shell.write(
+        out_dir / NAME,
+        NAME,
+        title=title,
+        pages=shell.pages(material.paper is not None),
+        cells=[_row(cell, material.records, several=builds[cell.place] > 1) for cell in cells],
+        states=[(counts[state], state) for state in shown],
+        records=[
+            _Record(path, str(record["stage"]), str(record["key"]), record, dict(_names(record)))
+            for path, record in material.records.items()
+            if record["stage"] in _STAGES
+        ],
     )
 
 
@@ -108,65 +119,22 @@ def _listed(cell: absent.Absent) -> _Cell:
     return _Cell(place, None, reasons={cell.reason: None}, never=cell.state)
 
 
-def _table(cells: list[_Cell], records: Records) -> str:
-    head = ("Dataset", "System", "Topology", "Workload", "State", "Why", "Gates passed", "Keys", "Numbers")
-    builds = Counter(cell.place for cell in cells)
-    lines = "".join(_line(cell, records, several=builds[cell.place] > 1) for cell in cells)
-    columns = "".join(f'<th scope="col">{text(label)}</th>' for label in head)
-    return (
-        '<div class="scroll" role="region" tabindex="0" aria-label="Cells"><table class="sheet tight">'
-        f'<caption class="hidden">Cells</caption><thead><tr>{columns}</tr></thead>\n'
-        f"<tbody>{lines}</tbody></table></div>\n"
-    )
-
-
-def _line(cell: _Cell, records: Records, *, several: bool) -> str:
-    """A row; which build it is of is said where there are several."""
+def _row(cell: _Cell, records: Records, *, several: bool) -> dict[str, Any]:
+    """What a row of the table shows; it names the build if there are `several`."""
     gates = [gate for path in cell.records.values() if path in records for gate in records[path].get("gates", ())]
-    passed = f"{sum(bool(gate['ok']) for gate in gates)} of {len(gates)}" if gates else "—"
-    keys = "<br>".join(_key(stage, cell.records[stage], records) for stage in _STAGES if stage in cell.records)
-    why = "; ".join(reason.removeprefix(LOAD_INVALID) for reason in cell.reasons) or "—"
-    workload = cell.place[3] + (f" (build {cell.build})" if several and cell.build else "")
-    mark = ' class="absent"' if cell.state == "invalid" else ""
-    number = f'<a href="index.html#{text(cell.number)}">p50</a>' if cell.number and cell.state == "valid" else "—"
-    names = "".join(f"<td>{text(name)}</td>" for name in (*cell.place[1:3], workload))
-    return (
-        f'<tr data-cell{dimensions(**dict(zip(DIMENSIONS, cell.place, strict=True)))}><th scope="row">'
-        f"{text(cell.place[0])}</th>{names}<td{mark}>{cell.state}</td><td>{text(why)}</td><td>{passed}</td>"
-        f'<td class="mono">{keys}</td><td>{number}</td></tr>\n'
-    )
-
-
-def _key(stage: str, path: str, records: Records) -> str:
-    """A record's key, as a link to its gates and spec if it is there."""
-    key = Path(path).stem.rpartition("@")[2]
-    shown = f'<a href="#{stage}-{text(key)}">{text(key)}</a>' if path in records else text(key)
-    return f'<span class="name">{stage} {shown}</span>'
-
-
-def _specs(records: Records) -> str:
-    return "".join(_spec(path, record) for path, record in records.items() if record["stage"] in _STAGES)
-
-
-def _spec(path: str, record: Mapping[str, Any]) -> str:
-    stage, key = str(record["stage"]), str(record["key"])
-    failed = sum(not gate["ok"] for gate in record.get("gates", ()))
-    gates = "".join(
-        f"<li{'' if gate['ok'] else ' class=absent'}>{'✓' if gate['ok'] else '✗'} {text(gate['gate'])}:"
-        f" {text(gate['detail'])}</li>"
-        for gate in record.get("gates", ())
-    )
-    spec = "\n".join(f"{name}: {value}" for name, value in flat(record.get("spec")))
-    place = " · ".join(name for _, name in _names(record))
-    verdict = f", {failed} gate{'' if failed == 1 else 's'} failed" if failed else ""
-    return (
-        f'<details id="{text(stage)}-{text(key)}"{dimensions(**dict(_names(record)))}>'
-        f"<summary>{text(stage)} {text(key)}{verdict}"
-        + (f' <span class="note">{text(place)}</span>' if place else "")
-        + f'</summary>\n<p class="mono">{text(path)}<br>sha256 {text(record["sha256"])}</p>\n'
-        + (f'<ul class="gates">{gates}</ul>\n' if gates else "")
-        + f'<pre class="mono">{text(spec)}</pre></details>\n'
-    )
+    return {
+        "dimensions": dict(zip(DIMENSIONS, cell.place, strict=True)),
+        "names": (*cell.place[:3], cell.place[3] + (f" (build {cell.build})" if several and cell.build else "")),
+        "state": cell.state,
+        "why": "; ".join(reason.removeprefix(LOAD_INVALID) for reason in cell.reasons) or "—",
+        "gates": f"{sum(bool(gate['ok']) for gate in gates)} of {len(gates)}" if gates else "—",
+        "keys": [
+            (stage, Path(cell.records[stage]).stem.rpartition("@")[2], cell.records[stage] in records)
+            for stage in _STAGES
+            if stage in cell.records
+        ],
+        "number": cell.number if cell.state == "valid" else "",
+    }
 
 
 def _names(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,48 +12,18 @@ from typing import Any
 import pandas as pd
 
 from anncestry.provenance.records import replacing, write_json
+from anncestry.report import shell
 from anncestry.report.absence import brief
 from anncestry.report.compare import Comparison
 from anncestry.report.compare_sides import Side
 from anncestry.report.compare_verdict import HEADLINE, NOT_COMPARABLE, UNKNOWN, Line
-from anncestry.report.markup import Numbers, sheet, table, text
+from anncestry.report.markup import Numbers, Sheet
 from anncestry.report.numbers import inert, rows_of
 from anncestry.report.quantities import PHASES
-from anncestry.report.shell import ancestry, document, glossary
 from anncestry.report.tables import NO_CELL, Cell, Column, Row, Table, TableRow, text_of
 
 _WIDTH = 100
 _CONFIDENCE = 0.95
-
-_HOW_TO_READ = (
-    (
-        "B against A",
-        "Every verdict is of B: faster means that B is faster than A. The ratio is B's value divided by A's. A link on"
-        " a ratio or a difference opens the ancestry of both numbers.",
-    ),
-    (
-        "The interval",
-        "B − A with 95 % confidence, as a share of A's value (for recall, and where A is zero, as it is). For latency"
-        " and throughput it is Welch's, over runs; for recall Newcombe's, over queries, since repeats ask one index"
-        " the same queries. A difference whose interval excludes zero is larger than noise.",
-    ),
-    (
-        "Noise unknown",
-        "Fewer than three runs on a side, or runs that do not differ at all. A load is measured once, and so is a"
-        " storage size: their difference may be real, but nothing here can tell.",
-    ),
-    (
-        "Not comparable",
-        "What was measured isn't the same question, or a side has no valid number. No ratio is given then.",
-    ),
-    (
-        "What the interval does not hold",
-        "The runs of a side ask one index, built once, in one session. Another build, or another hour of a shared"
-        " machine, may move all of them together. Where both sides measured something under one key, what"
-        " those numbers differ by is taken for that noise, and so is a percentage that was given (--noise): a"
-        " difference that is not larger is the same within noise.",
-    ),
-)
 
 
 # The terminal
@@ -218,40 +188,28 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
     }
     differences = [{"what": what, "a": a, "b": b} for what, a, b in comparison.differences]
     write_json(out_dir / "comparison.json", {**sides, "differences": differences, "lines": rows})
-    path = out_dir / "index.html"
-    with replacing(path) as temporary:
-        temporary.write_text(_document(comparison), encoding="utf-8")
-    return path
+    ids = _Ids(comparison)
+    headline = [line for line in comparison.lines if line.metric in HEADLINE]
+    others = [line for line in comparison.lines if line.metric not in HEADLINE]
+    return shell.write(
+        out_dir / "index.html",
+        "compare.html",
+        title=f"{comparison.b.label} against {comparison.a.label}",
+        ancestry=ids.ancestry(),
+        numbers=Numbers(),
+        colours={},
+        a=_name(comparison.a),
+        b=_name(comparison.b),
+        counted=_counted(comparison),
+        tables=_tables(headline, ids, ""),
+        reasons=_reasons(comparison.lines),
+        differences=Sheet(("Fact", "A", "B"), comparison.differences, "Differences", "tight"),
+        more=_tables(others, ids, "more-"),
+    )
 
 
 def _sides(comparison: Comparison) -> tuple[tuple[str, Side], tuple[str, Side]]:
     return ("a", comparison.a), ("b", comparison.b)
-
-
-def _document(comparison: Comparison) -> str:
-    """The page. Like that of an experiment, it fetches nothing and runs its own script only."""
-    numbers, ids = Numbers(), _Ids(comparison)
-    main = _tables([line for line in comparison.lines if line.metric in HEADLINE], numbers, ids, "")
-    rest = _tables([line for line in comparison.lines if line.metric not in HEADLINE], numbers, ids, "more-")
-    sections = [
-        ("numbers", "Side by side", main),
-        ("reasons", "Without a verdict, and why", _reasons(comparison.lines)),
-        ("differs", "What else differs", _differences(comparison)),
-        ("more", "All other numbers", f"<details><summary>Show them</summary>\n{rest}</details>\n" if rest else ""),
-        ("reading", "How to read this", glossary(_HOW_TO_READ)),
-    ]
-    return document(
-        title=f"{comparison.b.label} against {comparison.a.label}",
-        eyebrow="anncestry: two sides, and what can be said of their difference",
-        opening=(
-            f'<p class="lede">A is {text(_name(comparison.a))}, B is {text(_name(comparison.b))}.</p>\n'
-            f"<p>{text(_counted(comparison))}</p>\n"
-        ),
-        downloads="All lines",
-        files={"CSV": "comparison.csv", "JSON": "comparison.json"},
-        sections=sections,
-        ancestry=ids.ancestry(),
-    )
 
 
 class _Ids:
@@ -285,10 +243,10 @@ class _Ids:
                 rows.setdefault(number, {**row, "number_id": number, "record": path})
                 if row["record"] in side.records:
                     records[path] = {**side.records[row["record"]], "sha256": row["record_sha256"]}
-        return ancestry(list(rows.values()), records)
+        return shell.ancestry(list(rows.values()), records)
 
 
-def _tables(lines: Iterable[Line], numbers: Numbers, ids: _Ids, prefix: str) -> str:
+def _tables(lines: Iterable[Line], ids: _Ids, prefix: str) -> list[Table]:
     """One table a dataset, topology and pair of systems."""
     built = []
     places = groupby(lines, lambda line: (line.dataset, line.topology, line.system_a, line.system_b))
@@ -305,7 +263,7 @@ def _tables(lines: Iterable[Line], numbers: Numbers, ids: _Ids, prefix: str) -> 
                 tuple(row_of(line, ids.of) for line in members),
             )
         )
-    return "".join(table(content, {}, numbers) for content in built)
+    return built
 
 
 def row_of(line: Line, id_of: Callable[[str, str, str], str]) -> TableRow:
@@ -338,7 +296,7 @@ def row_of(line: Line, id_of: Callable[[str, str, str], str]) -> TableRow:
     return TableRow((line.workload or "load", _metric(line), line.unit), cells)
 
 
-def _reasons(lines: Iterable[Line]) -> str:
+def _reasons(lines: Iterable[Line]) -> Sheet:
     """Each reason once, with the cells and stages that it concerns."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for line in lines:
@@ -347,11 +305,4 @@ def _reasons(lines: Iterable[Line]) -> str:
             found.setdefault((line.verdict, line.reason), {})[where] = None
     ordered = sorted(found.items(), key=lambda item: item[0])
     rows = [(verdict, reason, "; ".join(places)) for (verdict, reason), places in ordered]
-    return sheet(("Verdict", "Reason", "Where"), rows, name="Reasons") if rows else ""
-
-
-def _differences(comparison: Comparison) -> str:
-    if not comparison.differences:
-        return ""
-    note = '<p class="note">Facts of the loads that are not the same: possible causes of what differs above.</p>\n'
-    return note + sheet(("Fact", "A", "B"), comparison.differences, name="Differences", kind="tight")
+    return Sheet(("Verdict", "Reason", "Where"), rows, "Reasons")

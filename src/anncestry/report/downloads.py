@@ -23,22 +23,11 @@ import vl_convert
 from anncestry.provenance.records import replacing, write_json
 from anncestry.report.charts import Figure
 from anncestry.report.latex import as_tex, heading
-from anncestry.report.markup import text
 from anncestry.report.numbers import inert
 from anncestry.report.tables import Cell, Table
 
 FORMATS = ("csv", "json", "parquet", "tex", "md")
 IMAGES = ("svg", "png")
-
-_NAMES = {
-    "csv": "CSV",
-    "json": "JSON",
-    "parquet": "Parquet",
-    "tex": "LaTeX",
-    "md": "Markdown",
-    "svg": "SVG",
-    "png": "PNG",
-}
 
 _INK = "#1c2127"
 _WIDTH_PX = 480
@@ -62,15 +51,6 @@ def names(number: str) -> dict[str, str]:
 def images(figure: Figure, place: int) -> dict[str, str]:
     """The files of the `place`-th panel of a figure: format → path beside the page."""
     return {suffix: f"charts/{slug(figure.name)}-{place + 1}.{suffix}" for suffix in IMAGES}
-
-
-def links(files: Mapping[str, str], what: str) -> str:
-    """Links to the files of a table or chart; `what` tells them apart for those who only hear them."""
-    found = " ".join(
-        f'<a href="{text(file)}" download aria-label="{text(f"{what} as {_NAMES[suffix]}")}">{_NAMES[suffix]}</a>'
-        for suffix, file in files.items()
-    )
-    return f'<p class="files">{found}</p>\n'
 
 
 def write(out_dir: Path, tables: Sequence[Table], figures: Sequence[Figure], config: Mapping[str, Any]) -> None:

@@ -16,71 +16,11 @@ from typing import Any
 
 from anncestry.metrics import capacity, latency, recall, resources, stats
 from anncestry.provenance import gates
-from anncestry.provenance.records import replacing
-from anncestry.report.markup import DIMENSIONS, sheet
+from anncestry.report import shell
+from anncestry.report.markup import Sheet
 from anncestry.report.material import Material
-from anncestry.report.shell import document, glossary, pages
 
 NAME = "method.html"
-
-RULES = (
-    (
-        "Requests are encoded before the clock starts and answers decoded after it stops",
-        "A vendor's library can take a good part of a latency: what is compared is servers, asked by one client that"
-        " sends bytes and keeps bytes. What a library costs is a question of its own, with workloads of its own.",
-    ),
-    (
-        "Closed loop: every client is connected and has asked before the clock starts",
-        "The first request of a connection pays for the connection. Each client begins at its own seeded query, so"
-        " that no two ask the same at the same time.",
-    ),
-    (
-        "Open loop: latency counts from when a request was due, and a late one is never dropped",
-        "A client that waits for slow answers asks less just when the system is slow, and hides it"
-        " (coordinated omission).",
-    ),
-    (
-        "The client's own ceiling is measured against a server that costs nothing",
-        "A number near the client's limit is the client's. Cells beyond half of the ceiling are marked client-bound.",
-    ),
-    (
-        "Warm-up queries are not measured queries",
-        "Asking the measured queries beforehand fills caches with just their answers.",
-    ),
-    (
-        "Cells are measured in rounds, the runs of all workloads interleaved",
-        "A machine drifts; what is measured in one go takes its drift for a difference.",
-    ),
-    (
-        "Errors and timeouts are counted and stand beside the numbers of the others",
-        "A system that refuses what is slow looks fast.",
-    ),
-    (
-        "Raw samples are kept, and every number is made again from them by verify",
-        "A summary can't be checked; what it was made from can.",
-    ),
-    (
-        "Server and client are accounted apart, by control group or by tree of processes",
-        "What the client uses is no property of the server.",
-    ),
-    (
-        "Storage is the whole folder of the server for this dataset alone, after settling",
-        "Logs, metadata and what was not yet compacted take room as well.",
-    ),
-    (
-        "Exact neighbours are computed from the very vectors that were loaded",
-        "Neighbours that were shipped with a dataset may belong to other vectors, another metric, or no filter.",
-    ),
-    (
-        "A winner needs at least three runs a side and an interval of the difference without zero",
-        "Of two noisy numbers one is always larger.",
-    ),
-    (
-        "Numbers of two machines never stand in one table",
-        "Their difference would be that of the machines.",
-    ),
-)
-"""The rules of the measuring contract, each with its reason."""
 
 _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("Percentiles of a run", latency.quantile),
@@ -99,10 +39,16 @@ _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
 
 def write(material: Material, out_dir: Path, *, title: str) -> Path:
     """Write method.html beside the page of results; returns its path."""
-    path = out_dir / NAME
-    with replacing(path) as temporary:
-        temporary.write_text(_document(material, title), encoding="utf-8")
-    return path
+    return shell.write(
+        out_dir / NAME,
+        NAME,
+        title=title,
+        pages=shell.pages(material.paper is not None),
+        gates=_gates(material),
+        thresholds=_thresholds(),
+        definitions=[(name, _prose(inspect.getdoc(made) or "")) for name, made in _METRICS],
+        metrics=_units(material),
+    )
 
 
 def declared_gates() -> list[tuple[str, str]]:
@@ -143,55 +89,27 @@ def _prose(docstring: str) -> str:
     return " ".join(inspect.cleandoc(docstring).replace("`", "").split())
 
 
-def _document(material: Material, title: str) -> str:
+def _gates(material: Material) -> Sheet:
     counts: dict[str, list[bool]] = {}
     for record in material.records.values():
         for gate in record.get("gates", ()):
             counts.setdefault(str(gate["gate"]), []).append(bool(gate["ok"]))
-    lines = [
+    rows = [
         (name, words, f"{sum(counts[name])} of {len(counts[name])}" if name in counts else "—")
         for name, words in declared_gates()
     ]
-    limits = [found for module in (gates, capacity) for found in thresholds(module)]
-    units = dict.fromkeys(
+    return Sheet(("Gate", "What must hold", "Records that passed"), rows, "Gates")
+
+
+def _thresholds() -> Sheet:
+    rows = [threshold for module in (gates, capacity) for threshold in thresholds(module)]
+    return Sheet(("Threshold", "Value", "Meaning"), rows, "Thresholds", "tight")
+
+
+def _units(material: Material) -> Sheet:
+    units = {
         (row["metric"].partition("[")[0], row["unit"], row["phase"])
         for row in material.rows
         if row["value"] is not None
-    )
-    sections = [
-        ("rules", "Rules, and why", glossary(RULES)),
-        (
-            "gates",
-            "Gates",
-            '<p class="note">A record that fails one is invalid: it is listed with the reason, and no number of it is'
-            " shown.</p>\n" + sheet(("Gate", "What must hold", "Records that passed"), lines, name="Gates"),
-        ),
-        (
-            "thresholds",
-            "Thresholds",
-            '<p class="note">Part of what measuring means: they are no settings, and change only with its epoch.</p>\n'
-            + sheet(("Threshold", "Value", "Meaning"), limits, name="Thresholds", kind="tight"),
-        ),
-        (
-            "definitions",
-            "Definitions",
-            glossary([(name, _prose(inspect.getdoc(made) or "")) for name, made in _METRICS]),
-        ),
-        (
-            "metrics",
-            "Metrics of this report",
-            sheet(("Metric", "Unit", "Phase"), sorted(units), name="Metrics", kind="tight") if units else "",
-        ),
-    ]
-    return document(
-        title=f"Method: {title}",
-        eyebrow="anncestry: how it was measured, and why so",
-        opening='<p class="lede">What a number of this report means, what a record has to pass before any of its'
-        " numbers is shown, and the reasons. Gates, thresholds and definitions are read from the program itself.</p>\n",
-        downloads="",
-        files={},
-        sections=sections,
-        ancestry={"columns": ["number_id", *DIMENSIONS], "rows": [], "records": {}},
-        pages=pages(material.paper is not None),
-        here=NAME,
-    )
+    }
+    return Sheet(("Metric", "Unit", "Phase"), sorted(units), "Metrics", "tight")

@@ -7,41 +7,37 @@ from importlib.metadata import version
 from typing import Any
 
 from anncestry.report.facts import flat, merged, of_stage
-from anncestry.report.markup import sheet
+from anncestry.report.markup import Sheet, listed
 from anncestry.report.shell import Records, code_of
 
 _Facts = Iterable[tuple[str, str]]
 
 
-def platform(records: Records) -> str:
-    """The machine, the client, and each system: what was asked to run, and what was found to run."""
+def machine(records: Records) -> Sheet:
+    """The machine and the client."""
     loads = of_stage(records, "load")
-    if not loads:
-        return ""
-    machine = merged(dict(flat(record.get("platform"))) for record in records.values())
+    facts = merged(dict(flat(record.get("platform"))) for record in records.values())
     codes = sorted({code_of(record) for record in records.values()})
-    machine["code"] = f"{', '.join(codes[:-1])} and {codes[-1]}" if len(codes) > 1 else "".join(codes)
-    machine |= {f"client {name}": found for name, found in merged(dict(flat(r.get("clients"))) for r in loads).items()}
-    machine["drawn with"] = f"altair {version('altair')}, vl-convert {version('vl-convert-python')}"
-    return (
-        "<h3>Machine and client</h3>\n"
-        + sheet(
-            ("Fact", "Value"), [(_words(name), value) for name, value in machine.items()], name="Machine", kind="tight"
-        )
-        + "<h3>Systems</h3>\n"
-        + _matrix("Fact", _by_system(records, {"load": _as_run}), "Systems")
-    )
+    facts["code"] = listed(codes)
+    facts |= {f"client {name}": value for name, value in merged(dict(flat(r.get("clients"))) for r in loads).items()}
+    facts["drawn with"] = f"altair {version('altair')}, vl-convert {version('vl-convert-python')}"
+    return Sheet(("Fact", "Value"), [(_words(name), value) for name, value in facts.items()], "Machine", "tight")
 
 
-def fairness(records: Records) -> str:
-    """What each system was given, side by side: by its records' specs, then in the words of its engine."""
+def systems(records: Records) -> Sheet:
+    """Each system: what was asked to run, and what was found to run. Without rows where no load is."""
+    return _matrix("Fact", _by_system(records, {"load": _as_run}), "Systems")
+
+
+def fairness(records: Records) -> Sheet:
+    """What each system was given, side by side: by its records' specs, then in the words of its engine.
+
+    Without rows where no engine has any.
+    """
     given = _by_system(records, {"load": _given, "query": _asked})
     told = _by_system(records, {"load": lambda record: flat(record.get("fairness"))})
-    if not any(told.values()):
-        return ""
-    return '<p class="note">What each system was given, and what differs.</p>\n' + _matrix(
-        "Topic", {system: {**given[system], **told[system]} for system in told}, "Fairness"
-    )
+    facts = {system: {**given[system], **told[system]} for system in told} if any(told.values()) else {}
+    return _matrix("Topic", facts, "Fairness")
 
 
 def _as_run(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -108,10 +104,10 @@ def _by_system(
     return found
 
 
-def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) -> str:
+def _matrix(corner: str, columns: Mapping[str, Mapping[str, str]], name: str) -> Sheet:
     topics = list(dict.fromkeys(topic for facts in columns.values() for topic in facts))
     rows = [(topic, *(facts.get(topic, "—") for facts in columns.values())) for topic in topics]
-    return sheet((corner, *columns), rows, name=name, systems=True)
+    return Sheet((corner, *columns), rows, name, systems=True)
 
 
 def _words(name: str) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from anncestry.report.assets import CSS
-from anncestry.report.markup import inline_json, script, text
-from anncestry.report.scripts import JS
+from anncestry.provenance.records import replacing
+from anncestry.report.markup import DIMENSIONS, render, script, static
 from anncestry.report.tables import Row, text_of
 
 Records = Mapping[str, Mapping[str, Any]]
@@ -38,71 +38,36 @@ def pages(published: bool) -> dict[str, str]:
     }
 
 
-def document(
+def write(
+    path: Path,
+    template: str,
     *,
     title: str,
-    eyebrow: str,
-    opening: str,
-    downloads: str,
-    files: Mapping[str, str],
-    sections: Sequence[tuple[str, str, str]],
-    ancestry: Mapping[str, Any],
-    charts: Charts | None = None,
     pages: Mapping[str, str] | None = None,
-    here: str = "",
-) -> str:
-    """A whole page.
+    ancestry: Mapping[str, Any] | None = None,
+    charts: Charts | None = None,
+    **content: Any,
+) -> Path:
+    """Write a page of this template, which shows `content`; returns its path.
 
-    `opening` is HTML, as is the content of each of `sections` (id, heading, content), of which empty ones are left
-    out; `files` are what can be downloaded, name → file, after the words `downloads`; `ancestry` is that of `ancestry`.
-    `pages` are all pages of the site, file → name, of which this is the file `here`.
+    `pages` are all pages of the site, file → name; `ancestry` is that of `ancestry`, None where no number is shown.
     """
     charts = charts or Charts()
-    scripts = [script(code) for code in (charts.bundle, JS) if code]
-    images = "data: blob:" if charts.bundle else "data:"
-    policy = (
-        f"default-src 'none'; script-src {' '.join(digest for _, digest in scripts)}; style-src 'unsafe-inline';"
-        f" img-src {images}; base-uri 'none'; form-action 'none'"
+    page = render(
+        template,
+        title=title,
+        here=path.name,
+        pages=pages or {},
+        ancestry=ancestry or {"columns": ["number_id", *DIMENSIONS], "rows": [], "records": {}},
+        charts=charts,
+        scripts=[script(code) for code in (charts.bundle, static("page.js")) if code],
+        style=static("page.css"),
+        contents=[],
+        **content,
     )
-    shown = [section for section in sections if section[2]]
-    contents = "".join(f'<li><a href="#{name}">{text(heading)}</a></li>' for name, heading, _ in shown)
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{text(heading)}</h2>\n{content}</section>\n'
-        for name, heading, content in shown
-    )
-    links = ", ".join(f'<a href="{text(file)}" download>{text(name)}</a>' for name, file in files.items())
-    current = ' aria-current="page"'
-    others = "".join(
-        f'<li><a href="{text(file)}"{current if file == here else ""}>{text(name)}</a></li>'
-        for file, name in (pages or {}).items()
-    )
-    site = f'<nav class="pages" aria-label="Pages"><ul>{others}</ul></nav>\n' if others else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{text(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the results</a>\n'
-        f'<header>\n{site}<p class="eyebrow">{text(eyebrow)}</p>\n'
-        f"<h1>{text(title)}</h1>\n{opening}"
-        + (f'<p class="downloads">{text(downloads)}: {links}</p>\n' if links else "")
-        + (f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n' if contents else "")
-        + "</header>\n"
-        '<main id="main">\n<div id="filter" role="group" aria-label="Filter" hidden></div>\n'
-        f"{body}</main>\n"
-        "<footer><p>Made from records alone: equal records give an equal page, byte for byte."
-        " It fetches nothing.</p></footer>\n"
-        '<div id="why" popover role="dialog" aria-label="Ancestry of a number"></div>\n'
-        f"{inline_json('data-ancestry', ancestry)}{inline_json('data-charts', list(charts.specs))}"
-        f"{inline_json('data-config', charts.config)}{''.join(code for code, _ in scripts)}</body>\n</html>\n"
-    )
-
-
-def glossary(pairs: Sequence[tuple[str, str]]) -> str:
-    """Terms and what they mean, as a list."""
-    items = "".join(f"<dt>{text(term)}</dt><dd>{text(meaning)}</dd>\n" for term, meaning in pairs)
-    return f'<dl class="words">{items}</dl>\n'
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
 
 
 def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:

@@ -1,11 +1,5 @@
-"""The pages' own script, inlined so that they need nothing else: plain strings, without data, put together in `JS`.
-
-Without it a page is whole, but for charts: all numbers, tables and their records are in the markup.
-"""
-
-from __future__ import annotations
-
-_DATA = """
+(() => {
+  "use strict";
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const ancestry = read("data-ancestry");
   const numbers = new Map(ancestry.rows.map((row) => [row[0], row]));
@@ -18,9 +12,7 @@ _DATA = """
     element.append(...children.filter((child) => child !== null && child !== ""));
     return element;
   };
-"""
 
-_CARD = """
   const card = document.getElementById("why");
   const list = (pairs) => make("dl", ...pairs.filter(([, text]) => text !== null && text !== "" && text !== undefined)
     .flatMap(([name, text]) => [make("dt", name), make("dd", String(text))]));
@@ -91,9 +83,7 @@ _CARD = """
     show([id], link);
   };
   addEventListener("hashchange", fromAddress);
-"""
 
-_FILTER = """
   // What is chosen of each dimension; nothing chosen is all. The state is the query of the address, so that it can be
   // linked to, and is carried along to the other pages.
   const DIMENSIONS = ["dataset", "system", "topology", "workload"];
@@ -246,9 +236,7 @@ _FILTER = """
   });
   bar.append(status, reset, link);
   bar.hidden = !choices.length;
-"""
 
-_SORT = """
   // A heading sorts its column: upwards, downwards, as it was. What has no number stays at the end.
   const keyOf = (cell) => {
     if (!cell) return null;
@@ -282,9 +270,7 @@ _SORT = """
       });
     });
   }
-"""
 
-_DRAW = """
   // Charts near what is read are drawn at once, the others when there is time; each anew when the filter changes it.
   const specs = read("data-charts");
   const config = read("data-config");
@@ -381,9 +367,7 @@ _DRAW = """
     dispatchEvent(new Event("resize"));
     drawRest(turn);
   };
-"""
 
-_START = """
   // What the address leads to is opened, if it can be.
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -393,7 +377,4 @@ _START = """
   unfold();
   apply();
   fromAddress();
-"""
-
-JS = f'\n(() => {{\n  "use strict";{_DATA}{_CARD}{_FILTER}{_SORT}{_DRAW}{_START}}})();\n'
-"""The whole script."""
+})();
