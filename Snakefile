@@ -32,7 +32,7 @@ rule all:
         MATRIX.table_path,
         MATRIX.report_path,
     message:
-        "Everything is there"
+        "Everything is up to date"
 
 
 include: "workflow/rules/verify.smk"

@@ -7,6 +7,8 @@ import os
 import pytest
 
 from tests import ports
+from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
+from tests.builders.publisher import published  # noqa: F401 - so is this one
 from tests.remains import Before
 
 
@@ -24,21 +26,21 @@ def _workers_do_not_wait_for_each_other(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def _servers_listen_where_they_are_said_to(tmp_path_factory):
     """Every server that a test starts natively, of whatever engine and topology."""
-    from anncestry.engines.group import GroupServer
+    from anncestry.engines.base import Server
 
     with pytest.MonkeyPatch.context() as patch:
-        stop = GroupServer.stop
+        stop = Server.stop
 
         def look_and_stop(server):
             ours = type(server).__module__.startswith("anncestry.") and server.topology["runtime"] == "native"
             try:
-                problems = ports.unlisted(server) if ours and server.alive() else []
+                problems = ports.unlisted(server) if ours and server.group.alive() else []
             finally:
                 ending = stop(server)
             assert problems == []
             return ending
 
-        patch.setattr(GroupServer, "stop", look_and_stop)
+        patch.setattr(Server, "stop", look_and_stop)
         yield
 
 
@@ -68,9 +70,22 @@ def pytest_sessionfinish(session):
 _OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machines", "test_ssh": "sshd"}
 
 
+_LONGEST = (
+    "test_reruns", "test_damaged", "test_upgrade", "test_dvc", "test_engines", "test_faults", "test_clusters",
+    "test_killed_load", "test_smoke", "test_equality", "test_mysql", "test_indexes", "test_killed", "test_verify",
+    "test_remote", "test_stream", "test_disk", "test_fault", "test_noise", "test_arms", "test_docker",
+)  # fmt: skip
+
+
+def _place(item):
+    name = item.module.__name__.rpartition(".")[2]
+    return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks what mounts a disk or makes network namespaces by the fixture that does."""
+    """Start the longest files first, so that no worker ends alone. Mark tests that mount a disk or make namespaces."""
+    items.sort(key=_place)
     for item in items:
         module = item.module.__name__.rpartition(".")[2]
         if _OF_ROOT.get(module) in item.fixturenames:

@@ -492,3 +492,14 @@ def hostile(*arguments: Any, **more: Any) -> Iterator[Hostile]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30)
         loop.close()
+
+
+def forms(secret: str) -> list[bytes]:
+    """The secret as it is, and as the encodings show it that are in use around headers."""
+    plain = secret.encode()
+    return [
+        plain,
+        base64.b64encode(plain)[:-4],
+        base64.b64encode(f"Bearer {secret}".encode())[:-4],
+        plain.hex().encode(),
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from anncestry.engines.group import GroupServer
+from anncestry.engines.base import Server
 
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 _LISTEN = "0A"
@@ -54,7 +54,7 @@ def table() -> dict[str, list[str]]:
     return {kind: ["|".join(re.findall(r"`([^`]+)`", ports)) for ports in both] for kind, *both in rows}
 
 
-def unlisted(server: GroupServer) -> list[str]:
+def unlisted(server: Server) -> list[str]:
     """What a native server of ours listens on that SECURITY.md does not say, each as a sentence."""
     problems = []
     for member in server.group:

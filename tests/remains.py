@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from anncestry.errors import UserError
-from anncestry.runtimes import docker, limits
+from anncestry.runtimes import control_groups, docker
 
 WAIT_S = 20.0
 """What was told to end may take this long."""
@@ -36,7 +36,7 @@ class Before:
 
         What others measure on this machine at the same time is theirs.
         """
-        groups = [group for group in limits.groups() if self._is_left(group)]
+        groups = [group for group in control_groups.groups() if self._is_left(group)]
         things = [found for found in _engine() if found.id not in self.engine and not _at_work(found.owner)]
         return [
             *_processes(folder),
@@ -52,7 +52,7 @@ class Before:
         return found
 
     def _is_left(self, group: Path) -> bool:
-        pid = group.name.removeprefix(limits.PREFIX).split("-")[0]
+        pid = group.name.removeprefix(control_groups.PREFIX).split("-")[0]
         try:
             return group.stat().st_ctime >= self.at_s - 1 and not _at_work(pid)
         except OSError:

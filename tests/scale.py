@@ -24,10 +24,12 @@ import pyarrow.parquet as parquet
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.drive import build
-from anncestry.runtimes import limits, namespaces
+from anncestry.runtimes import control_groups, namespaces
 from anncestry.runtimes.base import Limits
 from tests.toy import ROOT, Toy
 
+ROWS = int(os.environ.get("ANNCESTRY_SCALE_ROWS", 1_000_000))
+LIMIT_MIB = int(os.environ.get("ANNCESTRY_SCALE_MIB", 400))
 DIM = 96
 QUERIES = 100
 DEPTH = 100
@@ -90,7 +92,7 @@ class Bench:
 
     def run(self, *words: str) -> Cost:
         """One stage, by its command; AssertionError with what it said if it fails, or is killed for its memory."""
-        enclosure = limits.enclose("scale", Limits(memory_mib=self.limit_mib))
+        enclosure = control_groups.enclose("scale", Limits(memory_mib=self.limit_mib))
         told = self.folder / "cost.json"
         told.unlink(missing_ok=True)
         inner = [sys.executable, "-m", "tests.scale", str(told), *words]
@@ -198,7 +200,7 @@ def _load(vectors_path: str, key: str) -> None:
     """Every row by an engine's own loop and over gRPC, to a server that keeps nothing."""
     from anncestry.measure.vectors import open_vectors
     from anncestry.progress import Progress
-    from tests import flat
+    from tests.flat.engine import ENGINE as flat
 
     vectors = open_vectors(Path(vectors_path), key)
     system = {"version": "1.0", "settings": {"lie": "keep-nothing"}}
@@ -222,9 +224,9 @@ def _session(answers: str, key: str, run: str, query: str) -> int | None:
     """A session of one cell, whose driver left so many answers: those that it got, over and over again."""
     from anncestry import cli
     from anncestry.drive import protocol
-    from anncestry.measure import keep
+    from anncestry.measure import judge
 
-    one_after_the_other = keep.keep
+    one_after_the_other = judge.judge
 
     def many(measured, context, folder) -> None:
         for job in measured.jobs:
@@ -248,7 +250,7 @@ def _session(answers: str, key: str, run: str, query: str) -> int | None:
         done["clients"] = [{**done["clients"][0], "samples": count}]
         (folder / "done.json").write_text(json.dumps(done))
 
-    keep.keep = many
+    judge.judge = many
     return cli.main(["session", key, run, query])
 
 

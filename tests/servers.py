@@ -18,10 +18,11 @@ import yaml
 from numpy.typing import NDArray
 
 from anncestry import user_cache
-from anncestry.cells.keys import key_of
+from anncestry.cells.stage import key_of
 from anncestry.datasets.payload import NO_PAYLOAD, Column, Payload
 from anncestry.engines import get
-from anncestry.engines.base import Server
+from anncestry.engines.base import Engine, Server
+from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,3 +128,40 @@ def running(system: str, artifact_dir: Path, data_dir: Path, first_port: int | N
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def loaded(
+    name: str, index: dict[str, Any], vectors: SmallVectors, folder: Path, settings: dict[str, Any]
+) -> Iterator[Server]:
+    entry = {**SYSTEMS[name], "settings": settings}
+    engine = get(entry["engine"])
+    server = engine.start(artifact(name, folder / "artifact"), folder / "data", entry, STANDALONE)
+    try:
+        with Progress("load", len(vectors.base), "rows") as progress:
+            engine.load(server, vectors, index, {"batch_rows": 500}, progress)
+        yield server
+    finally:
+        server.stop()
+
+
+def ask(
+    engine: Engine, server: Server, vectors: SmallVectors, queries: NDArray[np.float32], filter: dict[str, Any] | None
+) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Send requests for 10 neighbours as plain bytes and decode the replies."""
+    import grpc
+
+    transport = engine.transport(server)
+    assert transport["kind"] == "grpc"
+    with grpc.insecure_channel(transport["target"], options=[("grpc.enable_http_proxy", 0)]) as channel:
+        search = channel.unary_unary(transport["method"])
+        requests = engine.encode(server, queries, 10, 200, filter)
+        return [engine.decode(search(request, timeout=10), vectors.metric) for request in requests]
+
+
+def exact(vectors: SmallVectors, queries: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(queries, rows) canonical distances."""
+    base, asked = vectors.base.astype(np.float64), queries.astype(np.float64)
+    if vectors.metric == "cosine":
+        return np.asarray(1.0 - asked @ base.T)
+    return np.asarray(((asked[:, None, :] - base[None, :, :]) ** 2).sum(axis=2))

@@ -12,7 +12,8 @@ from pathlib import Path
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.provenance import records
-from anncestry.report import numbers, sealed
+from anncestry.report.model import numbers
+from anncestry.report.model.records import seal_report, seal_table
 from tests.toy import ROOT, Toy
 
 
@@ -50,10 +51,10 @@ def results(folder: Path, cells: int) -> Matrix:
         table, page = Path(matrix.table_path).parent, Path(matrix.report_path).parent
         frame = numbers.tidy([cell.paths for cell in matrix.cells])
         numbers.write(frame, table)
-        sealed.table(table, matrix.table, matrix.spec(matrix.table, "table"), frame)
+        seal_table(table, matrix.table, matrix.spec(matrix.table, "table"), frame)
         page.mkdir(parents=True)
         (page / "index.html").write_text("<!doctype html>\n")
-        sealed.report(page, matrix.report, matrix.spec(matrix.report, "report"), table)
+        seal_report(page, matrix.report, matrix.spec(matrix.report, "report"), table)
     finally:
         os.chdir(here)
     return matrix

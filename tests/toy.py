@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 import yaml
 
+from anncestry.cells.plan import Job
 from anncestry.provenance import records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,7 +151,7 @@ class Toy:
 
     def environment(self, modules: Path = ROOT) -> dict[str, str]:
         """In which the tests' own engine is found, and what a test keeps in `modules`."""
-        return {**os.environ, "PYTHONPATH": f"{modules}{os.pathsep}{ROOT}"}
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (modules, ROOT, ROOT / "src")))}
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
@@ -215,3 +217,8 @@ def parse_jobs(text: str) -> dict[str, int]:
         counts[found[1]] = int(found[2])
     assert counts.pop("total") == sum(counts.values())
     return counts
+
+
+def counted(jobs: Sequence[Job]) -> dict[str, int]:
+    """Jobs by rule as Snakemake's dry run counts them: with one `all` if there is any."""
+    return {**Counter(job.rule for job in jobs), **({"all": 1} if jobs else {})}

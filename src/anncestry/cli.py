@@ -1,8 +1,8 @@
-"""`anncestry`: one command a rule of the workflow, and a few for people.
+"""`anncestry`: run one rule of the workflow, or work with its results.
 
-Commands that a rule calls take the key of what they make; the matrix that the key belongs to is the one of the
-environment (ANNCESTRY_CONFIG, ANNCESTRY_EXPERIMENT: set by the Snakefile), else the default one.
-Exit status: 0 done, 2 something that the user can mend (one sentence says what), 1 a fault of this program.
+A command of a rule takes the key of its output. The Snakefile sets ANNCESTRY_CONFIG and ANNCESTRY_EXPERIMENT, which
+name the matrix of that key; the default is the default experiment.
+Exit status: 0 done; 2 an error that the user can fix, in one sentence; 1 a bug in this program.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from anncestry import redact
-from anncestry.commands import ancestry, cells, machine, results, rules
+from anncestry.commands import Run, cells, results, rules
 from anncestry.commands.rules import RULES
-from anncestry.commands.run import Run
 from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
 from anncestry.provenance import damage, running
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--experiment", help="another matrix than the default one: config/experiments/NAME.yaml")
-    parser.add_argument("--log", type=Path, help="also write what is said to this file")
+    parser.add_argument("--experiment", help="use config/experiments/NAME.yaml instead of the default experiment")
+    parser.add_argument("--log", type=Path, help="also write all messages to this file")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (rules, cells, results, ancestry, machine):
+    for group in (rules, cells, results):
         group.add(commands)
     return parser
 
@@ -46,9 +45,9 @@ def _note_time(command: str, started: float) -> None:
 
 
 class _Plain:
-    """A stream without secrets, on which nothing that comes from data is obeyed by a terminal.
+    """A stream that hides secrets and escapes control characters, so that data can't command a terminal.
 
-    A carriage return may come first, as progress has it. What it can't encode is written out.
+    It keeps a leading carriage return, which progress lines need, and escapes characters that it can't encode.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -66,16 +65,16 @@ class _Plain:
 
 
 class _Tee(_Plain):
-    """Standard error and a log file at once. One that can't be written any more does not keep the work from ending."""
+    """Standard error and a log file at once. If one fails, the command goes on with the other."""
 
     log: TextIO | None = None
 
     def write(self, text: str) -> int:
-        with suppress(OSError):  # a full disk: what is said still reaches the other
+        with suppress(OSError):  # a full disk: standard error still works
             if self.log is not None:
                 self.log.write(plain(redact.text(text.replace("\r", "\n"))))
                 self.log.flush()
-        with suppress(OSError):  # nobody reads it any more, as a run that was killed
+        with suppress(OSError):  # the reader is gone, for example a killed run
             super().write(text)
         return len(text)
 
@@ -135,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 130
         except OSError as error:
             if isinstance(error, BrokenPipeError) and options.command not in RULES:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # who read it has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader closed the pipe
                 return 128 + signal.SIGPIPE
             sentence = of_machine(error)
             if sentence is None:

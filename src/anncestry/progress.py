@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -26,11 +25,11 @@ class Progress:
         self._printed = self.started
 
     def add(self, amount: float) -> None:
-        """So much more is done."""
+        """Add to the amount that is done."""
         self.at(self.done + amount)
 
     def at(self, amount: float) -> None:
-        """So much is done altogether."""
+        """Set the amount that is done altogether."""
         self.done = amount
         now = time.monotonic()
         if now - self._printed >= self._every_s:
@@ -57,7 +56,5 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._print(time.monotonic(), end=True)

@@ -1,4 +1,4 @@
-"""Names instead of values: what the environment holds in secret is not written and not shown, whoever repeats it.
+"""Replace secret values of the environment by the names of their variables in all output.
 
 A server may quote a password in its error, a library an address in its own. Whoever reads such a variable says so here
 (`secret`, `address`), in each process that does; whatever leaves it as text (records, outcomes, errors, logs) goes

@@ -1,13 +1,17 @@
-"""Verify what is published: the tidy table made again from the records, the page from the table.
+"""What verification finds, and verify the published files: rebuild the table from the records, the page from the table.
 
-The table is made again in pieces, a place (dataset, system, topology) and some workloads at a time, in the order in
-which it is written, and compared with its three files as they are read: memory does not grow with the matrix.
+The table is rebuilt in pieces, one place (dataset, system, topology) and some workloads at a time, in its own order,
+and compared with its three files while they are read, so memory does not grow with the matrix.
 """
 
 from __future__ import annotations
 
+import errno
 import tempfile
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from filecmp import cmp
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,40 +20,93 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
+from anncestry.cells.plan import results
 from anncestry.errors import DataError, UserError
-from anncestry.findings import Findings, Problem
 from anncestry.provenance import records
-from anncestry.report import audit, numbers, page
+from anncestry.report import published as published_facts
+from anncestry.report.model import numbers
+from anncestry.report.site import page
+from anncestry.report.site.catalogue import case_studies
 
 WORKLOADS_AT_ONCE = 40
 PAGE_ROWS_MAX = 100_000
 """A page is drawn again in memory; that of a larger table is held against its digest alone, and that is said."""
 
+# What goes wrong here with any file: no fault of the one that is looked at.
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is no longer true, in a sentence that names the file.
+
+    `record` is the record (or folder) whose numbers hang on it; `numbers` are their ids where they are known already.
+    """
+
+    sentence: str
+    record: str
+    numbers: tuple[str, ...] = ()
+
+
+@dataclass
+class Findings:
+    """Problems, and how much was looked at; `remarks` are true and no problem, but should be known."""
+
+    problems: list[Problem] = field(default_factory=list)
+    records: int = 0
+    files: int = 0
+    absent: set[str] = field(default_factory=set)
+    remarks: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+
+    def add(self, problem: Problem) -> None:
+        """Note a problem, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+            self.broken.add(problem.record)
+
+    def check(self, record: str, test: Callable[[], object]) -> bool:
+        """Run a test that raises UserError; whether it passed. Contents that break a test are a problem, too."""
+        try:
+            test()
+        except UserError as error:
+            self.add(Problem(str(error), record))
+            return False
+        except OSError as error:
+            if error.errno in _OF_DISK:
+                raise
+            self.add(Problem(f"{record}: can't be read ({error})", record))
+            return False
+        except (ArithmeticError, pa.ArrowException, AttributeError, LookupError, TypeError, ValueError) as error:
+            self.add(
+                Problem(f"{record}: can't be made again from what it says ({type(error).__name__}: {error})", record)
+            )
+            return False
+        return True
+
 
 def hashes(findings: Findings, matrix: Matrix) -> None:
     """Every file of table and page against the records beside them."""
-    for stage, folder, key in (
-        ("table", Path(matrix.table_path).parent, matrix.table),
-        ("report", Path(matrix.report_path).parent, matrix.report),
-    ):
-        sealed = folder / "record.json"
-
-        def whole(sealed: Path = sealed, stage: str = stage, key: str = key) -> None:
-            body = records.read_record(sealed, stage=stage, key=key)
-            listed = records.verify_outputs(sealed, body)
-            findings.files += len(listed)
-            refuse_others(sealed.parent, {sealed, *listed.values()}, str(sealed))
-
-        if not folder.exists():
-            findings.add(
-                Problem(f"{folder}: missing: `snakemake --cores 8 all` makes it from the records", str(folder))
-            )
+    for stage, path, key in (("table", matrix.table_path, matrix.table), ("report", matrix.report_path, matrix.report)):
+        folder = Path(path).parent
+        if folder.exists():
+            findings.check(str(folder), partial(whole, findings, folder / "record.json", stage=stage, key=key))
         else:
-            findings.check(str(folder), whole)
+            findings.add(Problem(f"{folder}: missing; run `snakemake --cores 8 all`", str(folder)))
 
 
-def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: numbers.Facts) -> None:
+def whole(findings: Findings, record: Path, left: Collection[Path] = (), **of: str) -> None:
+    """DataError if a record or a file that it lists is not what it was, or beside them lies more than what is `left`.
+
+    `of` may name the record's stage and key.
+    """
+    listed = records.verify_outputs(record, records.read_record(record, **of))
+    findings.files += len(listed)
+    refuse_others(record.parent, {record, *listed.values(), *left}, str(record))
+
+
+def contents(findings: Findings, matrix: Matrix, facts: numbers.Facts) -> None:
     """Table and page, made again and compared."""
     table_dir, report_dir = Path(matrix.table_path).parent, Path(matrix.report_path).parent
     if not table_dir.exists():
@@ -60,22 +117,22 @@ def contents(findings: Findings, matrix: Matrix, published: Path | None, facts: 
         return
     rows = parquet.ParquetFile(table_dir / "numbers.parquet").metadata.num_rows
     if rows > PAGE_ROWS_MAX:
-        findings.remarks.append(f"{report_dir}: of {rows} numbers, so held against its digest, not drawn again")
+        findings.remarks.append(f"{report_dir}: too large to draw again ({rows} numbers); checked by its digest only")
         return
 
     def report() -> None:
         with tempfile.TemporaryDirectory() as folder:
             fresh = Path(folder)
             frame = numbers.read(table_dir)
-            page.write_page(frame, fresh, title=matrix.config.title, published=published, absent=matrix.absent)
+            title, studies = matrix.config.title, case_studies()
+            page.write_page(frame, fresh, title=title, published=PUBLISHED, absent=matrix.absent, studies=studies)
             for path in sorted(file for file in fresh.rglob("*") if file.is_file()):
                 other = report_dir / path.relative_to(fresh)
                 if not other.exists():
                     raise DataError(f"{other}: missing")
                 # The bytes of Parquet depend on the version of the library that wrote it; its rows must not.
-                same = _equal_tables(path, other) if path.suffix == ".parquet" else _equal_files(path, other)
-                if not same:
-                    raise DataError(f"{other}: the table says otherwise")
+                if not (_equal_tables(path, other) if path.suffix == ".parquet" else cmp(path, other, shallow=False)):
+                    raise DataError(f"{other}: differs from the table")
             drawn = {report_dir / path.relative_to(fresh) for path in fresh.rglob("*")}
             refuse_others(report_dir, {report_dir / "record.json", *drawn}, "the page, drawn again")
 
@@ -86,11 +143,7 @@ def refuse_others(folder: Path, known: Set[Path], by: str) -> None:
     """DataError for a file or link in a folder that is not one of those that are `known`, `by` whatever says so."""
     for path in sorted(folder.rglob("*")):
         if path not in known and (path.is_symlink() or not path.is_dir()):
-            raise DataError(f"{path}: is no part of {by}: remove it")
-
-
-def _equal_files(one: Path, other: Path) -> bool:
-    return records.sha256_file(one) == records.sha256_file(other)
+            raise DataError(f"{path}: is not part of {by}; remove it")
 
 
 def _equal_tables(one: Path, other: Path) -> bool:
@@ -102,17 +155,14 @@ def _equal_tables(one: Path, other: Path) -> bool:
 
 def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Facts) -> None:
     stored = _Stored(folder / "numbers.parquet", findings, str(folder))
-    texts = [
-        _Text(folder / "numbers.csv", findings, str(folder)),
-        _Text(folder / "numbers.json", findings, str(folder)),
-    ]
+    texts = [_Text(folder / name, findings, str(folder)) for name in ("numbers.csv", "numbers.json")]
     first = True
     for cells, workloads, with_load in _pieces(matrix.cells):
         before = stored.take(cells[0], workloads, with_load)
         try:
             fresh = numbers.tidy([cell.paths for cell in cells], facts)
         except UserError as error:
-            if not any(path in findings.broken for cell in cells for path in _paths(cell)):
+            if not any(path in findings.broken for cell in cells for path in results(cell)):
                 findings.add(Problem(str(error), str(folder)))
             fresh = before
         else:
@@ -129,10 +179,6 @@ def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Fact
     stored.end()
     for text in texts:
         text.end()
-
-
-def _paths(cell: Cell) -> tuple[str, str, str]:
-    return cell.load_path, cell.query_path, cell.recall_path
 
 
 def _pieces(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], set[str], bool]]:
@@ -157,92 +203,85 @@ def _compare_rows(
     known = {row["number_id"]: row for row in stored}
     differing = [row["number_id"] for row in fresh if known.get(row["number_id"]) != row]
     differing += sorted(known.keys() - {row["number_id"] for row in fresh})
-    sentence = f"{folder / 'numbers.parquet'}: the records say otherwise"
+    sentence = f"{folder / 'numbers.parquet'}: differs from the records"
     findings.add(Problem(sentence, str(folder), tuple(differing)))
 
 
-class _Stored:
-    """The stored rows, read batch by batch, taken piece by piece."""
+class _File:
+    """A file of the table that is compared as it is read; no longer once it is known to differ."""
 
     def __init__(self, path: Path, findings: Findings, record: str) -> None:
         self._path, self._findings, self._record = path, findings, record
         self.readable = True
-        self._waiting: list[dict[str, Any]] = []
-        self._batches: Iterator[Any] = iter(())
-        try:
-            self._batches = parquet.ParquetFile(path).iter_batches(batch_size=4096)
-        except (OSError, pa.ArrowException) as error:
-            self._fail(f"{path}: not a table of numbers ({error})")
 
     def _fail(self, sentence: str) -> None:
         self.readable = False
-        self._findings.add(Problem(sentence, self._record))
+        self._findings.add(Problem(f"{self._path}: {sentence}", self._record))
 
-    def _next(self) -> dict[str, Any] | None:
-        while not self._waiting:
-            try:
-                batch = next(self._batches, None)
-            except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-                self._fail(f"{self._path}: not a table of numbers ({error})")
-                batch = None
-            if batch is None:
-                return None
-            self._waiting = batch.to_pylist()[::-1]
-        return self._waiting[-1]
+
+class _Stored(_File):
+    """The stored rows, read batch by batch, taken piece by piece."""
+
+    def __init__(self, path: Path, findings: Findings, record: str) -> None:
+        super().__init__(path, findings, record)
+        self._rows = self._read()
+        self._ahead = next(self._rows, None)
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        try:
+            for batch in parquet.ParquetFile(self._path).iter_batches(batch_size=4096):
+                yield from batch.to_pylist()
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            self._fail(f"not a table of numbers ({error})")
 
     def take(self, cell: Cell, workloads: set[str], with_load: bool) -> pd.DataFrame:
         """The rows that come next and belong to this place and these workloads."""
-        wanted = workloads | ({""} if with_load else set())
+        place = {"dataset": cell.dataset, "system": cell.system, "topology": cell.topology}
+        names = workloads | ({""} if with_load else set())
         rows = []
-        while (row := self._next()) is not None:
-            where = (row.get("dataset"), row.get("system"), row.get("topology"))
-            if where != (cell.dataset, cell.system, cell.topology) or row.get("workload") not in wanted:
-                break
-            rows.append(self._waiting.pop())
+        while (row := self._ahead) and place.items() <= row.items() and row.get("workload") in names:
+            rows.append(row)
+            self._ahead = next(self._rows, None)
         return numbers.frame(rows)
 
     def end(self) -> None:
         """Nothing may be left."""
-        if self.readable and self._next() is not None:
-            self._fail(f"{self._path}: holds rows that no cell of the matrix has")
+        if self.readable and self._ahead is not None:
+            self._fail("holds rows of cells that are not in the matrix")
 
 
-class _Text:
-    """A text file that is compared as it is read."""
+class _Text(_File):
+    """A text file, compared byte by byte."""
 
     def __init__(self, path: Path, findings: Findings, record: str) -> None:
-        self._path, self._findings, self._record = path, findings, record
-        self._good = True
+        super().__init__(path, findings, record)
         self._file: BinaryIO | None = None
         try:
             self._file = path.open("rb")
         except OSError:
-            self._fail(f"{path}: missing")
-
-    def _fail(self, sentence: str) -> None:
-        self._good = False
-        self._findings.add(Problem(sentence, self._record))
+            self._fail("missing")
 
     def expect(self, text: str) -> None:
         """The file must go on with this."""
         content = text.encode()
-        if self._good and self._file and self._file.read(len(content)) != content:
-            self._fail(f"{self._path}: the records say otherwise")
+        if self.readable and self._file and self._file.read(len(content)) != content:
+            self._fail("differs from the records")
 
     def end(self) -> None:
         """The file must end here."""
-        if self._good and self._file and self._file.read(1):
-            self._fail(f"{self._path}: goes on beyond the last number")
+        if self.readable and self._file and self._file.read(1):
+            self._fail("has rows after the last number")
         if self._file:
             self._file.close()
 
 
-def figures(findings: Findings, folder: Path) -> None:
+def figures(findings: Findings) -> None:
     """The published figures of others that the pages quote, against the digests beside them."""
-    for name, digest in audit.digests(folder).items():
+    folder = PUBLISHED.parent
+    for name, digest in published_facts.digests(folder).items():
         file = folder / name
         findings.files += 1
         if not file.exists():
-            findings.add(Problem(f"{file}: missing, though {folder / audit.SUMS} lists it", str(file)))
+            findings.add(Problem(f"{file}: missing, though {folder / published_facts.SUMS} lists it", str(file)))
         elif records.sha256_file(file) != digest:
-            findings.add(Problem(f"{file}: is not what {folder / audit.SUMS} says", str(file)))
+            findings.add(Problem(f"{file}: its sha256 differs from {folder / published_facts.SUMS}", str(file)))

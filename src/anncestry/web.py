@@ -1,4 +1,4 @@
-"""HTTP that ends: no answer is longer, or takes longer, than it may."""
+"""HTTP with limits on the size and the time of an answer."""
 
 from __future__ import annotations
 

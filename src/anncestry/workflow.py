@@ -12,7 +12,9 @@ from typing import Any
 
 from anncestry import engines, kubernetes
 from anncestry.cells import config as config_files
-from anncestry.cells import matrix, plan
+from anncestry.cells import plan
+from anncestry.cells.expand import expand as expand_matrix
+from anncestry.cells.matrix import Matrix
 from anncestry.errors import ConfigError, plain
 from anncestry.provenance import damage, running, sizing, versioning
 from anncestry.provenance.code import ROOT
@@ -66,7 +68,7 @@ def begin(argv: Sequence[str], here: Path) -> None:
         running.claim(here, kubernetes.refuse_living)
 
 
-def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[matrix.Matrix, plan.Plan]:
+def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[Matrix, plan.Plan]:
     """The matrix of a choice, and what of it is missing in the working directory `here`.
 
     With `mend`, what is damaged there is set aside first and said, unless another run is at work there.
@@ -79,7 +81,9 @@ def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[matrix.Matr
     return expanded, plan.make(expanded)
 
 
-def expand(choice: Choice) -> matrix.Matrix:
+def expand(choice: Choice) -> Matrix:
     """The matrix of a choice, each of its combinations checked by the engine that has to do it."""
     config = config_files.load(choice.folder, choice.experiment)
-    return matrix.expand(config, engines.get, lambda: sizing.room(config.platform, config.platforms[config.platform]))
+    return expand_matrix(
+        config, engines.offers_of, lambda: sizing.room(config.platform, config.platforms[config.platform])
+    )

@@ -27,9 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from anncestry.drive import protocol  # noqa: E402
+from anncestry.drive.client import OK  # noqa: E402
 from anncestry.drive.driver import Driver  # noqa: E402
 from anncestry.engines import get  # noqa: E402
-from anncestry.measure import clients as asking  # noqa: E402
+from anncestry.measure import requests as asking  # noqa: E402
 from anncestry.progress import Progress  # noqa: E402
 from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors  # noqa: E402
 
@@ -60,7 +61,7 @@ def driven(
     )  # fmt: skip
     driver.run(folder)
     outcome = protocol.read_outcome(folder)
-    assert (outcome.samples["status"] == protocol.OK).all(), outcome.facts["clients"][0]["errors"]
+    assert (outcome.samples["status"] == OK).all(), outcome.facts["clients"][0]["errors"]
     return figure(outcome.samples["latency_ns"] / 1e6, seconds, outcome.facts["cpu_s"])
 
 

@@ -57,7 +57,11 @@ class Side:
     def run(self, folder: Path, command: Sequence[str | Path], said: str | None = None) -> tuple[int, str]:
         """Exit status, and standard output and error of a command in `folder`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANNCESTRY_")}
-        own = {"PYTHONPATH": str(self.checkout / "src"), "ANNCESTRY_CONFIG": "config", "OPENBLAS_NUM_THREADS": "1"}
+        own = {
+            "PYTHONPATH": f"{self.checkout}/src:{self.checkout}",
+            "ANNCESTRY_CONFIG": "config",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         own["GIT_DIR"] = os.devnull  # no repository: neither its commits nor its branches are part of what is published
         done = subprocess.run(
             [sys.executable, *command],

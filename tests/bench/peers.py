@@ -22,11 +22,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from anncestry.drive import protocol  # noqa: E402
+from anncestry.drive import build, protocol  # noqa: E402
 from anncestry.drive.driver import Driver  # noqa: E402
 from anncestry.engines import get  # noqa: E402
 from anncestry.progress import Progress  # noqa: E402
-from anncestry.runtimes import client_env  # noqa: E402
 from tests.bench import clients as bench  # noqa: E402
 from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors  # noqa: E402
 
@@ -66,7 +65,7 @@ def search(python: Path, asked: list[str], folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    python = client_env.interpreter("vectordbbench")
+    python = build.interpreter("vectordbbench")
     engine = get(SYSTEMS[SYSTEM]["engine"])
     vectors = small_vectors("l2", bench.ROWS, bench.DIMENSIONS)
     queries = np.random.default_rng(8).normal(size=(bench.QUERIES, bench.DIMENSIONS)).astype(np.float32)

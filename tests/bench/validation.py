@@ -121,13 +121,12 @@ def slow_client(driver: Driver, folder: Path, seconds: float) -> list[Finding]:
         timer.start()
         found, said = _run(driver, folder / "stopped", server, seconds, RATE_PER_S)
         timer.join()
-    flagged = [text for text in said if "client was" in text]
     return [
         Finding(
             driver.kind,
             f"the client stopped for {stopped_s:g} s, open loop, {RATE_PER_S} a second for {seconds:g} s",
-            f"p99 {found['p99_ms']:.0f} ms (else {quiet['p99_ms']:.1f} ms); flagged: {'; '.join(flagged) or 'nothing'}",
-            bool(flagged) and found["max_ms"] > 1000 * stopped_s - 100,
+            f"p99 {found['p99_ms']:.0f} ms (else {quiet['p99_ms']:.1f} ms); flagged: {'; '.join(said) or 'nothing'}",
+            bool(said) and found["max_ms"] > 1000 * stopped_s - 100,
         )
     ]
 
@@ -138,7 +137,7 @@ CHECKS: tuple[Callable[[Driver, Path, float], list[Finding]], ...] = (stall, err
 def main() -> int:
     """All of it, with both drivers, as a table; 1 if something does not show."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
-    print("| driver | what was done | what the figures say | shows |\n| --- | --- | --- | --- |")
+    print("| driver | disturbance | figures | visible |\n| --- | --- | --- | --- |")
     missed = 0
     for kind in KINDS:
         with Driver(kind) as driver, tempfile.TemporaryDirectory(prefix="anncestry-validation-") as folder:

@@ -1,6 +1,6 @@
 rule artifact:
     output:
-        record="scratch/artifact/{system}@{key}/record.json",
+        **STAGES["artifact"].files,
     log:
         "logs/artifact/{system}@{key}.log",
     priority: PREPARE
@@ -9,4 +9,4 @@ rule artifact:
     message:
         "Fetching or building {wildcards.system}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} artifact {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} artifact {wildcards.key} --out {output.record:q}'

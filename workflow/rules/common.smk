@@ -10,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 from anncestry import workflow as anncestry_workflow
+from anncestry.cells.stage import STAGES, WILDCARDS
 from anncestry.errors import UserError, sentence_of
 
 try:
@@ -34,12 +35,7 @@ PREPARE, LOADS, ROUNDS_FROM = 3_000_000, 2_000_000, 1_000_000
 
 
 wildcard_constraints:
-    key="[0-9a-f]{12}",
-    dataset="[^/@]+",
-    system="[^/@]+",
-    topology="[^/@]+",
-    workload="[^/@]+",
-    experiment="[^/@]+",
+    **WILDCARDS,
 
 
 def cell(wildcards):
@@ -50,9 +46,26 @@ def cell(wildcards):
         raise WorkflowError(str(error)) from None
 
 
-def once(outputs, inputs):
-    """Inputs of a stage that is not complete yet; nothing for one that is. Ancient: identity lies in the paths."""
-    return {label: ancient(path) for label, path in PLAN.once(outputs, inputs).items()}
+def inputs(stage):
+    """What a stage reads that is not complete yet; nothing of one that is. Ancient: identity lies in the paths."""
+
+    def of_job(wildcards):
+        try:
+            missing = PLAN.missing_inputs(stage, wildcards)
+        except UserError as error:
+            raise WorkflowError(str(error)) from None
+        return {label: ancient(path) for label, path in missing.items()}
+
+    return unpack(of_job)
+
+
+def paths(stage):
+    """Where the files lie that the command of a stage reads, complete or not, by label."""
+
+    def place(label):
+        return lambda w: STAGES[stage].inputs(PLAN.cell(stage, w.key))[label]
+
+    return {label: place(label) for label in STAGES[stage].needs}
 
 
 def print_summary():

@@ -1,79 +1,73 @@
 rule download:
     output:
-        record="data/download/{dataset}@{key}/record.json",
+        **STAGES["download"].files,
     log:
         "logs/download/{dataset}@{key}.log",
     priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     message:
-        "Getting dataset {wildcards.dataset}, verified by content"
+        "Downloading dataset {wildcards.dataset}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} download {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} download {wildcards.key} --out {output.record:q}'
 
 
 rule normalize:
     input:
-        unpack(
-            lambda w: once(cell(w).vectors_path, {"download": cell(w).download_path})
-        ),
+        inputs("normalize"),
     output:
-        record="data/vectors/{dataset}@{key}/record.json",
+        **STAGES["normalize"].files,
     log:
         "logs/normalize/{dataset}@{key}.log",
     priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
+    params:
+        **paths("normalize"),
     message:
-        "Normalising dataset {wildcards.dataset}, with its metadata"
+        "Normalising dataset {wildcards.dataset}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} normalize {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} normalize {wildcards.key} '
+        "--download {params.download:q} --out {output.record:q}"
 
 
 # A large base is searched shard by shard: on a cluster, each on a machine of its own.
 rule truth_part:
     input:
-        vectors=lambda w: ancient(cell(w).vectors_path),
+        inputs("truth_part"),
     output:
-        part=temp("scratch/truth/{dataset}@{key}/part-{part}-of-{parts}.npz"),
+        part=temp(STAGES["truth_part"].output),
     log:
         "logs/truth/{dataset}@{key}.part-{part}-of-{parts}.log",
-    wildcard_constraints:
-        part=r"\d+",
-        parts=r"\d+",
     priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     threads: 4
+    params:
+        **paths("truth_part"),
     message:
         "Computing exact neighbours on {wildcards.dataset}, part {wildcards.part} of {wildcards.parts}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} truth_part {wildcards.key} {wildcards.part}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} truth_part {wildcards.key} {wildcards.part} '
+        "--vectors {params.vectors:q} --out {output.part:q}"
 
 
 rule truth:
     input:
-        unpack(
-            lambda w: once(
-                f"data/truth/{w.dataset}@{w.key}/record.json",
-                {
-                    "vectors": cell(w).vectors_path,
-                    **{
-                        f"part_{number}": path
-                        for number, path in enumerate(MATRIX.truth_parts(cell(w)), 1)
-                    },
-                },
-            )
-        ),
+        inputs("truth"),
     output:
-        record="data/truth/{dataset}@{key}/record.json",
+        **STAGES["truth"].files,
     log:
         "logs/truth/{dataset}@{key}.log",
     priority: PREPARE
     conda:
         "../../envs/anncestry.yaml"
     threads: 4
+    params:
+        **paths("truth"),
+        parts=lambda w: MATRIX.truth_parts(cell(w)),
     message:
         "Computing exact neighbours on {wildcards.dataset}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} truth {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} truth {wildcards.key} '
+        "--vectors {params.vectors:q} --parts {params.parts:q} --out {output.record:q}"

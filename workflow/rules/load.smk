@@ -1,25 +1,9 @@
 # Measured rules ask for more threads than any machine has: capped to --cores, so that nothing runs beside them.
 rule load:
     input:
-        unpack(
-            lambda w: once(
-                cell(w).index_path,
-                {
-                    "vectors": cell(w).vectors_path,
-                    "artifact": cell(w).artifact_path,
-                    **(
-                        {
-                            "older": cell(w).older.index_path,
-                            "older_record": cell(w).older.load_path,
-                        }
-                        if cell(w).older
-                        else {}
-                    ),
-                },
-            )
-        ),
+        inputs("load"),
     output:
-        record="scratch/index/{key}/record.json",
+        **STAGES["load"].files,
     log:
         "logs/load/{key}.log",
     priority: LOADS
@@ -27,6 +11,12 @@ rule load:
         "../../envs/anncestry.yaml"
     threads: 4096
     params:
+        **paths("load"),
+        older=lambda w: (
+            ["--older", cell(w).older.index_path, cell(w).older.load_path]
+            if cell(w).older
+            else []
+        ),
         what=lambda w: (
             f"Opening {cell(w).dataset} of {cell(w).older.system} in place: "
             f"{cell(w).system}, {cell(w).topology}"
@@ -37,21 +27,24 @@ rule load:
     message:
         "{params.what}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} load {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} load {wildcards.key} '
+        "--vectors {params.vectors:q} --artifact {params.artifact:q} {params.older:q} --out {output.record:q}"
 
 
 rule record:
     input:
-        unpack(lambda w: once(cell(w).load_path, {"index": cell(w).index_path})),
+        inputs("record"),
     output:
-        record="results/load/{dataset}/{system}/{topology}@{key}.json",
-        resources="results/load/{dataset}/{system}/{topology}@{key}.resources.parquet",
+        **STAGES["record"].files,
     log:
         "logs/record/{dataset}/{system}/{topology}@{key}.log",
     priority: LOADS
     conda:
         "../../envs/anncestry.yaml"
+    params:
+        **paths("record"),
     message:
         "Recording the load of {wildcards.dataset} into {wildcards.system}, {wildcards.topology}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} record {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} record {wildcards.key} '
+        "--index {params.index:q} --out {output.record:q}"

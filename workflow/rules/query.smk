@@ -2,19 +2,9 @@
 # all loads before round r + 1 of any, and loads before rounds: runs of all systems are interleaved.
 rule session:
     input:
-        unpack(
-            lambda w: once(
-                PLAN.sessions[w.key].path,
-                {
-                    "index": PLAN.sessions[w.key].cells[0].index_path,
-                    "load": PLAN.sessions[w.key].cells[0].load_path,
-                    "vectors": PLAN.sessions[w.key].cells[0].vectors_path,
-                    "artifact": PLAN.sessions[w.key].cells[0].artifact_path,
-                },
-            )
-        ),
+        inputs("session"),
     output:
-        session=temp("scratch/session/{key}/session.json"),
+        session=temp(STAGES["session"].output),
     log:
         "logs/session/{key}.log",
     priority: lambda w: ROUNDS_FROM - PLAN.sessions[w.key].place
@@ -22,30 +12,23 @@ rule session:
         "../../envs/anncestry.yaml"
     threads: 4096
     params:
+        **paths("session"),
         what=lambda w: PLAN.sessions[w.key].name,
         round=lambda w: PLAN.sessions[w.key].round,
         cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
     message:
         "Measuring {params.what}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.round} {params.cells}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.round} {params.cells} '
+        "--index {params.index:q} --load {params.load:q} --vectors {params.vectors:q} "
+        "--artifact {params.artifact:q} --out {output.session:q}"
 
 
 rule query:
     input:
-        unpack(
-            lambda w: once(
-                [cell(w).query_path, cell(w).samples_path],
-                {
-                    f"run_{session.round}": session.path
-                    for session in PLAN.sessions_of.get(w.key, ())
-                },
-            )
-        ),
+        inputs("query"),
     output:
-        record="results/query/{dataset}/{system}/{topology}/{workload}@{key}.json",
-        samples="results/query/{dataset}/{system}/{topology}/{workload}@{key}.samples.parquet",
-        resources="results/query/{dataset}/{system}/{topology}/{workload}@{key}.resources.parquet",
+        **STAGES["query"].files,
     log:
         "logs/query/{dataset}/{system}/{topology}/{workload}@{key}.log",
     conda:
@@ -53,6 +36,7 @@ rule query:
     params:
         sessions=lambda w: [s.path for s in PLAN.sessions_of.get(w.key, ())],
     message:
-        "Keeping {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
+        "Publishing {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} query {wildcards.key} {params.sessions:q}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} query {wildcards.key} {params.sessions:q} '
+        "--out {output.record:q}"

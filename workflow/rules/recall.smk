@@ -1,23 +1,16 @@
 rule recall:
     input:
-        unpack(
-            lambda w: once(
-                cell(w).recall_path,
-                {
-                    "query": cell(w).query_path,
-                    "samples": cell(w).samples_path,
-                    "truth": cell(w).truth_path,
-                    "vectors": cell(w).vectors_path,
-                },
-            )
-        ),
+        inputs("recall"),
     output:
-        record="results/recall/{dataset}/{system}/{topology}/{workload}@{key}.json",
+        **STAGES["recall"].files,
     log:
         "logs/recall/{dataset}/{system}/{topology}/{workload}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
+    params:
+        **paths("recall"),
     message:
-        "Recall of {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
+        "Computing recall of {wildcards.workload} on {wildcards.system}, {wildcards.dataset}, {wildcards.topology}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} recall {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} recall {wildcards.key} '
+        "--query {params.query:q} --truth {params.truth:q} --vectors {params.vectors:q} --out {output.record:q}"

@@ -1,13 +1,16 @@
 rule report:
     input:
-        unpack(lambda w: once(MATRIX.report_path, {"table": MATRIX.table_path})),
+        inputs("report"),
     output:
-        page="results/report/{experiment}@{key}/index.html",
+        **STAGES["report"].files,
     log:
         "logs/report/{experiment}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
+    params:
+        table=MATRIX.table_path,
     message:
         "Drawing the page of {wildcards.experiment}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} report {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} report {wildcards.key} '
+        "--table {params.table:q} --out {output.page:q}"

@@ -1,28 +1,13 @@
 rule table:
     input:
-        unpack(
-            lambda w: once(
-                MATRIX.table_path,
-                {
-                    f"{stage}_{number}": path
-                    for number, c in enumerate(MATRIX.cells)
-                    for stage, path in [
-                        ("load", c.load_path),
-                        ("query", c.query_path),
-                        ("recall", c.recall_path),
-                    ]
-                },
-            )
-        ),
+        inputs("table"),
     output:
-        csv="results/table/{experiment}@{key}/numbers.csv",
-        json="results/table/{experiment}@{key}/numbers.json",
-        parquet="results/table/{experiment}@{key}/numbers.parquet",
+        **STAGES["table"].files,
     log:
         "logs/table/{experiment}@{key}.log",
     conda:
         "../../envs/anncestry.yaml"
     message:
-        "Gathering all numbers of {wildcards.experiment} into one tidy table"
+        "Writing the table of {wildcards.experiment}"
     shell:
-        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} table {wildcards.key}'
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} table {wildcards.key} --out {output.csv:q}'

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer._crypto_signer import CryptoSigner
 from securesystemslib.signer._key import SSlibKey
 
-from anncestry.ancestry import graph
+from anncestry.ancestry.export import walk
 from anncestry.cells.matrix import Matrix
+from anncestry.cells.stage import STAGES
 from anncestry.errors import DataError
-from anncestry.provenance import links, records
+from anncestry.provenance import records
 from anncestry.provenance.code import code_facts
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -35,27 +36,13 @@ BUILD_TYPE = "https://github.com/anncestry/anncestry/attestations/results/v1"
 BUILDER = "https://github.com/anncestry/anncestry"
 
 
-@dataclass(frozen=True)
-class Attested:
-    """What was signed or checked: the envelope's file, how many files it is about, and the key's id."""
-
-    path: Path
-    subjects: int
-    keyid: str
-    materials: int = 0
-    """Files of data that the results were made from, by the statement; not their records, which bear dates."""
-    looked: int = 0
-    """How many of them are here."""
-
-
-def attest(body: Mapping[str, Any], key: Ed25519PrivateKey, out: Path) -> Attested:
-    """Sign a `statement`."""
-    signer = CryptoSigner(key)
+def attest(body: Mapping[str, Any], key: Ed25519PrivateKey, out: Path) -> str:
+    """Sign a statement, write the envelope to `out`, and say of how many files it is."""
     payload = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     envelope = Envelope(payload, PAYLOAD, {})
-    signature = envelope.sign(signer)
+    signature = envelope.sign(CryptoSigner(key))
     records.write_json(out, envelope.to_dict())
-    return Attested(out, len(body["subject"]), signature.keyid)
+    return f"{out}: {len(body['subject'])} files, signed by key {signature.keyid}"
 
 
 def statement(matrix: Matrix) -> dict[str, Any]:
@@ -64,7 +51,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
     used: dict[str, str] = {}
     created: list[str] = []
     commits: set[str] = set()
-    for stage in graph.walk(matrix):
+    for stage in walk(matrix):
         # What lies outside of results/ can be made again; it is named among what went in.
         mine = stage.path.startswith("results/")
         for file in stage.made:
@@ -73,23 +60,21 @@ def statement(matrix: Matrix) -> dict[str, Any]:
             used.setdefault(file.path, file.sha256)
         if mine:
             created.append(str(stage.body["created"]))
-            commits.add(str((stage.body.get("code") or {}).get("commit") or "unknown"))
-    platform = Path(f"results/platform/{matrix.config.platform}.json")
+            commits.add(str((stage.body.get("code") or {}).get("commit") or ""))
+    platform = Path(STAGES["platform"].output.format(platform=matrix.config.platform))
     if platform.exists():
         subjects[str(platform)] = records.sha256_file(platform)
     for path, digest in subjects.items():
-        state = links.state(Path(path), {"sha256": digest})
-        if state is not links.State.SAME:
-            raise DataError(f"{path}: {state}; nothing is signed that `anncestry verify` would not let pass")
+        state = records.state(Path(path), {"sha256": digest})
+        if state is not records.State.SAME:
+            raise DataError(f"{path}: {state}; `anncestry attest` signs only results that pass `anncestry verify`")
     materials = [
         {"name": path, "digest": {"sha256": digest}} for path, digest in sorted(used.items()) if path not in subjects
     ]
     lock = code_facts()["lock_sha256"]
     if lock:
         materials.append({"name": "requirements.lock", "digest": {"sha256": lock}})
-    materials += [
-        {"name": "code", "digest": {"gitCommit": commit}} for commit in sorted(commits) if commit != "unknown"
-    ]
+    materials += [{"name": "code", "digest": {"gitCommit": commit}} for commit in sorted(commits - {""})]
     return {
         "_type": STATEMENT,
         "subject": [{"name": path, "digest": {"sha256": digest}} for path, digest in sorted(subjects.items())],
@@ -103,7 +88,10 @@ def statement(matrix: Matrix) -> dict[str, Any]:
                     "platform": matrix.config.platform,
                     "cells": sorted(cell.query for cell in matrix.cells),
                 },
-                "internalParameters": {"epochs": dict(matrix.config.epochs)},
+                "internalParameters": {
+                    "epochs": dict(matrix.config.epochs),
+                    **({"engine_epochs": matrix.config.engine_epochs} if matrix.config.engine_epochs else {}),
+                },
                 "resolvedDependencies": materials,
             },
             "runDetails": {
@@ -118,9 +106,10 @@ def statement(matrix: Matrix) -> dict[str, Any]:
     }
 
 
-def verify(path: Path, key: Path, here: Path) -> Attested:
+def verify(path: Path, key: Path, here: Path) -> str:
     """Check an envelope's signature by a public key, and every file that it names below the folder `here`.
 
+    Returns what was checked, in words. Of what went in, only data is: its records bear dates.
     DataError says what is wrong: no envelope, another key, a changed payload, or files that are not what was signed.
     """
     public = _public(key)
@@ -149,9 +138,12 @@ def verify(path: Path, key: Path, here: Path) -> Attested:
         if each["name"].startswith("data/") and not each["name"].endswith("/record.json")
     ]
     states = dict(_differing(materials, here))
-    if changed := [name for name, state in states.items() if state is not links.State.ABSENT]:
+    if changed := [name for name, state in states.items() if state is not records.State.ABSENT]:
         raise DataError(f"{path}: {', '.join(changed[:10])}: not what the results were made from")
-    return Attested(path, len(body["subject"]), keyid, len(materials), len(materials) - len(states))
+    return (
+        f"{path}: signed by key {keyid}; all {len(body['subject'])} files are unchanged\n"
+        f"{len(materials) - len(states)} of {len(materials)} input files are here, and unchanged"
+    )
 
 
 def _statement_of(path: Path, envelope: Envelope) -> Mapping[str, Any]:
@@ -174,39 +166,37 @@ def _statement_of(path: Path, envelope: Envelope) -> Mapping[str, Any]:
     return body  # type: ignore[no-any-return]
 
 
-def _differing(files: Sequence[Mapping[str, Any]], here: Path) -> Iterator[tuple[str, links.State]]:
+def _differing(files: Sequence[Mapping[str, Any]], here: Path) -> Iterator[tuple[str, records.State]]:
     root = here.resolve()
     for subject in files:
         file = (here / subject["name"]).resolve()
         if not file.is_relative_to(root):
             raise DataError(f"{subject['name']}: points outside of the folder that is checked")
-        state = links.state(file, {"sha256": subject["digest"].get("sha256")})
-        if state is not links.State.SAME:
+        state = records.state(file, {"sha256": subject["digest"].get("sha256")})
+        if state is not records.State.SAME:
             yield subject["name"], state
 
 
 def private(path: Path) -> Ed25519PrivateKey:
     """The key in a file; DataError says how to make one."""
-    try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing; `openssl genpkey -algorithm ed25519 -out {path}` makes a key") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise DataError(f"{path}: not an unencrypted private key in PEM ({error})") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise DataError(f"{path}: not an ed25519 key")
+    make = f"`openssl genpkey -algorithm ed25519 -out {path}` makes a key"
+    read = partial(load_pem_private_key, password=None)
+    key: Ed25519PrivateKey = _key(path, read, Ed25519PrivateKey, "an unencrypted private", make)
     return key
 
 
 def _public(path: Path) -> SSlibKey:
+    make = f"`openssl pkey -in PRIVATE -pubout -out {path}` makes it from the private key"
+    return SSlibKey.from_crypto(_key(path, load_pem_public_key, Ed25519PublicKey, "a public", make))
+
+
+def _key(path: Path, read: Callable[[bytes], object], kind: type, what: str, make: str) -> Any:
     try:
-        key = load_pem_public_key(path.read_bytes())
+        key = read(path.read_bytes())
     except FileNotFoundError:
-        raise DataError(
-            f"{path}: missing; `openssl pkey -in PRIVATE -pubout -out {path}` makes it from the private key"
-        ) from None
+        raise DataError(f"{path}: missing; {make}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise DataError(f"{path}: not a public key in PEM ({error})") from None
-    if not isinstance(key, Ed25519PublicKey):
+        raise DataError(f"{path}: not {what} key in PEM ({error})") from None
+    if not isinstance(key, kind):
         raise DataError(f"{path}: not an ed25519 key")
-    return SSlibKey.from_crypto(key)
+    return key

@@ -9,58 +9,40 @@ import difflib
 import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from anncestry.cells import variants
-from anncestry.cells.indexes import EFFORTS
+from anncestry.cells import spec
+from anncestry.cells.features import at
+from anncestry.cells.spec import Config, Dataset, Part, Schema, System, Topology
+from anncestry.cells.stage import engine_folders
 from anncestry.errors import ConfigError
-from anncestry.schemas import Schema
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 DEFAULT_EXPERIMENT = "default"
 # What PyYAML raises beside its own: of bytes that are no text, a date that there is not, a tag that doesn't fit.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 _PARTS_MAX = 1_000_000
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*\Z")
-
-
-_TRUTH_SHARD_MIB = 4096.0
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything that is asked for, valid by itself; how its parts fit together is `matrix.expand`'s business."""
-
-    folder: Path
-    experiment: str
-    title: str
-    platform: str
-    seed: int
-    index: dict[str, Any]
-    efforts: dict[str, int]
-    """By its name in `indexes.EFFORTS`, the search effort where a workload says none."""
-    load: dict[str, Any]
-    truth_shard_mib: float
-    driver: str
-    equal_totals: bool
-    arms: tuple[str, ...]
-    blocks: list[dict[str, Any]]
-    datasets: dict[str, dict[str, Any]]
-    systems: dict[str, dict[str, Any]]
-    topologies: dict[str, dict[str, Any]]
-    parts: dict[str, dict[str, Any]]
-    storage: dict[str, dict[str, Any]]
-    workloads: dict[str, dict[str, Any]]
-    platforms: dict[str, dict[str, Any]]
-    epochs: dict[str, int]
+_SWEPT = (
+    (("nq",), "nq"),
+    (("ef_search",), "ef"),
+    (("nprobe",), "nprobe"),
+    (("search_list",), "list"),
+    (("filter", "share"), "share"),
+    (("filter", "halvings"), "halvings"),
+    (("filter", "from_share"), "from"),
+    (("target_recall",), "recall"),
+    (("rate_per_s",), "rate"),
+    (("stream", "insert_per_s"), "insert"),
+)
+"""Path of each key of a workload that may be a list, and what the names of the workloads call it, in this order."""
 
 
 class _Loader(yaml.CSafeLoader):
@@ -73,9 +55,9 @@ class _Loader(yaml.CSafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key that is a list", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, "a key must not be a list", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} occurs twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -102,21 +84,20 @@ def _walk(body: Any, path: Path) -> None:
         part = todo.pop()
         seen += 1
         if seen > _PARTS_MAX:
-            raise ConfigError(f"{path}: more than {_PARTS_MAX} values: does an alias (*) hold itself?")
+            raise ConfigError(f"{path}: more than {_PARTS_MAX} values: does an alias (*) contain itself?")
         if isinstance(part, dict):
             if wrong := [key for key in part if not isinstance(key, str)]:
-                raise ConfigError(f"{path}: key {wrong[0]!r} is not text: put it into quotes")
+                raise ConfigError(f"{path}: key {wrong[0]!r} is not text; quote it")
             todo.extend(part.values())
         elif isinstance(part, list):
             todo.extend(part)
         elif isinstance(part, float) and not math.isfinite(part):
-            raise ConfigError(f"{path}: {part} is no number that can be meant here (.inf and .nan are refused)")
+            raise ConfigError(f"{path}: {part} is not a finite number (.inf and .nan are not allowed)")
 
 
 @cache
 def _schema(name: str, partial: bool) -> Schema:
-    body = yaml.load((SCHEMAS / f"{name}.schema.yaml").read_text(), Loader=yaml.CSafeLoader)
-    return Schema({**body, "required": []} if partial else body)
+    return Schema({**spec.schema(name), "required": []} if partial else spec.schema(name))
 
 
 def validate(body: Any, schema: str, path: Path, partial: bool = False) -> None:
@@ -127,21 +108,21 @@ def validate(body: Any, schema: str, path: Path, partial: bool = False) -> None:
 
 
 def _sentence(error: ValidationError) -> str:
-    if error.validator == "oneOf" and error.context:
-        # Speak of the variant that was meant: the one whose `kind` or `field` fits, else the one with fewest faults.
+    if error.validator in ("oneOf", "anyOf") and error.context:
+        # Report the intended variant: the one whose `kind`, `field` or type fits, else the one with fewest faults.
         branches: dict[int, list[ValidationError]] = {}
         for part in error.context:
             branches.setdefault(int(part.schema_path[0]), []).append(part)
-        best = min(branches.values(), key=lambda b: (any(e.validator == "const" for e in b), len(b)))
-        return _sentence(best[0])
+        return _sentence(min(branches.values(), key=lambda b: (any(map(_is_of_another, b)), len(b)))[0])
     where = ".".join(str(part) for part in error.absolute_path)
     prefix = f"{where}: " if where else ""
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         assert isinstance(error.schema, Mapping)
         known = sorted(error.schema.get("properties", {}))
-        extra = sorted(str(key) for key in error.instance if key not in known)
+        patterns = "|".join(error.schema.get("patternProperties", ())) or "$^"
+        extra = sorted(str(key) for key in error.instance if key not in known and not re.search(patterns, str(key)))
         if extra[0] == "driver_hosts":
-            return f"{prefix}driver_hosts: is a key of workloads: it is they that say who asks (docs/cluster.md)"
+            return f"{prefix}driver_hosts: belongs to a workload (docs/cluster.md)"
         return f"{prefix}unknown key {extra[0]!r}{_hint(extra[0], known)}"
     if error.validator == "required":
         assert isinstance(error.validator_value, list)
@@ -150,6 +131,11 @@ def _sentence(error: ValidationError) -> str:
         return f"{prefix}key {missing[0]!r} is missing"
     message = error.message if len(error.message) < 200 else f"does not satisfy {error.validator!r} of its schema"
     return f"{prefix}{message}"
+
+
+def _is_of_another(error: ValidationError) -> bool:
+    """Whether an error in a variant shows that the config means another variant."""
+    return error.validator == "const" or (error.validator == "type" and not error.path)
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
@@ -167,26 +153,82 @@ def look_up(table: Mapping[str, Any], name: str, kind: str, where: str) -> Any:
     return table[name]
 
 
-def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, dict[str, Any]]:
-    """Systems, each with all that the one it is `of` says and itself doesn't; ConfigError for a ring of upgrades."""
-    systems: dict[str, dict[str, Any]] = {}
+def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, System]:
+    """Systems, each with the keys that it inherits; ConfigError for a cycle of upgrades."""
+    rules = spec.schema("systems")["additionalProperties"]
+    systems: dict[str, System] = {}
     for name, entry in given.items():
         parent: dict[str, Any] = look_up(given, entry["of"], "system", f"{path}: {name}.of") if "of" in entry else {}
         if "of" in parent:
-            raise ConfigError(f"{path}: {name}.of: {entry['of']} is itself of another system")
+            raise ConfigError(f"{path}: {name}.of: {entry['of']} has an `of` itself; name a system without one")
         inherited = {key: value for key, value in parent.items() if key != "load"}
         own = {key: value for key, value in entry.items() if key != "of"}
         # What is run is the other's unless this entry says otherwise: it is fetched or built once.
         built_as = entry["of"] if "of" in entry and not own.keys() & {"version", "artifact", "engine"} else name
-        systems[name] = {**inherited, **own, "built_as": built_as}
+        systems[name] = spec.read(System, rules, {**inherited, **own, "built_as": built_as}, built_as=built_as)
     for name in systems:
         chain = [name]
-        while (older := systems[chain[-1]].get("load", {}).get("upgrade_from")) is not None:
+        while (older := systems[chain[-1]].load.upgrade_from) is not None:
             look_up(systems, older, "system", f"{path}: {chain[-1]}.load.upgrade_from")
             if older in chain:
-                raise ConfigError(f"{path}: {name}.load.upgrade_from: {' ← '.join([*chain, older])} has no beginning")
+                raise ConfigError(f"{path}: {name}.load.upgrade_from: {' ← '.join([*chain, older])} is a cycle")
             chain.append(older)
     return systems
+
+
+def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Dataset]:
+    """Datasets, each prefix with the keys of its whole dataset."""
+    prefix, whole = spec.schema("datasets")["additionalProperties"]["oneOf"]
+    rules = {"properties": {**prefix["properties"], **whole["properties"]}}
+    datasets: dict[str, Dataset] = {}
+    for name, entry in given.items():
+        body, origin = entry, name
+        if "of" in entry:
+            origin = entry["of"]
+            parent = look_up(given, origin, "dataset", f"{path}: {name}.of")
+            if "of" in parent:
+                raise ConfigError(f"{path}: {name}.of: {origin} is a prefix itself; name a whole dataset")
+            if entry["prefix"] > parent["rows"]:
+                raise ConfigError(f"{path}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}")
+            body = {**parent, "prefix": entry["prefix"], "rows": entry["prefix"]}
+        datasets[name] = spec.read(Dataset, rules, body, origin=origin)
+    return datasets
+
+
+def sweep(workloads: Mapping[str, Mapping[str, Any]], where: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Workloads with every list expanded (`ef_search: [16, 32]` of k10 makes k10-ef16 and k10-ef32), and their names.
+
+    ConfigError where an expanded name is taken. `where` names the file.
+    """
+    expanded: dict[str, Any] = {}
+    names: dict[str, list[str]] = {}
+    for name, entry in workloads.items():
+        axes = [
+            [(path, label, value) for value in found]
+            for path, label in _SWEPT
+            if isinstance(found := at(entry, path), list)
+        ]
+        names[name] = []
+        for values in product(*axes):
+            variant: dict[str, Any] = dict(entry)
+            for path, _, value in values:
+                variant = _with(variant, path, value)
+            full = "-".join([name, *(f"{label}{value:g}" for _, label, value in values)])
+            if full in expanded or (full != name and full in workloads):
+                raise ConfigError(f"{where}: {name}: its variant {full} has the name of another workload; rename one")
+            expanded[full] = variant
+            names[name].append(full)
+    return expanded, names
+
+
+def name_all(asked: Iterable[str], names: Mapping[str, list[str]]) -> list[str]:
+    """The names of a matrix, a swept workload's replaced by those of its variants; unknown ones stay as they are."""
+    return [variant for name in asked for variant in names.get(name, [name])]
+
+
+def _with(entry: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    first, *rest = path
+    return {**entry, first: _with(entry[first], tuple(rest), value) if rest else value}
 
 
 def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
@@ -199,6 +241,9 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         assert isinstance(body, dict)
         return body
 
+    def optional(name: str) -> dict[str, Any]:
+        return part(name) if (folder / f"{name}.yaml").exists() else {}
+
     main = part("config")
     if experiment != DEFAULT_EXPERIMENT:
         path = folder / "experiments" / f"{experiment}.yaml"
@@ -208,41 +253,29 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         overlay = read_yaml(path)
         validate(overlay, "config", path, partial=True)
         main = {**main, **overlay}
-    datasets = part("datasets")
-    for name, entry in datasets.items():
-        if "of" in entry:
-            parent = look_up(datasets, entry["of"], "dataset", f"{folder / 'datasets.yaml'}: {name}.of")
-            if "of" in parent:
-                raise ConfigError(f"{folder / 'datasets.yaml'}: {name}.of: {entry['of']} is itself a prefix")
-            if entry["prefix"] > parent["rows"]:
-                raise ConfigError(
-                    f"{folder / 'datasets.yaml'}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}"
-                )
+    datasets = _datasets(part("datasets"), folder / "datasets.yaml")
     systems = _systems(part("systems"), folder / "systems.yaml")
-    workloads, names = variants.sweep(part("workloads"), str(folder / "workloads.yaml"))
-    blocks = [{**block, "workloads": variants.name_all(block["workloads"], names)} for block in main["matrix"]]
-    platforms = part("platforms")
+    workloads, names = sweep(part("workloads"), str(folder / "workloads.yaml"))
+    blocks = [{**block, "workloads": name_all(block["workloads"], names)} for block in main["matrix"]]
+    platforms, epochs = part("platforms"), part("epochs")
+    for name in epochs.get("engines", {}):
+        if "." not in name and ":" not in name:  # else a module from elsewhere, whose epoch is kept by hand
+            look_up(engine_folders(), name, "engine", f"{folder / 'epochs.yaml'}: engines")
     look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
-    return Config(
+    return spec.read(
+        Config,
+        spec.schema("config"),
+        {**main, "matrix": blocks},
         folder=folder,
         experiment=experiment,
-        title=main["title"],
-        platform=main["platform"],
-        seed=main["seed"],
-        index=main["index"],
-        efforts={name: main[name] for name in EFFORTS if name in main},
-        load=main["load"],
-        truth_shard_mib=main.get("truth", {}).get("shard_mib", _TRUTH_SHARD_MIB),
-        driver=main.get("driver", "native"),
-        equal_totals=main.get("equal_totals", False),
         arms=tuple(main.get("arms", ())),
-        blocks=blocks,
         datasets=datasets,
         systems=systems,
-        topologies=part("topologies"),
-        parts=part("parts") if (folder / "parts.yaml").exists() else {},
-        storage=part("storage") if (folder / "storage.yaml").exists() else {},
+        topologies=spec.entries(Topology, part("topologies"), "topologies"),
+        parts=spec.entries(Part, optional("parts"), "parts"),
+        storage=optional("storage"),
         workloads=workloads,
         platforms=platforms,
-        epochs={stage: entry["epoch"] for stage, entry in part("epochs").items()},
+        epochs={stage: entry["epoch"] for stage, entry in epochs.items() if stage != "engines"},
+        engine_epochs={name: entry["epoch"] for name, entry in epochs.get("engines", {}).items() if entry["epoch"] > 1},
     )

@@ -1,6 +1,6 @@
-"""Types of vector index: their names, and what of a search each lets one choose (its search effort).
+"""Types of vector index: their names and their parameter of search effort.
 
-Which types and parameters a database has is said by its engine.
+Each engine defines the types and parameters that its database supports.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ EFFORT: Mapping[str, str | None] = {
 }
 """Type → the name of its search effort: candidates kept, lists visited; None for one that looks at every vector."""
 EFFORTS = ("ef_search", "nprobe", "search_list")
-DEFAULT_EFFORT = {"nprobe": 16, "search_list": 100}
-"""Where neither workload nor experiment says it (every config says ef_search)."""
 QUANTIZERS = ("pq", "sq", "bq", "rq8", "rq1")
 """How vectors are compressed beside a graph or in a flat index: product, scalar, binary, rotational (8 bits, 1 bit)."""
 _OF_CANDIDATES = ("ef_search", "search_list")
@@ -63,7 +61,7 @@ def asked_effort(
         if "target_recall" in workload:
             raise Unsupported(f"{where}.target_recall: unsupported by an index of type flat: it has no search effort")
         return {}
-    return {wanted: workload.get(wanted, defaults.get(wanted, DEFAULT_EFFORT.get(wanted)))}
+    return {wanted: workload.get(wanted, defaults[wanted])}
 
 
 def check_fits(index: Mapping[str, Any], dim: int, where: str) -> None:
@@ -71,8 +69,6 @@ def check_fits(index: Mapping[str, Any], dim: int, where: str) -> None:
     for name in ("m", "segments"):
         parts = index.get(name)
         if parts is not None and dim % parts:
-            raise ConfigError(
-                f"{where}: index.{name}: {parts} parts of vectors of {dim} dimensions are not of one size"
-            )
+            raise ConfigError(f"{where}: index.{name}: {parts} does not divide the {dim} dimensions of the vectors")
     if index["type"] == "scann" and dim % 2:
-        raise ConfigError(f"{where}: index.type: scann needs an even number of dimensions, these have {dim}")
+        raise ConfigError(f"{where}: index.type: scann needs an even number of dimensions, not {dim}")

@@ -1,13 +1,15 @@
-"""What is there already and what is not: present outputs have no inputs, missing runs form sessions."""
+"""Present and missing outputs: present outputs have no inputs, missing runs form sessions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
-from anncestry.cells.arms import part_of_round
-from anncestry.cells.matrix import Cell, Matrix, session_key
+from anncestry.cells.blocks import part_of_round
+from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.stage import RESULTS, STAGES, Need, Stage, key_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,6 @@ class Session:
 
     @property
     def name(self) -> str:
-        """For people."""
         first = self.cells[0]
         arm = f", arm {first.arm}" if first.arm else ""
         place = f"{first.system} on {first.dataset}, {first.topology}{arm}"
@@ -41,63 +42,139 @@ class Session:
     @property
     def path(self) -> str:
         """Written when all cells of the session were tried."""
-        return f"scratch/session/{self.key}/session.json"
+        return STAGES["session"].output.format(key=self.key)
 
     @property
     def failed_path(self) -> str:
         """Written by a cell that the session could not measure: the next run of the workflow makes another attempt."""
-        return f"scratch/session/{self.key}/failed"
+        return STAGES["session"].beside["failed"].format(key=self.key)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of Snakemake: a rule, and the record (or page, or table) that it makes.
+
+    `cells` are those of which a session measures run number `round`; of any other rule the cell whose stage it is, and
+    none for table and report.
+    """
+
+    rule: str
+    key: str
+    output: str
+    cells: tuple[Cell, ...] = ()
+    round: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of each stage that has still to run, by the stage's output.
+    """The inputs of every job.
 
     `sessions` by their key; `sessions_of` the sessions that measure a cell's missing runs, by the cell's query key.
     """
 
+    matrix: Matrix
     sessions: Mapping[str, Session]
     sessions_of: Mapping[str, tuple[Session, ...]]
 
-    def once(self, outputs: str | Sequence[str], inputs: Mapping[str, str]) -> Mapping[str, str]:
-        """No inputs if all `outputs` are on disk, else `inputs`: what is complete depends on nothing any more.
+    def missing_inputs(self, rule: str, wildcards: Mapping[str, str]) -> dict[str, str]:
+        """Inputs by label; none if what shows that the job is complete is on disk: that depends on nothing any more.
 
         The key in its path says what it was made from; what is damaged was set aside before (`damage.mend`).
         """
-        wanted = [outputs] if isinstance(outputs, str) else outputs
-        return {} if all(os.path.exists(path) for path in wanted) else inputs  # noqa: PTH110 - called per cell
+        stage = STAGES[rule]
+        outputs = (stage.files[label].format_map(wildcards) for label in stage.done)
+        if all(os.path.exists(path) for path in outputs):  # noqa: PTH110 - called per cell
+            return {}
+        return {label: path for label, (_, path) in self.inputs(rule, wildcards["key"]).items()}
+
+    def inputs(self, rule: str, key: str) -> dict[str, tuple[Job, str]]:
+        """The files that the job of a key reads, complete or not: label → the job that makes it, and the path."""
+        matrix = self.matrix
+        if rule == "report":
+            return {"table": self.table}
+        if rule == "table":
+            return {
+                f"{STAGES[name].spec}_{number}": self.made((name, "record"), cell)
+                for number, cell in enumerate(matrix.cells)
+                for name in RESULTS
+            }
+        if rule == "query":
+            sessions = self.sessions_of.get(key, ())
+            jobs = [Job("session", each.key, each.path, each.cells, each.round) for each in sessions]
+            return {f"run_{job.round}": (job, job.output) for job in jobs}
+        cell = self.cell(rule, key)
+        stage = STAGES[rule]
+        inputs = {label: self.made(need, cell) for label, need in stage.needs.items()}
+        if cell.older is not None:
+            inputs |= {label: self.made(need, cell.older) for label, need in stage.older.items()}
+        if rule == "truth":
+            parts = enumerate(matrix.truth_parts(cell), 1)
+            inputs |= {f"part_{number}": (Job("truth_part", key, path, (cell,)), path) for number, path in parts}
+        return inputs
+
+    def cell(self, rule: str, key: str) -> Cell:
+        """The cell whose files a job reads; of a session, the first of its cells."""
+        return self.sessions[key].cells[0] if rule == "session" else self.matrix.cell(key)
+
+    def made(self, need: Need, cell: Cell) -> tuple[Job, str]:
+        """A file of a cell: the job that makes it, and its path."""
+        name, label = need
+        stage = STAGES[name]
+        key = stage.key_of(cell)
+        # A key that cells share is made as the first of them has it, by the rule and by its command.
+        return Job(name, key, stage.path(cell), (self.matrix.cell(key),)), stage.path(cell, label)
+
+    @property
+    def table(self) -> tuple[Job, str]:
+        """The table: the job that makes it, and its path."""
+        return Job("table", self.matrix.table, self.matrix.table_path), self.matrix.table_path
+
+
+def results(cell: Cell) -> tuple[str, ...]:
+    """The records of a cell that the table reads."""
+    return tuple(STAGES[name].path(cell) for name in RESULTS)
+
+
+def files(matrix: Matrix, names: Iterable[str]) -> dict[str, tuple[Stage, str]]:
+    """The first files of stages, of all cells and of the loads that upgrades open: path → stage and key."""
+    paths: dict[str, tuple[Stage, str]] = {}
+    for cell in matrix.cells:
+        for stage in (STAGES[name] for name in names):
+            # An upgraded load has no queries of its own.
+            for each in (cell,) if stage.name in ("query", "recall") else (*cell.chain, cell):
+                paths.setdefault(stage.path(each), (stage, stage.key_of(each)))
+    return paths
 
 
 def make(matrix: Matrix) -> Plan:
     """Look at the disk (a stat or two a cell, one more a run of a missing one) and group missing runs into sessions."""
     missing: dict[tuple[int, str], list[Cell]] = {}
     for cell in matrix.cells:
-        published = os.path.exists(cell.query_path) and os.path.exists(cell.samples_path)  # noqa: PTH110
-        if published:
+        if os.path.exists(cell.query_path) and os.path.exists(cell.samples_path):  # noqa: PTH110
             continue
         for number in range(matrix.runs(cell)):
             if not os.path.exists(cell.run_path(number)):  # noqa: PTH110
                 missing.setdefault((number, cell.load), []).append(cell)
     sessions: dict[str, Session] = {}
     sessions_of: dict[str, tuple[Session, ...]] = {}
-    for number, load in sorted(missing, key=lambda at: at[0]):
-        session = _next_attempt(load, number, tuple(missing[number, load]), matrix.config.arms)
+    for (number, _), cells in sorted(missing.items(), key=lambda item: item[0][0]):
+        session = _next_attempt(number, tuple(cells), matrix.config.arms)
         sessions[session.key] = session
         for cell in session.cells:
             sessions_of[cell.query] = (*sessions_of.get(cell.query, ()), session)
-    return Plan(sessions, sessions_of)
+    return Plan(matrix, sessions, sessions_of)
 
 
-def attempt_key(session: Session, attempt: int) -> str:
-    """Key of another attempt of a session."""
-    return session_key(session.cells[0].load, session.round, (cell.query for cell in session.cells), attempt)
+def session_key(cells: Sequence[Cell], number: int, attempt: int) -> str:
+    """Key of a session: one server on one loaded index, measuring run `number` of these cells."""
+    queries = sorted(cell.query for cell in cells)
+    return key_of({"stage": "session", "load": cells[0].load, "round": number, "queries": queries, "attempt": attempt})
 
 
-def _next_attempt(load: str, number: int, cells: tuple[Cell, ...], arms: tuple[str, ...]) -> Session:
+def _next_attempt(number: int, cells: tuple[Cell, ...], arms: tuple[str, ...]) -> Session:
     """The first session of these runs that has not failed yet."""
-    attempt = 0
-    while True:
-        session = Session(session_key(load, number, (cell.query for cell in cells), attempt), number, cells, arms)
+    for attempt in count():
+        session = Session(session_key(cells, number, attempt), number, cells, arms)
         if not os.path.exists(session.failed_path):  # noqa: PTH110
-            return session
-        attempt += 1
+            break
+    return session

@@ -1,1 +1,87 @@
-"""What `anncestry` can be told to do: a module a group of commands, each with its own part of the parser."""
+"""The commands of `anncestry`: each module holds some and their part of the parser. Here: what all of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anncestry import workflow
+from anncestry.cells.blocks import sentence
+from anncestry.cells.config import DEFAULT_EXPERIMENT
+from anncestry.cells.matrix import Matrix
+
+if TYPE_CHECKING:
+    from anncestry.measure.server import Place
+
+HERE = Path()
+
+
+def command(commands: Any, function: Callable[..., None], name: str = "") -> Any:
+    """Add a command to the parser: named like its function, and with the first line of its docstring as help."""
+    text = (function.__doc__ or "").split("\n")[0]
+    parser = commands.add_parser(name or function.__name__, help=text.replace("%", "%%"))
+    parser.set_defaults(function=function)
+    return parser
+
+
+class Run:
+    """The matrix, resolved when a command first asks for it."""
+
+    def __init__(self, experiment: str | None, program: Sequence[str] | None = None) -> None:
+        self.program = program
+        """The arguments of this process, or none if a test called the command."""
+        choice = workflow.choice_of_environment()
+        self.choice = choice if experiment is None else workflow.Choice(choice.folder, experiment)
+        self._matrix: Matrix | None = None
+
+    @property
+    def matrix(self) -> Matrix:
+        """All cells of the chosen experiment."""
+        if self._matrix is None:
+            self._matrix, _ = workflow.resolve(self.choice, HERE)
+        return self._matrix
+
+    def go_apart(self, keys: Sequence[str]) -> None:
+        """Enter a network namespace before measuring servers, unless other machines must reach them.
+
+        `keys` are those of the load or of the queries. Downloads happen before, as the namespace has no network.
+        """
+        asked = [self.matrix.specs[key] for key in keys]
+        loaded = self.matrix.specs[asked[0]["load"]] if asked[0]["stage"] == "query" else asked[0]
+        hosts = any("driver_hosts" in spec.get("workload", {}) for spec in asked)
+        if self.program is None or hosts or loaded["topology"]["runtime"] != "native":
+            return
+        from anncestry.drive import build
+        from anncestry.runtimes import namespaces
+
+        build.programs()
+        for spec in asked:
+            if "client_env" in spec:
+                build.interpreter(spec["client_env"]["name"])
+        namespaces.enter(self.program)
+
+    def place(self, vectors: Path, artifact: Path) -> Place:
+        """The folders, platform and ports for a load of these vectors."""
+        from anncestry.measure.server import Place
+
+        config = self.matrix.config
+        return Place(
+            vectors=vectors,
+            artifact=artifact,
+            platform=config.platforms[config.platform],
+            first_port=config.load.first_port,
+            storage=config.storage,
+        )
+
+
+def say_absent(matrix: Matrix) -> None:
+    """Print how many cells are listed instead of measured, if any."""
+    if said := sentence(matrix.absent):
+        print(said)
+
+
+def command_of(matrix: Matrix) -> str:
+    """The command that runs a whole experiment."""
+    name = matrix.config.experiment
+    return "snakemake --cores 8 all" + ("" if name == DEFAULT_EXPERIMENT else f" --config experiment={name}")

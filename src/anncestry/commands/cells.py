@@ -1,4 +1,4 @@
-"""The commands about what an experiment consists of: its cells, what would run, what goes, what measuring means."""
+"""The commands about cells (cells, plan, drop, gc, epochs) and about the machine (leftovers, withdraw, engine)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from anncestry import workflow
-from anncestry.commands.run import HERE, Run, command_of, say_absent
-from anncestry.errors import UserError
-from anncestry.provenance.prune import Sweep
+from anncestry import user_cache, workflow
+from anncestry.cells.plan import make
+from anncestry.commands import HERE, Run, command, command_of, say_absent
+from anncestry.errors import ServerError, UserError
+from anncestry.provenance import prune
 
 
 def cells(run: Run, options: argparse.Namespace) -> None:
-    """The cells of an experiment, and which of their stages are there."""
+    """List the cells of an experiment and their finished stages."""
     for cell in run.matrix.cells:
         there = " ".join(
             f"{stage}{'✓' if Path(path).exists() else '·'}"
@@ -26,9 +27,8 @@ def cells(run: Run, options: argparse.Namespace) -> None:
 
 
 def plan(run: Run, options: argparse.Namespace) -> None:
-    """What would run and why, and about how long it takes; nothing is started."""
-    from anncestry.cells import explain
-    from anncestry.provenance import estimate, sizing
+    """Show which jobs would run, why, and an estimate of their time; start nothing."""
+    from anncestry.provenance import estimate, explain, sizing
 
     if options.paper or options.fit:
         needed = sizing.needs(run.matrix)
@@ -42,90 +42,132 @@ def plan(run: Run, options: argparse.Namespace) -> None:
     say_absent(matrix)
     jobs = explain.jobs(matrix, missing)
     if not jobs:
-        print("nothing would run: everything is there")
+        print("nothing to run: everything is up to date")
         return
     earlier = explain.Earlier()
     estimates = estimate.estimate(matrix, jobs, earlier)
     reasons = explain.explain(matrix, jobs, earlier)
     print("\n".join([estimate.headline(estimates), *estimate.lines(estimates), "", "why", *explain.lines(reasons)]))
-    print(f"\nnothing is started; to run it: {command_of(matrix)}")
+    print(f"\nthis was a dry run; to start it: {command_of(matrix)}")
 
 
 def drop(run: Run, options: argparse.Namespace) -> None:
-    """Remove cells, and the tables and pages that show them, so that the next run measures them anew."""
-    from anncestry.provenance import prune
-
+    """Remove cells and the tables and pages that show them; the next run measures them again."""
     _sweep(prune.drop(run.matrix, options.cells, options.load), options.yes)
 
 
 def gc(run: Run, options: argparse.Namespace) -> None:
-    """Remove what no experiment of the config needs any more."""
-    from anncestry.cells.plan import make
-    from anncestry.provenance import prune
-
+    """Remove files that no experiment of the config needs."""
     folder = run.choice.folder
     matrices = [workflow.expand(workflow.Choice(folder, name)) for name in prune.experiments(folder)]
     _sweep(prune.collect([(matrix, make(matrix)) for matrix in matrices], options.results), options.yes)
 
 
-def _sweep(sweep: Sweep, yes: bool) -> None:
-    """Say what would be removed; with `yes`, remove it."""
-    from anncestry.provenance import prune
-
+def _sweep(sweep: prune.Sweep, yes: bool) -> None:
+    """List the files to remove; with `yes`, remove them."""
     for line in prune.lines(sweep):
         print(line)
     if not sweep.remove:
-        print("there is nothing to remove")
+        print("nothing to remove")
     elif yes:
         prune.remove(sweep)
         print(f"removed: {prune.total(sweep)}")
     else:
-        print(f"nothing was removed; with --yes these go: {prune.total(sweep)}")
+        print(f"nothing removed; --yes removes {prune.total(sweep)}")
 
 
 def epochs(run: Run, options: argparse.Namespace) -> None:
-    """Whether measuring code changed under the same epoch; --bump or --attest settles it."""
-    from anncestry.provenance import epochs as guard
+    """Report measuring code that changed; accept it with --bump or --attest."""
+    from anncestry.provenance import code
 
     path = run.choice.folder / "epochs.yaml"
-    drifted = guard.changed(path)
+    drifted = code.changed(path)
     if options.bump or options.attest:
         if options.attest and not options.why:
-            raise UserError("--attest needs --why: the reason why no number can change")
-        guard.settle(path, options.stages or drifted, options.why if options.attest else None)
+            raise UserError("--attest needs --why REASON: why can no number change?")
+        code.settle(path, options.names or drifted, options.why if options.attest else None)
         return
     if drifted:
         raise UserError(
             f"{path}: measuring code of {', '.join(drifted)} changed under the same epoch: "
             "`anncestry epochs --bump` if numbers may change, `--attest --why REASON` if they can't"
         )
-    print("measuring code is what its epochs say")
+    print("no measuring code changed since its epoch")
+
+
+def leftovers(run: Run, options: argparse.Namespace) -> None:
+    """List what killed runs left on this machine: processes, containers, control groups, copies of data."""
+    from anncestry.provenance import platform
+    from anncestry.runtimes import leftovers as left
+
+    if platform.measuring():
+        raise ServerError("a measurement is running on this machine: wait for its end, then list leftovers")
+    found = left.find(HERE)
+    for leftover in found:
+        print(f"{leftover.kind}: {leftover.name}")
+    if not found:
+        print("no leftovers")
+    elif not options.clean:
+        print("`anncestry leftovers --clean` stops and removes these")
+    else:
+        problems = left.clean(found)
+        if problems:
+            raise ServerError("; ".join(problems))
+
+
+def withdraw(run: Run, options: argparse.Namespace) -> None:
+    """Remove the collections that an experiment loaded into remote servers; leave all other collections."""
+    from anncestry.measure import load
+
+    found = False
+    for name in load.withdraw(run.matrix, HERE):
+        found = True
+        print(f"withdrawn: {name}")
+    if not found:
+        print("no remote server holds a collection of this experiment")
+
+
+def engine(run: Run, options: argparse.Namespace) -> None:
+    """Run a command with a container engine: the running one, or a temporary one."""
+    from anncestry.runtimes import dockerd
+
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        raise UserError("no command given: `anncestry engine COMMAND …`")
+    status = dockerd.run(words, user_cache.folder(), options.install)
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
 
 
 def add(commands: Any) -> None:
-    """Add these commands to the program's parser."""
-    commands.add_parser("cells", help=(cells.__doc__ or "")).set_defaults(function=cells)
-    command = commands.add_parser("plan", help=(plan.__doc__ or ""))
-    command.add_argument("--paper", action="store_true", help="memory, disk and time of every cell, from a model")
-    command.add_argument("--fit", action="store_true", help="refuse what can't fit the declared platform")
-    command.set_defaults(function=plan)
-    command = commands.add_parser("drop", help=(drop.__doc__ or ""))
-    command.add_argument(
+    command(commands, cells)
+    parser = command(commands, plan)
+    parser.add_argument(
+        "--paper", action="store_true", help="estimate memory, disk and time of every cell from a model"
+    )
+    parser.add_argument("--fit", action="store_true", help="fail if a cell exceeds the declared platform")
+    parser = command(commands, drop)
+    parser.add_argument(
         "cells", nargs="+", metavar="CELL", help="a query key, or DATASET/SYSTEM/TOPOLOGY/WORKLOAD with wildcards"
     )
-    command.add_argument("--load", action="store_true", help="also their loads, with all that was measured on those")
-    command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
-    command.set_defaults(function=drop)
-    command = commands.add_parser("gc", help=(gc.__doc__ or ""))
-    choice = command.add_mutually_exclusive_group()
-    choice.add_argument("--results", action="store_true", help="also results/")
-    choice.add_argument("--keep-results", action="store_false", dest="results", help="all but results/ (the default)")
-    command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
-    command.set_defaults(function=gc)
-    command = commands.add_parser("epochs", help=(epochs.__doc__ or ""))
-    command.add_argument("stages", nargs="*", help="stages to settle (default: all that changed)")
-    choice = command.add_mutually_exclusive_group()
-    choice.add_argument("--bump", action="store_true", help="numbers may change: a new epoch, new keys")
-    choice.add_argument("--attest", action="store_true", help="numbers can't change: record the new sources")
-    command.add_argument("--why", help="the reason of an attestation")
-    command.set_defaults(function=epochs)
+    parser.add_argument("--load", action="store_true", help="also remove their loads and everything measured on them")
+    parser.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
+    parser = command(commands, gc)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--results", action="store_true", help="also remove old files in results/")
+    choice.add_argument("--keep-results", action="store_false", dest="results", help="keep results/ (the default)")
+    parser.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
+    parser = command(commands, epochs)
+    parser.add_argument("names", nargs="*", help="stages and engines to accept (default: all that changed)")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--bump", action="store_true", help="numbers may change: start a new epoch with new keys")
+    choice.add_argument(
+        "--attest", action="store_true", help="numbers can't change: keep the epoch, record the new sources"
+    )
+    parser.add_argument("--why", help="the reason of an attestation")
+    parser = command(commands, leftovers)
+    parser.add_argument("--clean", action="store_true", help="terminate the processes, remove the rest")
+    command(commands, withdraw)
+    parser = command(commands, engine)
+    parser.add_argument("--install", action="store_true", help="install Debian's docker.io if Docker is missing")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="the command to run")

@@ -1,8 +1,9 @@
-"""The commands about results: tell them, compare them, verify them, keep them."""
+"""Commands about results: summary, compare, verify, keep; about ancestry: why, attest, verify-attestation, export."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import shutil
 import sys
@@ -11,19 +12,21 @@ from typing import Any
 
 from anncestry import durable, workflow
 from anncestry.cells import config as config_files
-from anncestry.cells.matrix import PUBLISHED, Matrix
-from anncestry.commands.run import HERE, Run, command_of, say_absent
+from anncestry.cells.matrix import Matrix
+from anncestry.commands import HERE, Run, command, command_of, say_absent
 from anncestry.errors import ConfigError, DataError
+
+_SELECTORS = ("dataset", "system", "topology", "workload", "phase", "metric")
 
 
 def summary(run: Run, options: argparse.Namespace) -> None:
-    """The main numbers of an experiment, and where its page is."""
-    from anncestry.report import numbers
-    from anncestry.report import summary as text
+    """Print the main numbers of an experiment and the path of its page."""
+    from anncestry.report.model import highlights as text
+    from anncestry.report.model import numbers
 
     matrix = run.matrix
     if not Path(matrix.table_path).exists():
-        raise DataError(f"{matrix.table_path}: not made yet; run `snakemake --cores 8 all`")
+        raise DataError(f"{matrix.table_path}: missing; run `snakemake --cores 8 all`")
     if not options.short:
         print(text.summary(numbers.read(Path(matrix.table_path).parent)))
         say_absent(matrix)
@@ -31,7 +34,7 @@ def summary(run: Run, options: argparse.Namespace) -> None:
 
 
 def _current_page(matrix: Matrix) -> Path:
-    """The page of this matrix under its lasting name, `reports/EXPERIMENT/`: a copy, made anew where it is another."""
+    """Copy the page of this matrix to `reports/EXPERIMENT/` unless it is there; return its path."""
     source = Path(matrix.report_path).parent
     target = Path("reports") / matrix.config.experiment
     stamp = target / ".report"
@@ -46,10 +49,10 @@ def _current_page(matrix: Matrix) -> Path:
 
 
 def compare(run: Run, options: argparse.Namespace) -> None:
-    """Two systems, experiments, platforms or git revisions: faster, slower, the same within noise, not comparable."""
-    from anncestry.provenance.revisions import Revisions
-    from anncestry.report import compare as comparing
-    from anncestry.report import compare_noise, compare_page, compare_sides, noise
+    """Compare two systems, experiments, platforms or git revisions, with a verdict for each number."""
+    from anncestry.provenance.versioning import Revisions
+    from anncestry.report.compare import lines, sides, text, verdict
+    from anncestry.report.site import compare_page
 
     def current(name: str) -> str:
         try:
@@ -58,22 +61,22 @@ def compare(run: Run, options: argparse.Namespace) -> None:
             return ""  # measured once, and no longer in the config
 
     a, b = (
-        compare_sides.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
+        sides.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
         for name in (options.a, options.b)
     )
-    known = compare_noise.asked(options.noise) if options.noise else compare_noise.Noise()
+    known = verdict.asked(options.noise) if options.noise else verdict.Noise()
     platform = config_files.load(run.choice.folder, run.choice.experiment).platform
-    found = comparing.compare(a, b, known.with_measured(noise.measured(Path("results"), platform)))
-    print(compare_page.summary(found, everything=options.all), end="")
+    found = lines.compare(a, b, known.with_measured(verdict.measured(Path("results"), platform)))
+    print(text.summary(found, everything=options.all), end="")
     if options.out:
         print(f"page: {compare_page.write(found, options.out)}")
 
 
 def verify(run: Run, options: argparse.Namespace) -> None:
-    """Whether every published number is still what its raw samples say, and every file what its record says."""
+    """Recompute every published number from its raw samples, and hash every file again."""
     from anncestry import verify as auditor
 
-    findings = auditor.verify(run.matrix, PUBLISHED, options.quick, getattr(options, "partial", False))
+    findings = auditor.verify(run.matrix, options.quick, getattr(options, "partial", False))
     for problem, ids in auditor.hanging_on(findings, run.matrix):
         print(f"✗ {problem.sentence}", file=sys.stderr)
         if ids:
@@ -82,22 +85,19 @@ def verify(run: Run, options: argparse.Namespace) -> None:
             print(f"  no longer supported: {numbers}: {shown}", file=sys.stderr)
     for remark in findings.remarks:
         print(remark)
-    looked = f"{findings.records} records and {findings.files} files looked at"
+    looked = f"checked {findings.records} records and {findings.files} files"
     if findings.absent:
-        looked += f"; not here, so not looked at: inputs in {', '.join(sorted(findings.absent))}/"
+        looked += f"; not here: inputs in {', '.join(sorted(findings.absent))}/"
     if findings.problems:
-        raise DataError(f"{len(findings.problems)} things are not what they were; {looked}")
-    print(
-        f"✓ what can be made again from raw samples is what is published; {looked}"
-        if not options.quick
-        else f"✓ {looked}"
-    )
+        raise DataError(f"{len(findings.problems)} problems; {looked}")
+    print(f"✓ all published numbers agree with the raw samples; {looked}" if not options.quick else f"✓ {looked}")
 
 
 def keep(run: Run, options: argparse.Namespace) -> None:
-    """Verify, then put data/ and results/ under DVC and commit their pointers; --push sends the files to the remote."""
+    """Verify, put data/ and results/ under DVC, and commit their pointers; --push sends the files to the remote."""
     from anncestry.provenance import versioning
-    from anncestry.report import diffs, numbers
+    from anncestry.report import diffs
+    from anncestry.report.model import numbers
 
     matrix = run.matrix
     incomplete = _incomplete(matrix)
@@ -109,10 +109,10 @@ def keep(run: Run, options: argparse.Namespace) -> None:
     whole = Path(matrix.table_path).parent
     frame = numbers.tidy([cell.paths for cell in matrix.cells]) if incomplete else numbers.read(whole)
     diffs.write(frame, matrix.config.experiment, Path("results"))
-    kept = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
-    for remark in kept.remarks:
+    message, remarks = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
+    for remark in remarks:
         print(remark, file=sys.stderr)
-    print(f"✓ committed: {kept.message.rstrip()}" if kept.message else "✓ everything was kept already")
+    print(f"✓ committed: {message.rstrip()}" if message else "✓ nothing new to keep")
 
 
 def _incomplete(matrix: Matrix) -> str:
@@ -133,6 +133,60 @@ def _incomplete(matrix: Matrix) -> str:
     return f"experiment {matrix.config.experiment} has no {' and no '.join(absent)} yet" if absent else ""
 
 
+def why(run: Run, options: argparse.Namespace) -> None:
+    """Show where a number comes from, down to the raw samples, and check each link."""
+    from anncestry.ancestry import why as chain
+    from anncestry.report import published
+
+    if options.number and (traced := published.find(published.FOLDER, options.number)):
+        print(json.dumps(traced.plain(), indent=1) if options.json else "\n".join(published.lines(traced)))
+        return
+    selectors = {name: getattr(options, name) for name in _SELECTORS if getattr(options, name) is not None}
+    if options.number and selectors:
+        raise DataError(f"give either the id {options.number!r} or --{next(iter(selectors))}, not both")
+    folder, row = chain.find(run.matrix, options.number, selectors)
+    node = chain.of_row(row, folder, run.matrix)
+    print(json.dumps(node.plain(), indent=1) if options.json else "\n".join(chain.lines(node)))
+    if broken := chain.broken(node):
+        raise DataError(f"{row['number_id']}: its chain is broken at {', '.join(broken)}")
+
+
+def attest(run: Run, options: argparse.Namespace) -> None:
+    """Sign the results and the digests of their inputs (in-toto, SLSA provenance)."""
+    from anncestry import verify
+    from anncestry.ancestry import attest as signing
+
+    key = signing.private(options.key)
+    body = signing.statement(run.matrix)
+    if problems := verify.verify(run.matrix).problems:
+        more = f" ({len(problems) - 1} more: `anncestry verify`)" if problems[1:] else ""
+        raise DataError(
+            f"{problems[0].sentence}{more}; `anncestry attest` signs only results that pass `anncestry verify`"
+        )
+    print(f"✓ {signing.attest(body, key, options.out)}")
+
+
+def verify_attestation(run: Run, options: argparse.Namespace) -> None:
+    """Check a signed attestation against a public key and the local files, without network."""
+    from anncestry.ancestry import attest as signing
+
+    print(f"✓ {signing.verify(options.file, options.key, Path())}")
+
+
+def export_crate(run: Run, options: argparse.Namespace) -> None:
+    """Export the results as a Workflow Run RO-Crate."""
+    from anncestry.ancestry import export
+
+    print(f"✓ {export.write_crate(run.matrix, options.folder)}")
+
+
+def export_prov(run: Run, options: argparse.Namespace) -> None:
+    """Export the provenance of all records as W3C PROV-JSON."""
+    from anncestry.ancestry import export
+
+    print(f"✓ {export.write_prov(run.matrix, options.file)}")
+
+
 def _percent(text: str) -> float:
     """A percentage that is not negative, for argparse."""
     try:
@@ -140,37 +194,46 @@ def _percent(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage")
     return value
 
 
 def add(commands: Any) -> None:
-    """Add these commands to the program's parser."""
-    command = commands.add_parser("summary", help=(summary.__doc__ or ""))
-    command.add_argument("--short", action="store_true", help="only where the page is")
-    command.set_defaults(function=summary)
-    command = commands.add_parser("compare", help=(compare.__doc__ or "").replace("%", "%%"))
-    command.add_argument(
+    parser = command(commands, summary)
+    parser.add_argument("--short", action="store_true", help="print only the path of the page")
+    parser = command(commands, compare)
+    parser.add_argument(
         "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"
     )
-    command.add_argument(
-        "b", metavar="B", nargs="?", default=".", help="what is judged against A (default: this folder)"
+    parser.add_argument("b", metavar="B", nargs="?", default=".", help="compared with A (default: this folder)")
+    parser.add_argument("--noise", type=_percent, metavar="PCT", help="treat differences of up to PCT percent as noise")
+    parser.add_argument("--all", action="store_true", help="show all numbers, not only the headline ones")
+    parser.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
+    parser = command(commands, verify)
+    parser.add_argument("--quick", action="store_true", help="only hash the files again")
+    parser = command(commands, keep)
+    parser.add_argument("--quick", action="store_true", help="only hash the files again, don't recompute numbers")
+    parser.add_argument("--gone", action="store_true", help="delete from DVC the results that are missing locally")
+    parser.add_argument("--partial", action="store_true", help="keep an incomplete experiment")
+    parser.add_argument("--push", action="store_true", help="also send the files to the remote")
+    parser = command(commands, why)
+    parser.add_argument(
+        "number", nargs="?", help="the id of a number, or its first characters; without it, select by options"
     )
-    command.add_argument(
-        "--noise",
-        type=_percent,
-        metavar="PCT",
-        help="a difference of up to so many percent is noise, whatever runs say",
+    for name in _SELECTORS:
+        parser.add_argument(f"--{name}", help=f"select by {name}")
+    parser.add_argument("--json", action="store_true", help="print the chain as JSON")
+    parser = command(commands, attest)
+    parser.add_argument(
+        "--key", type=Path, required=True, help="private ed25519 key (PEM); `openssl genpkey` makes one"
     )
-    command.add_argument("--all", action="store_true", help="all numbers, not the headline ones only")
-    command.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
-    command.set_defaults(function=compare)
-    command = commands.add_parser("verify", help=(verify.__doc__ or ""))
-    command.add_argument("--quick", action="store_true", help="re-hash only")
-    command.set_defaults(function=verify)
-    command = commands.add_parser("keep", help=(keep.__doc__ or ""))
-    command.add_argument("--quick", action="store_true", help="verify by re-hashing only")
-    command.add_argument("--gone", action="store_true", help="results that are listed but not here shall go")
-    command.add_argument("--partial", action="store_true", help="keep an experiment of which cells are missing")
-    command.add_argument("--push", action="store_true", help="send the files to the remote, too")
-    command.set_defaults(function=keep)
+    parser.add_argument("--out", type=Path, default=Path("attestation.json"), help="write the envelope to this file")
+    parser = command(commands, verify_attestation, "verify-attestation")
+    parser.add_argument("file", type=Path, help="the file that `attest` wrote")
+    parser.add_argument("--key", type=Path, required=True, help="public ed25519 key (PEM) of the signer")
+    export = commands.add_parser("export", help="Export the results for other tools: crate or prov.")
+    kinds = export.add_subparsers(dest="kind", required=True, metavar="KIND")
+    parser = command(kinds, export_crate, "crate")
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser = command(kinds, export_prov, "prov")
+    parser.add_argument("file", type=Path, nargs="?", default=Path("prov.json"))

@@ -1,141 +1,135 @@
-"""The commands that rules of the workflow call: one function a rule, given the key of what it makes."""
+"""The commands of the workflow's rules: one function per rule, which takes the key of its output."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from anncestry import user_cache
 from anncestry.cells.matrix import PUBLISHED
-from anncestry.commands.run import Run, cache_dir
+from anncestry.cells.stage import STAGES
+from anncestry.commands import Run, command
 from anncestry.errors import Damaged, DataError, ServerError, UserError
+from anncestry.provenance import records
+
+Spec = dict[str, Any]
+Files = Mapping[str, Path]
 
 
-def artifact(run: Run, options: argparse.Namespace) -> None:
+def _files(run: Run, options: argparse.Namespace) -> dict[str, Path]:
+    """The files of a job by label (`out`: the first that it makes), as its options or else the matrix have them."""
+    stage, matrix = STAGES[options.command], run.matrix
+    if options.command in ("table", "report"):
+        out = matrix.table_path if options.command == "table" else matrix.report_path
+        paths = {"table": matrix.table_path, "out": out}
+    else:
+        cell = matrix.cell(options.queries[0] if options.command == "session" else options.key)
+        more = {"part": options.part, "parts": len(matrix.truth_parts(cell))} if options.command == "truth_part" else {}
+        paths = {**stage.inputs(cell, cell.older), "out": stage.path(cell, key=options.key, **more)}
+    given = {label: path for label, path in vars(options).items() if label in paths and path is not None}
+    if "older" in given:
+        given |= dict(zip(stage.older, given["older"], strict=True))
+    files = {label: Path(path) for label, path in (paths | given).items()}
+    folder = files["out"].parent
+    # A stage with a folder of its own begins by emptying it.
+    empties = "{key}" in Path(stage.output).parent.name and folder != Path(paths["out"]).parent
+    if empties and folder.exists() and any(folder.iterdir()):
+        raise UserError(f"--out {files['out']}: {folder} is not empty: name a file in a folder of its own")
+    return files
+
+
+def artifact(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Fetch or build what a system runs."""
     from anncestry.runtimes import artifacts
 
-    spec = run.matrix.spec(options.key, "artifact")
-    artifacts.run(spec, Path(run.matrix.cell(options.key).artifact_path).parent, cache_dir(), options.key)
+    artifacts.run(spec, files["out"].parent, user_cache.folder(), options.key)
 
 
-def download(run: Run, options: argparse.Namespace) -> None:
-    """Get a dataset from the first of its sources that has it, verified by content."""
+def download(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Download a dataset from its first source with the right content."""
     from anncestry.datasets import download as stage
 
-    cell = run.matrix.cell(options.key)
-    spec = run.matrix.spec(options.key, "download")
-    config = run.matrix.config
-    entry = config.datasets[spec["name"]]
-    stage.run(
-        {**spec, "metric": entry["metric"], "sources": entry["sources"]},
-        Path(cell.download_path).parent,
-        cache_dir(),
-        options.key,
-    )
+    dataset = run.matrix.config.datasets[spec["name"]]
+    spec = {**spec, "metric": dataset.metric, "sources": dataset.sources}
+    stage.run(spec, files["out"].parent, user_cache.folder(), options.key)
 
 
-def normalize(run: Run, options: argparse.Namespace) -> None:
-    """Prefix, normalised vectors and metadata."""
+def normalize(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Cut, normalise and describe the vectors of a dataset."""
     from anncestry.datasets import normalize as stage
 
-    cell = run.matrix.cell(options.key)
-    spec = run.matrix.spec(options.key, "normalize")
-    stage.run(spec, Path(cell.download_path).parent, Path(cell.vectors_path).parent, options.key)
+    stage.run(spec, files["download"].parent, files["out"].parent, options.key)
 
 
-def truth(run: Run, options: argparse.Namespace) -> None:
-    """Exact neighbours."""
-    from anncestry.datasets import shards
+def truth(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Compute exact neighbours."""
     from anncestry.datasets import truth as stage
 
-    cell = run.matrix.cell(options.key)
-    spec = run.matrix.spec(options.key, "truth")
-    parts = [Path(path) for path in run.matrix.truth_parts(cell)]
-    gathered = shards.gather(parts, options.key) if parts else None
-    stage.run(spec, Path(cell.vectors_path).parent, Path(cell.truth_path).parent, options.key, gathered)
+    parts = options.parts or [Path(path) for path in run.matrix.truth_parts(run.matrix.cell(options.key))]
+    gathered = stage.gather(parts, options.key) if parts else None
+    stage.run(spec, files["vectors"].parent, files["out"].parent, options.key, gathered)
 
 
-def truth_part(run: Run, options: argparse.Namespace) -> None:
-    """Exact neighbours within one shard of the base."""
-    from anncestry.datasets import shards
+def truth_part(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Compute exact neighbours within one shard of the base."""
+    from anncestry.datasets import truth as stage
 
-    cell = run.matrix.cell(options.key)
-    parts = run.matrix.truth_parts(cell)
+    parts = run.matrix.truth_parts(run.matrix.cell(options.key))
     if not 1 <= options.part <= len(parts):
-        raise UserError(f"truth {options.key} has {len(parts) or 'no'} parts: there is no part {options.part}")
-    spec = run.matrix.spec(options.key, "truth")
-    out = Path(parts[options.part - 1])
-    shards.run(spec, options.key, Path(cell.vectors_path).parent, out, options.part, len(parts))
+        raise UserError(f"truth {options.key} has {len(parts) or 'no'} parts; part {options.part} doesn't exist")
+    stage.run_part(spec, options.key, files["vectors"].parent, files["out"], options.part, len(parts))
 
 
-def load(run: Run, options: argparse.Namespace) -> None:
-    """Load a dataset into a system, or open an older system's data with it, measured."""
+def load(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Measure the load of a dataset into a system, or its upgrade from an older system's data."""
     run.go_apart([options.key])
     from anncestry.measure import load as stage
-    from anncestry.measure import upgrade
 
-    cell = run.matrix.cell(options.key)
-    if cell.older is not None:
-        upgrade.run(
-            run.matrix.spec(options.key, "load"),
-            options.key,
-            run.place(cell),
-            Path(cell.older.index_path),
-            Path(cell.older.load_path),
-            Path(cell.index_path).parent,
-        )
-        return
-    stage.run(
-        run.matrix.spec(options.key, "load"),
-        options.key,
-        run.place(cell),
-        Path(cell.index_path).parent,
-    )
+    place = run.place(files["vectors"], files["artifact"])
+    if "older" in files:
+        stage.upgrade(spec, options.key, place, files["older"], files["older_record"], files["out"].parent)
+    else:
+        stage.run(spec, options.key, place, files["out"].parent)
 
 
-def record(run: Run, options: argparse.Namespace) -> None:
+def record(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Publish the record of a load."""
-    from anncestry.provenance.promote import promote
-
-    cell = run.matrix.cell(options.key)
-    promote(Path(cell.index_path), Path(cell.load_path), stage="load", key=options.key)
+    records.promote(files["index"], files["out"], stage="load", key=options.key)
 
 
-def session(run: Run, options: argparse.Namespace) -> None:
+def session(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Measure one run of some cells of one load, on one server."""
     run.go_apart(options.queries)
     from anncestry.measure import session as stage
 
-    cell = run.matrix.cell(options.queries[0])
     outcome = stage.run(
         options.key,
         options.round,
         {query: run.matrix.spec(query, "query") for query in options.queries},
-        Path(cell.load_path),
-        Path(cell.index_path),
-        run.place(cell),
-        Path(f"scratch/session/{options.key}"),
+        files["load"],
+        files["index"],
+        run.place(files["vectors"], files["artifact"]),
+        files["out"].parent,
     )
     failed = sum(state != "ok" for state in outcome.values())
     if failed:
-        print(f"{failed} of {len(outcome)} cells failed: each says why when it is kept", file=sys.stderr)
+        print(f"{failed} of {len(outcome)} cells failed: their query jobs report the reasons", file=sys.stderr)
 
 
-def query(run: Run, options: argparse.Namespace) -> None:
-    """Publish the runs of a cell as one measurement, or say why its sessions have not measured them."""
+def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Combine the runs of a cell into one measurement, or report why runs are missing."""
     from anncestry.measure import publish
-    from anncestry.provenance import records
 
     cell = run.matrix.cell(options.key)
     missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
     if missing:
         if not options.sessions:
             raise DataError(
-                f"{cell.query_path} is there already: `anncestry drop {options.key} --yes` has it measured again"
+                f"{cell.query_path} exists already: to measure it again, run `anncestry drop {options.key} --yes` first"
             )
         said: dict[str, str] = {}
         for session_file in map(Path, options.sessions):
@@ -143,97 +137,85 @@ def query(run: Run, options: argparse.Namespace) -> None:
                 tried = records.read_json(session_file)
             except Damaged as error:
                 tried = {"round": missing[0], "cells": {options.key: str(error)}}
-            state = tried["cells"].get(options.key, "was not part of the session")
+            state = tried["cells"].get(options.key, "was not in the session")
             if state == "ok" and tried["round"] in missing:
-                state = "was measured, and is not there any more"
+                state = "was measured, but its files are missing"
             if state != "ok":
                 # The other cells still need this session; the next call must not find it complete, but try again.
                 session_file.with_name("failed").touch()
                 said.setdefault(state, f"run {tried['round'] + 1}: {state}")
         where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
         raise ServerError(f"{where}: {'; '.join(said.values())}")
-    publish.run(
-        run.matrix.spec(options.key, "query"),
-        options.key,
-        Path(cell.measured_path),
-        Path(cell.load_path),
-        Path(cell.vectors_path),
-        Path(cell.query_path),
-    )
+    inputs = (Path(cell.measured_path), Path(cell.load_path), Path(cell.vectors_path))
+    publish.run(spec, options.key, *inputs, files["out"])
     shutil.rmtree(cell.measured_path)
 
 
-def recall(run: Run, options: argparse.Namespace) -> None:
-    """Recall of a cell's measured answers."""
+def recall(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Compute the recall of a cell's answers."""
     from anncestry.measure import recall as stage
 
-    cell = run.matrix.cell(options.key)
-    stage.run(
-        run.matrix.spec(options.key, "recall"),
-        options.key,
-        Path(cell.query_path),
-        Path(cell.truth_path),
-        Path(cell.vectors_path),
-        Path(cell.recall_path),
-    )
+    stage.run(spec, options.key, files["query"], files["truth"], files["vectors"], files["out"])
 
 
-def table(run: Run, options: argparse.Namespace) -> None:
-    """All numbers of an experiment as one tidy table."""
-    from anncestry.provenance import records
-    from anncestry.report import numbers, sealed
+def table(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Write all numbers of an experiment as one tidy table."""
+    from anncestry.report.model import numbers
+    from anncestry.report.model.records import seal_table
 
-    spec = run.matrix.spec(options.key, "table")
     frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
-    folder = Path(run.matrix.table_path).parent
-    records.clear(folder)  # of what a killed job left: the files in it are those of its record
+    folder = files["out"].parent
+    records.clear(folder)  # a killed job may have left files that are not in the record
     numbers.write(frame, folder)
-    sealed.table(folder, options.key, spec, frame)
-    # Every cell is published: what sessions left (failed attempts among it) is of no use any more.
-    shutil.rmtree("scratch/session", ignore_errors=True)
+    seal_table(folder, options.key, spec, frame)
+    # Every cell is published, so nothing needs the files of sessions any more.
+    shutil.rmtree(STAGES["session"].folder, ignore_errors=True)
 
 
-def report(run: Run, options: argparse.Namespace) -> None:
-    """The page of an experiment."""
-    from anncestry.provenance import records
-    from anncestry.report import numbers, page, sealed
+def report(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Draw the page of an experiment."""
+    from anncestry.report.model import numbers
+    from anncestry.report.model.records import seal_report
+    from anncestry.report.site import page
+    from anncestry.report.site.catalogue import case_studies
 
-    spec = run.matrix.spec(options.key, "report")
-    table_dir, folder = Path(run.matrix.table_path).parent, Path(run.matrix.report_path).parent
+    table_dir, folder = files["table"].parent, files["out"].parent
     table = table_dir / "record.json"
     records.verify_outputs(table, records.read_record(table, stage="table", key=run.matrix.table))
     frame, title = numbers.read(table_dir), run.matrix.config.title
     records.clear(folder)
-    page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent)
-    sealed.report(folder, options.key, spec, table_dir)
+    page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent, studies=case_studies())
+    seal_report(folder, options.key, spec, table_dir)
 
 
-RULES: dict[str, Callable[[Run, argparse.Namespace], None]] = {
-    "artifact": artifact,
-    "download": download,
-    "normalize": normalize,
-    "truth_part": truth_part,
-    "truth": truth,
-    "load": load,
-    "record": record,
-    "session": session,
-    "query": query,
-    "recall": recall,
-    "table": table,
-    "report": report,
-}
+_COMMANDS = (
+    artifact, download, normalize, truth_part, truth, load, record, session, query, recall, table, report,
+)  # fmt: skip
+RULES: dict[str, Callable[[Run, argparse.Namespace, Spec, Files], None]] = {each.__name__: each for each in _COMMANDS}
+
+
+def _rule(run: Run, options: argparse.Namespace) -> None:
+    """Make the output of a key: with the key's spec (a session has none), and the files of the job."""
+    name = options.command
+    spec = run.matrix.spec(options.key, STAGES[name].spec) if name != "session" else {}
+    RULES[name](run, options, spec, _files(run, options))
 
 
 def add(commands: Any) -> None:
-    """Add these commands to the program's parser."""
     for name, function in RULES.items():
-        command = commands.add_parser(name, help=(function.__doc__ or "").split("\n")[0])
-        command.add_argument("key")
+        parser = command(commands, function)
+        parser.set_defaults(function=_rule)
+        parser.add_argument("key")
+        for label in (*(label for label in STAGES[name].needs if label != "samples"), "out"):
+            parser.add_argument(f"--{label}", type=Path, metavar="FILE")
         if name == "session":
-            command.add_argument("round", type=int)
-            command.add_argument("queries", nargs="+")
+            parser.add_argument("round", type=int)
+            parser.add_argument("queries", nargs="+")
         if name == "truth_part":
-            command.add_argument("part", type=int)
+            parser.add_argument("part", type=int)
+        if name == "truth":
+            parser.add_argument("--parts", type=Path, nargs="*", metavar="FILE")
+        if name == "load":
+            parser.add_argument("--older", type=Path, nargs=2, metavar=("INDEX", "RECORD"))
         if name == "query":
-            command.add_argument("sessions", nargs="*")
-        command.set_defaults(function=function)
+            parser.add_argument("sessions", nargs="*")

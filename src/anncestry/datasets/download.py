@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,22 +37,13 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     record_file = out_dir / "record.json"
     for stale in (record_file, *_written(out_dir)):
         stale.unlink(missing_ok=True)
+    stated = sources.Stated(spec["rows"], spec["queries"], spec["dim"], cache_dir, spec.get("conditions", ()))
     skipped: list[dict[str, str]] = []
     for entry in spec["sources"]:
         try:
-            content = sources.obtain(
-                entry,
-                rows=spec["rows"],
-                queries=spec["queries"],
-                dim=spec["dim"],
-                cache_dir=cache_dir,
-                conditions=spec.get("conditions", ()),
-            )
-            try:
+            content = sources.obtain(entry, stated)
+            with sources.forgetting(content.cached):
                 body = _convert(spec, entry, content, out_dir)
-            except DataError:
-                content.forget()
-                raise
         except DataError as error:
             # A record travels to other machines, where this one's folders mean nothing.
             reason = str(error).replace(f"{cache_dir}/", "")
@@ -66,66 +57,50 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
         body["skipped"] = skipped
         return write_record(record_file, stage="download", key=key, spec=spec, body=body, outputs=outputs)
     reasons = "; ".join(skip["reason"] for skip in skipped) or "the config lists no source"
-    raise DataError(f"dataset {spec['name']}: no source gives its content ({reasons})")
-
-
-def _file(out_dir: Path, name: str) -> Path:
-    return out_dir / f"{name}.npy"
+    raise DataError(f"dataset {spec['name']}: no source has its content ({reasons})")
 
 
 def _written(out_dir: Path) -> list[Path]:
     """What this stage may have written, in order."""
     more = (*out_dir.glob("shipped_filtered_*.npy"), *out_dir.glob("payload*"))
-    return [*(_file(out_dir, name) for name in OUTPUTS), *sorted(more)]
+    return [*(out_dir / f"{name}.npy" for name in OUTPUTS), *sorted(more)]
 
 
 def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content, out_dir: Path) -> dict[str, Any]:
     """Write a source's arrays to `out_dir`, all or none; returns the record's facts about them."""
     pinned = {name: sha256 for name, sha256 in (spec.get("content") or {}).items() if sha256}
     digests: dict[str, str] = {}
+    facts: dict[str, Any] = {name: spec[name] for name in ("rows", "queries", "dim")}
     with ExitStack() as stack:
-        for name, declared in (("base", spec["rows"]), ("queries", spec["queries"])):
-            temporary = stack.enter_context(replacing(_file(out_dir, name)))
+
+        def new(name: str) -> Path:
+            return stack.enter_context(replacing(out_dir / name))
+
+        def check(name: str, digest: str, what: str) -> None:
+            digests[name] = digest
+            if pinned.get(name, digest) != digest:
+                raise DataError(f"{what} sha256 {digest[:12]}…, not the declared {pinned[name][:12]}…")
+
+        for name, rows in (("base", spec["rows"]), ("queries", spec["queries"])):
             part = content.parts[name]
-            digests[name] = _copy_vectors(part, temporary, (declared, spec["dim"]), f"{spec['name']} {name}")
-            if pinned.get(name, digests[name]) != digests[name]:
-                raise DataError(
-                    f"{part.path}: its {name} have sha256 {digests[name][:12]}…, not the declared {pinned[name][:12]}…"
-                )
-        shipped = _copy_truth(spec, entry, content, out_dir, stack)
+            digest = _copy_vectors(part, new(f"{name}.npy"), (rows, spec["dim"]), f"{spec['name']} {name}")
+            check(name, digest, f"{part.path}: its {name} have")
+        facts["shipped"] = _copy_truth(spec, entry, content, new)
         filtered = []
         for number, filter in enumerate(content.filtered):
-            to = stack.enter_context(replacing(_file(out_dir, f"shipped_filtered_{number}")))
-            filtered.append(
-                {"filter": dict(filter), "k": _copy_neighbors(spec, content.parts[f"filtered_{number}"], to)}
-            )
+            name = f"filtered_{number}"
+            k = _copy_neighbors(spec, content.parts[name], new(f"shipped_{name}.npy"))
+            filtered.append({"filter": dict(filter), "k": k})
+        if filtered:
+            facts["shipped_filtered"] = filtered
         if "conditioned" in content.parts:
-            to = stack.enter_context(replacing(_file(out_dir, "shipped_conditioned")))
-            _copy_neighbors(spec, content.parts["conditioned"], to)
+            _copy_neighbors(spec, content.parts["conditioned"], new("shipped_conditioned.npy"))
         if content.payload is not None:
-            digests["payload"] = _copy_payload(content.payload, out_dir, stack)
-            if pinned.get("payload", digests["payload"]) != digests["payload"]:
-                raise DataError(
-                    f"{content.payload / payload.FILE}: payload of sha256 {digests['payload'][:12]}…, not the declared "
-                    f"{pinned['payload'][:12]}…"
-                )
-    return {
-        "content": digests,
-        "content_pinned": digests.keys() <= pinned.keys(),
-        "rows": spec["rows"],
-        "queries": spec["queries"],
-        "dim": spec["dim"],
-        "shipped": shipped,
-        **({"shipped_filtered": filtered} if filtered else {}),
-        **({"payload": payload.facts(content.payload)} if content.payload is not None else {}),
-    }
-
-
-def _copy_payload(folder: Path, out_dir: Path, stack: ExitStack) -> str:
-    """Copy payload columns and conditions; returns the digest of their content."""
-    for file in payload.files(folder):
-        shutil.copyfile(file, stack.enter_context(replacing(out_dir / file.name)))
-    return payload.content(folder)
+            for file in payload.files(content.payload):
+                shutil.copyfile(file, new(file.name))
+            check("payload", payload.content(content.payload), f"{content.payload / payload.FILE}: payload of")
+            facts["payload"] = payload.facts(content.payload)
+    return {"content": digests, "content_pinned": digests.keys() <= pinned.keys(), **facts}
 
 
 def _copy_vectors(part: Part, to: Path, shape: tuple[int, int], label: str) -> str:
@@ -134,58 +109,55 @@ def _copy_vectors(part: Part, to: Path, shape: tuple[int, int], label: str) -> s
         if (vectors.rows, vectors.dim) != shape:
             raise DataError(
                 f"{part.path}: holds {vectors.rows} vectors of dim {vectors.dim} as {label}, "
-                f"where the config states {shape[0]} of dim {shape[1]}"
+                f"but the config states {shape[0]} of dim {shape[1]}"
             )
         with Progress(label, shape[0], "rows") as progress, formats.NpyWriter(to, shape) as writer:
-            for chunk in formats.finite_chunks(part.path, vectors.chunks()):
+            for chunk in vectors.finite(shape[0]):
                 writer.write(chunk)
                 progress.add(len(chunk))
         return writer.sha256
 
 
 def _copy_truth(
-    spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content, out_dir: Path, stack: ExitStack
+    spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content, new: Callable[[str], Path]
 ) -> dict[str, Any] | None:
     """Write the truth that came with the source, distances in our canonical form; None where none came."""
-    part = content.parts.get("neighbors")
-    if part is None:
+    if "neighbors" not in content.parts:
         return None
-    k = _copy_neighbors(spec, part, stack.enter_context(replacing(_file(out_dir, "shipped_ids"))))
+    k = _copy_neighbors(spec, content.parts["neighbors"], new("shipped_ids.npy"))
     shipped: dict[str, Any] = {"k": k, "distances": None}
     part = content.parts.get("distances")
     if part is None:
         return shipped
-    with formats.open_distances(part.path, part.format, part.member) as found:
-        if found is None:
+    with formats.open_truth(part.path, part.format, "distances", part.member) as distances:
+        if not distances.rows:
             return shipped
-        if (shape := (found.rows, found.dim)) != (spec["queries"], k):
+        if (shape := (distances.rows, distances.dim)) != (spec["queries"], k):
             raise DataError(
                 f"{part.path}: holds distances of shape {shape}, but neighbors of shape {(spec['queries'], k)}"
             )
-        stated = _stated_distances(spec["metric"], entry, part)
-        to = stack.enter_context(replacing(_file(out_dir, "shipped_distances")))
-        with formats.NpyWriter(to, shape, "<f8") as writer:
-            for chunk in found.chunks():
+        shipped["distances"] = stated = _stated_distances(spec["metric"], entry, part)
+        with formats.NpyWriter(new("shipped_distances.npy"), shape, "<f8") as writer:
+            for chunk in distances.chunks():
                 writer.write(np.square(chunk, dtype=np.float64) if stated == "euclidean" else chunk)
-    shipped["distances"] = stated
     return shipped
 
 
 def _copy_neighbors(spec: Mapping[str, Any], part: Part, to: Path) -> int:
     """Write the ids of shipped truth, npy of int64 (queries, k); returns k."""
-    with formats.open_neighbors(part.path, part.format, part.member) as found:
-        if found.rows != spec["queries"]:
+    with formats.open_truth(part.path, part.format, "neighbors", part.member) as truth:
+        if truth.rows != spec["queries"]:
             raise DataError(
-                f"{part.path}: holds neighbors of {found.rows} queries, where the config states {spec['queries']}"
+                f"{part.path}: holds neighbors of {truth.rows} queries, but the config states {spec['queries']}"
             )
-        with formats.NpyWriter(to, (found.rows, found.dim), "<i8") as writer:
-            for ids in found.ids():
+        with formats.NpyWriter(to, (truth.rows, truth.dim), "<i8") as writer:
+            for ids in truth.ids():
                 if bool((ids >= spec["rows"]).any()):
                     raise DataError(
-                        f"{part.path}: holds neighbor {int(ids.max())}, though the base has {spec['rows']} rows"
+                        f"{part.path}: holds neighbor {int(ids.max())}, but the base has {spec['rows']} rows"
                     )
                 writer.write(ids)
-        return found.dim
+        return truth.dim
 
 
 def _stated_distances(metric: str, entry: Mapping[str, Any], part: Part) -> str:

@@ -1,20 +1,28 @@
-"""Files by HTTP: downloads that go on where they were interrupted, and are verified as far as their source allows."""
+"""Files by HTTP and out of archives.
+
+Downloads go on where they were interrupted, and are verified as far as their source allows. Of a tar archive, plain or
+gzip, only named members are written, and nothing outside of the folder.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import lzma
 import os
 import re
+import shutil
 import ssl
 import struct
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +30,7 @@ import numpy as np
 
 import anncestry
 from anncestry import durable
-from anncestry.errors import DataError, of_machine
+from anncestry.errors import DataError, damage, of_machine
 from anncestry.progress import Progress
 from anncestry.provenance.records import replacing, sha256_file
 from anncestry.web import Watch
@@ -34,6 +42,13 @@ _READ_BYTES = 1 << 20
 _MOST_BYTES = 1 << 40
 _LONGEST_S, _SLOWEST_BYTES_PER_S = 900.0, 100_000  # for anything, and what is added for as much as it may be
 _HEAD = struct.Struct("<II")  # of a big-ann file
+_HEADER_BYTES = 1 << 20  # of a member of an archive
+_READ_WHOLE = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
+# What the readers of tar and of its compressions raise on damaged bytes.
+_TAR_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error, ValueError, OverflowError)
 
 
 def fetch(url: str, path: Path, sha256: str | None = None, most: int = _MOST_BYTES) -> str:
@@ -61,7 +76,7 @@ def fetch(url: str, path: Path, sha256: str | None = None, most: int = _MOST_BYT
                 _remove_partial(part)
                 return found
             _remove_partial(part)
-        raise DataError(f"{url}: the file has another sha256, {found[:12]}…, than the declared {str(sha256)[:12]}…")
+        raise DataError(f"{url}: sha256 {found[:12]}… differs from the declared {str(sha256)[:12]}…")
 
 
 def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[str, int]:
@@ -83,9 +98,9 @@ def fetch_rows(url: str, path: Path, rows: int, dtype: np.dtype[Any]) -> tuple[s
         _validator_file(head).unlink(missing_ok=True)
         row_bytes = dim * dtype.itemsize
         if not row_bytes or whole < rows:
-            raise DataError(f"{url}: holds {whole} rows of dim {dim}, where the first {rows} are asked for")
+            raise DataError(f"{url}: holds {whole} rows of dim {dim}, fewer than the {rows} rows of the config")
         if size is not None and size != _HEAD.size + whole * row_bytes:
-            raise DataError(f"{url}: is {size} bytes long, which are not the {whole} rows of dim {dim} that it states")
+            raise DataError(f"{url}: is {size} bytes long, but its header states {whole} rows of dim {dim}")
         _download(url, part, _HEAD.size + rows * row_bytes, whole=False)
         with open(part, "r+b") as file:
             file.write(_HEAD.pack(rows, dim))
@@ -106,7 +121,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         scheme = urlsplit(newurl).scheme
         if scheme not in ("http", "https") or (scheme, req.type) == ("http", "https"):
-            raise _Unreachable(f"leads from {req.type} to {scheme or 'nowhere'}, which is not followed")
+            raise _Unreachable(f"leads from {req.type} to {scheme or 'nowhere'}, which anncestry doesn't follow")
         fp.close()  # else all that comes with it is read into memory
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -149,7 +164,7 @@ def _download(url: str, part: Path, most: int, trust_partial: bool = False, whol
             best = max(best, size)
             if failures < _ATTEMPTS:
                 time.sleep(_PAUSE_S)
-    raise DataError(f"{url}: " + (f"not had within {seconds:.0f} s" if watch.over else reason))
+    raise DataError(f"{url}: " + (f"not complete within {seconds:.0f} s" if watch.over else reason))
 
 
 def _download_once(url: str, part: Path, most: int, trust_partial: bool, whole: bool, watch: Watch) -> int | None:
@@ -165,14 +180,13 @@ def _download_once(url: str, part: Path, most: int, trust_partial: bool, whole: 
         return have  # an earlier process had it all, but did not live to rename it
     with response:
         start = _range_start(response, have)
-        total = _stated_length(response, start)
-        length = _whole_length(response, total)
+        total, length = _lengths(response, start)
         if not whole:
             if length is not None and length < most:
-                raise _Unreachable(f"is {length} bytes long, where the first {most} are asked for")
+                raise _Unreachable(f"is {length} bytes long, shorter than the {most} bytes of the config")
             total = most  # a server that knows no ranges sends all of it: the rest is not read
         if total is not None and total > most:
-            raise _Unreachable(f"is {total} bytes long, where {most} are the most for what the config states")
+            raise _Unreachable(f"is {total} bytes long, but the config allows at most {most}")
         part.parent.mkdir(parents=True, exist_ok=True)
         validator_file.write_text(_validator(response))
         with open(part, "r+b" if start else "wb") as file, Progress(f"download {part.stem}", total, "B") as progress:
@@ -185,7 +199,7 @@ def _download_once(url: str, part: Path, most: int, trust_partial: bool, whole: 
                 progress.add(len(data))
                 if file.tell() > most:
                     file.truncate(0)
-                    raise _Unreachable(f"sends more than {most} bytes, which are the most for what the config states")
+                    raise _Unreachable(f"sends more than {most} bytes, the maximum for this config")
     size = part.stat().st_size
     if watch.over or (total is not None and size != total):
         raise HTTPException(f"the download ended after {size} of {total} bytes")
@@ -218,25 +232,19 @@ def _ask(url: str, part: Path, have: int, validator: str, most: int | None, watc
             raise _Unreachable(f"its certificate is not valid ({error.reason.verify_message})") from None
         raise
     except ValueError as error:
-        raise _Unreachable(f"leads to an address that is none ({error})") from None
+        raise _Unreachable(f"redirects to an invalid address ({error})") from None
 
 
-def _stated_length(response: HTTPResponse, start: int) -> int | None:
-    """Where the file ends, as the answer states it; None where it does not say."""
+def _lengths(response: HTTPResponse, start: int) -> tuple[int | None, int | None]:
+    """Where the answer (from `start` on) ends in the file, and how long that is on the server; None: not stated."""
     stated = response.headers.get("Content-Length")
-    if stated is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", stated):
-        raise _Unreachable(f"the server states a length that is none, {stated[:40]!a}")
-    return start + int(stated)
-
-
-def _whole_length(response: HTTPResponse, total: int | None) -> int | None:
-    """How long the file is on the server, of which the answer may be a part; None where it does not say."""
+    if stated is not None and not re.fullmatch(r"[0-9]{1,18}", stated):
+        raise _Unreachable(f"the server states an invalid length, {stated[:40]!a}")
+    end = None if stated is None else start + int(stated)
     if response.status != 206:
-        return total
-    stated = re.search(r"/([0-9]{1,18})$", response.headers.get("Content-Range", ""))
-    return int(stated[1]) if stated else None
+        return end, end
+    whole = re.search(r"/([0-9]{1,18})$", response.headers.get("Content-Range", ""))
+    return end, int(whole[1]) if whole else None
 
 
 def _range_start(response: HTTPResponse, have: int) -> int:
@@ -245,7 +253,7 @@ def _range_start(response: HTTPResponse, have: int) -> int:
         return 0
     stated = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
     if stated is None or int(stated[1]) != have:
-        raise HTTPException("the server sent another range than asked for")
+        raise HTTPException("the server sent a range that differs from the request")
     return have
 
 
@@ -298,3 +306,65 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+# Archives
+
+
+class _Header(tarfile.TarInfo):
+    """Of a member. Those of the long names and other properties that come before one are read whole."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> _Header:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _READ_WHOLE and found.size > _HEADER_BYTES:
+            raise tarfile.ReadError(f"{found.size} bytes of properties of a member")
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(f"{found.name!a} is a sparse file")
+        return found
+
+
+def extract(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str, Path]:
+    """Unpack these members into `folder`, under their last names; returns name of the member → file.
+
+    `members` says how many bytes each may have. Read in one pass, as a stream. DataError for a name that leads out of
+    the archive, for a member that is longer, or no plain file (a link may lead anywhere), for one that is missing, and
+    for a damaged archive.
+    """
+    wanted = {_plain(archive, name): name for name in members}
+    found: dict[str, Path] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        damage(_TAR_ERRORS, f"{archive}: damaged or no tar archive"),
+        tarfile.open(archive, "r|*", tarinfo=_Header) as stream,
+    ):
+        for member in stream:
+            name = wanted.get(_plain(archive, member.name))
+            if name is None or name in found:
+                continue
+            if not member.isreg() or member.issparse():
+                raise DataError(f"{archive}: {member.name} is not a plain file")
+            if member.size > members[name]:
+                raise DataError(
+                    f"{archive}: {member.name} has {member.size} bytes, but the config allows at most {members[name]}"
+                )
+            source = stream.extractfile(member)
+            assert source is not None  # it is a plain file
+            path = folder / PurePosixPath(name).name
+            with replacing(path) as temporary, open(temporary, "wb") as target:
+                shutil.copyfileobj(source, target, _READ_BYTES)
+            if path.stat().st_size != member.size:
+                raise DataError(f"{archive}: {member.name} ends before its {member.size} bytes")
+            found[name] = path
+            if len(found) == len(wanted):
+                return found
+    missing = next(name for name in wanted.values() if name not in found)
+    raise DataError(f"{archive}: holds no {missing}")
+
+
+def _plain(archive: Path, name: str) -> str:
+    """The name without a leading "./"; DataError for one that leads out of where it is unpacked."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise DataError(f"{archive}: {name!r} points outside of the archive")
+    return str(path)

@@ -19,7 +19,7 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,11 @@ _VECS = {"fvecs": "<f4", "ivecs": "<i4", "bvecs": "u1"}
 XBIN = {"fbin": "<f4", "u8bin": "u1", "i8bin": "i1"}
 """Those of big-ann that hold vectors, and the type of their values."""
 _XBIN = {**XBIN, "ibin": "<i4"}
+_TRUTH = {
+    "neighbors": (("hdf5", "ivecs", "ibin", "npy"), "iu", "integers"),
+    "distances": (("hdf5", "ibin", "fvecs", "npy"), "f", "floating point"),
+}
+"""By half: formats that may hold it, kinds of its numbers, and these in words."""
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 _CHUNK_BYTES = 64 << 20
@@ -78,7 +83,10 @@ class VectorFile:
         start = 0
         for block in self._blocks(rows_per_chunk):
             if self.dtype.kind in "iu" and self.dtype.itemsize >= 4:
-                self._refuse_wide_integers(block, start)
+                wide = (block > _FLOAT32_EXACT) | (block < -_FLOAT32_EXACT)
+                if wide.any():
+                    row = start + int(wide.any(axis=1).argmax())
+                    raise DataError(f"{self.path}: row {row} holds an integer beyond ±2^24, too wide for float32")
             with np.errstate(over="ignore", invalid="ignore"):  # the download stage refuses infinity and NaN by row
                 yield np.ascontiguousarray(block, dtype=np.float32)
             start += len(block)
@@ -93,18 +101,27 @@ class VectorFile:
                 raise DataError(f"{self.path}: neighbors hold a negative id other than the padding -1")
             yield ids
 
-    def _refuse_wide_integers(self, block: NDArray[Any], start: int) -> None:
-        wide = (block > _FLOAT32_EXACT) | (block < -_FLOAT32_EXACT)
-        if wide.any():
-            row = int(wide.any(axis=1).argmax())
-            raise DataError(f"{self.path}: row {start + row} holds an integer beyond ±2^24, too wide for float32")
+    def finite(self, rows: int, max_bytes: int = _CHUNK_BYTES) -> Iterator[Floats]:
+        """`chunks` of the first `rows` rows; DataError names the first of them that holds NaN or infinity."""
+        start = 0
+        for whole in self.chunks(max_bytes):
+            chunk = whole[: rows - start]
+            finite = np.isfinite(chunk)
+            if not finite.all():
+                row = start + int((~finite).any(axis=1).argmax())
+                raise DataError(f"{self.path}: row {row} holds NaN or infinity (as float32)")
+            yield chunk
+            start += len(chunk)
+            if start == rows < self.rows:  # of all rows, what comes after the last is checked, too
+                return
 
 
 @contextmanager
-def open_vectors(path: Path, format: str, member: str | None = None) -> Iterator[VectorFile]:
+def open_vectors(path: Path, format: str, member: str | None = None, half: str = "") -> Iterator[VectorFile]:
     """Open a file of vectors for reading by chunks.
 
-    `member` names the array of an HDF5 file (default `train`) and means nothing to other formats.
+    `member` names the array of an HDF5 file (default `train`) and means nothing to other formats. `half` is that of
+    big-ann truth (ibin): neighbors, or the distances after them.
     Raises ConfigError for an unknown format, DataError for a file that is missing, empty, damaged or inconsistent.
     """
     if format == "hdf5":
@@ -112,54 +129,31 @@ def open_vectors(path: Path, format: str, member: str | None = None) -> Iterator
             yield _hdf5_vectors(path, file, member or "train")
         return
     with _open_raw(path, format) as stream:
-        yield _raw_vectors(path, stream, _layout(path, stream, format))
+        truth = format == "ibin" and half
+        layout = _xbin_truth_layout(path, stream, half) if truth else _layout(path, stream, format)
+        yield _raw_vectors(path, stream, layout)
 
 
 @contextmanager
-def open_neighbors(path: Path, format: str, member: str | None = None) -> Iterator[VectorFile]:
-    """Open the ids of shipped truth (queries, K), for `VectorFile.ids`.
+def open_truth(path: Path, format: str, half: str, member: str | None = None) -> Iterator[VectorFile]:
+    """Open one half of shipped truth (queries, K), as the file states it: its neighbors or its distances.
 
-    Formats: `hdf5` (member, default `neighbors`), `ivecs`, `ibin` (big-ann truth, with or without distances), `npy`.
-    Raises DataError for a damaged file, for values that are not integers, and for lists of more than K_MAX.
+    Neighbors are for `VectorFile.ids`. There are no rows where the file holds no distances. `member` of an HDF5 file
+    is called as that half by default; big-ann truth (ibin) may hold both halves.
+    Raises DataError for a damaged file, for values of another kind, and for lists of more than K_MAX.
     """
-    if format not in ("hdf5", "ivecs", "ibin", "npy"):
-        raise ConfigError(f"format {format} can't hold neighbors; choose one of hdf5, ivecs, ibin, npy")
-    with _open_truth(path, format, member or "neighbors", "ids") as file:
-        if file.dtype.kind not in "iu":
-            raise DataError(f"{path}: neighbors are stored as {file.dtype}, not as integers")
-        yield file
-
-
-@contextmanager
-def open_distances(path: Path, format: str, member: str | None = None) -> Iterator[VectorFile | None]:
-    """Open the distances of shipped truth as the file states them, float32 (queries, K); None where it holds none.
-
-    Formats: `hdf5` (member, default `distances`), `ibin` (the second half of big-ann truth), `fvecs`, `npy`.
-    Raises DataError for a damaged file.
-    """
-    if format not in ("hdf5", "ibin", "fvecs", "npy"):
-        raise ConfigError(f"format {format} can't hold distances; choose one of hdf5, ibin, fvecs, npy")
-    member = member or "distances"
-    if format == "hdf5" and not has_member(path, member):
-        yield None
+    formats, kinds, numbers = _TRUTH[half]
+    if format not in formats:
+        raise ConfigError(f"format {format} can't hold {half}; choose one of {', '.join(formats)}")
+    member = member or half
+    if format == "hdf5" and half == "distances" and not has_member(path, member):
+        yield VectorFile(path, 0, 0, np.dtype("<f4"), lambda _: iter(()))
         return
-    with _open_truth(path, format, member, "distances") as file:
-        if file.rows and file.dtype.kind != "f":
-            raise DataError(f"{path}: distances are stored as {file.dtype}, not as floating point")
-        yield file if file.rows else None
-
-
-@contextmanager
-def _open_truth(path: Path, format: str, member: str, half: str) -> Iterator[VectorFile]:
-    """An array (queries, K); no rows where big-ann truth lacks that `half` of it."""
-    if format == "ibin":
-        with _open_raw(path, format) as stream:
-            file = _raw_vectors(path, stream, _xbin_truth_layout(path, stream, half))
-            _require_depth(file)
-            yield file
-        return
-    with open_vectors(path, format, member) as file:
-        _require_depth(file)
+    with open_vectors(path, format, member, half) as file:
+        if file.dim > K_MAX:
+            raise DataError(f"{path}: holds lists of {file.dim} values for each query, but at most {K_MAX} are allowed")
+        if file.dtype.kind not in kinds:
+            raise DataError(f"{path}: {half} are stored as {file.dtype}, not as {numbers}")
         yield file
 
 
@@ -167,18 +161,6 @@ def has_member(path: Path, member: str) -> bool:
     """Whether an HDF5 file holds an array of that name; DataError if it is not a sound HDF5 file."""
     with _open_hdf5(path) as file, _hdf5_errors_of(path, "the file"):
         return _hdf5_node(path, file, member) is not None
-
-
-def finite_chunks(path: Path, chunks: Iterable[Floats]) -> Iterator[Floats]:
-    """Pass chunks of rows (n, dim) on; DataError names `path` and the first row that holds NaN or infinity."""
-    start = 0
-    for chunk in chunks:
-        finite = np.isfinite(chunk)
-        if not finite.all():
-            row = int((~finite).any(axis=1).argmax())
-            raise DataError(f"{path}: row {start + row} holds NaN or infinity (as float32)")
-        yield chunk
-        start += len(chunk)
 
 
 @dataclass
@@ -200,7 +182,6 @@ class NpyWriter:
         self._file.close()
 
     def write(self, chunk: NDArray[Any]) -> None:
-        """Append rows."""
         data = np.ascontiguousarray(chunk, dtype=self.dtype).data
         self._digest.update(data)
         self._file.write(data)
@@ -243,7 +224,7 @@ def _hdf5_node(path: Path, file: Any, member: str) -> Any:
         if not isinstance(node, h5py.Group) or not node.id.links.exists(name):
             return None
         if node.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-            raise DataError(f"{path}: member {member} is a link, which is never followed: store the array itself")
+            raise DataError(f"{path}: member {member} is a link; store the array itself")
         node = node[name]
     return node
 
@@ -259,9 +240,9 @@ def _hdf5_array(path: Path, file: Any, member: str) -> Any:
             raise DataError(f"{path}: member {member} is not an array")
         stored = array.id.get_create_plist()  # before its shape, for which a virtual one opens its files
         if stored.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
-            raise DataError(f"{path}: member {member} is made of other files (virtual), which are never read")
+            raise DataError(f"{path}: member {member} is a virtual dataset of other files; store the array itself")
         if stored.get_external_count():
-            raise DataError(f"{path}: member {member} lies in other files (external storage), which are never read")
+            raise DataError(f"{path}: member {member} is in external storage; store the array itself")
         if array.dtype.kind not in "fiu":
             raise DataError(f"{path}: member {member} holds {array.dtype}, not numbers")
         if array.shape is None or len(array.shape) != 2:
@@ -280,7 +261,7 @@ def _require_written(path: Path, member: str, array: Any) -> None:
         whole = math.prod(-(-length // step) for length, step in zip(array.shape, array.chunks, strict=True))
         there = array.id.get_num_chunks()
     if there < whole:
-        raise DataError(f"{path}: member {member} was written in part only: {there} of {whole}")
+        raise DataError(f"{path}: member {member} is incomplete: {there} of {whole}")
 
 
 def _require_packing(path: Path, member: str, array: Any) -> None:
@@ -354,7 +335,7 @@ class _Layout:
 
 def _raw_vectors(path: Path, stream: IO[bytes], layout: _Layout) -> VectorFile:
     def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
-        try:
+        with _gzip_errors_of(path):
             stream.seek(layout.offset)
             for start in range(0, layout.rows, rows_per_block):
                 count = min(rows_per_block, layout.rows - start)
@@ -365,9 +346,7 @@ def _raw_vectors(path: Path, stream: IO[bytes], layout: _Layout) -> VectorFile:
                 yield _values(path, data, layout, start)
             # Reading to the end also makes gzip compare its checksum.
             if layout.whole and stream.read(1):
-                raise DataError(f"{path}: has bytes after the {layout.rows} rows that its header states")
-        except _GZIP_ERRORS as error:
-            raise DataError(f"{path}: truncated or corrupt gzip stream ({_one_line(error)})") from None
+                raise DataError(f"{path}: has bytes after the {layout.rows} rows of its header")
 
     return VectorFile(path, layout.rows, layout.dim, layout.dtype, blocks)
 
@@ -380,7 +359,7 @@ def _values(path: Path, data: bytes, layout: _Layout, start: int) -> NDArray[Any
     dims = np.ascontiguousarray(rows[:, : layout.lead]).view("<i4")[:, 0]
     if bool((dims != layout.dim).any()):
         first = int((dims != layout.dim).argmax())
-        raise DataError(f"{path}: row {start + first} states dim {dims[first]}, the first row {layout.dim}")
+        raise DataError(f"{path}: row {start + first} states dim {dims[first]}, but the first row {layout.dim}")
     return np.ascontiguousarray(rows[:, layout.lead :]).view(layout.dtype)
 
 
@@ -422,13 +401,11 @@ def _vecs_layout(path: Path, stream: IO[bytes], dtype: np.dtype[Any]) -> _Layout
 
 def _xbin_layout(path: Path, stream: IO[bytes], dtype: np.dtype[Any]) -> _Layout:
     rows, dim = struct.unpack("<II", _header(path, stream, 8))
-    _require_rows(path, rows, dim)
-    _require_size(path, 8 + rows * dim * dtype.itemsize, f"{rows} rows of dim {dim}")
-    return _Layout(rows, dim, dtype, offset=8)
+    return _checked(path, _Layout(rows, dim, dtype, offset=8))
 
 
 def _npy_layout(path: Path, stream: IO[bytes]) -> _Layout:
-    try:
+    with damage(_NPY_ERRORS, f"{path}: not a sound npy file"):
         version = np.lib.format.read_magic(stream)
         (length,) = struct.unpack("<I", stream.read(4)) if version == (2, 0) else (0,)
         if length > _NPY_HEADER_BYTES:  # which would all be read
@@ -437,21 +414,15 @@ def _npy_layout(path: Path, stream: IO[bytes]) -> _Layout:
         # Version 3 exists for field names in UTF-8, that is for records, which are no vectors.
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran_order, dtype = read(stream)
-    except _NPY_ERRORS as error:
-        raise DataError(f"{path}: not a sound npy file ({_one_line(error)})") from None
     if dtype.hasobject:
-        raise DataError(f"{path}: holds Python objects, which are never unpickled")
+        raise DataError(f"{path}: holds pickled Python objects; save it with allow_pickle=False")
     if dtype.kind not in "fiu":
         raise DataError(f"{path}: holds {dtype}, not numbers")
     if len(shape) != 2:
         raise DataError(f"{path}: has shape {shape}, not (rows, dim)")
     if fortran_order:
         raise DataError(f"{path}: is in Fortran order; save it in C order (np.ascontiguousarray)")
-    rows, dim = shape
-    _require_rows(path, rows, dim)
-    offset = stream.tell()
-    _require_size(path, offset + rows * dim * dtype.itemsize, f"{rows} rows of dim {dim}")
-    return _Layout(rows, dim, dtype, offset)
+    return _checked(path, _Layout(*shape, dtype, stream.tell()))
 
 
 def _idx_layout(path: Path, stream: IO[bytes]) -> _Layout:
@@ -461,17 +432,12 @@ def _idx_layout(path: Path, stream: IO[bytes]) -> _Layout:
     if axes < 2:
         raise DataError(f"{path}: holds one value a row (labels?), not vectors")
     rows, *shape = struct.unpack(f">{axes}I", _header(path, stream, 4 * axes))
-    dim = math.prod(shape)
-    _require_rows(path, rows, dim)
-    dtype = np.dtype(_IDX_TYPES[code])
-    offset = 4 + 4 * axes
-    if not isinstance(stream, gzip.GzipFile):
-        _require_size(path, offset + rows * dim * dtype.itemsize, f"{rows} rows of dim {dim}")
-    return _Layout(rows, dim, dtype, offset)
+    layout = _Layout(rows, math.prod(shape), np.dtype(_IDX_TYPES[code]), offset=4 + 4 * axes)
+    return _checked(path, layout, sized=not isinstance(stream, gzip.GzipFile))
 
 
 def _xbin_truth_layout(path: Path, stream: IO[bytes], half: str) -> _Layout:
-    """Of the ids of a big-ann truth file, or of the distances after them; no rows where it lacks these."""
+    """Of the neighbors of a big-ann truth file, or of the distances after them; no rows where it lacks these."""
     queries, k = struct.unpack("<II", _header(path, stream, 8))
     _require_rows(path, queries, k)
     size, values = path.stat().st_size, queries * k
@@ -480,7 +446,7 @@ def _xbin_truth_layout(path: Path, stream: IO[bytes], half: str) -> _Layout:
             f"{path}: truncated or corrupt: {size} bytes, where {queries} queries of {k} neighbors "
             f"take {8 + 4 * values} (ids) or {8 + 8 * values} (ids and distances)"
         )
-    if half == "ids":
+    if half == "neighbors":
         return _Layout(queries, k, np.dtype("<i4"), offset=8, whole=False)
     return _Layout(queries if size > 8 + 4 * values else 0, k, np.dtype("<f4"), offset=8 + 4 * values)
 
@@ -488,11 +454,13 @@ def _xbin_truth_layout(path: Path, stream: IO[bytes], half: str) -> _Layout:
 # What every format asks for
 
 
+def _gzip_errors_of(path: Path) -> AbstractContextManager[None]:
+    return damage(_GZIP_ERRORS, f"{path}: truncated or corrupt gzip stream")
+
+
 def _header(path: Path, stream: IO[bytes], count: int) -> bytes:
-    try:
+    with _gzip_errors_of(path):
         data = stream.read(count)
-    except _GZIP_ERRORS as error:
-        raise DataError(f"{path}: truncated or corrupt gzip stream ({_one_line(error)})") from None
     if len(data) != count:
         raise DataError(f"{path}: truncated: ends within its header")
     return data
@@ -516,17 +484,11 @@ def _require_rows(path: Path, rows: int, dim: int) -> None:
         raise DataError(f"{path}: corrupt: its header states vectors of dim {dim}")
 
 
-def _require_depth(file: VectorFile) -> None:
-    if file.dim > K_MAX:
-        raise DataError(f"{file.path}: holds lists of {file.dim} values for each query, where {K_MAX} are the most")
-
-
-def _require_size(path: Path, expected: int, what: str) -> None:
-    size = path.stat().st_size
-    if size != expected:
-        how = "truncated" if size < expected else "too long"
+def _checked(path: Path, layout: _Layout, sized: bool = True) -> _Layout:
+    """The layout; DataError unless there are rows, and, of a file whose size says so (`sized`), exactly these."""
+    _require_rows(path, layout.rows, layout.dim)
+    expected, size = layout.offset + layout.rows * layout.row_bytes, path.stat().st_size
+    if sized and size != expected:
+        how, what = "truncated" if size < expected else "too long", f"{layout.rows} rows of dim {layout.dim}"
         raise DataError(f"{path}: {how}: {size} bytes, but its header states {what}, which take {expected}")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return layout

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from anncestry.datasets import metadata, payload
 from anncestry.datasets.distance import check_metric, squared_lengths
-from anncestry.datasets.formats import NpyWriter, finite_chunks, open_vectors
-from anncestry.datasets.regions import regions
+from anncestry.datasets.formats import NpyWriter, open_vectors
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
@@ -46,6 +45,7 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
     download = read_record(download_record, stage="download")
     files = verify_outputs(download_record, download)
     rows = _rows(prefix, download["rows"], files["base"])
+    whole = rows == download["rows"]
 
     (out_dir / "record.json").unlink(missing_ok=True)
     outputs = {name: out_dir / f"{name}.npy" for name in OUTPUTS}
@@ -54,33 +54,15 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
     content: dict[str, str] = {}
     zeros: dict[str, int] = {}
     for name, count in (("base", rows), ("queries", download["queries"])):
-        if metric == "l2" and count == download[name if name == "queries" else "rows"]:
+        if metric == "l2" and (whole or name == "queries"):
             _link(files[name], outputs[name])
             content[name], zeros[name] = download["content"][name], _count_zeros(outputs[name])
         else:
             content[name], zeros[name] = _rewrite(files[name], outputs[name], count, unit_length=metric == "cosine")
-    region, query_region = regions(outputs["base"], np.load(outputs["queries"]), spec["seed"])
-    for column, values in (
-        ("category", metadata.category(rows, spec["seed"])),
-        ("price", metadata.price(rows, spec["seed"])),
-        ("region", region),
-        ("query_region", query_region),
-    ):
-        content[column] = _save(outputs[column], values)
-    for name, file in files.items():
-        if name.startswith("payload"):
-            outputs[name] = out_dir / file.name
-            if file.suffix == ".json" or rows == download["rows"]:
-                _link(file, outputs[name])
-            else:
-                _save(outputs[name], np.load(file, mmap_mode="r", allow_pickle=False)[:rows])
+    content |= _write_columns(outputs, rows, spec["seed"])
+    outputs |= _pass_on(files, out_dir, rows, whole)
     if "payload" in files:
         content["payload"] = payload.content(out_dir)
-    if rows == download["rows"]:
-        for name in files:
-            if name.startswith("shipped_"):
-                outputs[name] = out_dir / f"{name}.npy"
-                _link(files[name], outputs[name])
     body = {
         "rule": RULES[metric],
         "zero_vectors": zeros,
@@ -89,7 +71,7 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
         "queries": download["queries"],
         "dim": download["dim"],
         "raw_bytes": rows * download["dim"] * 4,
-        **{name: download[name] for name in ("shipped_filtered",) if name in download and rows == download["rows"]},
+        **{name: download[name] for name in ("shipped_filtered",) if name in download and whole},
         **{name: download[name] for name in ("payload",) if name in download},
     }
     return write_record(
@@ -101,6 +83,33 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
         inputs={"download": download_record},  # which holds the digests of the arrays, checked above
         outputs={name: path for name, path in outputs.items() if path.exists()},
     )
+
+
+def _write_columns(outputs: Mapping[str, Path], rows: int, seed: int) -> dict[str, str]:
+    """Write the columns that filters act on; returns column → sha256 of its array."""
+    region, query_region = metadata.regions(outputs["base"], np.load(outputs["queries"]), seed)
+    columns: dict[str, NDArray[Any]] = {
+        "category": metadata.category(rows, seed),
+        "price": metadata.price(rows, seed),
+        "region": region,
+        "query_region": query_region,
+    }
+    return {name: _save(outputs[name], values) for name, values in columns.items()}
+
+
+def _pass_on(files: Mapping[str, Path], out_dir: Path, rows: int, whole: bool) -> dict[str, Path]:
+    """Pass on the first `rows` rows of what came with the source, and its truth if these are all; label → file."""
+    passed: dict[str, Path] = {}
+    for name in (name for name in files if name.startswith("payload")):
+        passed[name] = out_dir / files[name].name
+        if files[name].suffix == ".json" or whole:
+            _link(files[name], passed[name])
+        else:
+            _save(passed[name], np.load(files[name], mmap_mode="r", allow_pickle=False)[:rows])
+    for name in (name for name in files if name.startswith("shipped_") and whole):
+        passed[name] = out_dir / f"{name}.npy"
+        _link(files[name], passed[name])
+    return passed
 
 
 def _rows(prefix: int | None, available: int, base: Path) -> int:
@@ -122,19 +131,11 @@ def _rewrite(source: Path, to: Path, rows: int, unit_length: bool) -> tuple[str,
         NpyWriter(temporary, (rows, vectors.dim)) as writer,
         Progress(f"normalize {to.parent.name} {to.stem}", rows, "rows") as progress,
     ):
-        for chunk in _first_rows(finite_chunks(source, vectors.chunks(_CHUNK_BYTES)), rows):
+        for chunk in vectors.finite(rows, _CHUNK_BYTES):
             zeros += len(chunk) - int(chunk.any(axis=1).sum())
             writer.write(_unit_length(chunk) if unit_length else chunk)
             progress.add(len(chunk))
     return writer.sha256, zeros
-
-
-def _first_rows(chunks: Iterator[NDArray[np.float32]], rows: int) -> Iterator[NDArray[np.float32]]:
-    for chunk in chunks:
-        yield chunk[:rows]
-        rows -= len(chunk)
-        if rows <= 0:
-            return
 
 
 def _unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -147,9 +148,7 @@ def _unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def _count_zeros(path: Path) -> int:
     """Number of zero rows; reading them also refuses NaN and infinity."""
     with open_vectors(path, "npy") as vectors:
-        return sum(
-            len(chunk) - int(chunk.any(axis=1).sum()) for chunk in finite_chunks(path, vectors.chunks(_CHUNK_BYTES))
-        )
+        return sum(int((~chunk.any(axis=1)).sum()) for chunk in vectors.finite(vectors.rows, _CHUNK_BYTES))
 
 
 def _link(source: Path, to: Path) -> None:

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def place_vectors(
                 if out_of_range.any():
                     raise DataError(f"{path}: {name} {ids[out_of_range][0]} is not within the {every} rows stated")
                 if len(np.unique(ids)) != len(ids) or seen[ids].any():
-                    raise DataError(f"{path}: an {name} is there twice")
+                    raise DataError(f"{path}: an {name} occurs twice")
                 seen[ids] = True
                 of_base = ids < rows
                 out[ids[of_base]] = vectors[of_base]
@@ -69,23 +68,26 @@ def place_vectors(
     if rest is not None:
         rest.flush()
     if not seen.all():
-        raise DataError(f"{files[0].parent}: no vector of {name} {int((~seen).argmax())}; {int(seen.sum())} of {every}")
+        raise DataError(
+            f"{files[0].parent}: no vector for {name} {int((~seen).argmax())}; found {int(seen.sum())} of {every}"
+        )
 
 
 def place_queries(path: Path, id_column: str, vector_column: str, dim: int, to: Path) -> NDArray[np.int64]:
     """Write the queries of a file into `to`, npy of float32 (n, dim) in the order of their ids; returns those, (n,).
 
-    Read twice, by batches: for the ids, and for the vectors.
+    Memory holds the file (see `check_sizes`).
     """
-    parts = [ids for ids, _ in _batches(path, id_column, vector_column, dim)]
-    if not parts:
+    batches = list(_batches(path, id_column, vector_column, dim))
+    if not batches:
         raise DataError(f"{path}: holds no queries")
-    ids = np.sort(np.concatenate(parts))
+    unordered = np.concatenate([ids for ids, _ in batches])
+    order = np.argsort(unordered)
+    ids: NDArray[np.int64] = unordered[order]
     if (ids[1:] == ids[:-1]).any():
-        raise DataError(f"{path}: an {id_column} is there twice")
+        raise DataError(f"{path}: an {id_column} occurs twice")
     out = large.npy(to, (len(ids), dim), np.float32)
-    for found, vectors in _batches(path, id_column, vector_column, dim):
-        out[np.searchsorted(ids, found)] = vectors
+    out[:] = np.concatenate([vectors for _, vectors in batches])[order]
     out.flush()
     return ids
 
@@ -96,15 +98,16 @@ def place_neighbors(path: Path, id_column: str, column: str, queries: NDArray[np
 
     Read twice, by batches. DataError where the file lacks a query.
     """
-    there, k = np.zeros(len(queries), dtype=bool), None
-    for ids, offsets, _ in _lists_of(path, id_column, column):
-        sizes, (_, known) = np.diff(offsets), _places(queries, ids)
-        there[_places(queries, ids)[0][known]] = True
-        k = min([int(sizes.min()), *([] if k is None else [k])])
-    if k is None or not there.all():
-        raise DataError(f"{path}: holds no neighbours of query {int(queries[(~there).argmax()])}")
+    there, shortest = np.zeros(len(queries), dtype=bool), []
+    for ids, offsets, _ in _lists_of(path, id_column, column, np.int64):
+        place, known = _places(queries, ids)
+        there[place[known]] = True
+        shortest.append(int(np.diff(offsets).min()))
+    if not there.all():
+        raise DataError(f"{path}: holds no neighbours for query {int(queries[(~there).argmax()])}")
+    k = min(shortest)
     out = large.npy(to, (len(queries), k), np.int64)
-    for ids, offsets, values in _lists_of(path, id_column, column):
+    for ids, offsets, values in _lists_of(path, id_column, column, np.int64):
         place, known = _places(queries, ids)
         starts = (offsets[:-1] - offsets[0])[known]
         out[place[known]] = values[starts[:, None] + np.arange(k)]
@@ -117,69 +120,57 @@ def _places(queries: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[NDArray
     return place, queries[place] == ids
 
 
-def _lists_of(
-    path: Path, id_column: str, column: str
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Batches of ids (n,), offsets (n + 1,) and the values of n lists of ids."""
-    with _opened(path, id_column, column) as batches:
-        for batch in batches:
-            ids = _ids(path, id_column, batch.column(id_column))
-            offsets, values = _lists(path, column, batch.column(column))
-            if not pa.types.is_integer(values.type) or values.null_count:
-                raise DataError(f"{path}: {column}: lists of {values.type}, or with gaps, where ids are expected")
-            if len(ids):
-                yield ids, offsets.astype(np.int64), values.cast(pa.int64()).to_numpy()
-
-
 def _batches(
     path: Path, id_column: str | None, vector_column: str, dim: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Batches of ids (n,) and vectors (n, dim); without a column of ids, none."""
-    with _opened(path, id_column, vector_column) as batches:
-        for batch in batches:
-            ids = np.zeros(0, np.int64) if id_column is None else _ids(path, id_column, batch.column(id_column))
-            offsets, values = _lists(path, vector_column, batch.column(vector_column))
-            sizes = np.diff(offsets)
-            if not len(sizes):
-                continue
-            if not sizes[0] or (sizes != sizes[0]).any():
-                raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
-            if sizes[0] != dim:
-                raise DataError(f"{path}: holds vectors of dim {sizes[0]}, where the config states {dim}")
-            if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
-                raise DataError(f"{path}: {vector_column}: {values.type}, or with gaps, where numbers are expected")
-            with np.errstate(over="ignore"):
-                flat = values.to_numpy(zero_copy_only=False).astype(np.float32)
-            yield ids, flat.reshape(len(sizes), -1)
+    for ids, offsets, values in _lists_of(path, id_column, vector_column, np.float32):
+        sizes = np.diff(offsets)
+        if not sizes[0] or (sizes != sizes[0]).any():
+            raise DataError(f"{path}: {vector_column}: vectors of different lengths, or none")
+        if sizes[0] != dim:
+            raise DataError(f"{path}: holds vectors of dim {sizes[0]}, but the config states {dim}")
+        yield ids, values.reshape(len(sizes), -1)
 
 
-def _ids(path: Path, column: str, array: Any) -> NDArray[np.int64]:
-    """A column of ids as int64; DataError unless each is there and an integer."""
-    if not pa.types.is_integer(array.type) or array.null_count:
-        raise DataError(f"{path}: {column}: {array.type}, or with gaps, where ids are expected")
-    ids: NDArray[np.int64] = array.cast(pa.int64()).to_numpy()
-    return ids
+def _lists_of(
+    path: Path, id_column: str | None, column: str, dtype: type[np.int64 | np.float32]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]]:
+    """Batches of ids (n,), offsets (n + 1,) of n lists, and all their values as one array of `dtype`.
 
-
-def _lists(path: Path, column: str, array: Any) -> tuple[NDArray[Any], Any]:
-    """Offsets (n + 1,) of a column of n lists, and all their values as one array, of which the first is at offset 0
-    less the first offset; DataError unless each row has a list."""
-    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)) or array.null_count:
-        raise DataError(f"{path}: {column}: {array.type}, or with gaps, where lists are expected")
-    return array.offsets.to_numpy(), array.flatten()
-
-
-@contextmanager
-def _opened(path: Path, *columns: str | None) -> Iterator[Iterator[Any]]:
-    """Batches of these columns."""
-    names = [name for name in columns if name is not None]
+    The first value is at the first offset. Without a column of ids there are none.
+    DataError unless each row has an id that is an integer, and a list of numbers (of int64: integers).
+    """
     with damage(_DAMAGED, f"{path}: not a Parquet file"):
         file = pq.ParquetFile(path)
     with file, damage(_DAMAGED, f"{path}: damaged Parquet file"):
+        names = [name for name in (id_column, column) if name is not None]
         for name in names:
             if name not in file.schema_arrow.names:
                 raise DataError(f"{path}: has no column {name!r}; there are {', '.join(file.schema_arrow.names)}")
-        yield file.iter_batches(_BATCH_ROWS, columns=names)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+            ids = np.zeros(0, np.int64)
+            if id_column is not None:
+                ids = _numbers(f"{path}: {id_column}: ", batch.column(id_column), np.int64)
+            lists = batch.column(column)
+            if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)) or lists.null_count:
+                raise DataError(f"{path}: {column}: {lists.type}, or with gaps, where lists are expected")
+            if len(lists):
+                values = _numbers(f"{path}: {column}: lists of ", lists.flatten(), dtype)
+                yield ids, lists.offsets.to_numpy().astype(np.int64), values
+
+
+def _numbers(where: str, array: Any, dtype: type[np.int64 | np.float32]) -> NDArray[Any]:
+    """An Arrow array as one of `dtype`; DataError unless each is there, and a number (of int64: an integer)."""
+    numeric = pa.types.is_integer(array.type) or (dtype is np.float32 and pa.types.is_floating(array.type))
+    if not numeric or array.null_count:
+        expected = "ids" if dtype is np.int64 else "numbers"
+        raise DataError(f"{where}{array.type}, or with gaps, where {expected} are expected")
+    if dtype is np.int64:
+        array = array.cast(pa.int64())
+    with np.errstate(over="ignore"):
+        numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False).astype(dtype)
+    return numbers
 
 
 def check_sizes(path: Path, id_column: str | None, column: str, rows: int, each: int) -> None:
@@ -200,7 +191,8 @@ def check_sizes(path: Path, id_column: str | None, column: str, rows: int, each:
         values, size = sizes[group, name] = before[0] + values, before[1] + size
         if values > min(rows, rows_there) * most[name]:
             raise DataError(
-                f"{path}: {name}: {values} values in {rows_there} rows, where {rows} rows of {most[name]} are the most"
+                f"{path}: {name}: {values} values in {rows_there} rows, "
+                f"but at most {rows} rows of {most[name]} are allowed"
             )
         if size > _SLACK_BYTES + _VALUE_BYTES * values:
             raise DataError(f"{path}: {name}: {values} values unpack to {size} bytes")

@@ -29,8 +29,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry import durable, user_cache
-from anncestry.datasets import archives, formats, jsonl, parquet, payload
-from anncestry.datasets.conditions import Reader
-from anncestry.datasets.fetching import TIMEOUT_S, fetch, fetch_rows, locked, verified
+from anncestry.datasets import formats, parquet, payload
+from anncestry.datasets.fetching import TIMEOUT_S, extract, fetch, fetch_rows, locked, verified
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
 
-KINDS = ("url", "file", "debian", "parquet", "archive", "synthetic")
 PARTS = ("base", "queries", "neighbors", "distances")
 _REQUIRED_PARTS = ("base", "queries")
 _MEMBERS = {"base": "train", "queries": "test", "neighbors": "neighbors", "distances": "distances"}
@@ -90,22 +89,19 @@ class Content:
     filtered: tuple[Mapping[str, Any], ...] = ()
     payload: Path | None = None
 
-    def forget(self) -> None:
-        """Remove the cached files, which turned out to be of no use, so that the next run fetches them anew."""
-        for path in self.cached:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
 
 @dataclass(frozen=True)
 class Stated:
-    """What the config states of a dataset, and with that how many bytes its files may have."""
+    """What the config states of a dataset, and with that how many bytes its files may have; and the cache folder.
+
+    `conditions` are the kinds of columns that the dataset's conditions act on: a source must have them then.
+    """
 
     rows: int
     queries: int
     dim: int
+    cache_dir: Path
+    conditions: Sequence[str] = ()
 
     def part_bytes(self, part: str) -> int:
         """More than a part takes in any format: numbers of 8 bytes, lists of the longest, lines of text."""
@@ -120,31 +116,18 @@ class Stated:
         return 2 * sum(self.part_bytes(part) for part in (*PARTS, *(["payloads"] if payloads else [])))
 
 
-def obtain(
-    entry: Mapping[str, Any], *, rows: int, queries: int, dim: int, cache_dir: Path, conditions: Sequence[str] = ()
-) -> Content:
-    """Get the files of one source entry; `rows`, `queries` and `dim` are the dataset's: they bound what is taken.
-
-    `conditions` are the kinds of columns that the dataset's conditions act on: a source must have them then.
+def obtain(entry: Mapping[str, Any], stated: Stated) -> Content:
+    """Get the files of one source entry; what is stated of the dataset bounds what is taken.
 
     Raises DataError with the reason where the source can't be had now, ConfigError where the entry makes no sense.
     """
-    kind, stated = entry.get("kind"), Stated(rows, queries, dim)
-    if conditions and (kind != "archive" or "payloads" not in entry):
-        raise ConfigError(f"source {describe(entry)}: lacks payloads, which the dataset's conditions act on")
-    if kind == "url":
-        return _obtain_url(entry, stated, cache_dir)
-    if kind == "file":
-        return _obtain_file(entry)
-    if kind == "debian":
-        return _obtain_debian(entry, cache_dir)
-    if kind == "parquet":
-        return _obtain_parquet(entry, stated, cache_dir)
-    if kind == "archive":
-        return _obtain_archive(entry, stated, cache_dir, conditions)
-    if kind == "synthetic":
-        return _obtain_synthetic(entry, rows, dim, cache_dir)
-    raise ConfigError(f"a source of unknown kind {kind!r}; choose one of {', '.join(KINDS)}")
+    kind = entry.get("kind")
+    if stated.conditions and (kind != "archive" or "payloads" not in entry):
+        raise ConfigError(f"source {describe(entry)}: lacks payloads, which the dataset's conditions need")
+    obtain_kind = _KINDS.get(str(kind))
+    if obtain_kind is None:
+        raise ConfigError(f"unknown kind of source {kind!r}; choose one of {', '.join(_KINDS)}")
+    return obtain_kind(entry, stated)
 
 
 def describe(entry: Mapping[str, Any]) -> str:
@@ -161,10 +144,14 @@ def _locations(entry: Mapping[str, Any], whole: str | None) -> dict[str, str]:
     sha256 = entry.get("sha256")
     if whole is not None and whole in entry:
         if entry.get("format") != "hdf5":
-            raise ConfigError(f"source {describe(entry)}: only hdf5 holds base and queries in one file; state each")
+            raise ConfigError(
+                f"source {describe(entry)}: only hdf5 can hold base and queries in one file; declare a file for each"
+            )
         return dict.fromkeys(PARTS, str(entry[whole]))
     if sha256 is not None and not isinstance(sha256, Mapping):
-        raise ConfigError(f"source {describe(entry)}: has several files, so sha256 must say base, queries, … of each")
+        raise ConfigError(
+            f"source {describe(entry)}: has several files, so sha256 needs a key for each: base, queries, …"
+        )
     found = {part: str(entry[part]) for part in PARTS if part in entry}
     for part in _REQUIRED_PARTS:
         if part not in found:
@@ -176,11 +163,8 @@ def _locations(entry: Mapping[str, Any], whole: str | None) -> dict[str, str]:
 def _content(
     entry: Mapping[str, Any], paths: Mapping[str, Path], files: Mapping[str, str], cached: tuple[Path, ...] = ()
 ) -> Content:
-    try:
+    with forgetting(cached):
         return Content(_parts(entry, paths), files, cached)
-    except DataError:
-        Content({}, {}, cached).forget()
-        raise
 
 
 def _parts(entry: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Part]:
@@ -201,6 +185,25 @@ def _parts(entry: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Par
     return parts
 
 
+@contextmanager
+def forgetting(cached: Sequence[Path]) -> Iterator[None]:
+    """Remove cached files that turn out to be of no use (DataError), so that the next run fetches them anew."""
+    try:
+        yield
+    except DataError:
+        for path in cached:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        raise
+
+
+def _making(folder: Path, what: str) -> AbstractContextManager[None]:
+    """Hold the lock of a cache folder."""
+    return locked(folder.with_name(f"{folder.name}.lock"), what)
+
+
 def _need(entry: Mapping[str, Any], key: str) -> Any:
     if entry.get(key) is None:
         raise ConfigError(f"source {describe(entry)}: lacks {key}")
@@ -215,7 +218,7 @@ def _pinned(entry: Mapping[str, Any], part: str) -> str | None:
 # file
 
 
-def _obtain_file(entry: Mapping[str, Any]) -> Content:
+def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
     paths = {part: user_cache.expanded(text) for part, text in _locations(entry, whole="path").items()}
     files: dict[str, str] = {}
     for part, path in paths.items():
@@ -229,17 +232,17 @@ def _obtain_file(entry: Mapping[str, Any]) -> Content:
 # url
 
 
-def _obtain_url(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -> Content:
+def _obtain_url(entry: Mapping[str, Any], stated: Stated) -> Content:
     """Fetch the files, several at a time; of the base only the first rows, where the entry says how many."""
     urls, first = _locations(entry, whole="url"), entry.get("first_rows")
-    paths = {part: _cache_path(url, cache_dir) for part, url in urls.items()}
+    paths = {part: _cache_path(url, stated) for part, url in urls.items()}
     if first is not None:
         if entry.get("format") not in formats.XBIN or "url" in entry:
             raise ConfigError(
-                f"source {describe(entry)}: first_rows is of {', '.join(formats.XBIN)} in files of their own"
+                f"source {describe(entry)}: first_rows needs separate files of format {', '.join(formats.XBIN)}"
             )
         if _pinned(entry, "base") is not None:
-            raise ConfigError(f"source {describe(entry)}: sha256.base: is of a whole file, and first_rows takes a part")
+            raise ConfigError(f"source {describe(entry)}: sha256.base: is for whole files, but first_rows takes a part")
         paths["base"] = paths["base"].with_name(f"{paths['base'].name}.first-{first}")
 
     def get(part: str) -> tuple[str, str]:
@@ -257,25 +260,25 @@ def _obtain_url(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -> Co
     return replace(_content(entry, paths, files, cached=unverified), notes=notes)
 
 
-def _cache_path(url: str, cache_dir: Path) -> Path:
+def _cache_path(url: str, stated: Stated) -> Path:
     try:
         parsed = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"source url {url}: no URL ({error})") from None
+        raise ConfigError(f"source url {url}: not a URL ({error})") from None
     if parsed.scheme not in ("http", "https"):
-        raise ConfigError(f"source url {url}: only http and https are fetched; use kind file for a local path")
+        raise ConfigError(f"source url {url}: use http or https, or kind file for a local path")
     name = re.sub(r"[^\w.-]", "_", Path(unquote(parsed.path)).name) or "index"
-    return cache_dir / "url" / hashlib.sha256(url.encode()).hexdigest()[:12] / name
+    return stated.cache_dir / "url" / hashlib.sha256(url.encode()).hexdigest()[:12] / name
 
 
 # debian
 
 
-def _obtain_debian(entry: Mapping[str, Any], cache_dir: Path) -> Content:
+def _obtain_debian(entry: Mapping[str, Any], stated: Stated) -> Content:
     package = str(_need(entry, "package"))
     inside = _locations(entry, whole=None)
-    folder = cache_dir / "debian" / package
-    with locked(folder.with_name(f"{package}.lock"), f"the download of package {package}"):
+    folder = stated.cache_dir / "debian" / package
+    with _making(folder, f"the download of package {package}"):
         if not folder.exists():
             _fetch_package(package, folder)
     paths = {part: folder / "tree" / path.lstrip("/") for part, path in inside.items()}
@@ -283,7 +286,7 @@ def _obtain_debian(entry: Mapping[str, Any], cache_dir: Path) -> Content:
         if not path.is_file():
             raise DataError(f"package {package}: holds no {inside[part]}")
         if not path.resolve().is_relative_to((folder / "tree").resolve()):
-            raise DataError(f"package {package}: {inside[part]} is a link out of the package, which is not followed")
+            raise DataError(f"package {package}: {inside[part]} is a link that points outside of the package")
     files = {deb.name: sha256_file(deb) for deb in folder.glob("*.deb")}
     files |= {path.name: verified(path, _pinned(entry, part)) for part, path in paths.items()}
     return _content(entry, paths, files, cached=(folder,))
@@ -293,7 +296,7 @@ def _fetch_package(package: str, folder: Path) -> None:
     """Leave `folder` with the package's .deb and its content unpacked in `tree`, whole or not at all; needs no root."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise DataError(f"package {package}: needs {tool}, which this system does not have")
+            raise DataError(f"package {package}: needs {tool}, which is not installed")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{package}.") as temporary:
         new, state = Path(temporary, "package"), Path(temporary, "apt")
@@ -304,7 +307,7 @@ def _fetch_package(package: str, folder: Path) -> None:
         for option in (f"http::Timeout={TIMEOUT_S:.0f}", f"https::Timeout={TIMEOUT_S:.0f}", "Retries=1"):
             apt += ["-o", f"Acquire::{option}"]
         own_lists = ["-o", f"Dir::State::lists={state / 'lists'}"]
-        print(f"package {package}: downloading through this system's apt configuration", file=sys.stderr)
+        print(f"package {package}: downloading with the apt configuration of this system", file=sys.stderr)
         try:
             _run([*apt, "download", package], new)
         except DataError:
@@ -342,7 +345,7 @@ def _run(command: list[str], folder: Path) -> None:
 # parquet
 
 
-def _obtain_parquet(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -> Content:
+def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
     """Fetch the files, several at a time, and place their rows by id in npy files beside them."""
     rows, dim, most = stated.rows, stated.dim, stated.file_bytes()
     root, base, queries = str(_need(entry, "url")).rstrip("/"), _need(entry, "base"), _need(entry, "queries")
@@ -351,41 +354,35 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -
     truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry else {}
     truths |= {f"filtered_{number}": one["neighbors"] for number, one in enumerate(entry.get("filtered", ()))}
     if truths and (last or id_column is None):
-        raise ConfigError(f"source {describe(entry)}: neighbours are of ids, and queries of these files have none")
+        raise ConfigError(f"source {describe(entry)}: neighbours need ids, which the queries of these files lack")
     listed = [*base, *([] if last else [queries]), *truths.values()]
-    paths = {name: _cache_path(f"{root}/{name}", cache_dir) for name in listed}
+    paths = {name: _cache_path(f"{root}/{name}", stated) for name in listed}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         fetched = pool.map(lambda name: fetch(f"{root}/{name}", paths[name], most=most), paths)
         digests = dict(zip(paths, fetched, strict=True))
     told = json.dumps([digests, rows, dim, last, id_column, vector, list(truths)], sort_keys=True)
     told = hashlib.sha256(told.encode()).hexdigest()[:12]
-    folder = cache_dir / "parquet" / told
+    folder = stated.cache_dir / "parquet" / told
     made = {part: folder / f"{part}.npy" for part in ("base", "queries", *truths)}
     cached = (folder, *paths.values())
-    with locked(folder.with_name(f"{told}.lock"), f"the placing of {root}"):
+    with _making(folder, f"the placing of {root}"), forgetting(cached):
         if not all(path.exists() for path in made.values()):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            try:
-                files = [paths[name] for name in base]
-                for file in files:
-                    parquet.check_sizes(file, id_column, vector, rows + last, dim)
+            files = [paths[name] for name in base]
+            for file in files:
+                parquet.check_sizes(file, id_column, vector, rows + last, dim)
+            if not last:
+                parquet.check_sizes(paths[queries], id_column or "id", vector, stated.queries, dim)
+            for name in truths.values():
+                parquet.check_sizes(paths[name], id_column, "neighbors_id", stated.queries, formats.K_MAX)
+            with replacing(made["base"]) as to, replacing(made["queries"]) as queries_to:
+                parquet.place_vectors(files, id_column, vector, rows, dim, to, last, queries_to if last else None)
                 if not last:
-                    parquet.check_sizes(paths[queries], id_column or "id", vector, stated.queries, dim)
-                for name in truths.values():
-                    parquet.check_sizes(paths[name], id_column, "neighbors_id", stated.queries, formats.K_MAX)
-                with replacing(made["base"]) as to, replacing(made["queries"]) as queries_to:
-                    if last:
-                        parquet.place_vectors(files, id_column, vector, rows, dim, to, last, queries_to)
-                    else:
-                        parquet.place_vectors(files, id_column, vector, rows, dim, to)
-                        asked = parquet.place_queries(paths[queries], id_column or "id", vector, dim, queries_to)
-                for part, name in truths.items():
-                    with replacing(made[part]) as to:
-                        parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
-            except DataError:
-                Content({}, {}, cached).forget()
-                raise
+                    asked = parquet.place_queries(paths[queries], id_column or "id", vector, dim, queries_to)
+            for part, name in truths.items():
+                with replacing(made[part]) as to:
+                    parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
     filtered = tuple(one["filter"] for one in entry.get("filtered", ()))
     return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached, filtered=filtered)
 
@@ -393,15 +390,15 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated, cache_dir: Path) -
 # archive
 
 
-def _obtain_archive(entry: Mapping[str, Any], stated: Stated, cache_dir: Path, conditions: Sequence[str]) -> Content:
+def _obtain_archive(entry: Mapping[str, Any], stated: Stated) -> Content:
     """Fetch the archive (or take a local one) and unpack the named members; JSON lines become npy files."""
-    if "payloads" in entry and not (conditions and str(_need(entry, "queries")).endswith(".jsonl")):
+    if "payloads" in entry and not (stated.conditions and str(_need(entry, "queries")).endswith(".jsonl")):
         raise ConfigError(
-            f"source {describe(entry)}: payloads are for a dataset that says conditions, whose queries are JSON lines"
+            f"source {describe(entry)}: payloads need a dataset with conditions, whose queries are JSON lines"
         )
     format, sha256 = str(_need(entry, "format")), entry.get("sha256")
     if "url" in entry:
-        archive = _cache_path(str(entry["url"]), cache_dir)
+        archive = _cache_path(str(entry["url"]), stated)
         digest = fetch(str(entry["url"]), archive, sha256, stated.file_bytes(payloads="payloads" in entry))
     else:
         archive = user_cache.expanded(str(_need(entry, "path")))
@@ -411,58 +408,52 @@ def _obtain_archive(entry: Mapping[str, Any], stated: Stated, cache_dir: Path, c
     members: dict[str, int] = {}
     for part, name in (*names.items(), *(("payloads", name) for name in payloads)):
         members[name] = members.get(name, 0) + stated.part_bytes(part)
-    folder = cache_dir / "archive" / digest[:12]
+    folder = stated.cache_dir / "archive" / digest[:12]
     cached = (folder, *((archive,) if "url" in entry and sha256 is None else ()))
-    with locked(folder.with_name(f"{digest[:12]}.lock"), f"the unpacking of {archive.name}"):
+    with _making(folder, f"the unpacking of {archive.name}"), forgetting(cached):
         found = {part: folder / Path(name).name for part, name in names.items()}
         rows_file = folder / Path(payloads[0]).name if payloads else folder
         if not all(path.exists() for path in (*found.values(), rows_file)):
-            try:
-                archives.extract(archive, members, folder)
-            except DataError:
-                Content({}, {}, cached).forget()
-                raise
+            extract(archive, members, folder)
         parts, notes = {}, {}
         for part, path in found.items():
             if path.suffix != ".jsonl":
                 parts[part] = Part(path, format if part in _REQUIRED_PARTS else _TRUTH_FORMATS.get(format, format))
                 continue
             queries, neighbors = folder / "queries.npy", folder / "neighbors.npy"
-            reader = Reader(path, conditions) if conditions else None
-            if jsonl.place_queries(path, queries, neighbors, reader, stated.queries, stated.dim):
+            reader = payload.Reader(path, stated.conditions) if stated.conditions else None
+            if payload.place_queries(path, queries, neighbors, reader, stated.queries, stated.dim):
                 parts["neighbors" if reader is None else "conditioned"] = Part(neighbors, "npy")
             elif reader is None:
                 notes[names[part]] = "its conditions are not asked, and its neighbours, which are under them, left out"
             parts["queries"] = Part(queries, "npy")
             if reader is not None:
                 payload.place(rows_file, reader.done(), stated.rows, folder)
-    told = folder if conditions else None
-    return Content(parts, {archive.name: digest}, cached, notes, payload=told)
+    return Content(parts, {archive.name: digest}, cached, notes, payload=folder if stated.conditions else None)
 
 
 # synthetic
 
 
-def _obtain_synthetic(entry: Mapping[str, Any], rows: int, dim: int, cache_dir: Path) -> Content:
-    generator = _need(entry, "generator")
+def _obtain_synthetic(entry: Mapping[str, Any], stated: Stated) -> Content:
+    generator, rows, dim = _need(entry, "generator"), stated.rows, stated.dim
     if generator not in ("ann-benchmarks-random", "blobs"):
         raise ConfigError(f"source {describe(entry)}: unknown generator; choose ann-benchmarks-random or blobs")
     numbers = {key: int(_need(entry, key)) for key in ("samples", "centers", "seed")} | {"dim": dim}
     told = [generator, numbers, *([rows] if generator == "blobs" else [])]
     name = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
-    folder = cache_dir / "synthetic" / name
+    folder = stated.cache_dir / "synthetic" / name
     paths = {"base": folder / "base.npy", "queries": folder / "queries.npy"}
     if generator == "blobs":
-        parts = {"base": range(rows), "queries": range(rows, numbers["samples"])}
-        for label, path in paths.items():
-            shape = (len(parts[label]), dim)
-            with replacing(path) as temporary, formats.NpyWriter(temporary, shape) as writer:
-                for chunk in blobs(parts[label], dim, numbers["centers"], numbers["seed"]):
-                    writer.write(chunk)
+        parts = [range(rows), range(rows, numbers["samples"])]
+        chunks = [blobs(part, dim, numbers["centers"], numbers["seed"]) for part in parts]
     else:
-        for path, array in zip(paths.values(), ann_benchmarks_random(**numbers), strict=True):
-            with replacing(path) as temporary, open(temporary, "wb") as file:
-                np.save(file, array)
+        arrays = ann_benchmarks_random(**numbers)
+        parts, chunks = [range(len(array)) for array in arrays], [iter([array]) for array in arrays]
+    for path, part, its_chunks in zip(paths.values(), parts, chunks, strict=True):
+        with replacing(path) as temporary, formats.NpyWriter(temporary, (len(part), dim)) as writer:
+            for chunk in its_chunks:
+                writer.write(chunk)
     files = {path.name: sha256_file(path) for path in paths.values()}
     return Content({name: Part(path, "npy") for name, path in paths.items()}, files, cached=(folder,))
 
@@ -501,3 +492,13 @@ def blobs(rows: range, dim: int, centers: int, seed: int) -> Iterator[NDArray[np
         points = middles[random.randint(centers, size=_BLOB_ROWS)] + random.standard_normal((_BLOB_ROWS, dim))
         first = number * _BLOB_ROWS
         yield points[max(rows.start - first, 0) : rows.stop - first].astype(np.float32)
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any], Stated], Content]] = {
+    "url": _obtain_url,
+    "file": _obtain_file,
+    "debian": _obtain_debian,
+    "parquet": _obtain_parquet,
+    "archive": _obtain_archive,
+    "synthetic": _obtain_synthetic,
+}

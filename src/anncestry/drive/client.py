@@ -29,25 +29,19 @@ _TICKET = struct.Struct("<Q")
 _SPIN_NS = 200_000
 
 
-def _indices(path: str, clients: int, client: int) -> array.array[int]:
-    """Row `client` of a uint32 matrix with `clients` rows."""
-    values = array.array("I")
-    with open(path, "rb") as file:
+def _numbers(kind: str, folder: str, name: str) -> array.array[int]:
+    """All numbers of a file, by their type code as `array` has it."""
+    values: array.array[int] = array.array(kind)
+    with open(os.path.join(folder, name), "rb") as file:  # noqa: PTH118
         values.frombytes(file.read())
     if sys.byteorder == "big":
         values.byteswap()
-    length = len(values) // clients
-    return values[client * length : (client + 1) * length]
+    return values
 
 
-def _requests(folder: str) -> tuple[memoryview, array.array[int]]:
-    offsets = array.array("Q")
-    with open(os.path.join(folder, "requests.idx"), "rb") as file:  # noqa: PTH118
-        offsets.frombytes(file.read())
-    if sys.byteorder == "big":
-        offsets.byteswap()
-    with open(os.path.join(folder, "requests.bin"), "rb") as file:  # noqa: PTH118
-        return memoryview(file.read()), offsets
+def _row(values: array.array[int], rows: int, row: int) -> array.array[int]:
+    length = len(values) // rows
+    return values[row * length : (row + 1) * length]
 
 
 def _sleep_until(at_ns: int) -> int:
@@ -86,19 +80,16 @@ class Client:
         if self.transport is not None:
             self.transport.close()
         self.folder, self.client = folder, client
-        data, offsets = _requests(job["requests"])
+        offsets = _numbers("Q", job["requests"], "requests.idx")
+        with open(os.path.join(job["requests"], "requests.bin"), "rb") as file:  # noqa: PTH118
+            data = memoryview(file.read())
         self.open = job["loop"] == "open"
         rows, row = (1, 0) if self.open else (job["clients"], client)
-        schedule = _indices(os.path.join(folder, "schedule.bin"), rows, row)  # noqa: PTH118
-        prime = _indices(os.path.join(folder, "prime.bin"), job["clients"], client)  # noqa: PTH118
+        schedule = _row(_numbers("I", folder, "schedule.bin"), rows, row)
+        prime = _row(_numbers("I", folder, "prime.bin"), job["clients"], client)
         wanted = {index: bytes(data[offsets[index] : offsets[index + 1]]) for index in {*schedule, *prime}}
         self.plan = [(index, wanted[index]) for index in schedule]
-        self.due_ns: array.array[int] = array.array("q")
-        if self.open:
-            with open(os.path.join(folder, "due.bin"), "rb") as file:  # noqa: PTH118
-                self.due_ns.frombytes(file.read())
-            if sys.byteorder == "big":
-                self.due_ns.byteswap()
+        self.due_ns = _numbers("q", folder, "due.bin") if self.open else array.array("q")
         self.timeout_s = job["timeout_s"]
         self.duration_ns = None if job["duration_s"] is None else int(job["duration_s"] * 1e9)
         transport = job["transport"]

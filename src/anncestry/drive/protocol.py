@@ -69,25 +69,8 @@ from typing import Any
 import numpy as np
 
 from anncestry import large, redact
-from anncestry.drive.client import ERROR, OK, TIMEOUT, VERSION
+from anncestry.drive.client import VERSION
 from anncestry.errors import DataError
-
-__all__ = [
-    "ERROR",
-    "OK",
-    "SAMPLE",
-    "TIMEOUT",
-    "VERSION",
-    "Left",
-    "Outcome",
-    "bytes_max",
-    "open_outcome",
-    "reached",
-    "read_outcome",
-    "write_job",
-    "write_requests",
-    "write_together",
-]
 
 SAMPLE = np.dtype(
     [
@@ -180,15 +163,6 @@ def bytes_max(results: int) -> int:
     return min((1 << 20) + results * (64 << 10), 2**31 - 1)
 
 
-def reached(transport: dict[str, Any], known: dict[str, str]) -> dict[str, Any]:
-    """The transport of a job with the addresses themselves; `known` are those of `redact.addresses`."""
-    places = {name: transport[name] for name in _PLACES if name in transport}
-    return transport | {
-        name: known.get(at, at) if isinstance(at, str) else [known.get(one, one) for one in at]
-        for name, at in places.items()
-    }
-
-
 def write_together(folder: Path, names: Sequence[str]) -> None:
     """Say that the jobs in these folders within `folder`, written by `write_job`, are run together, on one clock."""
     (folder / "job.json").write_text(json.dumps({"version": VERSION, "together": list(names)}))
@@ -250,7 +224,7 @@ class Left:
         sizes, offsets = samples["size"], samples["offset"]
         if bool(((sizes > len(data)) | (offsets > len(data) - sizes.clip(max=len(data)))).any()):
             path = self.folder / f"responses.{client}.bin"
-            raise DataError(f"{path}: ends before a response of samples.{client}.bin")
+            raise DataError(f"{path}: ends before the last response of samples.{client}.bin")
         view = memoryview(data)  # type: ignore[arg-type]  # an array is a buffer
         return [
             bytes(view[offset : offset + size]) for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True)
@@ -293,7 +267,7 @@ def _counts(path: Path, facts: object) -> list[int]:
     except (KeyError, TypeError):
         counts = [-1]
     if not isinstance(facts, dict) or not all(type(count) is int and count >= 0 for count in counts):
-        raise DataError(f"{path}: not what a driver leaves: it has no counts of samples by client")
+        raise DataError(f"{path}: damaged: it has no counts of samples by client")
     return counts
 
 
@@ -302,7 +276,7 @@ def _samples(folder: Path, client: int, count: int) -> np.ndarray:
     raw = _map(path)
     if len(raw) != count * SAMPLE.itemsize:
         found = len(raw) / SAMPLE.itemsize
-        raise DataError(f"{path}: {found:g} samples, where the driver counted {count}")
+        raise DataError(f"{path}: {found:g} samples, but the driver counted {count}")
     return raw.view(SAMPLE)
 
 
@@ -313,4 +287,4 @@ def _map(path: Path) -> np.ndarray:
             return np.empty(0, np.uint8)
         return np.asarray(np.memmap(path, np.uint8, "r"))
     except FileNotFoundError:
-        raise DataError(f"{path}: missing, though the driver says that it finished") from None
+        raise DataError(f"{path}: missing, although the driver finished") from None

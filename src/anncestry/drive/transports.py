@@ -56,7 +56,6 @@ class Transport(ABC):
         """Send one request and wait for its answer; CallError if it fails."""
 
     def pack(self, response: Any) -> bytes:
-        """The response as bytes."""
         return response  # type: ignore[no-any-return]
 
     @abstractmethod
@@ -111,7 +110,6 @@ class Grpc(Transport):
             self.reconnects += 1
 
     def call(self, request: bytes, timeout_s: float) -> bytes:
-        """Send the message, receive the message."""
         try:
             return self._method(request, timeout=timeout_s, metadata=self._metadata)  # type: ignore[no-any-return]
         except self._grpc.RpcError as error:
@@ -120,7 +118,6 @@ class Grpc(Transport):
             raise CallError(f"{code.name}: {error.details()}", late) from None
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
 
@@ -158,7 +155,6 @@ class Http(Transport):
         return connection
 
     def call(self, request: bytes, timeout_s: float) -> bytes:
-        """Send the body, receive the body."""
         connection = self._connection
         if connection is None:
             connection = self._connect(timeout_s)
@@ -183,7 +179,6 @@ class Http(Transport):
         return body
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -206,11 +201,15 @@ class Sdk(Transport):
     A response is, little-endian, their number n (uint32), n ids (int64), n distances (float64).
 
     With `environment`, `module` is a file: it runs among that environment's packages (see `driver`), one of which is
-    `package`, whose version is told.
+    `package`, whose version is told. With `paths`, which then go first on the path, it is a file with a library that
+    searches right here.
     """
 
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
-        if "environment" in transport:
+        if "paths" in transport:
+            sys.path[:0] = [path for path in transport["paths"] if path not in sys.path]
+            module = _from_file(transport["module"])
+        elif "environment" in transport:
             module = _from_file(transport["module"])
             name = transport["package"]
             self.library = {"package": name, "version": version(name), "environment": transport["environment"]}
@@ -219,7 +218,6 @@ class Sdk(Transport):
         self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
 
     def call(self, request: bytes, timeout_s: float) -> Any:
-        """What the library finds."""
         started = time.monotonic()
         try:
             return self._search(request)
@@ -228,22 +226,11 @@ class Sdk(Transport):
             raise CallError(f"{type(error).__name__}: {error}", late) from None
 
     def close(self) -> None:
-        """End the client."""
         self._close()
 
     def pack(self, response: Any) -> bytes:
-        """Number, ids, distances."""
         ids, distances = response
         return struct.pack(f"<I{len(ids)}q{len(ids)}d", len(ids), *ids, *distances)
-
-
-class InProcess(Sdk):
-    """A library that searches right here: `module` is a file that has `connect`, `paths` go first on the path."""
-
-    def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
-        sys.path[:0] = [path for path in transport["paths"] if path not in sys.path]
-        module = _from_file(transport["module"])
-        self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
 
 
 def unpack(response: bytes) -> tuple[Any, Any]:
@@ -254,4 +241,4 @@ def unpack(response: bytes) -> tuple[Any, Any]:
     return np.frombuffer(response, "<i8", count, 4), np.frombuffer(response, "<f8", count, 4 + 8 * count)
 
 
-TRANSPORTS: dict[str, type[Transport]] = {"grpc": Grpc, "http": Http, "sdk": Sdk, "inprocess": InProcess}
+TRANSPORTS: dict[str, type[Transport]] = {"grpc": Grpc, "http": Http, "sdk": Sdk, "inprocess": Sdk}

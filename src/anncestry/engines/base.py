@@ -1,27 +1,32 @@
-"""What an engine offers. An engine is a module (a folder here) with the functions of `Engine`."""
+"""What an engine is at run time: its `Engine`, the server that it starts, and what they return."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.datasets.metadata import check_filter
-from anncestry.datasets.payload import Payload
-from anncestry.errors import ConfigError, ServerError, Unsupported
+from anncestry.datasets.payload import Column, Payload
+from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
-from anncestry.runtimes.base import Ending
+from anncestry.runtimes import remote
+from anncestry.runtimes.base import Ending, Group
+from anncestry.runtimes.native import await_listening
 
 Spec = Mapping[str, Any]
-RUNTIMES = ("native", "docker", "remote")
 T = TypeVar("T")
+Answer = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Ids and distances of the nearest rows, nearest first."""
+_LISTENING_TIMEOUT_S = 300.0
+_ACCEPT_TIMEOUT_S = 300.0
+_AGAIN_AFTER_S = 0.1
 
 
 class DecodeError(Exception):
@@ -29,80 +34,205 @@ class DecodeError(Exception):
 
 
 class Vectors(Protocol):
-    """What is loaded: row i of each array belongs to id i. For "cosine" the rows of `base` have length 1."""
+    """What is loaded, by `metric` (l2 or cosine): row i of each array belongs to id i.
+
+    `base` are (n, d) vectors, for "cosine" of length 1; the metadata are (n,), of which `region` goes with position
+    (datasets/metadata.py); `payload` is more of it, where conditions of the dataset's queries act on some.
+    """
 
     @property
-    def base(self) -> NDArray[np.float32]:
-        """(n, d) vectors."""
-
+    def base(self) -> NDArray[np.float32]: ...
     @property
-    def category(self) -> NDArray[np.uint8]:
-        """(n,) metadata."""
-
+    def category(self) -> NDArray[np.uint8]: ...
     @property
-    def price(self) -> NDArray[np.float32]:
-        """(n,) metadata."""
-
+    def price(self) -> NDArray[np.float32]: ...
     @property
-    def region(self) -> NDArray[np.uint8]:
-        """(n,) metadata that goes with position (datasets/regions.py)."""
-
+    def region(self) -> NDArray[np.uint8]: ...
     @property
-    def metric(self) -> str:
-        """l2 or cosine."""
-
+    def metric(self) -> str: ...
     @property
-    def payload(self) -> Payload:
-        """More metadata, where conditions of the dataset's queries act on some."""
+    def payload(self) -> Payload: ...
 
 
-class Server(Protocol):
-    """A running system: one member or more (processes, containers), or somebody else's."""
+class Server:
+    """A running system: one member or more (processes, containers), or a remote one. The first member is asked."""
+
+    collection: ClassVar[str] = ""
+    """Its name, on a server that holds others' collections too."""
+    where: str = ""
+    """Such a server, in messages."""
+    interface: ClassVar[str]
+    """The one that queries use."""
+
+    def __init__(self, group: Group, topology: Spec) -> None:
+        self.group = group
+        self.topology = topology
+        """What was declared."""
+        self.start_s = 0.0
+        """Seconds from its start until it answered."""
+        self.repeated: str = ""
+        """Why the start was made a second time, where the first one's members died before it ever answered."""
+        self.mark: str | None = None
+        """What marks the collection, on a server that holds others'."""
+        self.own_credentials: dict[str, str] | None = None
+        """Those that we made, of a server of our own."""
+        self.exact_at: tuple[float, int] | None = None
+        """Share of rows that a filter passes, and effort, at which a search is exact, of a system that never scans."""
+
+    def repeats(self) -> dict[str, str]:
+        """For a record: why this server was started twice; nothing for one that was started once."""
+        return {"start_repeated": self.repeated} if self.repeated else {}
+
+    def check_alive(self) -> None:
+        """ServerError, which names it, with the end of its log if a member is gone. Cheap: for use during runs."""
+        self.group.check_alive()
+
+    def check_members(self) -> None:
+        """ServerError also if the system itself misses a member. (One that is alone can't.)"""
+        self.group.check_alive()
+
+    def members(self) -> dict[str, dict[str, Any]]:
+        """By name of the member: role, whether it is alive, limits and how they are enforced, use; for the record."""
+        return self.group.facts()
+
+    def charged(self) -> dict[str, float]:
+        """Memory that the control groups of all members charge now (MiB); empty where one of them has none."""
+        accounts = [member.handle.usage() for member in self.group]
+        if not accounts or not all("memory_mib" in account for account in accounts):
+            return {}
+        names = {
+            "charged_mib": "memory_mib",
+            "charged_anon_mib": "memory_anon_mib",
+            "charged_cache_mib": "memory_cache_mib",
+        }
+        return {ours: sum(account[theirs] for account in accounts) for ours, theirs in names.items()}
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
+        return {}
+
+    def crash(self) -> None:
+        """SIGKILL to the one member that there is, which is started again on its data at once; until it listens."""
+        (member,) = self.group
+        member.handle.kill()
+        member.handle.restart()
+        await_listening(member.handle, self.endpoint, _LISTENING_TIMEOUT_S)
+
+    # On a server that others run, the collection bears a mark
+
+    def found_mark(self) -> str | None:
+        """The mark of the collection that is there, "" for one without, None where there is no collection."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        raise NotImplementedError
+
+    def secure(self, handle: remote.RemoteHandle, addresses: Mapping[str, str]) -> None:
+        """Check how each interface is encrypted, before anything is said there."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Remove the collection if it bears our mark; UserError on a server of one's own, ServerError for another's."""
+        if self.mark is None:
+            raise UserError("nothing is dropped from a server of one's own: its data lies in a folder")
+        remote.check_mark(self.where, self.collection, self.found_mark(), self.mark)
+        self.remove()
+
+    def make_room(self) -> None:
+        """Remove what an earlier load of ours left, before the collection is made; UserError if it is not ours."""
+        if self.mark is not None and remote.may_replace(self.where, self.collection, self.found_mark()):
+            self.remove()
+
+    def address(self, interface: str) -> str:
+        """host:port of an interface that only one member has (or the first of those that have it)."""
+        return next(member.addresses[interface] for member in self.group if interface in member.addresses)
 
     @property
     def endpoint(self) -> str:
         """host:port of the interface that queries use."""
+        return self.address(self.interface)
 
     @property
     def endpoints(self) -> list[str]:
         """host:port of every interface that queries may use, that of `endpoint` first."""
-
-    @property
-    def topology(self) -> Spec:
-        """What was declared."""
-
-    start_s: float
-    """Seconds from its start until it answered."""
-
-    def repeats(self) -> dict[str, str]:
-        """For a record: why this server was started twice; nothing for one that was started once."""
-
-    def pids(self) -> list[int]:
-        """Main processes of all members."""
-
-    def pids_by_member(self) -> dict[str, list[int]]:
-        """The same by name of the member."""
-
-    def alive(self) -> bool:
-        """Whether all members run."""
-
-    def check_alive(self) -> None:
-        """ServerError, which names it, with the end of its log if a member is gone. Cheap: asked while runs go on."""
-
-    def check_members(self) -> None:
-        """The same, and the system is asked, too: ServerError names a member that it misses."""
-
-    def members(self) -> dict[str, dict[str, Any]]:
-        """By name of the member: role, whether it is alive, limits and how they are enforced, use; for the record."""
-
-    def charged(self) -> dict[str, float]:
-        """Memory that control groups charge for all members now, by the names of `metrics.resources.CHARGED`."""
-
-    def counters(self) -> dict[str, dict[str, float]]:
-        """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
+        return [self.endpoint]
 
     def stop(self) -> Ending:
         """Stop it, cleanly where it can be; nothing of it is left. Safe to call again."""
+        return self.group.stop()
+
+    @property
+    def credentials(self) -> dict[str, str] | None:
+        """Name and scheme of the credentials that every call must carry, if any."""
+        return self.own_credentials or next(iter(self.group)).handle.named
+
+    @property
+    def tls(self) -> dict[str, Any] | None:
+        """How every connection is encrypted (runtimes/tls.py); None where it isn't."""
+        return next(iter(self.group)).handle.tls
+
+    def grpc_transport(self, method: str) -> dict[str, Any]:
+        """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
+        transport: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
+        if self.credentials is not None:
+            transport["authorization"] = self.credentials
+        if self.tls is not None:
+            transport["tls"] = self.tls
+        if self.topology.get("entry") == "all":
+            transport["targets"] = self.endpoints
+        return transport
+
+    def sql_transport(self, **options: Any) -> dict[str, Any]:
+        """A transport with a login; `options` are its kind, user, database, …"""
+        transport = {"target": self.endpoint, **options}
+        if self.credentials is not None:
+            transport["password_env"] = self.credentials["env"]
+        if self.tls is not None:
+            transport["tls"] = self.tls
+        return transport
+
+
+S = TypeVar("S", bound=Server)
+"""The servers of one engine."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows `first`, `first` + 1, … of a load: (m, d) vectors, (m,) metadata; of payload columns m values each."""
+
+    first: int
+    base: NDArray[np.float32]
+    category: NDArray[np.uint8]
+    price: NDArray[np.float32]
+    region: NDArray[np.uint8]
+    payload: Sequence[tuple[Column, list[Any]]] = ()
+
+    @property
+    def end(self) -> int:
+        """One more than its last row."""
+        return self.first + len(self.base)
+
+    @property
+    def names(self) -> list[str]:
+        """Of its columns of metadata and payload."""
+        return ["category", "price", "region", *(column.stored_as for column, _ in self.payload)]
+
+    def columns(self) -> Iterator[tuple[Any, ...]]:
+        """Their values, row by row."""
+        of_payload = (values for _, values in self.payload)
+        return zip(self.category.tolist(), self.price.tolist(), self.region.tolist(), *of_payload, strict=True)
+
+
+def batch(vectors: Vectors, first: int, end: int, payload: Payload | None = None) -> Batch:
+    """Rows from `first` on, below `end`; with `payload` in place of that of the vectors."""
+    part = slice(first, end)
+    columns = (vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part])
+    return Batch(first, *columns, (vectors.payload if payload is None else payload).part(part))
+
+
+def batches(vectors: Vectors, batch_rows: int) -> Iterator[Batch]:
+    rows = len(vectors.base)
+    return (batch(vectors, first, min(first + batch_rows, rows)) for first in range(0, rows, batch_rows))
 
 
 @dataclass(frozen=True)
@@ -133,8 +263,10 @@ class Killed:
 class LoadResult:
     """How a load went. Rows that failed are counted, never sent again (but where the load's server is killed).
 
-    `phases` are insert, flush (only where the system has it), index and ready, in order; `rows_acknowledged` rows
-    that the server confirmed, `insert_errors` rows that it refused, `first_error` what it said of the first of them.
+    `phases`, in order: insert, from the first row sent to the last acknowledged; flush, until the rows are sealed and
+    stored, where that is a step of its own; index, until it covers every row (about 0 where it is built while
+    inserting); ready, until a search succeeds. `rows_acknowledged` rows that the server confirmed, `insert_errors` rows
+    that it refused, `first_error` what it said of the first of them.
     """
 
     rows_sent: int = 0
@@ -167,25 +299,60 @@ class LoadResult:
         """Length of a phase, None where the system has no such phase."""
         return next((phase.duration_s for phase in self.phases if phase.name == name), None)
 
-    @property
-    def insert_s(self) -> float | None:
-        """First row sent → last row acknowledged."""
-        return self.seconds("insert")
 
-    @property
-    def flush_s(self) -> float | None:
-        """Until the rows are sealed and stored, where that is a step of its own."""
-        return self.seconds("flush")
+class Kill:
+    """The kill that a `load` (see `engines.base.Engine`) has, or none: SIGKILL to its server, which is then started
+    again on its data, and the client goes on.
 
-    @property
-    def index_s(self) -> float | None:
-        """Until the index covers every row. (About 0 where it is built while inserting.)"""
-        return self.seconds("index")
+    It comes right after a batch was acknowledged, at which the server has promised to keep that batch and all before
+    it. A client of such a server sends again what is not acknowledged, and so does this one, counting.
 
-    @property
-    def ready_s(self) -> float | None:
-        """Until a search succeeds."""
-        return self.seconds("ready")
+    kill = Kill(server, load, rows, result)
+    for … in …:
+        answer = kill.send(lambda: insert(…), lambda answer: first_refusal_of(answer))
+        result.acknowledge(…)
+        kill.when_due()
+    """
+
+    def __init__(self, server: Server, load: Spec, rows: int, result: LoadResult) -> None:
+        kill = load.get("kill")
+        self._server, self._result = server, result
+        self._due_rows = None if kill is None else kill["after_share"] * rows
+
+    def when_due(self) -> None:
+        """Kill the server and start it again, if as many rows as were asked are acknowledged; once."""
+        result = self._result
+        if self._due_rows is None or result.killed is not None or result.rows_acknowledged < self._due_rows:
+            return
+        result.killed = Killed(result.rows_acknowledged, time.monotonic())
+        self._server.crash()
+
+    def send(self, insert: Callable[[], T], refusal: Callable[[T], str | None]) -> T:
+        """What `insert` returns; after the kill it is called until it neither fails nor has a `refusal`.
+
+        ServerError from `insert` as long as nothing was killed; later, if the server is gone or time is up.
+        """
+        killed = self._result.killed
+        if killed is None:
+            return insert()
+        deadline = time.monotonic() + _ACCEPT_TIMEOUT_S
+        while True:
+            try:
+                answer = insert()
+                problem = refusal(answer)
+            except ServerError as error:
+                problem = str(error.args[0])
+            else:
+                if problem is None:
+                    killed.accepted_s = killed.accepted_s or time.monotonic()
+                    return answer
+            self._server.check_alive()
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"not accepted within {_ACCEPT_TIMEOUT_S:.0f} s since the server was killed: {problem}"
+                )
+            killed.resent += 1
+            time.sleep(_AGAIN_AFTER_S)
 
 
 @dataclass(frozen=True)
@@ -226,8 +393,12 @@ class Component:
     paths: tuple[Path, ...]
 
 
-class Engine(Protocol):
-    """The functions of an engine's module.
+WRITES = ("insert", "delete")
+"""What can be done to rows while they are searched."""
+
+
+class EngineOf(ABC, Generic[S]):
+    """A database, at run time: how it is started, loaded, asked and read back. What it can do, its `Offers` declare.
 
     `system` is an entry of systems.yaml, `topology` one of topologies.yaml, `index` e.g. {"type": "hnsw", "M": 16,
     "ef_construction": 200}, `load` e.g. {"batch_rows": 500}. A server holds one collection.
@@ -235,140 +406,129 @@ class Engine(Protocol):
     `ef_search` is the search effort of the index's type (cells/indexes.py): ef, or nprobe, …; 0 for one without.
     """
 
-    def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
-        """ConfigError for what is unknown, out of range or impossible. Cheap: runs while the workflow is parsed.
+    exact_scans: ClassVar[bool] = False
+    """Its exact searches compare the vectors themselves, even where its index holds codes."""
 
-        Unsupported (a ConfigError) for what this system lacks, though others have it.
-
-        `workload` needs `k`; its `filter` and `ef_search` are checked where present.
-        """
-
-    def limited(self, system: Spec, topology: Spec) -> int:
-        """How many members have the topology's `limits`, each. Cheap, too."""
-
-    def check_upgrade(self, system: Spec, older: Spec) -> None:
-        """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled.
-
-        Both are checked each for itself elsewhere. Cheap: runs while the workflow is parsed.
-        """
-
-    def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
-        """What `Probe.settings` must say for a server that was loaded and applied with these."""
-
-    def fairness(self, system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
-        """Short statements on how this system is treated, for the reader of a report."""
-
-    def data_components(self, data_dir: Path) -> list[Component]:
-        """The parts of a data folder. Together they are all of it."""
-
+    @abstractmethod
     def start(
         self, artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
-    ) -> Server:
+    ) -> S:
         """Start on an empty or stored `data_dir` and wait until it answers; ServerError with the log's end if not.
 
         Free ports are picked, the ones of the last start on this folder where they are free;
         with `first_port`, the adjacent ports from there on are used, or UserError names the one in use.
         """
 
-    def load(self, server: Server, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
+    @abstractmethod
+    def load(self, server: S, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
         """Create the collection, insert everything in batches, build the index, wait until it is searched."""
 
-    def open(self, server: Server, index: Spec) -> float:
-        """Make the stored collection searchable after a restart; returns seconds until a search succeeded."""
+    def open(self, server: S, index: Spec) -> float:
+        """Make the stored collection searchable after a restart; returns seconds until it is."""
+        started = time.monotonic()
+        self.await_open(server, index)
+        return time.monotonic() - started
 
-    def apply(self, server: Server, ef_search: int) -> None:
-        """Set the search effort where it is a setting of the server; read back."""
+    def await_open(self, server: S, index: Spec) -> None:
+        """What `open` times: returns once the collection is searched. Here: once a probe answers."""
+        self.probe(server)
 
-    def exact_filters(self, server: Server, on: bool) -> None:
-        """Answer narrow filters by an exact scan, whatever the system's settings say (on), or as they say (off).
-
-        For the exact-search oracle: a system that is told to search its graph under any filter is right to be inexact.
-        """
-
-    def probe(self, server: Server) -> Probe:
+    @abstractmethod
+    def probe(self, server: S) -> Probe:
         """Ask the server for its version, rows, index state, settings and topology."""
 
+    @abstractmethod
+    def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
+        """What `Probe.settings` must say of a server with this index, and this search effort if one was applied."""
+
+    @abstractmethod
+    def fairness(self, system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
+        """Short statements on how this system is treated, for the reader of a report."""
+
+    @abstractmethod
+    def data_components(self, data_dir: Path) -> list[Component]:
+        """The parts of a data folder. Together they are all of it."""
+
+    def apply(self, server: S, ef_search: int) -> None:
+        """Set the search effort where it is a setting of the server; read back. Here: it travels in each request."""
+
+    def exact_filters(self, server: S, on: bool) -> None:
+        """Answer narrow filters by an exact scan, whatever the system's settings say (on), or as they say (off).
+
+        For the exact-search oracle: a system set to search its graph under any filter is right to be inexact.
+        Here: nothing, for a system that scans anyway.
+        """
+
+    @abstractmethod
+    def count(self, server: S, filter: Spec | None) -> int:
+        """Rows that pass the filter, as the server counts them by its own reading of it."""
+
+    @abstractmethod
     def encode(
-        self, server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
+        self, server: S, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
     ) -> list[bytes]:
         """The request bytes of each of the (n, d) queries. `filter` is a resolved one: see `filter_bounds`."""
 
-    def transport(self, server: Server) -> dict[str, Any]:
+    @abstractmethod
+    def transport(self, server: S) -> dict[str, Any]:
         """How to send them: kind, target (host:port), method; `targets` where clients take several in turn."""
 
-    def sdk_transport(self, server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
-        """How to ask through the database's own Python library: kind sdk, target, `module` with `connect`, options.
-
-        A request is the number of one of `filters` (uint32) and the query (float32).
-        """
-
-    def sdk_decode(self, response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """As `decode`, for what that library found."""
-
-    def count(self, server: Server, filter: Spec | None) -> int:
-        """Rows that pass the filter, as the server counts them by its own reading of it."""
-
-    def decode(self, response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    @abstractmethod
+    def decode(self, response: bytes, metric: str) -> Answer:
         """Ids (m,) and canonical distances (m,), nearest first; DecodeError where the reply is no answer.
 
         l2 is the squared Euclidean distance, cosine 1 − cos.
         """
 
+    # With `Offers.batches`: requests of several vectors
 
-WRITES = ("insert", "delete")
-"""What can be done to rows while they are searched."""
+    def encode_batches(
+        self, server: S, batches: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
+    ) -> list[bytes]:
+        """The request bytes of each of the (n, nq, d) batches, with one filter for all."""
+        raise NotImplementedError
 
+    def decode_batch(self, response: bytes, metric: str) -> list[Answer]:
+        """As `decode`, for each vector of the request, in their order."""
+        raise NotImplementedError
 
-class Streaming(Protocol):
-    """What an engine's module has, too, if its collection can be changed while it is searched."""
+    # With `Offers.sdk`: the database's own Python library
 
-    def write_transport(self, server: Server, kind: str) -> dict[str, Any]:
-        """How to send the requests of a kind of `WRITES`: as `Engine.transport`."""
+    def sdk_transport(self, server: S, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+        """How to ask through it: kind sdk, target, `module` with `connect`, options.
 
-    def encode_insert(self, server: Server, first: int, rows: Vectors) -> bytes:
-        """The request that inserts all of `rows`, with ids `first`, `first` + 1, …"""
+        A request is the number of one of `filters` (uint32) and the query (float32).
+        """
+        raise NotImplementedError
 
-    def encode_delete(self, server: Server, ids: Sequence[int]) -> bytes:
+    def sdk_decode(self, response: bytes, metric: str) -> Answer:
+        """As `decode`, for what that library returned."""
+        raise NotImplementedError
+
+    # With `Offers.stream`: rows that change while they are searched
+
+    def write_transport(self, server: S, kind: str) -> dict[str, Any]:
+        """How to send the requests of a kind of `WRITES`: as `transport`."""
+        raise NotImplementedError
+
+    def encode_insert(self, server: S, rows: Batch) -> bytes:
+        """The request that inserts all of `rows`."""
+        raise NotImplementedError
+
+    def encode_delete(self, server: S, ids: Sequence[int]) -> bytes:
         """The request that deletes the rows of these ids."""
+        raise NotImplementedError
 
     def decode_write(self, kind: str, response: bytes) -> int | None:
-        """How many rows were inserted or deleted; DecodeError where the reply is none, or tells an error.
+        """Number of rows inserted or deleted; DecodeError where the reply is none, or an error.
 
         None where the system counts only what it refuses: all that were sent.
         """
+        raise NotImplementedError
 
 
-class Batching(Protocol):
-    """What an engine's module has, too, if one request can ask for several vectors (a workload's `nq`)."""
-
-    def encode_batches(
-        self, server: Server, batches: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
-    ) -> list[bytes]:
-        """The request bytes of each of the (n, nq, d) batches, with one filter for all."""
-
-    def decode_batch(self, response: bytes, metric: str) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """As `decode`, for each vector of the request, in their order."""
-
-
-def batching(engine: Engine) -> Batching:
-    """An engine that `check` lets have a workload with `nq`, as what asks for several vectors at once."""
-    return cast(Batching, engine)
-
-
-def streaming(engine: Engine) -> Streaming:
-    """An engine that `check` lets have a workload with `stream`, as what writes."""
-    return cast(Streaming, engine)
-
-
-def lazy(package: str, functions: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module `__getattr__` that imports function → submodule at first use, to keep `import` of an engine cheap."""
-
-    def __getattr__(name: str) -> Any:
-        if name not in functions:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{functions[name]}"), name)
-
-    return __getattr__
+Engine = EngineOf[Any]
+"""Any engine: its servers are those that it started."""
 
 
 def wait_for(
@@ -419,215 +579,6 @@ def components(data_dir: Path, parts: Sequence[tuple[str, bool, Sequence[str]]])
     return [*found, Component("other", False, tuple(rest(data_dir)))]
 
 
-# What every engine checks alike.
-
-Version = tuple[int, ...]
-
-
-def version_of(system: Spec) -> Version:
-    """A system's version as numbers: "2.2.16" is (2, 2, 16); ConfigError for any other form."""
-    text = str(system.get("version"))
-    parts = text.split(".")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigError(f"version: {text!r} is not three numbers with dots between them, as in 1.27.0")
-    return tuple(map(int, parts))
-
-
-def check_version(engine: str, system: Spec, oldest: Version, below: Version) -> None:
-    """ConfigError unless the system's version is from `oldest` on and less than `below`."""
-    version = version_of(system)
-    if not oldest <= version < below:
-        first, end, found = (".".join(map(str, numbers)) for numbers in (oldest, below, version))
-        problem = f"is older than {first}" if version < oldest else f"is not less than {end}"
-        raise ConfigError(
-            f"version: {engine} {found} {problem}; supported: from {first} on, below {end} (docs/upgrading.md says why)"
-        )
-
-
-def check_newer(engine: str, system: Spec, older: Spec) -> None:
-    """ConfigError unless both systems are of this engine, and the first of a later version."""
-    if older["engine"] != system["engine"]:
-        raise ConfigError(f"load.upgrade_from: {engine} can't open the data of {older['engine']}")
-    if version_of(system) <= version_of(older):
-        raise ConfigError(
-            f"load.upgrade_from: {engine} {system['version']} is no upgrade of {older['version']}: "
-            "only a later version opens the data of an earlier one"
-        )
-
-
-def refuse_unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """ConfigError naming the first key of `given` that is not in `known`."""
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}; known: {', '.join(known)}")
-
-
-def whole_number(where: str, value: object, low: int, high: int) -> int:
-    """`value` if it is an int within [low, high], else ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{where}: {value!r} is not a whole number from {low} to {high}")
-    return value
-
-
-def check_topology(
-    engine: str, topology: Spec, memory_min_mib: int, offered: Sequence[str] = (), runtimes: Sequence[str] = RUNTIMES
-) -> None:
-    """Unsupported for a runtime or an option that an engine lacks, ConfigError for a memory limit that is too low.
-
-    `offered` are the keys of a topology that this engine knows beside those of every topology.
-    """
-    runtime = topology.get("runtime")
-    if runtime not in runtimes:
-        known = ", ".join(runtimes)
-        raise Unsupported(f"topology: engine {engine} does not support runtime {runtime!r} yet; supported: {known}")
-    if "publish" in topology and runtime != "docker":
-        raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
-    if "storage" in topology and runtime != "native":
-        raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
-    for key in ("entry", "consistency", "external", "external_limits", "roles", "storage"):
-        if key in topology and key not in offered:
-            raise Unsupported(f"topology: engine {engine} has no {key} to choose")
-    memory_mib = (topology.get("limits") or {}).get("memory_mib")
-    if memory_mib is not None and memory_mib < memory_min_mib:
-        raise ConfigError(
-            f"topology: limits.memory_mib: {memory_mib} MiB; {engine} does not start with less than {memory_min_mib}"
-        )
-
-
-def check_remote(
-    engine: str, topology: Spec, needed: Sequence[str], offered: Sequence[str] = (), workload: Spec | None = None
-) -> None:
-    """ConfigError unless a remote topology names a variable for each endpoint that is needed, and no other any.
-
-    `offered` are endpoints that may be named beside them.
-    """
-    endpoints = topology.get("endpoints")
-    if topology.get("runtime") != "remote":
-        for key in ("endpoints", "credentials", "tls"):
-            if key in topology:
-                raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
-        return
-    for key in ("limits", "publish", "external", "external_limits", "roles", "entry"):
-        if key in topology:
-            raise ConfigError(f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)")
-    if workload is not None and workload.get("client") == "sdk":
-        raise ConfigError(
-            f"client: {engine}'s sdk is not taken to a server that somebody else runs: it carries neither credentials "
-            "nor TLS here; supported: bytes"
-        )
-    for name in needed:
-        if name not in (endpoints or {}):
-            raise ConfigError(f"topology: endpoints.{name} is missing: the variable that holds {engine}'s HOST:PORT")
-    refuse_unknown(f"topology.endpoints of {engine}", endpoints or {}, (*needed, *offered))
-
-
-def check_hnsw(engine: str, index: Spec, *, m: tuple[int, int], ef_construction: tuple[int, int]) -> None:
-    """ConfigError unless `index` is a complete HNSW index within the engine's ranges."""
-    kind = index.get("type")
-    if kind != "hnsw":
-        raise Unsupported(f"index.type: {kind!r} is unsupported by {engine}; supported: hnsw")
-    if "quantizer" in index:
-        raise Unsupported(f"index.quantizer: {index['quantizer']} is unsupported by {engine}; it quantizes nothing")
-    refuse_unknown("index", index, ("type", "M", "ef_construction"))
-    whole_number(f"index.M for {engine}", index.get("M"), *m)
-    whole_number(f"index.ef_construction for {engine}", index.get("ef_construction"), *ef_construction)
-
-
-def check_search(
-    engine: str, workload: Spec, largest_k: int, sdk: bool = False, stream: bool = False, batches: bool = False
-) -> None:
-    """ConfigError for a bad k or filter, or for an ef_search below k: engines refuse that or silently use k.
-
-    `sdk` says whether the engine can be asked through its own library (client: sdk), by `sdk_transport`; `stream`
-    whether its collection can be changed meanwhile (see `Streaming`); `batches` whether one request can ask for several
-    vectors (see `Batching`).
-    """
-    if workload.get("nq", 1) > 1 and not batches:
-        raise Unsupported(
-            f"nq: {workload['nq']} vectors a request are unsupported by engine {engine}: it is asked for one at a time"
-        )
-    if workload.get("stream") is not None and not stream:
-        raise Unsupported(f"stream: engine {engine} can't be written to while it is searched yet")
-    if workload.get("client") == "sdk" and not sdk:
-        raise Unsupported(f"client: engine {engine} can't be asked through its sdk; supported: bytes")
-    k = whole_number(f"k for {engine}", workload.get("k"), 1, largest_k)
-    for name in ("ef_search", "search_list"):
-        effort = workload.get(name)
-        if effort is not None and whole_number(f"{name} for {engine}", effort, 1, 32_768) < k:
-            raise ConfigError(f"{name}: {effort} is less than k: {k}; {engine} can't search with that")
-    filter = workload.get("filter")
-    if filter is not None and ({"share", "side", "from_share"} & set(filter) or filter.get("field") == "payload"):
-        check_filter(filter)  # its bounds are those of a dataset
-    elif filter is not None:
-        filter_bounds(filter)
-
-
-def check_fault(topology: Spec, workload: Spec, members: Sequence[str]) -> None:
-    """ConfigError for a fault that none of these members can have, or that doesn't fit into a run."""
-    fault = workload.get("fault")
-    if fault is None:
-        return
-    runtime, duration_s = topology["runtime"], workload.get("duration_s")
-    if runtime == "remote":
-        raise ConfigError("fault: a server that somebody else runs (runtime remote) is left in peace")
-    if fault["kind"] == "partition" and runtime != "docker":
-        raise ConfigError("fault.kind: partition needs runtime docker: processes share the network of the machine")
-    if fault["member"] not in members:
-        raise ConfigError(f"fault.member: {fault['member']!r} is no member; there are {', '.join(members)}")
-    if "slo" in workload:
-        raise ConfigError("fault: a search for a rate (slo) can't have one: it is many runs")
-    if duration_s is None:
-        raise ConfigError("fault: only a run of fixed time (duration_s) can have one")
-    if fault["at_s"] + fault["for_s"] >= duration_s:
-        raise ConfigError(
-            f"fault: ends {fault['at_s'] + fault['for_s']:g} s after the start of a run of {duration_s:g} s"
-        )
-
-
-def check_stream(topology: Spec, workload: Spec) -> None:
-    """ConfigError for a stream of changes into a server that somebody else runs: only a copy may be changed."""
-    if workload.get("stream") is not None and topology["runtime"] == "remote":
-        raise ConfigError("stream: what is stored on a server that somebody else runs (runtime remote) is not changed")
-
-
-@dataclass(frozen=True)
-class FilterBounds:
-    """A workload's filter, read: `field` in `values`, or at least `low` and below `high` (None: not bounded)."""
-
-    field: str
-    values: tuple[int, ...] | None
-    low: float | None
-    high: float | None
-
-    @property
-    def whole(self) -> bool:
-        """Whether the column holds whole numbers; else float32, and bounds are rounded as its values are."""
-        return self.field != "price"
-
-    def bound(self, value: float) -> int | float:
-        """A bound as the column's own type compares with it."""
-        return int(value) if self.whole else float(np.float32(value))
-
-
-def filter_bounds(filter: Spec) -> FilterBounds:
-    """Read {field: category, in: […]}, or {field: price | region | id, from: a, below: b} (either bound alone too).
-
-    ConfigError for anything else; what depends on rows or queries was resolved before (datasets.metadata.resolve).
-    """
-    name = filter.get("field")
-    if name == "category":
-        refuse_unknown("filter on category", filter, ("field", "in"))
-        values = filter.get("in")
-        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise ConfigError(f"filter.in: {values!r} is not a list of categories")
-        return FilterBounds(name, tuple(whole_number("filter.in", value, 0, 255) for value in values), None, None)
-    if name in ("price", "region", "id"):
-        refuse_unknown(f"filter on {name}", filter, ("field", "from", "below"))
-        low, high = filter.get("from"), filter.get("below")
-        for key, bound in (("from", low), ("below", high)):
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
-                raise ConfigError(f"filter.{key}: {bound!r} is not a number")
-        if low is None and high is None:
-            raise ConfigError(f"filter on {name}: needs from, below, or both")
-        return FilterBounds(name, None, low, high)
-    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price, region, id")
+def listed(settings: Spec | None) -> str:
+    """A system's settings in a statement on fairness."""
+    return ", ".join(f"{name}={value}" for name, value in (settings or {}).items()) or "nothing"

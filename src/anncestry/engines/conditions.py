@@ -1,4 +1,4 @@
-"""A query's own conditions (see `datasets.conditions`) in the language of a system."""
+"""A workload's filter in the language of a system: one on the metadata, or a query's own conditions on the payload."""
 
 from __future__ import annotations
 
@@ -7,22 +7,37 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from anncestry.engines.base import Spec
+from anncestry.engines.offers import filter_bounds
 
 T = TypeVar("T")
+Value = str | int | float | tuple[int, ...]
 _BOUNDS = {"above": ">", "from": ">=", "below": "<", "to": "<="}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`column` (as every system calls it) `operator` (=, >, >=, < or <=) `value`, a text, a whole number or a float."""
+    """`column` `operator` (=, >, >=, <, <= or in) `value`: a text, a whole number, a float, or (in) whole numbers."""
 
     column: str
     operator: str
-    value: str | int | float
+    value: Value
 
 
-def comparisons(term: Spec) -> list[Comparison]:
-    """What a term says: all of these hold."""
+def is_payload(filter: Spec) -> bool:
+    """Whether a resolved filter is a query's own conditions (see `datasets.payload`)."""
+    return bool(filter.get("field") == "payload")
+
+
+def comparisons(filter: Spec) -> list[Comparison]:
+    """A filter on the metadata: all of these hold. Bounds of prices are rounded to float32, as stored."""
+    bounds = filter_bounds(filter)
+    if bounds.values is not None:
+        return [Comparison(bounds.field, "in", bounds.values)]
+    sides = ((">=", bounds.low), ("<", bounds.high))
+    return [Comparison(bounds.field, operator, bounds.bound(side)) for operator, side in sides if side is not None]
+
+
+def _terms(term: Spec) -> list[Comparison]:
     column = f"payload_{term['column']}"
     if "equals" in term:
         return [Comparison(column, "=", term["equals"])]
@@ -37,23 +52,24 @@ def compose(
     def all_of(parts: list[T]) -> T:
         return parts[0] if len(parts) == 1 else every(parts)
 
-    parts = [say(one) for term in filter["all"] for one in comparisons(term)]
+    if not is_payload(filter):
+        return all_of([say(one) for one in comparisons(filter)])
+    parts = [say(one) for term in filter["all"] for one in _terms(term)]
     if filter["any"]:
-        ways = [all_of([say(one) for one in comparisons(term)]) for term in filter["any"]]
+        ways = [all_of([say(one) for one in _terms(term)]) for term in filter["any"]]
         parts.append(ways[0] if len(ways) == 1 else some(ways))
     return all_of(parts)
 
 
-def in_sql(filter: Spec, value: Callable[[str | int | float], str]) -> str:
-    """The filter in SQL; `value` writes a literal."""
-    return compose(
-        filter,
-        lambda one: f"{one.column} {one.operator} {value(one.value)}",
-        lambda terms: f"({' AND '.join(terms)})",
-        lambda terms: f"({' OR '.join(terms)})",
-    )
+def in_text(filter: Spec | None, say: Callable[[Comparison], str], both: str, either: str) -> str:
+    """The filter in a language with infix operators, "" for none."""
+    if filter is None:
+        return ""
+    if not is_payload(filter):
+        return both.join(map(say, comparisons(filter)))
+    return compose(filter, say, lambda terms: f"({both.join(terms)})", lambda terms: f"({either.join(terms)})")
 
 
-def is_payload(filter: Spec) -> bool:
-    """Whether a resolved filter is a query's own conditions."""
-    return bool(filter.get("field") == "payload")
+def in_sql(filter: Spec | None, literal: Callable[[Comparison], str]) -> str:
+    """The filter as a condition of SQL, "" for none; `literal` writes the value of a comparison."""
+    return in_text(filter, lambda one: f"{one.column} {one.operator.upper()} {literal(one)}", " AND ", " OR ")

@@ -39,7 +39,6 @@ Found = tuple[Any, Any]
 
 
 def adapter_of(path: str) -> Any:
-    """The module in the file `path`."""
     name = "adapter_" + Path(path).parent.name
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -49,7 +48,6 @@ def adapter_of(path: str) -> Any:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """What was built in `folder`."""
     return json.loads((folder / "facts.json").read_text())  # type: ignore[no-any-return]
 
 
@@ -104,18 +102,15 @@ class Host:
         self.columns: dict[str, list[Any]] = {}
 
     def version(self) -> str:
-        """The installed version of the package."""
         return importlib.metadata.version(self.adapter.PACKAGE)
 
     def create(self, facts: dict[str, Any]) -> None:
-        """Begin an index."""
         (self.folder / "facts.json").write_text(json.dumps(facts))
         self.builder = self.adapter.Builder(self.folder, facts)
         self.dim = facts["dim"]
         self.columns = {name: [] for name in COLUMNS}
 
     def add(self, vectors: bytes, columns: dict[str, tuple[str, bytes]]) -> None:
-        """Take the next rows."""
         self.builder.add(np.frombuffer(vectors, "<f4").reshape(-1, self.dim))
         for name, (dtype, values) in columns.items():
             self.columns[name].append(np.frombuffer(values, dtype))
@@ -137,12 +132,10 @@ class Host:
         return time.monotonic() - started
 
     def describe(self) -> dict[str, Any]:
-        """What the stored index says of itself."""
         facts = facts_of(self.folder)
         return self.adapter.Searcher(self.folder, facts).describe()  # type: ignore[no-any-return]
 
     def count(self, wanted: dict[str, Any]) -> int:
-        """Rows that pass a filter."""
         return len(passing(self.folder, wanted))
 
 

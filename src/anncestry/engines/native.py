@@ -1,4 +1,4 @@
-"""Starting a system natively: ports for all of its members, a start that is tried again where one was snatched."""
+"""How servers are started on free ports, and how remote ones are taken over."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from anncestry.engines.base import wait_for
-from anncestry.engines.group import GroupServer
+from anncestry.engines.base import Server, wait_for
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes.base import Group, Runner
+from anncestry.provenance.records import read_json, write_json
+from anncestry.runtimes import remote
+from anncestry.runtimes.base import Group, Member, Runner
 from anncestry.runtimes.native import NativeRunner, claim_ports, free_ports
 
 HOST = "127.0.0.1"
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", 256 << 20),
-)
-"""Of gRPC channels: straight to the server, messages of any size to it, answers of any sensible one from it."""
-
 _START_TIMEOUT_S = 120.0
 _ATTEMPTS = 3
 _LOG_LINES = 400
 
-S = TypeVar("S", bound=GroupServer)
+S = TypeVar("S", bound=Server)
+
+
+def runner_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Runner:
+    """The runtime that `topology` names, ready to start the programs of these artifact folders."""
+    if topology["runtime"] == "docker":
+        from anncestry.runtimes.docker import pod_for  # a tenth of a second, and native servers don't need it
+
+        return pod_for(topology, artifacts)
+    return NativeRunner()
 
 
 def start_native(
@@ -35,26 +39,29 @@ def start_native(
     answers: Callable[[S], bool | None],
     port_names: Sequence[str],
     first_port: int | None,
-    kept_first_port: int | None = None,
+    kept: Path | None = None,
     runner_of: Callable[[], Runner] = NativeRunner,
     passing: Sequence[str] = (),
 ) -> S:
     """`launch` a server, its members into the given group, on ports of these names, and wait until it `answers`.
 
-    The ports are adjacent, in this order. They begin at `first_port` (UserError if one is in use); without it, at
-    `kept_first_port` if all are free there; else anywhere, and a start that finds one of them snatched meanwhile is
-    repeated on others. ServerError with the end of its log if a member dies or nothing answers within two minutes:
-    then nothing of it is left.
+    The ports are adjacent, in this order. They begin at `first_port` (UserError if one is in use); without it, where
+    they began at the last start, which the file `kept` holds, if all are free there; else anywhere, and a start that
+    finds one of them snatched meanwhile is repeated on others. ServerError with the end of its log if a member dies or
+    nothing answers within two minutes: then nothing of it is left.
 
     A start of which a member dies before anything answered, with one of the texts `passing` in its log, is repeated
     once, on the same ports: the system fell over what passes. The server then says so (`repeated`), for its record.
     """
     repeated, at_kept = "", 1
+    kept_first_port = min(read_json(kept).values()) if kept is not None and kept.exists() else None
     for attempt in range(1, _ATTEMPTS + 1):
         numbers = _ports(len(port_names), first_port, kept_first_port if attempt == at_kept else None)
         started = time.monotonic()
-        runner = runner_of()
-        group = Group()
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(kept, {"first_port": numbers[0]})
+        runner, group = runner_of(), Group()
         try:
             server = launch(group, dict(zip(port_names, numbers, strict=True)), runner)
             wait_for(f"{name}: a first answer", partial(answers, server), server, _START_TIMEOUT_S, patient=True)
@@ -92,3 +99,34 @@ def _ports(n: int, first_port: int | None, kept_first_port: int | None) -> list[
         except UserError:
             pass
     return free_ports(n)
+
+
+def take_remote(
+    server_of: Callable[[Group], S],
+    where: str,
+    data_dir: Path,
+    topology: Mapping[str, Any],
+    interfaces: Sequence[str],
+    scheme: str,
+) -> S:
+    """A server that somebody else runs, with those of `interfaces` that the topology has, the first of them the main.
+
+    What the server holds under our name must be ours: else UserError, or, if `data_dir` is of a load of before and its
+    collection is not there, ServerError.
+    """
+    endpoints = {interface: remote.endpoint(topology, interface) for interface in interfaces}
+    addresses = {interface: address for interface, address in endpoints.items() if address is not None}
+    group = Group()
+    handle = remote.RemoteHandle(where, addresses[interfaces[0]], topology, scheme)
+    group.add(Member("remote", "remote", handle, addresses))
+    server = server_of(group)
+    server.where = where
+    server.mark, loaded = remote.mark_of(data_dir)
+    server.check_alive()
+    server.secure(handle, addresses)
+    mark = server.found_mark()
+    if loaded:
+        remote.check_mark(where, server.collection, mark, server.mark)
+    else:
+        remote.may_replace(where, server.collection, mark)
+    return server

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from anncestry.cells.keys import key_of
-from anncestry.drive import build, certificates, protocol
+from anncestry.cells.stage import STAGES, key_of
+from anncestry.drive import build, protocol
+from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
-from anncestry.drive.null import NullServer
+from anncestry.drive.null import NullServer, make_certificates
 from anncestry.errors import Damaged, DataError
 from anncestry.provenance import records
 
@@ -57,13 +58,13 @@ def spec_of(
     }
 
 
-def find(spec: Mapping[str, Any], driver: Driver, folder: Path = Path("results/ceiling")) -> dict[str, Any]:
+def find(spec: Mapping[str, Any], driver: Driver, folder: Path = STAGES["ceiling"].folder) -> dict[str, Any]:
     """The record of this ceiling, measured by `driver` if there is none yet; hold the machine while calling.
 
     `qps` is the highest rate of the runs; `floor_ms` the median latency and `cpu_us_per_query` the driver's CPU there.
     """
     key = key_of(spec)
-    path = folder / f"{spec['platform']}-{spec['transport']}-{spec['clients']}@{key}.json"
+    path = folder / Path(STAGES["ceiling"].output.format(**spec, key=key)).name
     if path.exists():
         try:
             return records.read_record(path, stage="ceiling", key=key)
@@ -81,7 +82,7 @@ def measure(spec: Mapping[str, Any], driver: Driver) -> list[dict[str, float]]:
     runs: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="anncestry-ceiling-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        encryption = certificates.make(folder) if spec.get("tls") else None
+        encryption = make_certificates(folder) if spec.get("tls") else None
         files: dict[str, Any] = encryption.files if encryption else {}
         trusted = encryption.trusted if encryption else {}
         server = stack.enter_context(NullServer(spec["transport"], reply_bytes=spec["reply_bytes"], **files))
@@ -99,7 +100,7 @@ def measure(spec: Mapping[str, Any], driver: Driver) -> list[dict[str, float]]:
             )
             driver.run(folder / str(number), server.check_alive)
             outcome = protocol.read_outcome(folder / str(number))
-            latency_ns = outcome.samples["latency_ns"][outcome.samples["status"] == protocol.OK]
+            latency_ns = outcome.samples["latency_ns"][outcome.samples["status"] == OK]
             if not len(latency_ns):
                 continue  # the machine had no time for these clients: says nothing of them
             runs.append(
@@ -133,7 +134,7 @@ def of_cell(folder: Path, run_folders: Sequence[Path], platform: str, driver: Dr
         np.fromfile(file, dtype=protocol.SAMPLE) for run in run_folders for file in sorted(run.glob("samples.*.bin"))
     ]
     good = np.concatenate([np.empty(0, protocol.SAMPLE), *samples])
-    good = good[good["status"] == protocol.OK]
+    good = good[good["status"] == OK]
     if not len(good):
         return None
     offsets = np.fromfile(folder / "requests.idx", dtype="<u8")

@@ -1,115 +1,47 @@
-"""The load stage: start on a clean folder, insert, flush, index, make ready; check; stop; weigh what is on disk."""
+"""The load stage: start on a clean folder, insert, flush, index, make ready; check; stop; weigh what is on disk.
+
+An upgrade in place is a load, too: a newer version opens a copy of the data that an older one has loaded. Nothing is
+inserted, so there is no load time. What is measured is the time without service: from the start of the newer server on
+the stopped older one's data to a search that succeeds and an index that covers every row, whatever the version migrates
+or builds anew on the way. Then the same checks as after any load.
+
+A load may kill its server, to see what is lost: rows that the server had acknowledged and does not give back. Its own
+count tells of rows that the store lost. The search (each row by its own vector, at the effort of `measure.oracle`)
+also tells of those that the store has and the index lost. What was acknowledged is all of the dataset: a load ends once
+every batch is.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
-import time
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
+import numpy as np
 
-from anncestry import durable, engines
+from anncestry import engines
+from anncestry.cells.matrix import Matrix
+from anncestry.datasets.distance import Ids
 from anncestry.drive import build
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, LoadResult, Probe, Server
-from anncestry.errors import ServerError
-from anncestry.measure import killed, oracle
-from anncestry.measure.storage_path import StoragePath
-from anncestry.measure.vectors import Vectors, open_vectors
-from anncestry.metrics.resources import Sampler, by_group
-from anncestry.metrics.storage import allocated_mib
+from anncestry.engines.base import Engine, LoadResult, Probe, Server, wait_for
+from anncestry.errors import DataError, ServerError
+from anncestry.measure.oracle import Oracle
+from anncestry.measure.server import Filling, Place
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
-from anncestry.provenance.code import package_versions
-from anncestry.provenance.gates import Gate
-from anncestry.runtimes import artifacts, namespaces
+from anncestry.runtimes import remote
 
-CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a stage finds what it needs: records of the vectors and the artifact, the declared platform and storage."""
-
-    vectors: Path
-    artifact: Path
-    platform: Mapping[str, Any]
-    first_port: int | None = None
-    storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def probe_gates(
-    engine: Engine, probe: Probe, spec: Mapping[str, Any], vectors: Vectors, ef_search: int | None, when: str
-) -> list[Gate]:
-    """What the server says of itself, held against what was declared."""
-    asked = engine.asked_settings(spec["system"], spec["index"], vectors.metric, ef_search)
-    holders = Counter(placed.node for placed in probe.placement)
-    return [
-        gates.row_count(probe.rows, len(vectors.base), when),
-        gates.index_complete(probe.index_complete, probe.index_detail),
-        gates.settings(asked, probe.settings),
-        gates.topology(spec["topology"], probe.nodes, probe.shards, probe.replicas, holders),
-        gates.version(spec["system"]["version"], probe.version),
-    ]
-
-
-def probe_facts(probe: Probe) -> dict[str, Any]:
-    """A probe as plain data for a record."""
-    return {
-        "version": probe.version,
-        "rows": probe.rows,
-        "index": probe.index_detail,
-        "settings": probe.settings,
-        "nodes": probe.nodes,
-        "shards": probe.shards,
-        "replicas": probe.replicas,
-        "placement": [asdict(placed) for placed in probe.placement],
-    }
-
-
-def member_gates(server: Server, when: str) -> tuple[dict[str, dict[str, Any]], list[Gate]]:
-    """Facts of all members now, and what must hold of them."""
-    facts = server.members()
-    problem: str | None = None
-    try:
-        server.check_members()
-    except ServerError as error:
-        problem = str(error.args[0])
-    limited = gates.limits(facts)
-    return facts, [gates.members(facts, problem, when), *([limited] if limited else [])]
-
-
-def copies_gates(spec: Mapping[str, Any], probe: Probe, vectors: Vectors) -> list[Gate]:
-    """On a stored index, where nothing is in flight: what the nodes count adds up, if they do count."""
-    counts = [placed.rows for placed in probe.placement if placed.rows is not None]
-    return [gates.copies(sum(counts), len(vectors.base), spec["topology"]["replicas"])] if counts else []
-
-
-def counted_since(
-    before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, float]]:
-    """Differences of running totals, by member and name."""
-    return {
-        member: {name: value - before.get(member, {}).get(name, 0.0) for name, value in totals.items()}
-        for member, totals in after.items()
-    }
-
-
-def artifact_facts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run, as later records quote it."""
-    return {
-        "digest": record["digest"],
-        "artifact": record["spec"]["artifact"],
-        "version": record["spec"]["version"],
-        **({"parts": record["spec"]["parts"]} if "parts" in record["spec"] else {}),
-    }
+_UPGRADE = "upgrade"
+"""The one phase of an upgrade."""
+_INDEX_TIMEOUT_S = 24 * 3600.0
+_INDEX_POLL_S = 0.2
+_SEED = 20261122
+_LAST_ROWS = 5000
+_OTHER_ROWS = 5000
+_KILLED = {"load": "the server was killed meanwhile and started again on its data"}
 
 
 def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[str, Any]:
@@ -118,159 +50,165 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
     Raises ServerError if the server does not come up or dies, ConfigError on another machine than declared.
     A load that is not what it should be is not an error: its record says so in its gates, and is invalid.
     """
-    engine = engines.get(spec["system"]["engine"])
-    build.programs()  # made now, if they have to be: not beside a server
-    path = StoragePath.of(spec, place.storage)
-    with platform.alone() as waited_s, ExitStack() as tidying:
-        machine = platform.check(spec["platform"], place.platform)
-        vectors = open_vectors(place.vectors, spec["vectors"])
-        built = artifacts.opened(place.artifact, spec["artifact"])
-        records.clear(out_dir)
-        data_dir = (out_dir / "data").resolve()
-        data_dir.mkdir(parents=True)
+    build.programs()  # before a server runs: a build would disturb it
+    with platform.alone() as waited_s, closing(Filling(spec, place, out_dir, waited_s)) as system:
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
-        print(f"{label}: starting the server", file=sys.stderr, flush=True)
-        placed = None if path is None else path.put(data_dir)
-        if placed is not None:
-            tidying.callback(placed.remove)
-        up_from = time.monotonic()
-        server = engine.start(
-            place.artifact.parent.resolve(), data_dir, spec["system"], spec["topology"], first_port=place.first_port
+        system.begin(f"{label}: starting the server")
+        server = system.start()
+        with system.sampler() as sampler, Progress(label, len(system.vectors.base), "row") as progress:
+            result = system.engine.load(server, system.vectors, spec["index"], spec["load"], progress)
+        kill = _judge(system, result)
+        return system.write(
+            key,
+            sampler,
+            result,
+            "load",
+            about={"times": _times(result)},
+            inserted={"batches": result.batches, **({"kill": kill} if kill else {})},
+            fairness=_KILLED if kill else {},
+            inputs={},
         )
-        charged = {"server": server.charged}
-        try:
-            with (
-                Sampler(
-                    {"server": server.pids, "client": lambda: [os.getpid()]},
-                    charged=charged,
-                    device=path.totals() if path else None,
-                    members={"server": server.pids_by_member},
-                ) as sampler,
-                Progress(label, len(vectors.base), "row") as progress,
-            ):
-                result = engine.load(server, vectors, spec["index"], spec["load"], progress)
-            checked: list[Gate] = []
-            kill: dict[str, Any] = {}
-            with Driver() as driver:
-                if "kill" in spec["load"]:
-                    kill = killed.search(engine, server, driver, out_dir / "oracle", vectors, result)
-                else:
-                    checked = oracle.check(
-                        engine, server, driver, out_dir / "oracle", vectors, oracle.over_codes(engine, spec["index"])
-                    )
-            probe = engine.probe(server)
-            if kill:
-                kill |= killed.by_count(kill["acknowledged"], probe.rows)
-            judged = [
-                gates.inserts(
-                    result.rows_sent,
-                    result.rows_acknowledged,
-                    result.insert_errors,
-                    len(vectors.base),
-                    result.first_error,
-                ),
-                *(
-                    gate
-                    for gate in probe_gates(engine, probe, spec, vectors, oracle.EF, "after the load")
-                    if not kill or gate.gate != gates.ROW_COUNT  # what is lost is what is asked
-                ),
-                *checked,
-            ]
-            server.check_alive()
-            members, of_members = member_gates(server, "after the load")
-            judged += of_members
-            on_path = {} if path is None or placed is None else {"storage_path": path.record(placed, server)}
-        finally:
-            ending = server.stop()
-        if path is not None and placed is not None:
-            judged.append(path.gate(engine, placed, on_path["storage_path"]["mapped_mib"]))
-            placed.take_back()
-        up_s = time.monotonic() - up_from
-        machine = platform.afterwards(machine)
-        shutil.rmtree(out_dir / "oracle", ignore_errors=True)
-        resources_used = _resources(sampler.table(), result)
-        others_pct = resources_used["other"]["load"]["cpu_avg_pct"]
-        judged += [
-            gates.stopped(ending.clean, ending.signal, ending.seconds),
-            gates.alone(waited_s, others_pct),
-            gates.on_platform(spec["platform"]),
-        ]
-        storage = storage_facts(engine, data_dir, vectors, spec["topology"])
-        durable.sync_below(out_dir)  # what a server leaves is not always on the disk
 
-    resources = out_dir / "resources.parquet"
-    table = sampler.table()
-    parquet.write_table(table, resources, compression="zstd")
-    body = {
-        **gates.verdict(judged),
-        "rows": len(vectors.base),
-        "dim": int(vectors.base.shape[1]),
-        "times": _times(result),
-        "phases": [[phase.name, phase.start_s, phase.end_s] for phase in result.phases],
-        "resources": resources_used,
-        "storage": storage,
-        **on_path,
-        "server": {
-            **probe_facts(probe),
-            "members": members,
-            "network": namespaces.network(),
-            "start_s": server.start_s,
-            **server.repeats(),
-            "stop_s": ending.seconds,
-            "stop_signal": ending.signal,
-            "up_s": up_s,
-        },
-        "artifact": artifact_facts(built),
-        "batches": result.batches,
-        **({"kill": kill} if kill else {}),
-        "fairness": {
-            **engine.fairness(spec["system"], spec["index"], spec["topology"]),
-            **({"load": "the server was killed meanwhile and started again on its data"} if kill else {}),
-        },
-        "platform": machine,
-        "clients": package_versions(*CLIENT_PACKAGES),
-    }
-    return records.write_record(
-        out_dir / "record.json",
-        stage="load",
-        key=key,
-        spec=spec,
-        body=body,
-        inputs={"vectors": place.vectors, "artifact": place.artifact},
-        outputs={"resources": resources},
-    )
+
+def _judge(system: Filling, result: LoadResult) -> dict[str, Any]:
+    """Judge the loaded server; returns what was lost where its load had to kill it, else nothing."""
+    rows = len(system.vectors.base)
+    inserts = gates.inserts(result.rows_sent, result.rows_acknowledged, result.insert_errors, rows, result.first_error)
+    kills = "kill" in system.spec["load"]
+    with Driver() as driver:
+        oracle = system.oracle(driver, system.out_dir / "oracle")
+        kill = search_lost(oracle, result) if kills else {}
+        checked = [] if kills else oracle.check()
+    # How many rows are lost is what such a load measures: their count can't make it invalid.
+    probe = system.judge(inserts, checked, "after the load", counted=not kills)
+    return {**kill, **lost_by_count(kill["acknowledged"], probe.rows)} if kills else {}
 
 
 def _times(result: LoadResult) -> dict[str, float | None]:
     """Seconds of each phase; `load_s` from the first insert to the first search that succeeded."""
     first, last = result.phases[0], result.phases[-1]
     return {
-        "insert_s": result.insert_s,
-        "flush_s": result.flush_s,
-        "index_s": result.index_s,
-        "ready_s": result.ready_s,
+        **{f"{phase}_s": result.seconds(phase) for phase in ("insert", "flush", "index", "ready")},
         "load_s": last.end_s - first.start_s,
     }
 
 
-def _resources(table: Any, result: LoadResult) -> dict[str, dict[str, dict[str, Any]]]:
-    """What every group used, in the whole load and in each of its phases."""
-    whole = [(result.phases[0].start_s, result.phases[-1].end_s)]
-    return by_group(table, {"load": whole, **{phase.name: [(phase.start_s, phase.end_s)] for phase in result.phases}})
+def rows_to_ask(rows: int, rows_before: int) -> Ids:
+    """Ids to search for, sorted: of few `rows` all, else the last 5,000 before the kill and 5,000 others by a seed."""
+    if rows <= _LAST_ROWS + _OTHER_ROWS:
+        return np.arange(rows)
+    last = np.arange(max(0, rows_before - _LAST_ROWS), rows_before)
+    others = np.setdiff1d(np.arange(rows), last)
+    chosen = np.random.RandomState(_SEED).permutation(others)[:_OTHER_ROWS]
+    return np.sort(np.concatenate([last, chosen]))
 
 
-def storage_facts(engine: Engine, data_dir: Path, vectors: Vectors, topology: Mapping[str, Any]) -> dict[str, Any]:
-    """What lies on disk once the server has stopped, by component; the folder holds this load and nothing else."""
-    raw_mib = vectors.base.nbytes / 2**20
-    if topology["runtime"] == "remote":
-        nothing: dict[str, Any] = {"total_mib": None, "net_mib": None, "net_components": [], "components": {}}
-        return {**nothing, "raw_mib": raw_mib, "reason": "the server is somebody else's: its disk is not to be seen"}
-    components = engine.data_components(data_dir)
-    sizes = {part.name: allocated_mib(part.paths) for part in components}
+def search_lost(oracle: Oracle, result: LoadResult) -> dict[str, Any]:
+    """What the client saw of the kill in `result`, and which rows a search does not find.
+
+    Leaves the effort at `oracle.EF`. A vector of zeros, which has no neighbourhood, is not asked for. ServerError if
+    the server was never killed.
+    """
+    killed, base = result.killed, oracle.vectors.base
+    if killed is None or killed.accepted_s is None:
+        raise ServerError("the server was not killed during its load, or nothing was inserted after it")
+    asked = rows_to_ask(len(base), killed.rows_before)
+    asked = asked[np.any(np.asarray(base[asked]) != 0, axis=1)]
+    lost = asked[~oracle.found_by_own_vector(asked)]
+    parts = np.split(lost, np.flatnonzero(np.diff(lost) != 1) + 1) if len(lost) else []
     return {
-        "total_mib": allocated_mib([data_dir]),
-        "net_mib": sum(sizes[part.name] for part in components if part.net),
-        "net_components": [part.name for part in components if part.net],
-        "components": sizes,
-        "raw_mib": raw_mib,
+        "acknowledged_before": killed.rows_before,
+        "resent": killed.resent,
+        "accepting_s": killed.accepted_s - killed.killed_s,
+        "acknowledged": result.rows_acknowledged,
+        "asked": len(asked),
+        "lost_by_search": len(lost),
+        "lost": [[int(part[0]), int(part[-1])] for part in parts],
     }
+
+
+def lost_by_count(acknowledged: int, counted: int) -> dict[str, int]:
+    """Rows that the server counts, and how many fewer these are; of a batch that it took twice it may count more."""
+    return {"counted": counted, "lost_by_count": max(0, acknowledged - counted)}
+
+
+def check_lost(path: str, kill: Mapping[str, Any]) -> None:
+    """DataError if the numbers of a record at `path` are not those of the rows that it names."""
+    again = {
+        "lost_by_search": sum(last - first + 1 for first, last in kill["lost"]),
+        **lost_by_count(kill["acknowledged"], kill["counted"]),
+    }
+    for name, value in again.items():
+        if kill[name] != value:
+            raise DataError(f"{path}: kill.{name} is {kill[name]}, the rows of the record say {value}")
+
+
+def upgrade(
+    spec: Mapping[str, Any], key: str, place: Place, older_index: Path, older_load: Path, out_dir: Path
+) -> dict[str, Any]:
+    """Open a copy of the data beside `older_index` with the system of `spec`; leave it, stopped, in `out_dir/data`.
+
+    `older_load` is the published record of the load that the data came from. Raises as a load does: ServerError if
+    the server does not come up on the older data or dies, ConfigError on another machine than declared. An upgrade
+    that lost something is not an error: its record says so in its gates, and is invalid.
+    """
+    with platform.alone() as waited_s, closing(Filling(spec, place, out_dir, waited_s)) as system:
+        older = records.read_record(older_index, stage="load", key=spec["upgrade_of"])
+        origin = older["spec"]["system"]
+        system.begin(
+            f"upgrade {origin['name']} → {spec['system']['name']} · {spec['dataset']['name']}: "
+            "starting the server on the older data",
+            older_index.parent / "data",
+        )
+        result = LoadResult()
+        with system.sampler() as sampler, result.phase(_UPGRADE):
+            server = system.start()
+            open_s = system.engine.open(server, spec["index"])
+            _await_index(system.engine, server)
+        with Driver() as driver:
+            checked = system.oracle(driver, out_dir / "oracle").check()
+        system.judge(gates.older_load(older["valid"], origin["name"], older["created"]), checked, "after the upgrade")
+        system.facts["open_s"] = open_s
+        return system.write(
+            key,
+            sampler,
+            result,
+            _UPGRADE,
+            about={
+                "upgraded_from": {"system": origin["name"], "version": origin["version"], "load": older["key"]},
+                "times": {"upgrade_s": result.seconds(_UPGRADE)},
+            },
+            inserted={},
+            fairness={"load": f"none: opened in place on what {origin['name']} had loaded"},
+            inputs={"older": older_load},
+        )
+
+
+def _await_index(engine: Engine, server: Server) -> None:
+    """Wait until the server reports an index that covers every row: a newer version may build it anew."""
+
+    def complete() -> Probe | None:
+        probe = engine.probe(server)
+        return probe if probe.index_complete else None
+
+    wait_for("the index after the upgrade", complete, server, _INDEX_TIMEOUT_S, _INDEX_POLL_S, patient=True)
+
+
+def withdraw(matrix: Matrix, here: Path) -> Iterator[str]:
+    """Drop the collection of every remote load of `matrix` that was loaded from `here`; yields a name for each.
+
+    Only the collection that this very load made and marked: ServerError if it is gone, or another one stands there.
+    What is kept of the load beside its record goes, too, so that asking again loads again.
+    """
+    for cell in {cell.load: cell for cell in matrix.cells}.values():
+        spec = matrix.spec(cell.load, "load")
+        folder = here / Path(cell.index_path).parent
+        if spec["topology"]["runtime"] != "remote" or not remote.was_loaded(folder / "data"):
+            continue
+        server = engines.get(spec["system"]["engine"]).start(here, folder / "data", spec["system"], spec["topology"])
+        try:
+            server.drop()
+        finally:
+            server.stop()
+        shutil.rmtree(folder)
+        yield f"{cell.dataset} of {cell.system}, {cell.topology}"

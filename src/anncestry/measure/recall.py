@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from anncestry.drive.protocol import OK
-from anncestry.errors import DataError
-from anncestry.measure import batches, stream
-from anncestry.measure.fault import STEP_S
-from anncestry.measure.filtering import Filtering
-from anncestry.measure.vectors import open_vectors
-from anncestry.metrics import capacity, stats
+from anncestry.datasets.distance import Bools, Floats, Ids
+from anncestry.drive.client import OK
+from anncestry.measure.requests import nq_of
+from anncestry.measure.runs import measuring_of
+from anncestry.measure.samples import BATCH_COLUMNS, answers_of
+from anncestry.measure.vectors import Filtering, Vectors, open_vectors
 from anncestry.metrics import recall as metric
+from anncestry.metrics import stats
 from anncestry.metrics.latency import over_runs, quantile_of_counts
 from anncestry.provenance import records
-
-
-def _accepted(samples: Any, probes: Sequence[Sequence[Mapping[str, Any]]]) -> Any:
-    """The samples at each run's highest rate that kept the bound on latency."""
-    best = [capacity.accepted(of_run) for of_run in probes]
-    wanted = np.array([-1 if probe is None else probe["number"] for probe in best])
-    return samples.filter(pa.array(samples["probe"].to_numpy() == wanted[samples["run"].to_numpy()]))
 
 
 def run(
@@ -55,81 +49,92 @@ def run(
     )
 
 
-def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, vectors_record: Path) -> dict[str, Any]:
-    """The body of a recall record, from the query record `measured`, its samples, the truth and the vectors.
+@dataclass(frozen=True)
+class Truth:
+    """The exact neighbours that answers are compared with: `ids` and `distances` (queries, depth)."""
 
-    Of a run with changes, what was changed (the file beside the samples) says what the truth of each moment was.
-    """
-    truth = records.read_record(truth_record, stage="truth")
-    vectors = open_vectors(vectors_record, truth["spec"]["vectors"], verify=False)
-    k = measured["spec"]["workload"]["k"]
-    probes = measured.get("probes")
-    streams = "stream" in measured
-    nq = batches.size_of(measured["spec"]["workload"])
-    columns = ["run", "query", "status", "ids", "due_ns", *(["probe"] if probes is not None else [])]
-    columns += batches.COLUMNS if nq > 1 else ()
-    columns += ["start_ns", "latency_ns"] if streams else []
-    truth_ids, truth_distances = (
-        np.load(truth_record.parent / truth["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
-        for name in ("ids", "distances")
-    )
-    filters = Filtering.of(truth["spec"]["filter"], vectors, np.asarray(vectors.query_region))
-    abs_eps = metric.ABS_EPS[vectors.metric]
-    scores = _Scores(measured["spec"]["workload"]["runs"], len(vectors.queries), "fault" in measured)
-    freshness: dict[str, Any] = {}
-    for samples in _parts(samples_path, columns, None if streams else max(1, _PART_IDS // (k * nq))):
-        if probes is not None:
-            samples = _accepted(samples, probes)
-        # By vector, of which a request may have several; of a request that failed no ids, so that it found nothing.
-        of_request, query, ids = batches.answers_of(samples, k, nq)
-        runs = samples["run"].to_numpy()[of_request]
-        if streams:
-            writes = parquet.ParquetFile(samples_path.parent / measured["outputs"]["writes"]["path"]).read()
-            judged = stream.against_moment(samples, ids, writes, vectors, truth_ids, truth_distances)
-            if judged.shallow:
-                raise DataError(
-                    f"{truth_record}: {truth_ids.shape[1]} neighbours a query are too few: of {judged.shallow} answers "
-                    f"of {measured['key']} so many near rows were deleted that the next ones are not known"
-                )
-            freshness = {"stream": stream.freshness(judged, ids, runs, scores.runs)}
-            of_sample = np.arange(len(ids))
-            returned, wanted = ids, judged.truth_ids
-            near = (returned, judged.exact, judged.truth_distances, k)
-        else:
-            # The same answer to the same query has the same recall: score each once, then give it to all its samples.
-            answers = np.concatenate([query[:, None], ids], axis=1)
-            distinct, of_sample = np.unique(answers, axis=0, return_inverse=True)
-            of_sample = of_sample.reshape(-1)
-            asked, returned = distinct[:, 0], distinct[:, 1:]
-            # A near row that the filter of its query excludes is no hit, however near.
-            exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
-            if filters is not None:
-                exact = np.where(filters.passing(asked, returned), exact, np.inf)
-            near = (returned, exact, truth_distances[asked], k)
-            wanted = truth_ids[asked]
-        scores.add(
-            runs,
-            query,
-            samples["status"].to_numpy()[of_request] == OK,
-            samples["due_ns"].to_numpy()[of_request],
-            {
-                "by_id": metric.recall_by_id(returned, wanted, k)[of_sample],
-                "by_distance": metric.recall_by_distance(*near, abs_eps=abs_eps)[of_sample],
-                "ndcg": metric.ndcg(*near, abs_eps=abs_eps)[of_sample],
-                "mrr": metric.reciprocal_rank(*near, abs_eps=abs_eps)[of_sample],
-            },
+    path: Path
+    vectors: Vectors
+    ids: Ids
+    distances: Floats
+    filters: Filtering | None
+
+    @classmethod
+    def read(cls, path: Path, vectors_record: Path) -> Truth:
+        """That of the truth record at `path`."""
+        record = records.read_record(path, stage="truth")
+        vectors = open_vectors(vectors_record, record["spec"]["vectors"], verify=False)
+        ids, distances = (
+            np.load(path.parent / record["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
+            for name in ("ids", "distances")
         )
-        scores.requests += len(samples)
-    means = {name: scores.over_runs(name) for name in _NAMES}
-    slo = measured["spec"]["workload"].get("slo")
+        filters = Filtering.of(record["spec"]["filter"], vectors, np.asarray(vectors.query_region))
+        return cls(path, vectors, ids, distances, filters)
+
+    def scores(self, query: Ids, ids: Ids, k: int) -> dict[str, Floats]:
+        """Of answers to the rows `query` (n,) of the queries, with `ids` (n, k): each of `_NAMES`, (n,)."""
+        # The same answer to the same query has the same recall: score each once, then give it to all its samples.
+        distinct, of_sample = np.unique(np.concatenate([query[:, None], ids], axis=1), axis=0, return_inverse=True)
+        asked, returned = distinct[:, 0], distinct[:, 1:]
+        # A near row that the filter of its query excludes is no hit, however near.
+        vectors = self.vectors
+        exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
+        if self.filters is not None:
+            exact = np.where(self.filters.passing(asked, returned), exact, np.inf)
+        scores = score_answers(returned, exact, self.ids[asked], self.distances[asked], k, vectors.metric)
+        return {name: values[of_sample.reshape(-1)] for name, values in scores.items()}
+
+
+def score_answers(
+    returned: Ids, exact: Floats, truth_ids: Ids, truth_distances: Floats, k: int, of_metric: str
+) -> dict[str, Floats]:
+    near = (returned, exact, truth_distances, k)
+    abs_eps = metric.ABS_EPS[of_metric]
     return {
+        "by_id": metric.recall_by_id(returned, truth_ids, k),
+        "by_distance": metric.recall_by_distance(*near, abs_eps=abs_eps),
+        "ndcg": metric.ndcg(*near, abs_eps=abs_eps),
+        "mrr": metric.reciprocal_rank(*near, abs_eps=abs_eps),
+    }
+
+
+def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, vectors_record: Path) -> dict[str, Any]:
+    """The body of a recall record, from the query record `measured`, its samples, the truth and the vectors."""
+    truth = Truth.read(truth_record, vectors_record)
+    work = measured["spec"]["workload"]
+    k, nq = work["k"], nq_of(work)
+    scores = _Scores(work["runs"], len(truth.vectors.queries))
+    scorings = [of.scoring(measured, samples_path, truth) for of in measuring_of(work)]
+    changes = [scoring for scoring in scorings if scoring is not None]
+    columns = ["run", "query", "status", "ids", "due_ns", *(name for change in changes for name in change.columns)]
+    columns += BATCH_COLUMNS if nq > 1 else ()
+    at_once = any(change.at_once for change in changes)
+    for table in _parts(samples_path, columns, None if at_once else max(1, _PART_IDS // (k * nq))):
+        for change in changes:
+            table = change.choose(table)
+        # By vector, of which a request may have several; of a request that failed no ids, so that it found nothing.
+        of_request, query, ids = answers_of(table, k, nq)
+        runs = table["run"].to_numpy()[of_request]
+        others = (change.score(table, ids, runs) for change in changes)
+        of_samples = next((each for each in others if each is not None), None)
+        if of_samples is None:
+            of_samples = truth.scores(query, ids, k)
+        answered = table["status"].to_numpy()[of_request] == OK
+        scores.add(runs, query, answered, of_samples)
+        for change in changes:
+            change.add(runs, table["due_ns"].to_numpy()[of_request] / 1e9, answered, of_samples)
+        scores.requests += len(table)
+    means = {name: scores.over_runs(name) for name in _NAMES}
+    body = {
         "query_key": measured["key"],
         "valid": measured["valid"],
         "recall": {"k": k, **means},
-        **({"slo": capacity.verdict(slo, probes, means["by_id"]["runs"])} if probes is not None else {}),
         "distribution": scores.distribution(),
-        **freshness,
-        **_under_fault(measured, scores),
+    }
+    for change in changes:
+        body |= change.body(means)
+    return {
+        **body,
         "worst_query": min(scores.values, default=None),
         "queries": int(scores.asked.sum()),
         "samples": scores.requests,
@@ -160,24 +165,15 @@ class _Scores:
     Sums grow sample by sample, so that they don't depend on how the samples were cut into parts.
     """
 
-    def __init__(self, runs: int, queries: int, over_time: bool) -> None:
+    def __init__(self, runs: int, queries: int) -> None:
         self.runs = runs
         self.asked = np.zeros(queries, dtype=np.bool_)
         self.values: Counter[float] = Counter()
         self.requests = self.vectors = self.unanswered = self.without_truth = 0
-        self.in_time: list[tuple[NDArray[Any], ...]] | None = [] if over_time else None
-        """Run, due time, whether it was answered and recall by distance of each sample, where that is asked for."""
         self._totals = {name: np.zeros(runs * queries) for name in _NAMES}
         self._counts = {name: np.zeros(runs * queries, dtype=np.int64) for name in _NAMES}
 
-    def add(
-        self,
-        runs: NDArray[np.integer[Any]],
-        query: NDArray[np.int64],
-        answered: NDArray[np.bool_],
-        due_ns: NDArray[np.int64],
-        scores: Mapping[str, NDArray[np.float64]],
-    ) -> None:
+    def add(self, runs: NDArray[np.integer[Any]], query: Ids, answered: Bools, scores: Mapping[str, Floats]) -> None:
         """Count in samples, (n,) each; a score is NaN where there was nothing to find."""
         place = runs.astype(np.int64) * len(self.asked) + query
         for name, found in scores.items():
@@ -191,8 +187,6 @@ class _Scores:
         self.vectors += len(query)
         self.unanswered += int((~answered).sum())
         self.without_truth += int(np.isnan(by_id).sum())
-        if self.in_time is not None:
-            self.in_time.append((runs, due_ns / 1e9, answered, scores["by_distance"]))
 
     def over_runs(self, name: str) -> dict[str, Any]:
         """Mean over runs of the mean over a run's queries, each query of the same weight however often it was asked."""
@@ -214,18 +208,3 @@ class _Scores:
             "zero_share": self.values[0.0] / sum(counts) if counts else None,
             **{f"p{p}": quantile_of_counts(values, counts, p / 100) if counts else None for p in (1, 5, 50)},
         }
-
-
-def _under_fault(measured: Mapping[str, Any], scores: _Scores) -> dict[str, Any]:
-    """Recall of what was answered, over time and while the fault lasted: loss that no error tells. Else nothing."""
-    if scores.in_time is None:
-        return {}
-    runs, due_s, answered, by_distance = (np.concatenate(each) for each in zip(*scores.in_time, strict=True))
-    during, over_time = [], []
-    for number, times in enumerate(measured["fault"]["runs"]):
-        mine = (runs == number) & answered & ~np.isnan(by_distance)
-        inside = mine & (due_s >= times["made_s"]) & (due_s < (times["mended_s"] or np.inf))
-        during.append(float(by_distance[inside].mean()) if inside.any() else float("nan"))
-        steps = (due_s[mine] // STEP_S).astype(int)
-        over_time.append([[step * STEP_S, float(by_distance[mine][steps == step].mean())] for step in np.unique(steps)])
-    return {"fault": {"recall_during": over_runs(during), "over_time": over_time}}

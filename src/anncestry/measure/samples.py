@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from anncestry import large
+from anncestry.datasets.distance import Ids
+from anncestry.errors import DataError
+from anncestry.measure.requests import Answers
 from anncestry.metrics import latency
 
 _GROUP_BYTES = 16 << 20
@@ -20,6 +23,10 @@ _GROUP_BYTES = 16 << 20
 _GROUP_ROWS = 1 << 20
 _READ_ROWS = 1 << 16
 _COLUMNS = {"query": np.uint32, "due_ns": np.int64, "latency_ns": np.int64, "status": np.uint8}
+
+BATCH_COLUMNS = ("queries", "sizes")
+"""What samples of requests of several vectors hold beside: the rows of the dataset's queries that were asked, and how
+many of the request's `ids` (and `distances`) are each one's, in the same order."""
 
 Runs = dict[tuple[int, int | None], latency.Run]
 """The samples by run (from 0 on) and, of a search for a rate, by probe."""
@@ -36,9 +43,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._write()
         if self._file is not None:
@@ -100,3 +105,54 @@ def of(runs: Runs, workload: Mapping[str, Any], run: int, probe: int | None = No
 
 def _run(columns: Mapping[str, NDArray[Any]], workload: Mapping[str, Any]) -> latency.Run:
     return latency.Run(**columns, duration_s=workload.get("duration_s"))
+
+
+def lists(values: NDArray[Any], sizes: Ids) -> pa.Array:
+    """Each row of a column of lists holds the next `sizes` (rows,) of the values."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def table(run: int, rows: Ids, samples: NDArray[Any], answered: Answers, nq: int) -> pa.Table:
+    """Raw data of a run, a row a request; `query` is a row of the dataset's queries, `status` 0 ok, 1 error, 2 timeout.
+
+    Of requests of several vectors `query` is the first of them, and BATCH_COLUMNS say all.
+    """
+    kept = answered.ids != -1
+    sizes = kept.sum(axis=1).reshape(-1, nq)
+    n = len(sizes)
+    of_batch = {"queries": (rows, np.uint32), "sizes": (sizes.reshape(-1), np.uint16)} if nq > 1 else {}
+    return pa.table(
+        {
+            "run": pa.array(np.full(n, run, np.uint8)),
+            "client": pa.array(samples["client"].astype(np.uint16)),
+            "query": pa.array(rows[::nq].astype(np.uint32)),
+            **{name: pa.array(samples[name].astype(np.int64)) for name in ("due_ns", "start_ns", "latency_ns")},
+            "status": pa.array(answered.status[::nq]),
+            "ids": lists(answered.ids[kept], sizes.sum(axis=1)),
+            "distances": lists(answered.distances[kept].astype(np.float32), sizes.sum(axis=1)),
+            **{name: lists(values.astype(kind), np.full(n, nq)) for name, (values, kind) in of_batch.items()},
+        }
+    )
+
+
+def answers_of(samples: pa.Table, k: int, nq: int) -> tuple[Ids, Ids, Ids]:
+    """The answers in a table of samples, by vector: of which sample (v,), to which query (v,), ids (v, k).
+
+    Ids are padded with -1. DataError where a request does not have `nq` vectors, or its answers are not as many ids as
+    their sizes say.
+    """
+    lengths = {
+        name: compute.list_value_length(samples[name]).to_numpy()
+        for name in ("ids", *(BATCH_COLUMNS if nq > 1 else ()))
+    }
+    query, sizes = samples["query"], lengths["ids"]
+    if nq > 1:
+        if any((lengths[name] != nq).any() for name in BATCH_COLUMNS):
+            raise DataError(f"samples: a request is not of {nq} vectors, as its workload says")
+        query, sizes = compute.list_flatten(samples["queries"]), compute.list_flatten(samples["sizes"]).to_numpy()
+        if (sizes.reshape(-1, nq).sum(axis=1) != lengths["ids"]).any():
+            raise DataError("samples: the ids of a request are not as many as those of its vectors together")
+    ids = np.full((len(sizes), k), -1, dtype=np.int64)
+    ids[np.arange(k)[None, :] < sizes[:, None]] = compute.list_flatten(samples["ids"]).to_numpy()
+    return np.repeat(np.arange(len(samples)), nq), query.to_numpy().astype(np.int64), ids

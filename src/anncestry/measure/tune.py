@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from anncestry import redact
-from anncestry.datasets.truth import nearest_filtered
-from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, Server
+from anncestry.datasets.truth import Problem
 from anncestry.errors import DataError
-from anncestry.measure import filtering, oracle
-from anncestry.measure.vectors import Vectors, held_out
+from anncestry.measure.oracle import Oracle
+from anncestry.measure.requests import asked_of, encode
+from anncestry.measure.vectors import Filtering, columns_of, held_out
 from anncestry.metrics import recall
 from anncestry.provenance import records
 from anncestry.provenance.gates import Gate
@@ -56,7 +55,6 @@ class Tuned:
     curve: tuple[Tried, ...]
 
     def facts(self) -> dict[str, Any]:
-        """As a record keeps it."""
         return {**asdict(self), "curve": [asdict(tried) for tried in self.curve]}
 
     def gate(self) -> Gate:
@@ -91,46 +89,28 @@ def search(ask: Callable[[int], Tried], target: float, lowest: int, highest: int
     return at, True
 
 
-def tune(
-    engine: Engine,
-    server: Server,
-    driver: Driver,
-    folder: Path,
-    vectors: Vectors,
-    vectors_record: Path,
-    workload: Mapping[str, Any],
-    seed: int,
-    lowest: int,
-) -> Tuned:
-    """Tune the workload's search effort on `server`, which is left at the last effort that was tried.
+def tune(oracle: Oracle, base: Path, work: Mapping[str, Any], least: int, seed: int) -> Tuned:
+    """Tune the search effort of a workload, from `least` on; leaves the server at the last effort that was tried.
 
-    No effort below `lowest` is tried; `folder` is the driver's, `vectors_record` names the file of the base beside it.
+    `base` is the file of the loaded vectors.
     """
-    k, target = workload["k"], workload["target_recall"]
-    chosen = held_out(vectors, workload["queries"], workload["warmup"], workload["tuning_queries"], seed)
+    engine, vectors = oracle.engine, oracle.vectors
+    k, target = work["k"], work["target_recall"]
+    chosen = held_out(vectors, work["queries"], work["warmup"], work["tuning_queries"], seed)
     queries = np.asarray(vectors.queries[chosen])
     regions = np.asarray(vectors.query_region)[chosen]
-    filters = filtering.Filtering.of(workload.get("filter"), vectors, regions, chosen)
-    asked = filters.asked if filters is not None else filtering.no_filter(len(chosen))
-    columns = [np.asarray(column) for column in (vectors.category, vectors.price, vectors.region)]
-    base = vectors_record.parent / "base.npy"
-    depth = min(k, len(vectors.base))
-    truth, _ = nearest_filtered(
-        base,
-        queries,
-        vectors.metric,
-        depth,
-        asked,
-        columns,
-        label="truth of held-out queries",
-        payload=vectors.payload,
-    )
+    filters = Filtering.of(work.get("filter"), vectors, regions, chosen)
+    asked = asked_of(filters, len(chosen))
+    rows = len(vectors.base)
+    depth = min(k, rows)
+    what = queries, asked, columns_of(vectors)
+    problem = Problem({"base": base}, vectors.metric, depth, rows, *what, payload=vectors.payload)
+    truth, _ = problem.solve(range(rows), "truth of held-out queries")
     curve: list[Tried] = []
 
     def ask(ef_search: int) -> Tried:
-        engine.apply(server, ef_search)
-        requests = filtering.encode(engine, server, queries, k, ef_search, filters)
-        answers = oracle.send(engine, server, driver, folder, requests, k=k, metric=vectors.metric)
+        engine.apply(oracle.server, ef_search)
+        answers = oracle.send(encode(engine, oracle.server, queries, k, ef_search, asked), k)
         far = recall.exact_distances(vectors.base, queries, answers.ids, vectors.metric)
         if filters is not None:
             far = np.where(filters.passing(np.arange(len(chosen)), answers.ids), far, np.inf)
@@ -141,10 +121,10 @@ def tune(
         mean = float(scores.mean()) if len(scores) else 0.0
         error = float(scores.std(ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
         curve.append(Tried(ef_search, mean, mean - _Z * error))
-        print(f"tune {workload['name']}: recall {mean:.4f} at ef {ef_search}", file=sys.stderr, flush=True)
+        print(f"tune {work['name']}: recall {mean:.4f} at ef {ef_search}", file=sys.stderr, flush=True)
         return curve[-1]
 
-    ef_search, reached = search(ask, target, lowest)
+    ef_search, reached = search(ask, target, least)
     ordered = tuple(sorted(curve, key=lambda tried: tried.ef_search))
     return Tuned(ef_search, target, reached, len(chosen), ordered)
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from anncestry.drive.protocol import OK
+from anncestry.drive.client import OK
 from anncestry.metrics import latency
 
 LAG_MAX_MS = 1.0
@@ -59,17 +59,8 @@ def judge(number: int, rate_per_s: float | None, run: latency.Run, lag_p99_ms: f
     late = bool(reason) and not failed and lag_p99_ms is not None and lag_p99_ms > LAG_SHARE_MAX * bound_ms
     if rate_per_s is not None and late:
         reason += f", but the client itself was {lag_p99_ms:.2f} ms late (p99)"
-    return Probe(
-        number,
-        rate_per_s,
-        len(run.status),
-        failed,
-        p99_ms,
-        lag_p99_ms,
-        not reason,
-        rate_per_s is not None and late,
-        reason,
-    )
+    client_late = rate_per_s is not None and late
+    return Probe(number, rate_per_s, len(run.status), failed, p99_ms, lag_p99_ms, not reason, client_late, reason)
 
 
 def search(
@@ -83,10 +74,7 @@ def search(
     high: float | None = None
     rate = max(lowest_per_s, _FIRST * estimate_per_s)
     for _ in range(max_probes):
-        if probe(rate):
-            low = rate
-        else:
-            high = rate
+        low, high = (rate, high) if probe(rate) else (low, rate)
         if low is not None and high is not None:
             if high / low <= 1 + precision:
                 return
@@ -99,11 +87,14 @@ def search(
             rate *= _WIDER
 
 
+def _rated(probes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [probe for probe in probes if probe["rate_per_s"] is not None]
+
+
 def accepted(probes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The probe of the highest rate that passed and has no failed probe of a lower rate; None if there is none."""
-    rated = sorted((probe for probe in probes if probe["rate_per_s"] is not None), key=lambda p: p["rate_per_s"])
     best = None
-    for probe in rated:
+    for probe in sorted(_rated(probes), key=lambda probe: probe["rate_per_s"]):
         if not probe["passed"]:
             break
         best = probe
@@ -112,22 +103,17 @@ def accepted(probes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 def bracket(probes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The probe of the lowest rate that did not pass, None if all did."""
-    failed = [probe for probe in probes if probe["rate_per_s"] is not None and not probe["passed"]]
+    failed = [probe for probe in _rated(probes) if not probe["passed"]]
     return min(failed, key=lambda probe: probe["rate_per_s"], default=None)
 
 
 def best_of(probes: Sequence[Mapping[str, Any]]) -> str:
     """In words, how near the bound the best probe came, where none passed."""
-    rated = [probe for probe in probes if probe["rate_per_s"] is not None]
+    rated = _rated(probes)
     if not rated:
         return "no rate was tried"
     nearest = min(rated, key=lambda p: (p["failed"], math.inf if p["p99_ms"] is None else p["p99_ms"]))
     return f"the best was at {nearest['rate_per_s']:.0f} a second: {nearest['reason']}"
-
-
-def as_record(probe: Probe) -> dict[str, Any]:
-    """Plain data for a record."""
-    return asdict(probe)
 
 
 def verdict(

@@ -1,4 +1,4 @@
-"""Latency and throughput of a run, and their summary over runs.
+"""Latency and throughput of a run, their summary over runs, and whether a run is steady.
 
 Runs may be larger than memory (see `large`): what is made of their samples is made part by part.
 """
@@ -13,21 +13,21 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from anncestry import large
-from anncestry.drive.protocol import ERROR, OK, TIMEOUT
+from anncestry.drive.client import ERROR, OK, TIMEOUT
 from anncestry.metrics import stats
 
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 P999 = 0.999
 _TAIL_MIN = 10  # samples beyond a pooled quantile without which its interval says nothing
 _HDR_SUB_BUCKETS = 128  # a bucket is at most 1/64 of its value wide: two significant digits
+_BATCH, _BATCHES_MIN = 5, 8  # of good answers, to tell whether a run is steady
 _QUERIES_MAX = 1 << 26  # numbers of queries up to which they are looked up in a table
 
 TOTALS = ("samples", "errors", "timeouts")
 RATES = ("qps", "fail_per_s")
-POOLED = ("p999_ms", "max_ms")
 
 
 @dataclass(frozen=True)
@@ -53,29 +53,18 @@ class Run:
         return float(max(last) / 1e9) if last else math.nan
 
     @cached_property
-    def waited_ms(self) -> NDArray[np.float64]:
-        """Latencies that count: those of good answers, and of timeouts the time they waited."""
-        return self._counted(lambda part: self.latency_ns[part] / 1e6, np.float64)
+    def values(self) -> stats.Values:
+        """Latencies (ms) that count: of good answers, and of timeouts the time they waited; and the query of each.
 
-    @cached_property
-    def asked(self) -> NDArray[np.int64]:
-        """The query of each of those; which sample it is, where queries are not known."""
-        query = self.query
-        if query is None:
-            return self._counted(lambda part: np.arange(part.start, part.stop), np.int64)
-        return self._counted(lambda part: query[part], np.int64)
-
-    @cached_property
-    def ascending(self) -> stats.Values:
-        """Both, in ascending order of `waited_ms`."""
-        value, query = large.sorted_by(self.waited_ms, self.asked)
-        return stats.Values(value, query)
-
-    def _counted(self, of: Callable[[slice], NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
-        found = large.Growing(dtype)
+        Where queries are not known, which sample it is.
+        """
+        waited_ms, queries = large.Growing(np.float64), large.Growing(np.int64)
         for part in large.parts(len(self.status)):
-            found.append(of(part)[self.status[part] != ERROR])
-        return found.array()
+            counts = self.status[part] != ERROR
+            asked = np.arange(part.start, part.stop) if self.query is None else self.query[part]
+            waited_ms.append((self.latency_ns[part] / 1e6)[counts])
+            queries.append(asked[counts])
+        return stats.Values(waited_ms.array(), queries.array())
 
     def ends_s(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.integer[Any]]]]:
         """When answers came, and their status, part by part."""
@@ -83,13 +72,8 @@ class Run:
             yield (self.due_ns[part] + self.latency_ns[part]) / 1e9, self.status[part]
 
 
-def quantile(values: NDArray[Any], q: float) -> float:
+def quantile(ascending: NDArray[Any], q: float) -> float:
     """Nearest-rank quantile (inverted distribution function): always a value that was observed. NaN for no values."""
-    return float(np.quantile(values, q, method="inverted_cdf")) if len(values) else math.nan
-
-
-def _quantile(ascending: NDArray[Any], q: float) -> float:
-    """`quantile` of what is in order already."""
     return float(ascending[large.rank(len(ascending), q)]) if len(ascending) else math.nan
 
 
@@ -107,7 +91,7 @@ def of_run(run: Run) -> dict[str, float]:
     A request that ran into its deadline counts with the time it waited; one that failed otherwise has no latency.
     Throughput counts good answers that ended within the window: what was still under way then is latency, not QPS.
     """
-    ascending = run.ascending.value
+    ascending = run.values.in_order().value
     window_s = run.window_s
     in_time, seen = 0, dict.fromkeys((OK, ERROR, TIMEOUT), 0)
     for part in large.parts(len(run.status)):
@@ -121,10 +105,10 @@ def of_run(run: Run) -> dict[str, float]:
         in_time = seen[OK]
     failed = len(run.status) - seen[OK]
     return {
-        **{name: _quantile(ascending, q) for name, q in QUANTILES.items()},
-        "p999_ms": _quantile(ascending, P999),
-        "max_ms": float(ascending[-1]) if len(ascending) else math.nan,
-        "mean_ms": float(run.waited_ms.mean()) if len(ascending) else math.nan,
+        **{name: quantile(ascending, q) for name, q in QUANTILES.items()},
+        "p999_ms": quantile(ascending, P999),
+        "max_ms": quantile(ascending, 1.0),
+        "mean_ms": float(run.values.value.mean()) if len(ascending) else math.nan,
         "qps": float(in_time / window_s) if window_s else math.nan,
         "samples": len(run.status),
         "errors": seen[ERROR],
@@ -152,19 +136,14 @@ def summarise(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     sample beyond its p99.9. Samples, errors and timeouts are totals.
     """
     each = [of_run(run) for run in runs]
-    summary: dict[str, dict[str, Any]] = {}
-    for name in each[0]:
-        summary[name] = over_runs([run[name] for run in each])
+    summary = {name: over_runs([run[name] for run in each]) for name in each[0]}
     values, queries = _values(runs)
     pooled = _pooled(values)
     for name in TOTALS:
         summary[name].update(value=int(sum(run[name] for run in each)), std=None)
-        waited = pooled.in_order().value
-    for name, value in (
-        ("p999_ms", _quantile(waited, P999)),
-        ("max_ms", float(waited[-1]) if len(waited) else -math.inf),
-    ):
-        summary[name].update(value=value if math.isfinite(value) else None, std=None)
+    waited = pooled.in_order().value
+    for name, q in (("p999_ms", P999), ("max_ms", 1.0)):
+        summary[name].update(value=quantile(waited, q) if len(waited) else None, std=None)
     windows = [run.window_s for run in runs]
     whole = sum(windows)
     for name in RATES:
@@ -207,7 +186,7 @@ def _in_parts(run: Run, window_s: float, wanted: bool) -> NDArray[np.int64]:
 
 def _values(runs: Sequence[Run]) -> tuple[list[stats.Values], int]:
     """Latencies with their queries as numbers from 0 on, and how many queries there are."""
-    known, numbers_of = _numbers([run.asked for run in runs])
+    known, numbers_of = _numbers([run.values.query for run in runs])
 
     def numbered(asked: NDArray[np.int64]) -> NDArray[np.int64]:
         numbers = large.empty(len(asked), np.int64)
@@ -215,14 +194,12 @@ def _values(runs: Sequence[Run]) -> tuple[list[stats.Values], int]:
             numbers[part] = numbers_of(asked[part])
         return numbers
 
-    return [
-        stats.Values(
-            run.waited_ms,
-            numbered(run.asked),
-            stats.Values(run.ascending.value, numbered(run.ascending.query)),
-        )
-        for run in runs
-    ], known
+    values = []
+    for run in runs:
+        ordered = run.values.in_order()
+        ascending = stats.Values(ordered.value, numbered(ordered.query))
+        values.append(stats.Values(run.values.value, numbered(run.values.query), ascending))
+    return values, known
 
 
 def _numbers(asked: Sequence[NDArray[np.int64]]) -> tuple[int, Callable[[NDArray[np.int64]], NDArray[np.int64]]]:
@@ -267,3 +244,60 @@ def histogram(runs: Sequence[Run]) -> dict[str, list[int]]:
             upper, counts = np.unique((waited // width + 1) * width - 1, return_counts=True)
             total.update(dict(zip(upper.tolist(), counts.tolist(), strict=True)))
     return {"upper_ns": sorted(total), "counts": [total[upper] for upper in sorted(total)]}
+
+
+# Steadiness
+
+
+def steadiness(run: Run) -> dict[str, float]:
+    """`steady_after_s`, the due time of the first query after the cut, and `drift`, of one run; NaN where unknown.
+
+    The cut is that of MSER-5 (see `_mser`) over batches of five. A cut in the second half means that the run was never
+    seen to settle. Batches count by their medians, not their means, as latencies have outliers that are no trend.
+    `drift` is the median latency of the last quarter over that of the first, minus 1. Unknown are runs of fewer than
+    40 good answers; `steady_after_s` also of those that did not settle within their first half.
+    """
+    kept = [large.Growing(np.int64), large.Growing(np.int64)]
+    for part in large.parts(len(run.status)):
+        good = run.status[part] == OK
+        for target, source in zip(kept, (run.due_ns, run.latency_ns), strict=True):
+            target.append(source[part][good])
+    due_ns, latency_ns = large.sorted_by(*(each.array() for each in kept))
+    count = len(due_ns) // _BATCH
+    if count < _BATCHES_MIN:
+        return {"steady_after_s": math.nan, "drift": math.nan}
+    waited_ms, batches = large.empty(len(due_ns), np.float64), large.empty(count, np.float64)
+    for part in large.parts(len(due_ns)):
+        waited_ms[part] = latency_ns[part] / 1e6
+    for part in large.parts(count):
+        whole = waited_ms[part.start * _BATCH : part.stop * _BATCH].reshape(-1, _BATCH)
+        batches[part] = np.median(whole, axis=1)
+    quarter = len(waited_ms) // 4
+    drift = float(np.float64(large.median(waited_ms[-quarter:])) / large.median(waited_ms[:quarter]) - 1)
+    cut = _mser(batches)
+    settled = cut <= count // 2
+    after_s = 0.0 if cut == 0 else float(due_ns[cut * _BATCH] / 1e9)
+    return {"steady_after_s": after_s if settled else math.nan, "drift": drift}
+
+
+def _mser(batches: NDArray[np.float64]) -> int:
+    """The cut of (n,) batch statistics: how many at the start to leave out. At least a quarter is always left.
+
+    It is the one after which they have the smallest squared standard error, (sum of squared deviations) / (n - d)²
+    (White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997).
+    """
+    n = len(batches)
+    last = max(1, n - n // 4)
+    best, least, total, square = 0, math.inf, 0.0, 0.0
+    # Sums over the rest from each cut on, from the back, and part by part.
+    for part in reversed(list(large.parts(n))):
+        rest = batches[part][::-1]
+        totals = np.cumsum(np.concatenate([[total], rest]))[:0:-1]
+        squares = np.cumsum(np.concatenate([[square], np.square(rest)]))[:0:-1]
+        total, square = totals[0], squares[0]
+        sizes = n - np.arange(part.start, part.stop)
+        deviations = np.maximum(squares - np.square(totals) / sizes, 0.0)
+        error = (deviations / np.square(sizes))[: max(0, last - part.start)]
+        if len(error) and error.min() <= least:
+            best, least = part.start + int(np.argmin(error)), float(error.min())
+    return best

@@ -15,24 +15,42 @@ Recall does not see the order. Two scores that do stand beside it, both with a r
 nearest) counted as relevant: nDCG@k with binary relevance (Järvelin and Kekäläinen, "Cumulated gain-based evaluation of
 IR techniques", ACM TOIS 20, 2002), and the reciprocal rank of the nearest neighbour (Voorhees, "The TREC-8 Question
 Answering Track Report", 1999), whose mean is MRR.
+
+The truth may be that of the moment: the nearest rows that there were when a query ran, while rows came and went. A
+query is sent at s and answered at e; a row's insertion and its deletion are sent and acknowledged at instants of the
+same clock. To that query a row is
+
+- *there* if it was loaded or its insertion acknowledged at s or before, and no deletion of it sent before e;
+- *gone* if its deletion was acknowledged at s or before, or its insertion not sent before e;
+- *in flight* otherwise: a system may have seen the change or not, and both are right. A change that failed, or that
+  nobody answered, is in flight from when it was sent on, for ever: nobody knows what became of it.
+
+The system's own answer says which rows in flight it saw: those that it returned count as there, the others as not.
+The truth of the moment is the k nearest of the rows that are there then. This never costs a system anything: a row in
+flight that is returned takes the place of one that was not better, and one that is not returned is asked of nobody. A
+row that is gone is no hit, however near.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.datasets.distance import pair_distances
-from anncestry.datasets.idlists import isin_rows
-
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
+from anncestry import large
+from anncestry.datasets.distance import Bools, Floats, Ids, isin_rows, pair_distances
 
 REL_EPS = 1e-6
+"""`rel_eps` below, which `recall_by_distance` gives the reason for."""
 ABS_EPS = {"l2": 0.0, "cosine": 1e-7}
 """By metric: what float32 can't tell apart at any distance; coordinates of unit vectors are rounded by up to 3e-8."""
+ALWAYS = np.iinfo(np.int64).min
+"""The instant of what was there before the clock's zero."""
+NEVER = np.iinfo(np.int64).max
+"""The instant of what did not happen, or was not acknowledged."""
+_BLOCK = 4096
 
 
 def recall_by_id(returned: Ids, truth_ids: Ids, k: int) -> Floats:
@@ -47,12 +65,7 @@ def recall_by_id(returned: Ids, truth_ids: Ids, k: int) -> Floats:
 
 
 def recall_by_distance(
-    returned: Ids,
-    returned_distances: Floats,
-    truth_distances: Floats,
-    k: int,
-    rel_eps: float = REL_EPS,
-    abs_eps: float = 0.0,
+    returned: Ids, returned_distances: Floats, truth_distances: Floats, k: int, abs_eps: float = 0.0
 ) -> Floats:
     """|{i in first k returned: d(i) ≤ d* + rel_eps·|d*| + abs_eps}| / min(k, m), at most 1, float64 (q,).
 
@@ -66,24 +79,17 @@ def recall_by_distance(
     relative eps vanishes, so pass `abs_eps=ABS_EPS[metric]`.
     Raises ValueError where shapes do not fit.
     """
-    hits, denominators = _near(returned, returned_distances, truth_distances, k, rel_eps, abs_eps)
+    hits, denominators = _near(returned, returned_distances, truth_distances, k, abs_eps)
     return _share(np.minimum(hits.sum(axis=1), denominators), denominators)
 
 
-def ndcg(
-    returned: Ids,
-    returned_distances: Floats,
-    truth_distances: Floats,
-    k: int,
-    rel_eps: float = REL_EPS,
-    abs_eps: float = 0.0,
-) -> Floats:
+def ndcg(returned: Ids, returned_distances: Floats, truth_distances: Floats, k: int, abs_eps: float = 0.0) -> Floats:
     """nDCG@k, float64 (q,): Σ 1 / log2(rank + 1) over the relevant of the first k returned, by the most that can be.
 
     Relevant are the rows that `recall_by_distance` counts; an id that was returned before is not. The most that can be
     is min(k, m) relevant rows in front. Arguments as there; NaN where nothing matches.
     """
-    hits, denominators = _near(returned, returned_distances, truth_distances, k, rel_eps, abs_eps)
+    hits, denominators = _near(returned, returned_distances, truth_distances, k, abs_eps)
     # More rows can tie with the last than there are ranks for them: the first min(k, m) hits count.
     hits &= np.cumsum(hits, axis=1) <= denominators[:, np.newaxis]
     discounts = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
@@ -96,18 +102,13 @@ def ndcg(
 
 
 def reciprocal_rank(
-    returned: Ids,
-    returned_distances: Floats,
-    truth_distances: Floats,
-    k: int,
-    rel_eps: float = REL_EPS,
-    abs_eps: float = 0.0,
+    returned: Ids, returned_distances: Floats, truth_distances: Floats, k: int, abs_eps: float = 0.0
 ) -> Floats:
     """1 / the rank of the first returned row as near as the nearest neighbour, 0 if none of the first k is; (q,).
 
     Arguments as for `recall_by_distance`; NaN where nothing matches.
     """
-    hits, denominators = _near(returned, returned_distances, truth_distances[:, :1], 1, rel_eps, abs_eps, within=k)
+    hits, denominators = _near(returned, returned_distances, truth_distances[:, :1], 1, abs_eps, within=k)
     first = hits.argmax(axis=1)
     scores = np.where(hits.any(axis=1), 1.0 / (first + 1), 0.0)
     return np.where(denominators > 0, scores, np.nan)
@@ -118,10 +119,9 @@ def _near(
     returned_distances: Floats,
     truth_distances: Floats,
     k: int,
-    rel_eps: float,
     abs_eps: float,
     within: int | None = None,
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+) -> tuple[Bools, Ids]:
     """Which of the first `within` (k) returned are first occurrences within reach of rank min(k, m); and min(k, m)."""
     _check(returned, truth_distances, k)
     if returned.shape != returned_distances.shape:
@@ -131,28 +131,19 @@ def _near(
     last = np.maximum(denominators - 1, 0)[:, np.newaxis]
     reach = np.take_along_axis(truth_distances, last, axis=1)
     # Where nothing matches, reach is +inf; the share is NaN whatever is hit.
-    near = returned_distances[:, :width] <= reach + rel_eps * np.abs(reach) + abs_eps
+    near = returned_distances[:, :width] <= reach + REL_EPS * np.abs(reach) + abs_eps
     return _first_occurrences(returned[:, :width]) & near, denominators
 
 
-def exact_distances(
-    base: NDArray[np.float32],
-    queries: NDArray[np.float32],
-    ids: Ids,
-    metric: str,
-    matches: NDArray[np.bool_] | None = None,
-) -> Floats:
+def exact_distances(base: NDArray[np.float32], queries: NDArray[np.float32], ids: Ids, metric: str) -> Floats:
     """Distances of the rows that were returned, float64 (q, k), computed as those of the truth are.
 
     `base` (rows, dim) may be a memory map, `queries` (q, dim); `ids` int64 (q, k). +inf for what can't be a hit: the
-    padding -1, an id that is no row of the base, and a row that `matches` bool (rows,), the filter, does not let
-    through. Memory beside the result is bounded by blocks of pairs.
+    padding -1, and an id that is no row of the base. Memory beside the result is bounded by blocks of pairs.
     """
     if len(ids) != len(queries):
         raise ValueError(f"ids of {len(ids)} queries, but {len(queries)} queries")
     counts = (ids >= 0) & (ids < len(base))
-    if matches is not None:
-        counts[counts] = matches[ids[counts]]
     distances = np.full(ids.shape, np.inf)
     distances[counts] = pair_distances(base, queries, ids[counts], np.nonzero(counts)[0], metric)
     return distances
@@ -167,7 +158,7 @@ def _check(returned: NDArray[Any], truth: NDArray[Any], k: int) -> None:
         raise ValueError(f"the truth has {truth.shape[1]} neighbors a query, fewer than k = {k}")
 
 
-def _first_occurrences(ids: Ids) -> NDArray[np.bool_]:
+def _first_occurrences(ids: Ids) -> Bools:
     """Which entries of (q, w) are ids that their row has not held before; padding is never one."""
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(ids, order, axis=1)
@@ -178,7 +169,133 @@ def _first_occurrences(ids: Ids) -> NDArray[np.bool_]:
     return first & (ids >= 0)
 
 
-def _share(hits: NDArray[np.int64], denominators: NDArray[np.int64]) -> Floats:
+def _share(hits: Ids, denominators: Ids) -> Floats:
     shares = np.full(len(hits), np.nan)
     np.divide(hits, denominators, out=shares, where=denominators > 0)
     return shares
+
+
+# The truth of the moment
+
+
+@dataclass(frozen=True)
+class Lives:
+    """When each row came and went: (rows,) instants in nanoseconds, int64, by id."""
+
+    insert_sent_ns: Ids
+    inserted_ns: Ids
+    delete_sent_ns: Ids
+    deleted_ns: Ids
+
+    @classmethod
+    def loaded(cls, rows: int, more: int) -> Lives:
+        """`rows` rows that are there from the beginning, and `more` that were not sent yet; nothing is deleted."""
+        came = np.full(rows + more, ALWAYS, np.int64)
+        came[rows:] = NEVER
+        never = np.full(rows + more, NEVER, np.int64)
+        return cls(came, came.copy(), never, never.copy())
+
+    def insert(self, ids: Ids, sent_ns: int, acknowledged_ns: int) -> None:
+        """These rows were sent then, and acknowledged (NEVER: not)."""
+        self.insert_sent_ns[ids], self.inserted_ns[ids] = sent_ns, acknowledged_ns
+
+    def delete(self, ids: Ids, sent_ns: int, acknowledged_ns: int) -> None:
+        """The deletion of these rows was sent then, and acknowledged (NEVER: not)."""
+        self.delete_sent_ns[ids], self.deleted_ns[ids] = sent_ns, acknowledged_ns
+
+    def there(self, ids: Ids, sent_ns: Ids, answered_ns: Ids) -> Bools:
+        """Which of the rows (n, w) were there, for certain, to the queries (n,); padding (-1) never is."""
+        known, rows = self._known(ids)
+        came = self.inserted_ns[rows] <= sent_ns[:, None]
+        return known & came & (self.delete_sent_ns[rows] >= answered_ns[:, None])
+
+    def gone(self, ids: Ids, sent_ns: Ids, answered_ns: Ids) -> Bools:
+        """Which were not, for certain: deleted before, or not sent until after; padding and unknown ids are not."""
+        known, rows = self._known(ids)
+        unborn = self.insert_sent_ns[rows] >= answered_ns[:, None]
+        return ~known | unborn | (self.deleted_ns[rows] <= sent_ns[:, None])
+
+    def _known(self, ids: Ids) -> tuple[Bools, Ids]:
+        known = (ids >= 0) & (ids < len(self.inserted_ns))
+        return known, np.where(known, ids, 0)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Of each of q queries, the rows that may be among its k nearest at some moment.
+
+    `ids` int64 (q, c), ascending by distance and id, -1 pads; `distances` float64 (q, c), exact, +inf pads. `reach`
+    (q,): no row that is not listed is nearer than that (+inf: every row is listed).
+    """
+
+    ids: Ids
+    distances: Floats
+    reach: Floats
+
+    @classmethod
+    def of(
+        cls, truth_ids: Ids, truth_distances: Floats, more_ids: list[Ids], more_distances: list[Floats]
+    ) -> Candidates:
+        """The truth of what was loaded, (q, depth), and of each query the rows that came later, with their distances.
+
+        A list that is padded holds every row; else none that is nearer than its last is missing.
+        """
+        complete = truth_ids[:, -1] < 0
+        reach = np.where(complete, np.inf, truth_distances[:, -1])
+        width = max((len(ids) for ids in more_ids), default=0)
+        queries = len(truth_ids)
+        ids = np.concatenate([truth_ids, np.full((queries, width), -1, np.int64)], axis=1)
+        distances = np.concatenate([truth_distances, np.full((queries, width), np.inf)], axis=1)
+        for number, (found, far) in enumerate(zip(more_ids, more_distances, strict=True)):
+            at = slice(truth_ids.shape[1], truth_ids.shape[1] + len(found))
+            ids[number, at], distances[number, at] = found, far
+        order = np.lexsort((ids, distances), axis=1)
+        return cls(np.take_along_axis(ids, order, axis=1), np.take_along_axis(distances, order, axis=1), reach)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Of n answers of up to k rows: the truth when each was asked, and what of the answer was there.
+
+    `ids` and `distances` (n, k), padded with -1 and +inf; `fresh` (n, k): which of those rows came while the clock
+    ran; `gone` (n, w): which returned rows were gone, for certain; `shallow` (n,): the candidates did not suffice to
+    know.
+    """
+
+    ids: Ids
+    distances: Floats
+    fresh: Bools
+    gone: Bools
+    shallow: Bools
+
+
+def truth_of_moment(
+    candidates: Candidates, asked: Ids, sent_ns: Ids, answered_ns: Ids, returned: Ids, lives: Lives, k: int
+) -> Moment:
+    """The truth of the moment of n answers: `asked` (n,) rows of the candidates, `returned` int64 (n, w), -1 pads.
+
+    Memory beside the result is bounded by blocks of answers.
+    """
+    n = len(asked)
+    moment = Moment(
+        np.full((n, k), -1, np.int64),
+        np.full((n, k), np.inf),
+        np.zeros((n, k), np.bool_),
+        lives.gone(returned, sent_ns, answered_ns) & (returned >= 0),
+        np.zeros(n, np.bool_),
+    )
+    for part in large.parts(n, _BLOCK):
+        ids, distances = candidates.ids[asked[part]], candidates.distances[asked[part]]
+        times = sent_ns[part], answered_ns[part]
+        there = lives.there(ids, *times)
+        maybe = (ids >= 0) & ~there & ~lives.gone(ids, *times)
+        there |= maybe & isin_rows(ids, returned[part])
+        rank = np.cumsum(there, axis=1)
+        row, column = np.nonzero(there & (rank <= k))
+        place = rank[row, column] - 1
+        row_of = np.arange(n)[part][row]
+        moment.ids[row_of, place] = ids[row, column]
+        moment.distances[row_of, place] = distances[row, column]
+        moment.fresh[row_of, place] = lives.inserted_ns[ids[row, column]] != ALWAYS
+        moment.shallow[part] = (rank[:, -1] < k) & np.isfinite(candidates.reach[asked[part]])
+    return moment

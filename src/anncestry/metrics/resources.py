@@ -1,11 +1,14 @@
-"""CPU, memory and IO of groups of processes: sampled while they run, attributed to phases afterwards."""
+"""CPU, memory and IO of groups of processes, sampled while they run and attributed to phases; and what lies on disk."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,9 +69,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self.sample()
@@ -92,7 +93,7 @@ class Sampler:
                 others = set().union(*(pids for other, pids in mains.items() if other != name))
                 self._find(name, mains[name], others, rescan)
                 if not mains[name] and not self._last[name]:
-                    continue  # nothing of it was ever to be seen: somebody else's machine, which is not an idle one
+                    continue  # a remote group has no samples, so no zeros are made up
                 charged = self._charged[name]() if name in self._charged else {}
                 whole, parts = self._read(name)
                 self._rows.append((now, name, *whole, *(charged.get(column) for column in CHARGED)))
@@ -114,10 +115,8 @@ class Sampler:
         known = self._known[name]
         for pid in pids:
             if pid not in known:
-                try:
+                with suppress(psutil.Error):
                     known[pid] = psutil.Process(pid)
-                except psutil.Error:
-                    continue
         if rescan:
             # One pass over all processes, not one for each known one.
             children: dict[int, list[psutil.Process]] = {}
@@ -144,11 +143,9 @@ class Sampler:
                     rss_of[pid] = process.memory_info().rss / _MIB
                     rss += rss_of[pid]
                     read, written = 0.0, 0.0
-                    try:
+                    with suppress(psutil.Error, OSError):
                         io = process.io_counters()
                         read, written = io.read_bytes / _MIB, io.write_bytes / _MIB
-                    except (psutil.Error, OSError):
-                        pass
                 self._last[name][pid] = (cpu.user + cpu.system, read, written)
             except psutil.Error:
                 del self._known[name][pid]
@@ -186,13 +183,14 @@ def by_group(
     The group "other" is what neither server nor client used: the part of the host that was somebody else's. Members
     of the server have groups of their own where they were sampled apart.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for group in ("server", *members_of(table), "client", "host", "steal"):
-        used = {phase: attribute(table, group, windows) for phase, windows in phases.items()}
-        found[group] = {phase: facts for phase, facts in used.items() if facts is not None}
-    device = {phase: of_device(table, windows) for phase, windows in phases.items()}
-    if any(device.values()):
-        found["device"] = {phase: facts for phase, facts in device.items() if facts is not None}
+
+    def in_phases(use: Callable[[Sequence[tuple[float, float]]], dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
+        return {phase: facts for phase, windows in phases.items() if (facts := use(windows)) is not None}
+
+    groups = ("server", *members_of(table), "client", "host", "steal")
+    found = {group: in_phases(partial(attribute, table, group)) for group in groups}
+    if device := in_phases(partial(of_device, table)):
+        found["device"] = device
     found["other"] = {}
     for phase, host in found["host"].items():
         ours_s = sum(found[group].get(phase, {"cpu_s": 0.0})["cpu_s"] for group in ("server", "client"))
@@ -218,12 +216,10 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
     if len(at) < 2 or not windows:
         return None
     totals = {name: chosen[name].to_numpy() for name in ("cpu_s", "io_read_mib", "io_write_mib")}
-    rss = chosen["rss_mib"].to_numpy()
     used = dict.fromkeys(totals, 0.0)
     wall_s, peak, seen = 0.0, 0.0, []
     for start, end in windows:
-        inside = (at > start) & (at < end)
-        points = np.concatenate([[start], at[inside], [end]])
+        points = np.concatenate([[start], at[(at > start) & (at < end)], [end]])
         for name, values in totals.items():
             ends = np.interp([start, end], at, values)
             used[name] += float(ends[1] - ends[0])
@@ -234,10 +230,12 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
             if width >= _PEAK_WINDOW_S:
                 peak = max(peak, float((cpu[last] - cpu[first]) / width))
                 first = last
-        seen.append(np.interp(points, at, rss))
+        seen.append(points)
         wall_s += end - start
-    memory = np.concatenate(seen)
+    inside = np.concatenate(seen)
+    memory = np.interp(inside, at, chosen["rss_mib"].to_numpy())
     average = used["cpu_s"] / wall_s if wall_s > 0 else 0.0
+    charged = [name for name in CHARGED if name in chosen.column_names and not chosen[name].null_count]
     return {
         "wall_s": wall_s,
         "cpu_s": used["cpu_s"],
@@ -247,7 +245,7 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
         "rss_peak_mib": float(memory.max()),
         "io_read_mib": used["io_read_mib"],
         "io_write_mib": used["io_write_mib"],
-        **_charged(chosen, windows),
+        **{_peak(name): float(np.interp(inside, at, chosen[name].to_numpy()).max()) for name in charged},
     }
 
 
@@ -264,8 +262,12 @@ def of_device(table: pa.Table, windows: Sequence[tuple[float, float]]) -> dict[s
     return used
 
 
+def _peak(name: str) -> str:
+    return f"{name.removesuffix('_mib')}_peak_mib"
+
+
 _SUMS = ("wall_s", "cpu_s", "io_read_mib", "io_write_mib", *OPERATIONS)
-_PEAKS = ("cpu_peak_pct", "rss_peak_mib", *(f"{name.removesuffix('_mib')}_peak_mib" for name in CHARGED))
+_PEAKS = ("cpu_peak_pct", "rss_peak_mib", *map(_peak, CHARGED))
 
 
 def over_runs(table: pa.Table, phase: str, windows: Sequence[tuple[float, float]]) -> dict[str, dict[str, Any]]:
@@ -302,14 +304,23 @@ def _merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _charged(chosen: pa.Table, windows: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Peaks of what control groups charged in the windows; nothing where that was not accounted throughout."""
-    found: dict[str, float] = {}
-    for name in CHARGED:
-        if name not in chosen.column_names or chosen[name].null_count or not len(chosen):
-            continue
-        at, values = chosen["at_s"].to_numpy(), chosen[name].to_numpy()
-        points = [np.concatenate([[start], at[(at > start) & (at < end)], [end]]) for start, end in windows]
-        seen = np.concatenate([np.interp(inside, at, values) for inside in points])
-        found[f"{name.removesuffix('_mib')}_peak_mib"] = float(seen.max())
-    return found
+# What a system keeps on disk
+
+
+def allocated_mib(paths: Iterable[Path]) -> float:
+    """MiB allocated for files and folders (as `du`): holes don't count, preallocated blocks and folders do.
+
+    A file linked several times counts once; links are not followed.
+    """
+    blocks: dict[tuple[int, int], int] = {}
+    for top in filter(os.path.lexists, paths):
+        for name in _names_below(top):
+            status = os.lstat(name)
+            blocks[status.st_dev, status.st_ino] = status.st_blocks
+    return sum(blocks.values()) * 512 / _MIB
+
+
+def _names_below(top: Path) -> Iterator[str]:
+    yield str(top)
+    for folder, folders, files in () if top.is_symlink() else os.walk(top):
+        yield from (os.path.join(folder, name) for name in (*folders, *files))  # noqa: PTH118

@@ -1,15 +1,29 @@
-"""Which code made a record: package version, git commit, and whether the tree differed from it."""
+"""Which code made a record, and the guard that measuring code does not change unnoticed.
+
+An epoch says what measuring means, by stage and by engine. It is part of the keys of its stage (an engine's, of its
+loads, from its second epoch on); the code itself is not: a comment would measure everything again.
+`config/epochs.yaml` therefore keeps the digest of the sources of each stage and of each engine's folder. If it differs,
+a test fails until the epoch is bumped (the numbers may change) or the change is attested, with a reason why no number
+can change.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import anncestry
+from anncestry import durable
+from anncestry.cells.config import read_yaml, validate
+from anncestry.cells.stage import STAGES, code_below, engine_folders, source_digest
+from anncestry.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout that holds this package: the Snakefile, config/ and workflow/ lie here."""
@@ -63,10 +77,54 @@ def _difference() -> str | None:
 @cache
 def package_versions(*names: str) -> dict[str, str | None]:
     """Installed version of each distribution, None where it is not installed."""
-    found: dict[str, str | None] = {}
+    return {name: next((found.version for found in distributions(name=name)), None) for name in names}
+
+
+# Epochs
+
+
+_STAGES = {name: stage for name, stage in STAGES.items() if stage.sources and not stage.cheap}
+
+
+def sources() -> dict[str, tuple[Path, ...]]:
+    """The source files of every stage that has an epoch, and of every engine of this package."""
+    stages = {name: stage.source_files() for name, stage in _STAGES.items()}
+    return stages | {name: tuple(code_below(folder)) for name, folder in engine_folders().items()}
+
+
+def changed(path: Path) -> list[str]:
+    """Stages and engines whose sources differ from what `path` (config/epochs.yaml) records."""
+    recorded = _read(path)
+    return [name for name, files in sources().items() if _entry(recorded, name).get("sources") != source_digest(files)]
+
+
+def settle(path: Path, names: Sequence[str], why: str | None) -> None:
+    """Record the present sources of stages and engines: with a reason as an attestation, else under a new epoch."""
+    recorded, present = _read(path), sources()
     for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+        if name not in present:
+            raise ConfigError(f"unknown stage or engine {name!r}; known: {', '.join(present)}")
+        entry = _entry(recorded, name)
+        if why is None:
+            entry["epoch"] = entry.get("epoch", 1) + 1
+            entry.pop("attested", None)
+        else:
+            entry.setdefault("attested", []).append(why)
+        entry["sources"] = source_digest(present[name])
+    head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_text(head + yaml.safe_dump(recorded, sort_keys=False, width=120))
+    durable.place(fresh, path)
+
+
+def _entry(recorded: dict[str, Any], name: str) -> dict[str, Any]:
+    """The entry of a stage or an engine, to read or to change; a new one for an engine that is not listed."""
+    if name in _STAGES:
+        return recorded[name]  # type: ignore[no-any-return]
+    return recorded.setdefault("engines", {}).setdefault(name, {"epoch": 1})  # type: ignore[no-any-return]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    body = read_yaml(path)
+    validate(body, "epochs", path)
+    return body  # type: ignore[no-any-return]

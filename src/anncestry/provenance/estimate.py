@@ -9,22 +9,23 @@ scaled, and its range holds both.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from anncestry.cells.explain import RULES, Earlier, Job, names_of
+from anncestry.cells.features import at
 from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.plan import Job
+from anncestry.cells.stage import stage_at
+from anncestry.provenance.damage import marked
+from anncestry.provenance.explain import RULES, Earlier, names_of
 
 NOTHING = "no earlier record to go by"
 
@@ -64,9 +65,13 @@ class Guess:
 
     @classmethod
     def of(cls, seconds: float, spread: str, basis: str) -> Guess:
-        """A guess with a range of this spread."""
         low, high = _SPREAD[spread]
         return cls(seconds, low * seconds, high * seconds, basis)
+
+    @classmethod
+    def blind(cls, seconds: float, each: str = "") -> Guess:
+        """A default, which goes by no record: of a job, or as `each` says."""
+        return cls.of(seconds, "default", f"{NOTHING}: {each or f'{_time(seconds)} each'}")
 
     @classmethod
     def between(cls, seconds: float, factor: float, basis: str) -> Guess:
@@ -76,7 +81,6 @@ class Guess:
         return cls(math.sqrt(smaller * larger), low * smaller, high * larger, basis)
 
     def plus(self, seconds: float) -> Guess:
-        """The same, `seconds` longer."""
         return Guess(self.seconds + seconds, self.low_s + seconds, self.high_s + seconds, self.basis)
 
 
@@ -98,11 +102,11 @@ def estimate(matrix: Matrix, running: Sequence[Job], earlier: Earlier) -> list[E
     by_rule: dict[str, list[Guess]] = {}
     for job in running:
         by_rule.setdefault(job.rule, []).append(guesser.of(job))
-    return [_sum(rule, by_rule[rule]) for rule in RULES if rule in by_rule]
-
-
-def _sum(rule: str, guesses: Sequence[Guess]) -> Estimate:
-    return Estimate(rule, len(guesses), *_totals(guesses), Counter(guess.basis for guess in guesses))
+    return [
+        Estimate(rule, len(guesses), *_totals(guesses), Counter(guess.basis for guess in guesses))
+        for rule in RULES
+        if (guesses := by_rule.get(rule))
+    ]
 
 
 def _totals(parts: Sequence[Guess | Estimate]) -> tuple[float, float, float]:
@@ -111,16 +115,12 @@ def _totals(parts: Sequence[Guess | Estimate]) -> tuple[float, float, float]:
 
 
 _AXES = ("dataset", "system", "topology", "workload")
+_MASKS = [(dataset, system, topology, work) for dataset, work, topology, system in product((True, False), repeat=4)]
+"""Which of the axes are the same, the most similar first."""
 _Masked = tuple[str | None, ...]
 
 
-def _masks() -> Iterator[tuple[bool, ...]]:
-    """Which axes are the same, most similar first; in the order of `_AXES`."""
-    for dataset, workload, topology, system in product((True, False), repeat=4):
-        yield dataset, system, topology, workload
-
-
-def _masked(engine: str | None, names: tuple[str, ...], kept: tuple[bool, ...]) -> _Masked:
+def _masked(engine: str | None, names: Sequence[str], kept: tuple[bool, ...]) -> _Masked:
     """What cells have in common that are the same in the kept axes; their engine they always have."""
     return engine, *(name if keep else None for name, keep in zip(names, kept, strict=False))
 
@@ -144,11 +144,10 @@ class _Near:
 class _Guesser:
     def __init__(self, matrix: Matrix, earlier: Earlier) -> None:
         self._matrix, self._earlier = matrix, earlier
-        self._nearest: dict[tuple[str, str], _Near | None] = {}
+        self._near = cache(self._nearest)
         self._overheads: dict[str, tuple[float, float]] = {}
 
     def of(self, job: Job) -> Guess:
-        """The guess for one job."""
         if job.rule == "load":
             return self._load(job.cells[0])
         if job.rule == "session":
@@ -158,19 +157,16 @@ class _Guesser:
         default_s = _DEFAULT_S[job.rule]
         if job.rule == "artifact":
             default_s = _ARTIFACT_S.get(self._matrix.spec(job.key, "artifact")["artifact"]["kind"], default_s)
-        return Guess.of(default_s, "default", f"{NOTHING}: {_time(default_s)} each")
+        return Guess.blind(default_s)
 
     def _load(self, cell: Cell) -> Guess:
         near = self._near("load", cell)
         if near is None:
-            return Guess.of(_DEFAULT_S["load"], "default", f"{NOTHING}: {_time(_DEFAULT_S['load'])} each")
+            return Guess.blind(_DEFAULT_S["load"])
         times = (_float(near.body, "times", name) for name in ("load_s", "upgrade_s"))
         load_s = next((seconds for seconds in times if seconds), _DEFAULT_S["load"])
-        server = near.body.get("server", {})
-        around_s = (_float(server, "start_s") or 0.0) + (_float(server, "stop_s") or 0.0)
-        up_s = _float(server, "up_s")
-        if up_s is not None:
-            around_s = max(0.0, up_s - load_s)
+        start_s, stop_s, up_s = (_float(near.body, "server", name) for name in ("start_s", "stop_s", "up_s"))
+        around_s = (start_s or 0.0) + (stop_s or 0.0) if up_s is None else max(0.0, up_s - load_s)
         if near.scaled:
             return Guess.between(load_s, near.rows * near.dim, f"{near.basis}, scaled by rows × dim").plus(around_s)
         return Guess.of(load_s, near.spread, near.basis).plus(around_s)
@@ -179,10 +175,10 @@ class _Guesser:
         """One server; one run of every cell, and what comes with each run."""
         up_s, run_s, server = self._overhead(cells[0])
         parts = [self._cell(cell) for cell in cells]
-        said = [basis for basis, _ in Counter(part.basis for part in parts).most_common()]
-        if not any(basis.startswith(server) for basis in said):
-            said.append(server)
-        whole = f"{'; '.join(said[:2])}; …" if len(said) > 2 else "; ".join(said)
+        bases = [basis for basis, _ in Counter(part.basis for part in parts).most_common()]
+        if not any(basis.startswith(server) for basis in bases):
+            bases.append(server)
+        whole = "; ".join([*bases[:2], "…"] if len(bases) > 2 else bases)
         cells_s, low_s, high_s = _totals(parts)
         return Guess(cells_s, low_s, high_s, whole).plus(up_s + len(cells) * run_s)
 
@@ -191,12 +187,12 @@ class _Guesser:
         work = self._workload(cell)
         duration_s = work.get("duration_s")
         if duration_s is not None:
-            return Guess.of(duration_s, "same", "the duration that is asked")
+            return Guess.of(duration_s, "same", "the configured duration")
         sent = math.ceil(work["queries"] / work["clients"])
         near = self._near("query", cell)
         mean_ms = None if near is None else _float(near.body, "summary", "mean_ms", "value")
         if near is None or mean_ms is None:
-            return Guess.of(sent * _QUERY_MS / 1e3, "default", f"{NOTHING}: {_QUERY_MS:g} ms a query")
+            return Guess.blind(sent * _QUERY_MS / 1e3, f"{_QUERY_MS:g} ms a query")
         seconds = sent * mean_ms / 1e3
         if near.scaled:
             return Guess.between(seconds, near.dim, f"{near.basis}, scaled by dim")
@@ -222,12 +218,9 @@ class _Guesser:
         around: list[float] = []
         for number, own in enumerate(body.get("rounds", [])):
             whole_s, session = _float(own, "up_s"), own.get("session", {})
-            lengths = [
-                end_s - start_s
-                for other in self._beside(body)
-                for start_s, end_s in other.get("windows_s", [])[number : number + 1]
-                if _session_of(other, number) == session.get("key")
-            ]
+            same = (other for other in self._beside(body) if _session_of(other, number) == session.get("key"))
+            windows = (window for other in same for window in other.get("windows_s", [])[number : number + 1])
+            lengths = [end_s - start_s for start_s, end_s in windows]
             if whole_s is not None and lengths and len(lengths) == session.get("cells"):
                 around.append(max(0.0, whole_s - _coming_up_s(own) - sum(lengths)) / len(lengths))
         return statistics.fmean(around) if around else _RUN_OVERHEAD_S
@@ -245,36 +238,27 @@ class _Guesser:
 
     # The nearest record
 
-    def _near(self, stage: str, cell: Cell) -> _Near | None:
-        names = names_of(cell.load_path if stage == "load" else cell.query_path)
-        if (stage, names) not in self._nearest:
-            asked = self._workload(cell) if stage == "query" else {}
-            upgraded = cell.older is not None
-            self._nearest[stage, names] = self._search(stage, tuple(names.split("/")), asked, upgraded)
-        return self._nearest[stage, names]
-
-    def _search(self, stage: str, names: tuple[str, ...], asked: Mapping[str, Any], upgraded: bool) -> _Near | None:
+    def _nearest(self, stage: str, cell: Cell) -> _Near | None:
         """The most similar record of the same engine: dataset before workload before topology before system.
 
         Of several, one that was loaded if this one is, and upgraded in place if this one is; then the one of the
         workload that is most like the asked one, then the newest.
         """
+        names = [str(getattr(cell, axis)) for axis in _AXES[: 3 if stage == "load" else 4]]
+        workload = self._workload(cell) if stage == "query" else {}
 
         def likeness(body: Mapping[str, Any]) -> tuple[bool, int, str]:
             other = body["spec"].get("workload", {})
-            alike = stage == "query" or ("upgrade_of" in body["spec"]) == upgraded
-            return alike, sum(other.get(part) == value for part, value in asked.items()), str(body.get("created"))
+            alike = stage == "query" or ("upgrade_of" in body["spec"]) == (cell.older is not None)
+            return alike, sum(other.get(part) == value for part, value in workload.items()), str(body.get("created"))
 
-        engine = self._engines.get(names[1])
-        for kept in _masks():
-            keys = self._similar[stage].get(_masked(engine, names, kept), ())
-            bodies = [self._earlier.record(stage, key) for key in keys[:_READ_MAX]]
-            usable = [body for body in bodies if body is not None]
-            if usable:
+        for kept in _MASKS:
+            keys = self._similar[stage].get(_masked(self._engines.get(cell.system), names, kept), ())[:_READ_MAX]
+            if usable := [body for key in keys if (body := self._earlier.record(stage, key)) is not None]:
                 return self._describe(max(usable, key=likeness), names)
         return None
 
-    def _describe(self, body: Mapping[str, Any], names: tuple[str, ...]) -> _Near:
+    def _describe(self, body: Mapping[str, Any], names: Sequence[str]) -> _Near:
         spec = body["spec"]
         others = [spec[axis]["name"] for axis, name in zip(_AXES, names, strict=False) if spec[axis]["name"] != name]
         if not others:
@@ -288,13 +272,13 @@ class _Guesser:
     @cached_property
     def _similar(self) -> dict[str, dict[_Masked, list[str]]]:
         """Stage → what records have in common with a cell → their keys."""
-        found: dict[str, dict[_Masked, list[str]]] = {"load": {}, "query": {}}
-        for stage, by_mask in found.items():
+        keys: dict[str, dict[_Masked, list[str]]] = {"load": {}, "query": {}}
+        for stage, by_mask in keys.items():
             for key, path in self._earlier.paths[stage].items():
-                names = tuple(names_of(path).split("/"))
-                for kept in _masks():
+                names = names_of(path).split("/")
+                for kept in _MASKS:
                     by_mask.setdefault(_masked(self._engines.get(names[1]), names, kept), []).append(key)
-        return found
+        return keys
 
     @cached_property
     def _loads(self) -> list[Mapping[str, Any]]:
@@ -304,8 +288,8 @@ class _Guesser:
 
     @cached_property
     def _engines(self) -> dict[str, str]:
-        known = {spec["system"]["name"]: str(spec["system"]["engine"]) for spec in self._loads}
-        return known | {name: str(entry["engine"]) for name, entry in self._matrix.config.systems.items()}
+        loaded = {spec["system"]["name"]: str(spec["system"]["engine"]) for spec in self._loads}
+        return loaded | {name: system.engine for name, system in self._matrix.config.systems.items()}
 
     @cached_property
     def _sizes(self) -> dict[str, tuple[int, int]]:
@@ -317,60 +301,41 @@ class _Guesser:
     @cached_property
     def _noted(self) -> dict[str, list[float]]:
         """Seconds of earlier jobs by rule, from Snakemake's notes on their outputs, at most `_NOTED_MAX` of each."""
-        found: dict[str, list[float]] = {}
-        for path in Path(".snakemake/metadata").rglob("*"):
-            rule = _rule_of(path.name)
-            if rule is None or len(found.get(rule, ())) >= _NOTED_MAX:
+        seconds: dict[str, list[float]] = {}
+        folder = Path(".snakemake/metadata")
+        for path in folder.rglob("*"):
+            output = marked(path.relative_to(folder))
+            stage = stage_at(output)
+            rule = stage.name if stage is not None and stage.match(output) else None
+            if rule is None or len(seconds.get(rule, ())) >= _NOTED_MAX:
                 continue
             try:
                 note = json.loads(path.read_text())
-                found.setdefault(rule, []).append(max(0.0, note["endtime"] - note["starttime"]))
+                seconds.setdefault(rule, []).append(max(0.0, note["endtime"] - note["starttime"]))
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # a note in another form than this one, of another version of Snakemake
-        return found
-
-
-_OUTPUTS = {
-    "artifact": re.compile(r"^scratch/artifact/"),
-    "download": re.compile(r"^data/download/"),
-    "normalize": re.compile(r"^data/vectors/"),
-    "truth": re.compile(r"^data/truth/"),
-    "record": re.compile(r"^results/load/.*\.json\Z"),
-    "query": re.compile(r"^results/query/.*[0-9a-f]\.json\Z"),
-    "recall": re.compile(r"^results/recall/"),
-    "table": re.compile(r"^results/table/.*\.csv\Z"),
-    "report": re.compile(r"^results/report/"),
-}
-
-
-def _rule_of(note: str) -> str | None:
-    """The rule that made the output on which Snakemake made a note: its name is the path, or the end of it, encoded."""
-    try:
-        output = base64.urlsafe_b64decode(note).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-    return next((rule for rule, pattern in _OUTPUTS.items() if pattern.match(output)), None)
+        return seconds
 
 
 def _float(body: Any, *steps: str) -> float | None:
-    for step in steps:
-        body = body.get(step) if isinstance(body, Mapping) else None
-    return float(body) if isinstance(body, int | float) and not isinstance(body, bool) else None
+    value = at(body, steps)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _coming_up_s(round_: Mapping[str, Any]) -> float:
     """Seconds that the server of a run took until it was searchable."""
-    return sum(_floats(round_.get("start_s"))) + sum(_floats(round_.get("open_s")))
+    return sum(
+        float(seconds)
+        for name in ("start_s", "open_s")
+        if isinstance(round_.get(name), list)
+        for seconds in round_[name]
+    )
 
 
 def _session_of(body: Mapping[str, Any], number: int) -> str | None:
     """Key of the session that measured a run."""
     rounds = body.get("rounds", [])
-    return rounds[number]["session"]["key"] if number < len(rounds) else None
-
-
-def _floats(value: Any) -> list[float]:
-    return [float(item) for item in value] if isinstance(value, list) else []
+    return rounds[number].get("session", {}).get("key") if number < len(rounds) else None
 
 
 # For people
@@ -393,11 +358,11 @@ def headline(estimates: Sequence[Estimate]) -> str:
     """How many jobs, and how long they take one after another."""
     total = sum(each.jobs for each in estimates)
     seconds, low_s, high_s = _totals(estimates)
-    said = (
+    sentence = (
         f"{_many(total, 'job')} would run: about {_time(seconds)} one after another ({_time(low_s)} to {_time(high_s)})"
     )
     blind = sum(count for each in estimates for basis, count in each.bases.items() if NOTHING in basis)
-    return said + (f"; {blind} of them with {NOTHING}" if blind else "")
+    return sentence + (f"; {blind} of them with {NOTHING}" if blind else "")
 
 
 def lines(estimates: Sequence[Estimate]) -> list[str]:

@@ -61,11 +61,8 @@ def index_complete(complete: bool, detail: str) -> Gate:
 
 def settings(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> Gate:
     """What was asked for is what the server says it does."""
-    wrong = [
-        f"{name} is {effective.get(name)!r}, asked {value!r}"
-        for name, value in asked.items()
-        if effective.get(name) != value
-    ]
+    values = ((name, effective.get(name), value) for name, value in asked.items())
+    wrong = [f"{name} is {found!r}, asked {value!r}" for name, found, value in values if found != value]
     return Gate("settings", not wrong, "; ".join(wrong) or f"{len(asked)} settings read back as asked")
 
 
@@ -76,9 +73,9 @@ def topology(
 
     `holders` is how many shards (or segments) each node holds, where the system says it.
     """
-    found = {"nodes": nodes, "shards": shards, "replicas": replicas}
-    wrong = [f"{name} {found[name]}, declared {declared[name]}" for name in found if declared[name] != found[name]]
-    shown = ", ".join(f"{count} {name}" for name, count in found.items())
+    probed = {"nodes": nodes, "shards": shards, "replicas": replicas}
+    wrong = [f"{name} {probed[name]}, declared {declared[name]}" for name in probed if declared[name] != probed[name]]
+    shown = ", ".join(f"{count} {name}" for name, count in probed.items())
     if holders:
         shown += "; " + ", ".join(f"{node} holds {count}" for node, count in sorted(holders.items()))
         if len(holders) < declared["nodes"]:
@@ -88,9 +85,8 @@ def topology(
 
 def copies(counted: int, rows: int, replicas: int) -> Gate:
     """What the nodes count, each for itself, adds up to every row as often as there are replicas."""
-    return Gate(
-        "copies", counted == rows * replicas, f"{counted} rows on all nodes together, {replicas} × {rows} wanted"
-    )
+    detail = f"{counted} rows on all nodes together, {replicas} × {rows} wanted"
+    return Gate("copies", counted == rows * replicas, detail)
 
 
 def members(members: Mapping[str, Mapping[str, Any]], problem: str | None, when: str) -> Gate:
@@ -109,9 +105,9 @@ def shared(searches: Mapping[str, float], clients: int) -> Gate | None:
     if len(searches) < 2:
         return None
     idle = sorted(node for node, count in searches.items() if not count)
-    said = ", ".join(f"{node} {count:.0f}" for node, count in sorted(searches.items()))
+    counts = ", ".join(f"{node} {count:.0f}" for node, count in sorted(searches.items()))
     unused = f"; idle: {', '.join(idle)}" if idle else ""
-    return Gate("searches shared", not idle or clients < len(searches), f"searches by node: {said}{unused}")
+    return Gate("searches shared", not idle or clients < len(searches), f"searches by node: {counts}{unused}")
 
 
 def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
@@ -119,23 +115,16 @@ def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
 
     How each limit is enforced is said; None where none was asked.
     """
-    asked = {name: facts["limits"] for name, facts in members.items() if facts.get("limits")}
-    if not asked:
+    limited = {name: facts["limits"] for name, facts in members.items() if facts.get("limits")}
+    if not limited:
         return None
-    said = [
-        f"{name}: {limit} {how['asked']} by {how['by'] or 'nothing: not enforced'}"
-        for name, limits in sorted(asked.items())
-        for limit, how in sorted(limits.items())
-    ]
-    killed = [name for name, facts in members.items() if facts.get("usage", {}).get("oom_kills")]
-    other = [
-        f"{limit} of {name} is {how['effective']}"
-        for name, limits in sorted(asked.items())
-        for limit, how in sorted(limits.items())
-        if how.get("effective", how["asked"]) != how["asked"]
-    ]
-    problems = other + ([f"killed for memory: {', '.join(killed)}"] if killed else [])
-    return Gate("limits", not problems, "; ".join([*said, *problems]))
+    asked = [(name, limit, how) for name in sorted(limited) for limit, how in sorted(limited[name].items())]
+    lines = [f"{name}: {limit} {how['asked']} by {how['by'] or 'nothing: not enforced'}" for name, limit, how in asked]
+    wrong = [each for each in asked if each[2].get("effective", each[2]["asked"]) != each[2]["asked"]]
+    problems = [f"{limit} of {name} is {how['effective']}" for name, limit, how in wrong]
+    if killed := [name for name, facts in members.items() if facts.get("usage", {}).get("oom_kills")]:
+        problems.append(f"killed for memory: {', '.join(killed)}")
+    return Gate("limits", not problems, "; ".join([*lines, *problems]))
 
 
 def storage_path(name: str, on_mib: float, elsewhere_mib: float, mapped_mib: float | None, mapped: bool) -> Gate:
@@ -144,11 +133,11 @@ def storage_path(name: str, on_mib: float, elsewhere_mib: float, mapped_mib: flo
     `mapped`: a setting says that files there are mapped into memory; then some must be (`mapped_mib`, None: not to be
     seen).
     """
-    said = f"{on_mib:.1f} MiB of vectors, metadata and index on {name}, {elsewhere_mib:.1f} MiB elsewhere"
+    detail = f"{on_mib:.1f} MiB of vectors, metadata and index on {name}, {elsewhere_mib:.1f} MiB elsewhere"
     if mapped:
-        said += "; mapped into memory: " + ("not to be seen" if mapped_mib is None else f"{mapped_mib:.1f} MiB of it")
+        detail += "; mapped into memory: " + ("not to be seen" if mapped_mib is None else f"{mapped_mib:.1f} MiB of it")
     ok = on_mib > 0 and elsewhere_mib == 0 and (not mapped or bool(mapped_mib))
-    return Gate("storage path", ok, said)
+    return Gate("storage path", ok, detail)
 
 
 def version(expected: str, found: str) -> Gate:
@@ -158,11 +147,8 @@ def version(expected: str, found: str) -> Gate:
 
 def artifact(expected: str, found: str) -> Gate:
     """What runs is what was loaded with, byte for byte."""
-    return Gate(
-        "artifact digest",
-        expected == found,
-        f"sha256 {found[:12]}…" + ("" if expected == found else f", loaded with {expected[:12]}…"),
-    )
+    other = "" if expected == found else f", loaded with {expected[:12]}…"
+    return Gate("artifact digest", not other, f"sha256 {found[:12]}…{other}")
 
 
 def stopped(clean: bool, signal: str | None, seconds: float) -> Gate:
@@ -177,11 +163,8 @@ def oracle(recall: float | None, queries: int, selectivity: float) -> Gate:
     """Searches under a narrow filter, answered by a flat scan, return exactly the true neighbours."""
     ok = recall is not None and recall >= ORACLE_RECALL_MIN
     shown = "no answer" if recall is None else f"recall {recall:.4f}"
-    return Gate(
-        ORACLE,
-        ok,
-        f"{shown} over {queries} queries at selectivity {selectivity:.4f}, at least {ORACLE_RECALL_MIN} wanted",
-    )
+    detail = f"{shown} over {queries} queries at selectivity {selectivity:.4f}, at least {ORACLE_RECALL_MIN} wanted"
+    return Gate(ORACLE, ok, detail)
 
 
 def oracle_of_codes(recall: float, nearer: int, returned: int, wanted: int, queries: int, selectivity: float) -> Gate:
@@ -202,12 +185,9 @@ def oracle_of_codes(recall: float, nearer: int, returned: int, wanted: int, quer
 
 def complete(found: int, matching: int, others: int, filters: int) -> Gate:
     """Searches for more results than pass a filter return every row that does, and no other: codes have no say."""
-    return Gate(
-        "all rows that match",
-        found == matching and others == 0,
-        f"{found} of {matching} rows returned, and {others} others, under {filters} filters that few rows pass "
-        "(an index of codes)",
-    )
+    returned = f"{found} of {matching} rows returned, and {others} others"
+    detail = f"{returned}, under {filters} filters that few rows pass (an index of codes)"
+    return Gate("all rows that match", found == matching and others == 0, detail)
 
 
 def findable(body: float, tail: float, body_rows: int, tail_rows: int, behind: int | None = None) -> Gate:
@@ -216,34 +196,27 @@ def findable(body: float, tail: float, body_rows: int, tail_rows: int, behind: i
     `behind` of them, of an index of codes, are not among the results, but the index tells no others from them that are.
     """
     ok = min(body, tail) >= FINDABLE_MIN and body - tail <= FINDABLE_TAIL_DROP_MAX
-    return Gate(
-        "rows findable",
-        ok,
-        f"{body:.3f} of {body_rows} sampled rows and {tail:.3f} of {tail_rows} "
-        "of the last inserted found by their own vector"
-        + ("" if behind is None else f", or ({behind}) behind rows that their codes put as near (an index of codes)"),
-    )
+    detail = f"{body:.3f} of {body_rows} sampled rows and {tail:.3f} of {tail_rows} of the last inserted found"
+    or_behind = f", or ({behind}) behind rows that their codes put as near (an index of codes)"
+    return Gate("rows findable", ok, f"{detail} by their own vector{'' if behind is None else or_behind}")
 
 
 def result_count(wrong: int, samples: int, k: int, matches: int | None) -> Gate:
     """Every answer holds k different rows of the dataset (or all that match, if fewer)."""
-    wanted = k if matches is None or matches >= k else matches
-    return Gate("k results", wrong == 0, f"{wrong} of {samples} answers do not hold {wanted} different known rows")
+    expected = k if matches is None or matches >= k else matches
+    return Gate("k results", wrong == 0, f"{wrong} of {samples} answers do not hold {expected} different known rows")
 
 
 def short_answers(short: int, repeated: int, samples: int) -> Gate:
     """Answers with fewer different rows than match, in a workload that counts them: recall charges what they lack."""
-    said = f"{short} of {samples} answers hold fewer different rows than there are to find ({repeated} repeat one)"
-    return Gate("short answers", True, f"{said}: counted, as the workload asks, and charged by recall")
+    detail = f"{short} of {samples} answers hold fewer different rows than there are to find ({repeated} repeat one)"
+    return Gate("short answers", True, f"{detail}: counted, as the workload asks, and charged by recall")
 
 
 def selectivity(counted: int, matching: int, rows: int) -> Gate:
     """The server's own count of the rows that pass the filter is ours: a narrower or wider filter is another one."""
-    return Gate(
-        "filter selectivity",
-        counted == matching,
-        f"the server counts {counted} rows that pass the filter, of {rows}; {matching} do by their metadata",
-    )
+    detail = f"the server counts {counted} rows that pass the filter, of {rows}; {matching} do by their metadata"
+    return Gate("filter selectivity", counted == matching, detail)
 
 
 def loaded(valid: bool, created: str) -> Gate:
@@ -263,20 +236,14 @@ def nothing_lost(kill: Mapping[str, Any]) -> Gate:
 
 def older_load(valid: bool, system: str, created: str) -> Gate:
     """What was upgraded in place was a valid load."""
-    return Gate(
-        "older load",
-        valid,
-        f"opened on a copy of what {system} loaded at {created}, {'valid' if valid else 'but that load is invalid'}",
-    )
+    how = "valid" if valid else "but that load is invalid"
+    return Gate("older load", valid, f"opened on a copy of what {system} loaded at {created}, {how}")
 
 
 def filtered(violations: int, returned: int, selectivity: float) -> Gate:
     """Every returned row satisfies the filter: checked on the metadata, not taken from the request."""
-    return Gate(
-        "filter applied",
-        violations == 0,
-        f"{violations} of {returned} returned rows violate the filter; it matches {selectivity:.4f} of all rows",
-    )
+    detail = f"{violations} of {returned} returned rows violate the filter; it matches {selectivity:.4f} of all rows"
+    return Gate("filter applied", violations == 0, detail)
 
 
 def estimates(median: float, checked: int, nearest: bool = False) -> Gate:
@@ -286,21 +253,15 @@ def estimates(median: float, checked: int, nearest: bool = False) -> Gate:
     coarse: of them it is said, and judged is that they are numbers.
     """
     ok = median <= ESTIMATE_REL_ERROR_MAX or (nearest and median < float("inf"))
-    return Gate(
-        "distances",
-        ok,
-        f"estimated from codes: median relative error {median:.2e} over {checked} reported distances"
-        + (" of the nearest: told, and judged of all rows that match" if nearest else ""),
-    )
+    detail = f"estimated from codes: median relative error {median:.2e} over {checked} reported distances"
+    whose = " of the nearest: told, and judged of all rows that match" if nearest else ""
+    return Gate("distances", ok, detail + whose)
 
 
 def distances(worst: float, checked: int) -> Gate:
     """Reported distances are those of the declared metric."""
-    return Gate(
-        "distances",
-        worst <= DISTANCE_REL_ERROR_MAX,
-        f"largest relative error {worst:.2e} over {checked} reported distances",
-    )
+    detail = f"largest relative error {worst:.2e} over {checked} reported distances"
+    return Gate("distances", worst <= DISTANCE_REL_ERROR_MAX, detail)
 
 
 def answered(good: int, samples: int) -> Gate:
@@ -313,8 +274,9 @@ def rows_after_changes(counted: int, least: int, most: int) -> Gate:
 
     `least` and `most` differ by the changes that nobody answered: they may have been made or not.
     """
-    wanted = str(least) if least == most else f"{least} to {most}, as some changes were not answered,"
-    return Gate("rows after the stream", least <= counted <= most, f"{counted} rows, {wanted} by the acknowledgements")
+    expected = str(least) if least == most else f"{least} to {most}, as some changes were not answered,"
+    detail = f"{counted} rows, {expected} by the acknowledgements"
+    return Gate("rows after the stream", least <= counted <= most, detail)
 
 
 def written(detail: str, idle: Sequence[str]) -> Gate:
@@ -332,12 +294,9 @@ def primed(errors: int) -> Gate:
 
 def alone(waited_s: float, others_pct: float) -> Gate:
     """The measuring lock of this machine was held throughout; what other programs used meanwhile is said."""
-    return Gate(
-        "nothing else measured",
-        True,
-        f"the machine's measuring lock was held (waited {waited_s:.1f} s for it); "
-        f"programs that are neither server nor client used {others_pct:.0f} % of one core",
-    )
+    lock = f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
+    others = f"programs that are neither server nor client used {others_pct:.0f} % of one core"
+    return Gate("nothing else measured", True, f"{lock}; {others}")
 
 
 def on_platform(platform_id: str) -> Gate:

@@ -1,4 +1,4 @@
-"""The machine measured on: its facts, the declared id they are held against, and the lock that keeps it to oneself."""
+"""The measuring machine: its facts, its declared platform id, and its measuring lock."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from anncestry import user_cache
+from anncestry.cells.stage import STAGES
 from anncestry.errors import ConfigError, Damaged, UserError
 from anncestry.provenance import records
 
@@ -32,38 +33,30 @@ def _first_line(path: str) -> str | None:
         return None
 
 
-def _cpuinfo() -> tuple[str, list[str]]:
-    model, flags = python_platform.processor() or "unknown", []
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                model = value.strip()
-            elif name.strip() == "flags":
-                flags = [f for f in value.split() if f.startswith(("avx", "sse4", "fma", "amx", "bmi"))]
-                break
-    except OSError:
-        pass
-    return model, sorted(flags)
+def _cpuinfo() -> dict[str, str]:
+    """What the kernel says of the first processor."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {}
 
 
 def facts() -> dict[str, Any]:
     """CPU, memory, kernel, governor, virtualisation, limits and present load of this machine."""
-    model, flags = _cpuinfo()
-    hypervisor = _first_line("/sys/class/dmi/id/sys_vendor")
+    processor = _cpuinfo()
+    flags = processor.get("flags", "").split()
+    release = python_platform.freedesktop_os_release() if Path("/etc/os-release").exists() else None
     return {
-        "cpu_model": model,
-        "cpu_flags": flags,
+        "cpu_model": processor.get("model name") or python_platform.processor() or "unknown",
+        "cpu_flags": sorted(flag for flag in flags if flag.startswith(("avx", "sse4", "fma", "amx", "bmi"))),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "machine": python_platform.machine(),
         "kernel": python_platform.release(),
-        "os": " ".join(filter(None, python_platform.freedesktop_os_release().get("PRETTY_NAME", "").split()))
-        if hasattr(python_platform, "freedesktop_os_release") and Path("/etc/os-release").exists()
-        else "unknown",
+        "os": "unknown" if release is None else " ".join(release.get("PRETTY_NAME", "").split()),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "vendor": hypervisor,
-        "hypervisor": "hypervisor" in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""),
+        "vendor": _first_line("/sys/class/dmi/id/sys_vendor"),
+        "hypervisor": "hypervisor" in flags,
         "virtualisation": virtualisation(),
         "limits": limits(),
         "python": sys.version.split()[0],
@@ -113,33 +106,31 @@ def afterwards(machine: Mapping[str, Any]) -> dict[str, Any]:
     return {**machine, "load_average_before": before, "load_average_after": round(os.getloadavg()[0], 2)}
 
 
-def check(platform_id: str, declared: Mapping[str, Any], folder: Path = Path("results/platform")) -> dict[str, Any]:
+def check(platform_id: str, declared: Mapping[str, Any], folder: Path = STAGES["platform"].folder) -> dict[str, Any]:
     """Facts of this machine, held against the declared platform; ConfigError names what differs.
 
-    Where nothing is declared under `expect`, the first measurement keeps the machine's facts in
-    `results/platform/ID.json`, and every later one must agree with them: one id never mixes two machines.
+    Where nothing is declared under `expect`, the first measurement keeps the machine's facts in `folder`, and every
+    later one must agree with them: one id never mixes two machines.
     """
-    found = facts()
-    expected = dict(declared.get("expect", {}))
-    source = "config/platforms.yaml"
-    kept = folder / f"{platform_id}.json"
+    machine = facts()
+    expected, source = dict(declared.get("expect", {})), "config/platforms.yaml"
     if not expected:
+        kept = folder / f"{platform_id}.json"
+        source = str(kept)
         try:
             expected = kept_facts(kept, platform_id) if kept.exists() else {}
         except Damaged as error:
             records.set_aside(kept)
-            print(f"{error}: set aside; this machine's facts take its place", file=sys.stderr, flush=True)
+            print(f"{error}: set aside and replaced by the facts of this machine", file=sys.stderr, flush=True)
         if not expected:
-            records.write_json(kept, records.seal({"platform": platform_id, "facts": found}))
-            expected = {name: found[name] for name in IDENTITY}
-        source = str(kept)
+            records.write_json(kept, records.seal({"platform": platform_id, "facts": machine}))
     for name, value in expected.items():
-        if found[name] != value:
+        if machine[name] != value:
             raise ConfigError(
-                f"platform {platform_id!r} ({source}) has {name} {value!r}, this machine {found[name]!r}: "
+                f"platform {platform_id!r} ({source}) has {name} {value!r}, but this machine has {machine[name]!r}: "
                 "declare another platform in config/platforms.yaml and choose it in config/config.yaml"
             )
-    return {"id": platform_id, **found}
+    return {"id": platform_id, **machine}
 
 
 def kept_facts(file: Path, platform_id: str) -> dict[str, Any]:
@@ -185,13 +176,13 @@ def _open_lock() -> int:
             if flags == os.O_RDWR and error.errno in (errno.EACCES, errno.EROFS):
                 continue  # another user's: to read is enough
             raise UserError(
-                f"{path}: the measuring lock of this machine can't be opened ({error.strerror}): have it removed by "
-                "its owner, or name another file in ANNCESTRY_MEASURE_LOCK"
+                f"{path}: the measuring lock of this machine can't be opened ({error.strerror}): its owner can "
+                "remove it, or set ANNCESTRY_MEASURE_LOCK to another file"
             ) from None
         if flags & os.O_CREAT:
             os.fchmod(handle, 0o644)  # whatever the umask
         return handle
-    raise UserError(f"{path}: the measuring lock of this machine comes and goes: is its folder being cleaned?")
+    raise UserError(f"{path}: the measuring lock of this machine keeps disappearing: does a program clean its folder?")
 
 
 def _lock(wait: bool) -> int | None:
@@ -210,7 +201,6 @@ def _lock(wait: bool) -> int | None:
 
 
 def measuring() -> bool:
-    """Whether something is being measured on this machine now."""
     handle = _lock(wait=False)
     if handle is not None:
         os.close(handle)
@@ -227,7 +217,7 @@ def alone() -> Iterator[float]:
     started = time.monotonic()
     handle = _lock(wait=False)
     if handle is None:
-        print("waiting: something else is being measured on this machine", file=sys.stderr, flush=True)
+        print("waiting for another measurement on this machine to end", file=sys.stderr, flush=True)
         handle = _lock(wait=True)
     assert handle is not None
     try:

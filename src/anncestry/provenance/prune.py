@@ -1,36 +1,39 @@
-"""Removing what was measured or made: a cell, to measure it anew; old keys, to have their space back.
+"""Remove a cell to measure it again, or old keys to free space.
 
-Both first say what they would remove. What is not recognised as a file of this program (another name, no record, or
-not below the working directory) is named and left alone; links are never followed.
+Both first list the files to remove. They report and keep unknown files (another name, no record, or outside the
+working directory) and never follow links.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import Cell, Matrix
-from anncestry.cells.plan import Plan, Session, attempt_key
+from anncestry.cells.plan import Plan, Session, session_key
+from anncestry.cells.stage import RECORDS, STAGES, Stage
 from anncestry.errors import DataError, UserError
-from anncestry.provenance import running
-from anncestry.provenance.records import DAMAGED, read_json
-from anncestry.provenance.revisions import FOLDER as REVISIONS
+from anncestry.provenance import explain, running
+from anncestry.provenance.records import DAMAGED, clear, peek
+from anncestry.provenance.versioning import REVISIONS
 
 _KEY = re.compile(r"^[0-9a-f]{12}\Z")
-_KEYED = re.compile(r"^(?P<name>[^/@]+)@(?P<key>[0-9a-f]{12})\Z")
+_KEYED = re.compile(r"^((?P<name>[^/@]+)@)?(?P<key>[0-9a-f]{12})\Z")
+_PARTS = tuple(label for label in (*STAGES["query"].files, *STAGES["query"].beside) if label != "record")
+"""What may be published beside a record."""
 _RECORD_FILE = re.compile(
-    r"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{12}))(?P<end>\.json|\.samples\.parquet|\.resources\.parquet|\.writes\.parquet)\Z"
+    rf"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{{12}}))(?P<end>\.json|\.({'|'.join(_PARTS)})\.parquet)\Z"
 )
 _LINK = "lies outside of this folder, behind a link"
+_OTHER_NAME = "not a name of ours"
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,8 @@ def _inside(path: Path) -> bool:
 
 def _bytes(path: Path) -> int:
     """Bytes on disk of a file, or of all files below a folder; a link counts as itself."""
-    total = 512 * path.lstat().st_blocks
-    if path.is_dir() and not path.is_symlink():
-        for folder, folders, files in os.walk(path):
-            total += sum(512 * (Path(folder) / name).lstat().st_blocks for name in (*folders, *files))
-    return total
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    return sum(512 * each.lstat().st_blocks for each in (path, *inside))
 
 
 def remove(sweep: Sweep) -> None:
@@ -79,29 +79,16 @@ def remove(sweep: Sweep) -> None:
 
     DataError while Snakemake runs here: what is of no use to the present config may be what it works on.
     """
-    refuse_while_running()
+    if running.at_work(Path()):
+        raise DataError("Snakemake is running in this folder and may need these files: wait for its end")
     for item in sweep.remove:
         if not _inside(item.path):
             raise DataError(f"{item.path}: {_LINK}")
-        discard(item.path)
+        clear(item.path)
         for parent in list(item.path.parents)[:-3]:
             if any(parent.iterdir()):
                 break
             parent.rmdir()
-
-
-def discard(path: Path) -> None:
-    """Remove a file, a link, or a folder with all in it."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def refuse_while_running() -> None:
-    """DataError if a run of the workflow is at work in the working directory."""
-    if running.at_work(Path()):
-        raise DataError("Snakemake is running in this folder, and may need what is to go: wait for it")
 
 
 # Drop
@@ -116,14 +103,12 @@ def choose(matrix: Matrix, wanted: Sequence[str]) -> list[Cell]:
     for text in wanted:
         if _KEY.match(text):
             matrix.spec(text, "query")
-            found = [matrix.cell(text)]
+            cells = [matrix.cell(text)]
         else:
-            found = [cell for cell in matrix.cells if _matches(cell, text)]
-        if not found:
-            raise UserError(
-                f"no cell of experiment {matrix.config.experiment} is {text!r}: `anncestry cells` lists them"
-            )
-        chosen.update((cell.query, cell) for cell in found)
+            cells = [cell for cell in matrix.cells if _matches(cell, text)]
+        if not cells:
+            raise UserError(f"experiment {matrix.config.experiment} has no cell {text!r}: `anncestry cells` lists them")
+        chosen.update((cell.query, cell) for cell in cells)
     return [cell for cell in matrix.cells if cell.query in chosen]
 
 
@@ -155,8 +140,8 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
     for where in {cell.where: None for cell in chosen}:
         _add_made_from(sweep, recalls, "recall", where, "query", queries)
-    _sessions_of(sweep, queries)
-    _published(sweep, queries.keys() | recalls.keys() | loads.keys())
+    add_sessions(sweep, queries)
+    add_published(sweep, queries.keys() | recalls.keys() | loads.keys())
     for path in recalls.values():
         sweep.add(path, f"recall of {_cell_of(path)}")
     for path in queries.values():
@@ -181,7 +166,7 @@ def _add_made_from(
 
     Those of the present matrix are not all: another experiment, or an earlier epoch, has its own.
     """
-    for path in _entries(sweep, f"results/{stage}/{where}"):
+    for path in _entries(sweep, RECORDS[stage].folder / where):
         named = _RECORD_FILE.match(path.name)
         if not named or named["end"] != ".json" or named["key"] in found:
             continue
@@ -192,61 +177,35 @@ def _add_made_from(
             found[named["key"]] = path
 
 
-def showing(keys: Collection[str]) -> Sweep:
-    """Tables and pages that show one of the keys."""
-    sweep = Sweep()
-    _published(sweep, keys)
-    return sweep
-
-
-def unpublished(queries: Collection[str]) -> Sweep:
-    """What sessions left of these queries."""
-    sweep = Sweep()
-    _sessions_of(sweep, queries)
-    return sweep
-
-
 def record_of(file: Path) -> Path:
-    """The record that a file in results/ is published with, by its name; the file itself if it is none of ours."""
+    """The record that a file in results/ is published with, by its name; `FILE.json` if it is none of ours."""
     named = _RECORD_FILE.match(file.name)
-    return file.with_name(f"{named['stem']}.json") if named else file.with_name(f"{file.name}.json")
+    return file.with_name(f"{named['stem'] if named else file.name}.json")
 
 
 def files_of(record: Path) -> list[Path]:
     """A record and what is published beside it, the record first: a present record means a complete stage."""
-    return [record, *(record.with_name(f"{record.stem}.{part}.parquet") for part in ("samples", "resources", "writes"))]
+    return [record, *(record.with_name(f"{record.stem}.{part}.parquet") for part in _PARTS)]
 
 
-def _published(sweep: Sweep, keys: Collection[str]) -> None:
-    """Tables and pages, of any experiment and key, that name one of the keys; and the pages' lasting copies."""
-    places = {"results/report": "page", "results/table": "table", "reports": "copy of the page"}
+def add_published(sweep: Sweep, keys: Collection[str]) -> Sweep:
+    """Add tables and pages, of any experiment and key, that show one of the keys; and the pages' lasting copies."""
+    places = {STAGES["report"].folder: "page", STAGES["table"].folder: "table", Path("reports"): "copy of the page"}
     for folder, what in ((folder, what) for place, what in places.items() for folder in _entries(sweep, place)):
-        if folder.parts[0] != "reports" and not _KEYED.match(folder.name):
-            sweep.strange.append((folder, "not a name of ours"))
+        if folder.parts[0] != "reports" and not ("@" in folder.name and _KEYED.match(folder.name)):
+            sweep.strange.append((folder, _OTHER_NAME))
             continue
-        named = _keys_in(folder / "numbers.csv")
+        named = explain.column(folder / "numbers.csv", "key")
         if named is None:
-            sweep.strange.append(
-                (folder, f"has no numbers.csv that can be read, so which cells this {what} shows is unknown")
-            )
+            sweep.strange.append((folder, f"has no readable numbers.csv, so the cells of this {what} are unknown"))
         elif not named.isdisjoint(keys):
             sweep.add(folder, f"{what} with these cells")
+    return sweep
 
 
-def _keys_in(numbers: Path) -> set[str] | None:
-    """The keys whose numbers a table holds; None if it isn't a table of numbers."""
-    try:
-        with open(numbers, newline="") as file:
-            rows = csv.reader(file)
-            at = next(rows, []).index("key")
-            return {row[at] for row in rows if len(row) > at}
-    except (OSError, ValueError, UnicodeDecodeError, csv.Error):
-        return None
-
-
-def _sessions_of(sweep: Sweep, queries: Collection[str]) -> None:
-    """Sessions of which a part was measured but not published: else the next run would publish that part."""
-    for folder in _entries(sweep, "scratch/session"):
+def add_sessions(sweep: Sweep, queries: Collection[str]) -> Sweep:
+    """Add what sessions left of these queries and did not publish: else the next run would publish it."""
+    for folder in _entries(sweep, STAGES["session"].folder):
         members = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         try:
             members |= json.loads((folder / "session.json").read_text())["cells"].keys()
@@ -254,9 +213,10 @@ def _sessions_of(sweep: Sweep, queries: Collection[str]) -> None:
             pass  # a session that was interrupted has no list of its cells
         if not members.isdisjoint(queries):
             sweep.add(folder, "left over from a session with these cells")
-    for folder in _entries(sweep, "scratch/measured"):
+    for folder in _entries(sweep, STAGES["run"].folder):
         if folder.name in queries:
             sweep.add(folder, "measured runs that were not published")
+    return sweep
 
 
 # Collecting garbage
@@ -276,58 +236,46 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
     for top in _PLACES:
         for path in (*Path(top).glob(f"*/*{DAMAGED}"), *Path(top).glob(f"*/*/**/*{DAMAGED}")):
             sweep.add(path, "set aside, as it was damaged", keep=top == "results" and not results)
-    for folder in _entries(sweep, "scratch/index"):
-        _scratch(sweep, folder, keys, "stored index")
-    for folder in _entries(sweep, "scratch/artifact"):
-        _scratch(sweep, folder, keys, "artifact")
-    for folder in _entries(sweep, "scratch/session"):
-        _scratch(sweep, folder, sessions, "left over from a session")
-    for folder in _entries(sweep, "scratch/measured"):
-        _scratch(sweep, folder, keys, "measured runs that were not published")
-    for folder in _entries(sweep, "scratch/truth"):
-        whole = (Path("data/truth") / folder.name / "record.json").exists()
-        _scratch(sweep, folder, set() if whole else keys, "parts of truth")
+    made = {path.parent.name.rpartition("@")[2] for path in Path().glob(STAGES["truth"].glob())}
+    for name, needed_keys, what in (
+        ("load", keys, "stored index"),
+        ("artifact", keys, "artifact"),
+        ("session", sessions, "left over from a session"),
+        ("run", keys, "measured runs that were not published"),
+        ("truth_part", keys - made, "parts of truth"),
+    ):
+        _unneeded(sweep, STAGES[name], needed_keys, what)
     for folder in _entries(sweep, REVISIONS):
         sweep.add(folder, "results of a revision, laid out to be compared")
-    for place, stage in (("truth", "truth"), ("vectors", "normalize"), ("download", "download")):
-        for folder in _entries(sweep, f"data/{place}"):
-            _data(sweep, folder, keys, stage)
-    for place in ("report", "table"):
-        for folder in _entries(sweep, f"results/{place}"):
-            _made(sweep, folder, keys, place, keep=not results)
-    for stage in ("recall", "query", "load"):
-        for folder in _folders(sweep, Path("results") / stage):
-            _measured(sweep, folder, keys, stage, keep=not results)
-    _others(sweep)
+    for name in ("truth", "normalize", "download", "report", "table"):
+        stage = STAGES[name]
+        _unneeded(sweep, stage, keys, name, keep=stage.top == "results" and not results)
+    for name in ("recall", "query", "record"):
+        stage = STAGES[name]
+        for inner, _, _ in os.walk(stage.folder) if _entries(sweep, stage.folder) else ():
+            _measured(sweep, Path(inner), keys, stage.spec, keep=not results)
+    for top, names in _PLACES.items():
+        others = (path for path in _entries(sweep, top) if path.name not in names)
+        sweep.strange += ((path, _OTHER_NAME) for path in others)
     return sweep
 
 
 def _attempts(session: Session) -> Iterator[str]:
     """Keys of a session's earlier attempts, whose marks say that they failed, and its own."""
-    attempt = 0
-    while True:
-        key = attempt_key(session, attempt)
-        yield key
-        if key == session.key:
-            return
-        attempt += 1
+    keys = (session_key(session.cells, session.round, attempt) for attempt in count())
+    yield from takewhile(lambda key: key != session.key, keys)
+    yield session.key
 
 
-_PLACES: Mapping[str, frozenset[str]] = {
-    "scratch": frozenset({"index", "artifact", "session", "measured", "truth", "revision"}),
-    "data": frozenset({"truth", "vectors", "download", ".gitignore"}),
-    "results": frozenset(
-        {"load", "query", "recall", "table", "report", "platform", "ceiling", "metrics", "plots", ".gitignore"}
-    ),
+_OTHERS = {
+    "scratch": {REVISIONS.name},
+    "data": {".gitignore"},
+    "results": {"metrics", "plots", ".gitignore"},
 }
-
-
-def _others(sweep: Sweep) -> None:
-    """Name what lies beside the stages' folders."""
-    for top, known in _PLACES.items():
-        for path in _entries(sweep, top):
-            if path.name not in known:
-                sweep.strange.append((path, "not a name of ours"))
+_PLACES: Mapping[str, frozenset[str]] = {
+    top: frozenset(others | {stage.folder.name for stage in STAGES.values() if stage.top == top})
+    for top, others in _OTHERS.items()
+}
 
 
 def _entries(sweep: Sweep, folder: str | Path) -> list[Path]:
@@ -342,59 +290,38 @@ def _entries(sweep: Sweep, folder: str | Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.endswith(DAMAGED))
 
 
-def _folders(sweep: Sweep, top: Path) -> Iterator[Path]:
-    """The folder and all below it, links not followed."""
-    if _entries(sweep, top):
-        for folder, _, _ in os.walk(top):
-            yield Path(folder)
+def _unneeded(sweep: Sweep, stage: Stage, needed: Collection[str], what: str, keep: bool = False) -> None:
+    """The folders of a stage that are named by a key which nothing needs."""
+    for folder in _entries(sweep, stage.folder):
+        named = _KEYED.match(folder.name)
+        if not named or not folder.is_dir() or not (named["name"] or stage.top == "scratch"):
+            sweep.strange.append((folder, _OTHER_NAME))
+        elif named["key"] not in needed:
+            if problem := _problem(stage, folder, named["key"]):
+                sweep.strange.append((folder, problem))
+            else:
+                sweep.add(folder, what + (f" of {named['name']}" if named["name"] else _label(folder)), keep)
 
 
-def _scratch(sweep: Sweep, folder: Path, needed: set[str], what: str) -> None:
-    """A folder in scratch/, which is known by its name: an interrupted stage leaves no record."""
-    keyed = _KEYED.match(folder.name)
-    key = keyed["key"] if keyed else folder.name
-    if not _KEY.match(key) or not folder.is_dir():
-        sweep.strange.append((folder, "not a name of ours"))
-    elif key not in needed:
-        sweep.add(folder, what + (f" of {keyed['name']}" if keyed else _label(folder / "record.json")))
+def _problem(stage: Stage, folder: Path, key: str) -> str:
+    """Why a folder may not be this stage's. In scratch/ its name is enough: an interrupted stage has no record."""
+    if stage.top == "results" and not (folder / "numbers.csv").exists():
+        return "has no numbers.csv"
+    if stage.top == "data" and _spec_of(folder / "record.json", stage.spec, key) is None:
+        return f"has no record of {stage.spec} {key}"
+    return ""
 
 
-def _label(record: Path) -> str:
+def _label(folder: Path) -> str:
     """What a stored index is of, if its record can be read."""
-    spec = _spec_of(record, "load", record.parent.name)
+    spec = _spec_of(folder / "record.json", "load", folder.name)
     return "" if spec is None else " of " + "/".join(spec[axis]["name"] for axis in ("dataset", "system", "topology"))
 
 
 def _spec_of(path: Path, stage: str, key: str) -> dict[str, Any] | None:
-    """The spec in a record of this stage and key, of whatever version; None if it isn't one."""
-    try:
-        record = read_json(path)
-    except (DataError, OSError):
-        return None
-    ours = isinstance(record, dict) and record.get("stage") == stage and record.get("key") == key
-    return record["spec"] if ours and isinstance(record.get("spec"), dict) else None
-
-
-def _data(sweep: Sweep, folder: Path, needed: set[str], stage: str) -> None:
-    keyed = _KEYED.match(folder.name)
-    if not keyed or not folder.is_dir():
-        sweep.strange.append((folder, "not a name of ours"))
-    elif keyed["key"] not in needed:
-        if _spec_of(folder / "record.json", stage, keyed["key"]) is not None:
-            sweep.add(folder, f"{stage} of {keyed['name']}")
-        else:
-            sweep.strange.append((folder, f"has no record of {stage} {keyed['key']}"))
-
-
-def _made(sweep: Sweep, folder: Path, needed: set[str], place: str, keep: bool) -> None:
-    keyed = _KEYED.match(folder.name)
-    if not keyed or not folder.is_dir():
-        sweep.strange.append((folder, "not a name of ours"))
-    elif keyed["key"] not in needed:
-        if (folder / "numbers.csv").exists():
-            sweep.add(folder, f"{place} of {keyed['name']}", keep)
-        else:
-            sweep.strange.append((folder, "has no numbers.csv"))
+    """The spec in a record of this stage and key, of any version; None if it isn't one."""
+    record = peek(path, stage)
+    return record["spec"] if record and record.get("key") == key else None
 
 
 def _measured(sweep: Sweep, folder: Path, needed: set[str], stage: str, keep: bool) -> None:
@@ -404,7 +331,7 @@ def _measured(sweep: Sweep, folder: Path, needed: set[str], stage: str, keep: bo
             continue
         named = _RECORD_FILE.match(path.name)
         if not named:
-            sweep.strange.append((path, "not a name of ours"))
+            sweep.strange.append((path, _OTHER_NAME))
         elif named["key"] not in needed:
             record = path.with_name(named["stem"] + ".json")
             if _spec_of(record, stage, named["key"]) is None:
@@ -444,6 +371,5 @@ def lines(sweep: Sweep) -> list[str]:
 
 
 def total(sweep: Sweep) -> str:
-    """How much a sweep removes."""
     number = len(sweep.remove)
     return f"{number} {'path' if number == 1 else 'paths'}, {size(sum(item.bytes for item in sweep.remove))}"

@@ -1,7 +1,13 @@
-"""Records: the JSON that a stage leaves behind, with the digests of what it was made from and of what it made."""
+"""Records: the JSON that a stage leaves behind, with the digests of what it was made from and of what it made.
+
+`workflow/schemas/records.schema.yaml` defines each stage's record. A record is written in the present schema version
+and checked in full; when it is read, the parts that it has must be of the right kind, so that older ones with fewer
+parts can be read; `verify` checks it in full again. A version that this program does not know is refused.
+"""
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import json
@@ -9,51 +15,63 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from anncestry import durable, redact
-from anncestry.errors import Damaged, DataError
-from anncestry.provenance import schema
+import yaml
 
+from anncestry import durable, redact
+from anncestry.cells.spec import SCHEMAS, Schema
+from anncestry.cells.stage import STAGES, canonical
+from anncestry.errors import Damaged, DataError
+from anncestry.provenance.code import code_facts
+
+VERSION = 2
+"""Schema version of the records that are written."""
+
+REMADE = frozenset({"artifact", "download", "vectors", "truth"})
+"""Inputs that are not measurements: a clone without them makes them again, with other dates in their records."""
+
+_ENVELOPE = ["schema_version", "stage", "spec"]
 _CHUNK_BYTES = 4 << 20
 _UNREADABLE = (errno.EISDIR, errno.EIO, errno.ELOOP, errno.ENXIO)
 DAMAGED = ".damaged"
 """At the end of the name of what was set aside: read by nothing, listed by `anncestry gc`."""
 
 
-_REMEMBERED_MAX = 4096
-_remembered: dict[tuple[str, int, int, int, int], str] | None = None
+_hashes_once = False
 
 
 @contextmanager
 def hashing_once() -> Iterator[None]:
-    """Meanwhile a file is hashed once, however often it is asked for: of readers only, beside whom nothing writes.
-
-    One that is another by its inode, length or times is hashed again.
+    """Within this block a file is hashed once, however often its digest is needed: for readers beside whom no program
+    writes. A file with another inode, length or times is hashed again.
     """
-    global _remembered
-    before, _remembered = _remembered, {}
+    global _hashes_once
+    before, _hashes_once = _hashes_once, True
     try:
         yield
     finally:
-        _remembered = before
+        _hashes_once = before
+        _remembered.cache_clear()
 
 
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes, read in chunks."""
-    if _remembered is None:
+    if not _hashes_once:
         return _sha256(path)
     now = path.stat()
-    file = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-    if file not in _remembered:
-        if len(_remembered) >= _REMEMBERED_MAX:
-            _remembered.pop(next(iter(_remembered)))
-        _remembered[file] = _sha256(path)
-    return _remembered[file]
+    return _remembered(path, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(path: Path, *_: int) -> str:
+    return _sha256(path)
 
 
 def _sha256(path: Path) -> str:
@@ -86,10 +104,12 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def clear(folder: Path) -> None:
-    """Remove a folder with all that is in it, if it is there; OSError if that can't be done: half of it would stay."""
-    if folder.exists():
-        shutil.rmtree(folder)
+def clear(path: Path) -> None:
+    """Remove a file, link or folder, if it is there; OSError if that can't be done: half of a folder would stay."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, body: Any) -> None:
@@ -136,8 +156,7 @@ def identity(record: Mapping[str, Any]) -> str:
 
 
 def _digest(body: Mapping[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical(body).encode()).hexdigest()
 
 
 def write_record(
@@ -158,10 +177,8 @@ def write_record(
     `body` is the stage's own part, merged at the top level, without secrets that somebody quoted (see `redact`).
     Returns the record.
     """
-    from anncestry.provenance.code import code_facts
-
     record: dict[str, Any] = {
-        "schema_version": schema.VERSION,
+        "schema_version": VERSION,
         "stage": stage,
         "key": key,
         "spec": dict(spec),
@@ -180,7 +197,7 @@ def write_record(
     clash = record.keys() & body.keys()
     assert not clash, f"body of {stage} redefines {clash}"
     sealed = seal({**record, **redact.body(dict(body))})
-    schema.check(sealed, path, whole=True)
+    check_schema(sealed, path, whole=True)
     for file in (outputs or {}).values():  # what it seals is on the disk before it is
         durable.sync(file)
     durable.sync_names((outputs or {}).values())
@@ -199,11 +216,21 @@ def _input(file: Path) -> dict[str, str]:
 def read_record(path: Path, *, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
     """Read a record and check that it is one, of this `stage` and `key` where given; DataError names the file.
 
-    One of an earlier schema version is returned in the present one (see `schema`), with the seal that it was read with.
+    One of an earlier schema version is returned in the present one (see `migrate`), with the seal of the file.
     """
     record = read_sealed(path, stage, key)
-    schema.check(record, path, whole=False)
+    check_schema(record, path, whole=False)
     return record
+
+
+def peek(path: Path, stage: str) -> dict[str, Any] | None:
+    """What lies at `path` if it is a record of this stage, of any version and possibly damaged; else None."""
+    try:
+        record = read_json(path)
+    except (DataError, OSError):
+        return None
+    ours = isinstance(record, dict) and record.get("stage") == stage and isinstance(record.get("spec"), dict)
+    return record if ours else None
 
 
 def read_sealed(path: Path, stage: str | None = None, key: str | None = None) -> dict[str, Any]:
@@ -211,7 +238,7 @@ def read_sealed(path: Path, stage: str | None = None, key: str | None = None) ->
     record = read_json(path)
     if not isinstance(record, dict) or "stage" not in record or "spec" not in record:
         raise Damaged(path, f"{path}: not a record of anncestry")
-    migrated = schema.migrate(record, path)
+    migrated = migrate(record, path)
     if stage is not None and record["stage"] != stage:
         raise Damaged(path, f"{path}: a record of stage {record['stage']}, expected {stage}")
     if key is not None and record.get("key") != key:
@@ -236,9 +263,9 @@ def verify_outputs(path: Path, record: Mapping[str, Any], but: Container[str] = 
     files = check_lengths(path, record)
     for label, file in files.items():
         sha256 = record["outputs"][label]["sha256"]
-        found = sha256 if label in but else sha256_file(file)
-        if found != sha256:
-            raise Damaged(path, f"{file}: sha256 {found[:12]}… differs from {sha256[:12]}… in {path}")
+        digest = sha256 if label in but else sha256_file(file)
+        if digest != sha256:
+            raise Damaged(path, f"{file}: sha256 {digest[:12]}… differs from {sha256[:12]}… in {path}")
     return files
 
 
@@ -252,13 +279,13 @@ def check_lengths(path: Path, record: Mapping[str, Any]) -> dict[str, Path]:
             if not stat.S_ISREG(status.st_mode):
                 raise Damaged(path, f"{file}: not a file, though {path} lists it")
             if status.st_size != entry.get("bytes", status.st_size):
-                raise Damaged(path, f"{file}: {status.st_size} bytes, not the {entry['bytes']} that {path} says")
+                raise Damaged(path, f"{file}: {status.st_size} bytes, but {path} lists {entry['bytes']}")
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(path, f"{file}: missing, though {path} lists it") from None
     except KeyError as error:
-        raise DataError(f"{path}: a record without {error.args[0]} of its outputs") from None
+        raise DataError(f"{path}: the record lists outputs without {error.args[0]}") from None
     except (AttributeError, TypeError, ValueError) as error:
-        raise Damaged(path, f"{path}: its outputs are not as anncestry writes them ({error})") from None
+        raise Damaged(path, f"{path}: its list of outputs is not valid ({error})") from None
     return files
 
 
@@ -269,3 +296,118 @@ def set_aside(path: Path) -> None:
         shutil.rmtree(aside)
     with suppress(FileNotFoundError):  # another job was quicker
         durable.rename(path, aside)
+
+
+class State(StrEnum):
+    """What became of a file that a record names."""
+
+    SAME = "same"
+    REMADE = "made again, same contents"
+    CHANGED = "changed"
+    ABSENT = "not here"
+
+
+def state(file: Path, entry: Mapping[str, Any], label: str = "") -> State:
+    """Compare `file` with a record's entry of it; of an input that may be made again (by its `label`) the contents."""
+    if not os.path.lexists(file):
+        return State.ABSENT
+    if not file.is_file():
+        return State.CHANGED
+    if sha256_file(file) == entry["sha256"]:
+        return State.SAME
+    if label in REMADE and "identity" in entry:
+        with suppress(DataError, KeyError):
+            if identity(read_record(file)) == entry["identity"]:
+                return State.REMADE
+    return State.CHANGED
+
+
+def ceiling_of(record: Mapping[str, Any]) -> Path | None:
+    """The record of the client's ceiling that a query record quotes; None for any other record."""
+    quoted = (record.get("client") or {}).get("ceiling") or {} if record["stage"] == "query" else {}
+    if "record" not in quoted:
+        return None
+    names = {"platform": record["spec"]["platform"], "key": quoted["record"]}
+    return Path(STAGES["ceiling"].output.format(**{**quoted, **names}))
+
+
+def promote(source: Path, target: Path, *, stage: str, key: str) -> None:
+    """Copy the record `source` to `target`, and each of its outputs beside it as `STEM.LABEL.EXTENSION`.
+
+    Outputs are verified first: what is published is what was measured.
+    """
+    record = read_record(source, stage=stage, key=key)
+    for label, file in verify_outputs(source, record).items():
+        published = target.with_name(f"{target.stem}.{label}{file.suffix}")
+        with replacing(published) as temporary:
+            shutil.copyfile(file, temporary)
+        record["outputs"][label]["path"] = os.path.relpath(published, target.parent)
+    write_json(target, seal(record))
+
+
+# Schemas
+
+
+def _from_1(record: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 names the lock file, limits, virtualisation, and the load after a measurement; 1 did not know them."""
+    if isinstance(record.get("code"), dict):
+        record["code"].setdefault("lock_sha256", None)
+    machine = record.get("platform")
+    if isinstance(machine, dict):
+        machine.setdefault("load_average_before", machine.get("load_average_1min"))
+        for name in ("cpu_flags", "governor", "virtualisation", "limits", "load_average_after"):
+            machine.setdefault(name, None)
+    return record
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""For each earlier version, what makes a record of it one of the next; a fact that was not kept becomes None."""
+
+
+def migrate(record: Mapping[str, Any], source: object) -> dict[str, Any]:
+    """The record in the present version; DataError names `source` if its version is newer, or none."""
+    version = record.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise DataError(f"{source}: unknown schema version {version!r}")
+    if version > VERSION:
+        raise DataError(
+            f"{source}: a newer anncestry wrote schema version {version}; this one reads up to {VERSION}: "
+            "update anncestry"
+        )
+    if version == VERSION:
+        return dict(record)
+    body: dict[str, Any] = copy.deepcopy(dict(record))
+    while (step := body["schema_version"]) < VERSION:
+        if step not in MIGRATIONS:
+            raise DataError(f"{source}: no migration from schema version {version}")
+        body = {**MIGRATIONS[step](body), "schema_version": step + 1}
+    return body
+
+
+def check_schema(record: Mapping[str, Any], source: object, *, whole: bool) -> None:
+    """Check a record of the present version with the schema of its stage; DataError names `source` and the key.
+
+    With `whole`, every part that the schema requires must be there; else only what is there must be right.
+    """
+    stage = record.get("stage")
+    schema = _schema(stage, whole) if isinstance(stage, str) else None
+    if schema is None:
+        raise DataError(f"{source}: unknown stage {stage!r}")
+    for error in schema.errors(record):
+        where = ".".join(str(part) for part in error.absolute_path)
+        message = error.message if len(error.message) < 160 else f"does not satisfy {error.validator!r}"
+        raise DataError(f"{source}: not a {stage} record of schema version {VERSION}: {where or 'it'}: {message}")
+
+
+@cache
+def _schema(stage: str, whole: bool) -> Schema | None:
+    """The schema of a stage's records; None for an unknown stage."""
+    envelope = yaml.load((SCHEMAS / "records.schema.yaml").read_text(), Loader=yaml.CSafeLoader)
+    parts = envelope["$defs"]
+    if stage not in envelope["properties"]["stage"]["enum"]:
+        return None
+    if not whole:
+        envelope["required"] = _ENVELOPE
+        for part in (parts[stage], parts["measured"], parts["machine"], envelope["properties"]["code"]):
+            part.pop("required", None)
+    return Schema({**envelope, "allOf": [{"$ref": f"#/$defs/{stage}"}]})

@@ -1,8 +1,8 @@
-"""Who is at work in a working directory: one run of the workflow at a time, its jobs ending with it.
+"""One run of the workflow at a time in a working directory; its jobs end with it.
 
-Snakemake's own lock is a file, which outlives a run that was killed. Here the run holds `flock` on a marker beside it:
-the kernel drops that with the process, however it ended. So a lock of Snakemake's without a holder of the marker is
-known to be stale and is taken away, and a second run while the first lives is refused in one sentence.
+Snakemake's lock is a file that survives a killed run. Therefore a run also holds `flock` on a marker, which the kernel
+releases with the process. A Snakemake lock without a holder of the marker is stale and gets removed; a second run while
+the first is alive fails with one sentence.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def claim(here: Path, refuse_living: Callable[[Path], None] = lambda here: None)
         other = _read(marker)
         marker.close()
         raise DataError(
-            f"{here.resolve()}: another run of the workflow is at work here (process {other.get('pid', '?')} on "
-            f"{other.get('host', '?')}, since {other.get('since', '?')}): wait for it, or end it"
+            f"{here.resolve()}: another run of the workflow is active here (process {other.get('pid', '?')} on "
+            f"{other.get('host', '?')}, since {other.get('since', '?')}): wait for its end, or terminate it"
         )
     try:
         orphans = in_slurm(here)
         if orphans:
             raise DataError(
-                f"{here.resolve()}: Slurm still has jobs of an earlier run that was killed: wait for them, or "
+                f"{here.resolve()}: Slurm still has jobs of an earlier, killed run: wait for their end, or "
                 f"scancel {' '.join(orphans)}"
             )
         refuse_living(here)
@@ -102,11 +102,8 @@ def claim(here: Path, refuse_living: Callable[[Path], None] = lambda here: None)
     before, locks = _read(marker), folder / "locks"
     if locks.is_dir() and any(locks.iterdir()) and before.get("host") == socket.gethostname():
         shutil.rmtree(locks)
-        print(
-            f"a run that was killed (process {before['pid']}, since {before['since']}) left its lock: taken away",
-            file=sys.stderr,
-            flush=True,
-        )
+        removed = f"removed the lock of a killed run (process {before['pid']}, since {before['since']})"
+        print(removed, file=sys.stderr, flush=True)
     marker.truncate(0)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, marker)
@@ -122,9 +119,9 @@ def in_slurm(here: Path) -> list[str]:
     squeue = shutil.which("squeue")
     if squeue is None:
         return []
-    asked = [squeue, "--me", "--noheader", f"--Format=JobID:24,STDOUT:{_PATH_CHARS}"]
+    command = [squeue, "--me", "--noheader", f"--Format=JobID:24,STDOUT:{_PATH_CHARS}"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=_SQUEUE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SQUEUE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     inside = f"{(here / _FOLDER).resolve()}{os.sep}"
@@ -148,10 +145,10 @@ def _read(marker: TextIO) -> dict[str, Any]:
     """What the last run wrote of itself; nothing if it was ended before it could."""
     marker.seek(0)
     try:
-        said = json.loads(marker.read())
+        body = json.loads(marker.read())
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 def at_work(here: Path) -> bool:
@@ -189,7 +186,7 @@ def end_with_run() -> None:
     except OSError:
         handle = None
     if handle is None or not owner_alive(mark):
-        raise DataError(f"the run that this job belongs to (process {pid}) is gone")
+        raise DataError(f"the run of this job (process {pid}) has ended")
     watched = handle
 
     def watch() -> None:
@@ -197,7 +194,7 @@ def end_with_run() -> None:
         poll.register(watched, select.POLLIN)
         poll.poll()
         try:
-            print(f"the run that this job belongs to (process {pid}) is gone: ending", file=sys.stderr, flush=True)
+            print(f"the run of this job (process {pid}) has ended, so this job ends too", file=sys.stderr, flush=True)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,6 +1,6 @@
 """What an experiment needs, on paper: memory, disk and time of each cell, from a stated model (docs/plan.md).
 
-Memory and disk are lower bounds, so that what they do not fit into can't be measured there. Times are orders of
+Memory and disk are lower bounds: a machine with less can't measure the cell. Times are orders of
 magnitude: rates of one machine, scaled by the work; `estimate` goes by records where there are some.
 """
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anncestry.cells.absent import Room
+from anncestry.cells.blocks import Room
 from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.stage import STAGES
 from anncestry.errors import ConfigError
 from anncestry.provenance import platform, records
 
@@ -44,28 +45,18 @@ DISK_BYTES_PER_S = 200e6
 START_S = 10.0
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """What a platform has, as `config/platforms.yaml` declares it; None where it doesn't say."""
-
-    memory_gib: float | None
-    disk_gib: float | None
-    cores: int
-
-    @classmethod
-    def of(cls, platform: Mapping[str, Any]) -> Capacity:
-        """`capacity`, and what it leaves out from `expect`; one core where nobody says."""
-        said = {**platform.get("expect", {}), **platform.get("capacity", {})}
-        return cls(said.get("memory_gib"), said.get("disk_gib"), said.get("cores", 1))
+def _declared(platform: Mapping[str, Any]) -> dict[str, Any]:
+    """What `config/platforms.yaml` says that a platform has: `capacity`, and what it leaves out from `expect`."""
+    return {**platform.get("expect", {}), **platform.get("capacity", {})}
 
 
-def room(name: str, declared: Mapping[str, Any], folder: Path = Path("results/platform")) -> Room:
+def room(name: str, declared: Mapping[str, Any], folder: Path = STAGES["platform"].folder) -> Room:
     """Cores and memory of a platform: as declared, else as its first measurement kept them, else this machine's."""
-    said = {**declared.get("expect", {}), **declared.get("capacity", {})}
-    if not {"cores", "memory_gib"} <= said.keys():
+    facts = _declared(declared)
+    if not {"cores", "memory_gib"} <= facts.keys():
         kept = folder / f"{name}.json"
-        said = {**(records.read_json(kept)["facts"] if kept.exists() else platform.facts()), **said}
-    return Room(name, said["cores"], said["memory_gib"])
+        facts = {**(records.read_json(kept)["facts"] if kept.exists() else platform.facts()), **facts}
+    return Room(name, facts["cores"], facts["memory_gib"])
 
 
 @dataclass(frozen=True)
@@ -85,13 +76,7 @@ class Need:
 
     @property
     def disk_bytes(self) -> float:
-        """While it is measured alone."""
         return self.data_bytes + self.load_bytes + self.samples_bytes
-
-    @property
-    def seconds(self) -> float:
-        """Measured alone, from nothing."""
-        return self.data_s + self.load_s + self.query_s
 
 
 @dataclass(frozen=True)
@@ -130,8 +115,7 @@ def index_bytes(index: Mapping[str, Any], rows: int, dim: int) -> float:
 
 
 def needs(matrix: Matrix) -> list[Need]:
-    """What each cell needs, in the matrix' order."""
-    cores = Capacity.of(matrix.config.platforms[matrix.config.platform]).cores
+    cores = _declared(matrix.config.platforms[matrix.config.platform]).get("cores", 1)
     return [_need(matrix, cell, cores) for cell in matrix.cells]
 
 
@@ -139,7 +123,7 @@ def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
     load, query = matrix.specs[cell.load], matrix.specs[cell.query]
     rows, dim, metric = (load["dataset"][name] for name in ("rows", "dim", "metric"))
     index, topology, workload = load["index"], load["topology"], query["workload"]
-    queries = int(matrix.config.datasets[_parent(matrix, cell.dataset)]["queries"])
+    queries = matrix.config.datasets[cell.dataset].queries
     depth = int(matrix.specs[cell.truth]["depth"])
     vectors = float((rows + queries) * dim * FLOAT_BYTES)
     copies = int(topology["replicas"])
@@ -171,74 +155,67 @@ def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
     )
 
 
-def _parent(matrix: Matrix, dataset: str) -> str:
-    return str(matrix.config.datasets[dataset].get("of", dataset))
-
-
 def _sent(workload: Mapping[str, Any]) -> float:
-    """Queries of a run."""
     if "duration_s" in workload:
         rate = workload.get("rate_per_s", workload["clients"] / QUERY_S)
         return float(workload["duration_s"] * rate)
     return float(workload["queries"])
 
 
-def total(found: Sequence[Need]) -> Total:
-    """Of all cells together."""
-    data = {need.cell.vectors: need for need in found}.values()
-    loads = {need.cell.load: need for need in found}.values()
+def total(needs: Sequence[Need]) -> Total:
+    data = {need.cell.vectors: need for need in needs}.values()
+    loads = {need.cell.load: need for need in needs}.values()
+    sizes = (*(each.data_bytes for each in data), *(each.load_bytes for each in loads))
+    times = (*(each.data_s for each in data), *(each.load_s for each in loads))
     return Total(
-        max((need.memory_bytes for need in found), default=0.0),
-        sum(each.data_bytes for each in data)
-        + sum(each.load_bytes for each in loads)
-        + sum(each.samples_bytes for each in found),
-        sum(each.data_s for each in data) + sum(each.load_s for each in loads) + sum(each.query_s for each in found),
+        max((need.memory_bytes for need in needs), default=0.0),
+        sum(sizes) + sum(need.samples_bytes for need in needs),
+        sum(times) + sum(need.query_s for need in needs),
     )
 
 
-def refuse_unfit(matrix: Matrix, found: Sequence[Need]) -> None:
+def refuse_unfit(matrix: Matrix, needs: Sequence[Need]) -> None:
     """ConfigError that names the cells which can't fit the platform, or the limits of their topology's nodes."""
     name = matrix.config.platform
     where = matrix.config.folder / "platforms.yaml"
-    has = Capacity.of(matrix.config.platforms[name])
-    if has.memory_gib is None or has.disk_gib is None:
-        missing = "memory_gib" if has.memory_gib is None else "disk_gib"
-        raise ConfigError(f"{where}: {name}.capacity.{missing} is not declared: there is nothing to fit into")
+    has = _declared(matrix.config.platforms[name])
+    if missing := next((part for part in ("memory_gib", "disk_gib") if part not in has), None):
+        raise ConfigError(f"{where}: {name}.capacity.{missing} is missing: --fit needs it")
+    memory_gib, disk_gib = has["memory_gib"], has["disk_gib"]
     unfit: list[str] = []
-    for need in found:
+    for need in needs:
         topology = matrix.specs[need.cell.load]["topology"]
         limit_mib = topology.get("limits", {}).get("memory_mib")
-        said = []
-        if need.memory_bytes > has.memory_gib * GIB:
-            said.append(f"{_gib(need.memory_bytes)} of memory")
+        parts = []
+        if need.memory_bytes > memory_gib * GIB:
+            parts.append(f"{_gib(need.memory_bytes)} of memory")
         elif limit_mib is not None and need.node_bytes > limit_mib * 2**20:
-            said.append(f"{_gib(need.node_bytes)} in a node limited to {limit_mib / 1024:g} GiB")
-        if need.disk_bytes > has.disk_gib * GIB:
-            said.append(f"{_gib(need.disk_bytes)} of disk")
-        if said:
-            unfit.append(f"{_where(need.cell)} needs {' and '.join(said)}")
-    if not unfit and (disk := total(found).disk_bytes) > has.disk_gib * GIB:
+            parts.append(f"{_gib(need.node_bytes)} in a node limited to {limit_mib / 1024:g} GiB")
+        if need.disk_bytes > disk_gib * GIB:
+            parts.append(f"{_gib(need.disk_bytes)} of disk")
+        if parts:
+            unfit.append(f"{_where(need.cell)} needs {' and '.join(parts)}")
+    if not unfit and (disk := total(needs).disk_bytes) > disk_gib * GIB:
         unfit.append(f"all cells together need {_gib(disk)} of disk")
     if unfit:
         raise ConfigError(
-            f"platform {name} has {has.memory_gib:g} GiB of memory and {has.disk_gib:g} GiB of disk: "
-            + "; ".join(unfit)
+            f"platform {name} has {memory_gib:g} GiB of memory and {disk_gib:g} GiB of disk: " + "; ".join(unfit)
         )
 
 
-def lines(found: Sequence[Need]) -> list[str]:
+def lines(needs: Sequence[Need]) -> list[str]:
     """A table for people: each cell as if alone, and the total with what is shared counted once."""
-    width = max((len(_where(need.cell)) for need in found), default=0)
+    width = max((len(_where(need.cell)) for need in needs), default=0)
     shown = [f"{'cell':<{width}}  {'memory':>10}  {'disk':>10}  {'data':>8}  {'load':>8}  {'queries':>8}"]
-    for need in found:
+    for need in needs:
         times = (need.data_s, need.load_s, need.query_s)
         shown.append(
             f"{_where(need.cell):<{width}}  {_gib(need.memory_bytes):>10}  {_gib(need.disk_bytes):>10}  "
             + "  ".join(f"{_hours(seconds):>8}" for seconds in times)
         )
-    whole = total(found)
+    whole = total(needs)
     shown.append(
-        f"{f'all {len(found)} cells':<{width}}  {_gib(whole.memory_bytes):>10}  {_gib(whole.disk_bytes):>10}  "
+        f"{f'all {len(needs)} cells':<{width}}  {_gib(whole.memory_bytes):>10}  {_gib(whole.disk_bytes):>10}  "
         f"{_hours(whole.seconds):>8} one after another"
     )
     return shown

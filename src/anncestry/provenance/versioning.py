@@ -1,4 +1,4 @@
-"""Versions of `data/` and `results/`: what DVC's pointers say, when they forbid a run, and `keep`, which moves them on.
+"""Versions of `data/` and `results/` in git and DVC: the guard of a half clone, `keep`, and the results of revisions.
 
 A pointer (`results.dvc`, in git) names a listing (`….dir` in DVC's cache), which names every file by its md5. The
 listing is in the cache of a clone exactly if that clone pulled or made it, and so tells whether its files are here.
@@ -10,13 +10,17 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from anncestry import durable
+from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
 from anncestry.provenance.records import read_json
 from anncestry.user_cache import expanded
@@ -26,6 +30,11 @@ _FILES = re.compile(r"^\s*(?:- )?nfiles: (\d+)$", re.MULTILINE)
 _KEY = re.compile(r"@([0-9a-f]{12})\.")
 _COUNTED = {"load": "load", "query": "cell"}
 """Folders of `results/` whose records are counted in a commit message, and what one of them is called."""
+
+REVISIONS = Path("scratch/revision")
+"""Where the results of revisions are laid out: a folder for each listing, whose content never changes."""
+
+_NAMES_MAX = 12
 
 _DERIVED = ("metrics/", "plots/")
 """Folders of `results/` that are made from the current table alone: what leaves them is no loss."""
@@ -84,8 +93,8 @@ class Settings:
             raise DataError(f"{self._folder}/config: {' '.join(str(error).split())}") from None
 
     def _get(self, section: str, key: str) -> str | None:
-        found = self._parser.get(section, key, fallback=None)
-        return found.strip("'\"") if found else None
+        value = self._parser.get(section, key, fallback=None)
+        return value.strip("'\"") if value else None
 
     def _path(self, text: str) -> Path:
         """DVC means paths relative to the folder of its config."""
@@ -93,7 +102,6 @@ class Settings:
 
     @property
     def cache(self) -> Path:
-        """DVC's cache of this clone."""
         return self._path(self._get("cache", "dir") or "cache")
 
     def offered(self, pointer: Pointer) -> str | None:
@@ -123,45 +131,30 @@ def refuse_half_clone(root: Path) -> None:
         return
     remote = settings.offered(pointer)
     if remote:
-        found = "results that are not here" if not here else "other results than were pulled here"
+        which = "results that are missing here" if not here else "newer results than those here"
         raise DataError(
-            f"results.dvc lists {found}: run `dvc pull results.dvc` (from remote {remote}) first, "
-            "or `git rm results.dvc` to measure everything anew"
+            f"results.dvc lists {which}: run `dvc pull results.dvc` (from remote {remote}) first, "
+            "or `git rm results.dvc` to measure everything again"
         )
 
 
-@dataclass(frozen=True)
-class Change:
-    """Paths within a folder that one listing has and another has not, or has otherwise."""
-
-    new: frozenset[str]
-    changed: frozenset[str]
-    gone: frozenset[str]
-
-    @classmethod
-    def between(cls, before: Mapping[str, str], after: Mapping[str, str]) -> Change:
-        """What led from one listing (path → md5) to another."""
-        return cls(
-            new=frozenset(after.keys() - before.keys()),
-            changed=frozenset(path for path in after.keys() & before.keys() if after[path] != before[path]),
-            gone=frozenset(before.keys() - after.keys()),
-        )
-
-    def __bool__(self) -> bool:
-        return bool(self.new or self.changed or self.gone)
+Change = Mapping[str, Set[str]]
+"""Paths within a folder that one listing has and another has not, or has otherwise: those new, changed and gone."""
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The outcome of `keep`: the commit's message (empty if there was nothing new), and what the user should know."""
+def _change(before: Mapping[str, str], after: Mapping[str, str]) -> Change:
+    """What led from one listing (path → md5) to another."""
+    return {
+        "new": after.keys() - before.keys(),
+        "changed": {path for path in after.keys() & before.keys() if after[path] != before[path]},
+        "gone": before.keys() - after.keys(),
+    }
 
-    message: str
-    remarks: tuple[str, ...]
 
-
-def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False) -> Kept:
+def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False) -> tuple[str, list[str]]:
     """Add `data/` and `results/` to DVC and commit their pointers, nothing else; with `push`, send the files off.
 
+    Returns the commit's message (empty if there was nothing new), and what the user should know.
     A result that the pointer lists and that is not here stops it, unless `gone` says that it shall go: a clone that
     forgot to pull must not take its team's results away. Data can be made again: where some of it is not here, its
     pointer is left as it is.
@@ -169,7 +162,7 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
     if not (root / ".dvc").is_dir():
         raise DataError(f"{root.resolve()}: no DVC here (.dvc/ is missing)")
     if not (root / "results").is_dir():
-        raise DataError("results/: missing, nothing to keep; run `snakemake --cores 8 all`")
+        raise DataError("results/: missing; run `snakemake --cores 8 all`")
     refuse_half_clone(root)
     cache = Settings(root).cache
     remarks: list[str] = []
@@ -181,39 +174,42 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
         if lost and not gone:
             if name == "results":
                 raise DataError(
-                    f"{lost}: `dvc checkout results.dvc` or `dvc pull results.dvc` brings them back; "
-                    "`anncestry keep --gone` says that they shall go"
+                    f"{lost}: `dvc checkout results.dvc` or `dvc pull results.dvc` restores them; "
+                    "`anncestry keep --gone` deletes them from DVC"
                 )
             del before[name]
-            remarks.append(f"data.dvc stays as it is: {lost}; `dvc pull data.dvc` gets them")
+            remarks.append(f"data.dvc is unchanged: {lost}; `dvc pull data.dvc` fetches them")
         elif not (root / name).is_dir():
             del before[name]
-    _dvc(root, "add", "--quiet", *before)
+    added = _dvc(root, "add", "--quiet", *before)
+    if added.returncode:
+        raise DataError(f"dvc add: {(added.stderr or added.stdout).strip()}")
     changes: dict[str, Change] = {}
     for name, listing in before.items():
         pointer = read_pointer(root, name)
-        changes[name] = Change.between(listing, _listing(cache, pointer) if pointer else {})
+        changes[name] = _change(listing, _listing(cache, pointer) if pointer else {})
     message = describe(experiment, changes)
     if not _commit(root, [f"{name}.dvc" for name in before], message):
         message = ""
-    if push:
-        _push(root)
-    return Kept(message, tuple(remarks))
+    # The user sees DVC's own progress: a push can take long.
+    if push and _dvc(root, "push", capture_output=False).returncode:
+        raise DataError("`dvc push` failed after the commit: repeat `anncestry keep --push` to send the rest")
+    return message, remarks
 
 
 def describe(experiment: str, changes: Mapping[str, Change]) -> str:
     """A commit message: how many cells and loads are new, changed and gone; of which systems; and what else."""
-    results = changes["results"]
-    states = {"new": results.new, "changed": results.changed, "gone": results.gone}
+    states = changes["results"]
     total = {state: _count(paths) for state, paths in states.items()}
     head = ", ".join(_numbers(count, state) for state, count in total.items() if count)
     lines = [f"Results of {experiment}: {head or 'no cell new or changed'}", ""]
     for system in sorted({path.split("/")[2] for paths in states.values() for path in paths if _record_of(path)}):
-        of = {state: _count(p for p in paths if p.split("/")[2:3] == [system]) for state, paths in states.items()}
-        lines.append(f"{system}: " + ", ".join(_numbers(count, state) for state, count in of.items() if count))
+        counts = {state: _count(p for p in paths if p.split("/")[2:3] == [system]) for state, paths in states.items()}
+        lines.append(f"{system}: " + ", ".join(_numbers(count, state) for state, count in counts.items() if count))
     for name, change in changes.items():
-        if change:
-            lines.append(f"{name}/: {_files(change.new)} new, {len(change.changed)} changed, {len(change.gone)} gone")
+        if any(change.values()):
+            new, changed, gone = (len(change[state]) for state in ("new", "changed", "gone"))
+            lines.append(f"{name}/: {new} file{'' if new == 1 else 's'} new, {changed} changed, {gone} gone")
     return "\n".join(lines).strip() + "\n"
 
 
@@ -226,10 +222,6 @@ def _record_of(path: str) -> tuple[str, str] | None:
 def _count(paths: Iterable[str]) -> Counter[str]:
     """Records by noun; the files of one record count once."""
     return Counter(record[0] for record in {_record_of(path) for path in paths} if record)
-
-
-def _files(paths: Collection[str]) -> str:
-    return f"{len(paths)} file{'' if len(paths) == 1 else 's'}"
 
 
 def _numbers(count: Mapping[str, int], state: str) -> str:
@@ -270,29 +262,93 @@ def _commit(root: Path, pointers: list[str], message: str) -> bool:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    """What git prints; DataError where it fails, or is not installed."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise DataError("git: not installed") from None
     if done.returncode:
         raise DataError(f"git {arguments[0]}: {(done.stderr or done.stdout).strip()}")
     return done.stdout
 
 
-def _push(root: Path) -> None:
-    # DVC's own progress is the user's to see: a push can take long.
-    if subprocess.run(_command("push"), cwd=root, env=_environment(), check=False).returncode:
-        raise DataError("`dvc push` failed, what arrived stays; the commit is made: repeat `anncestry keep --push`")
+def _dvc(root: Path, *arguments: str, capture_output: bool = True) -> subprocess.CompletedProcess[str]:
+    command, environment = [sys.executable, "-m", "dvc", *arguments], {**os.environ, "DVC_NO_ANALYTICS": "1"}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=capture_output, text=True, check=False)
 
 
-def _dvc(root: Path, *arguments: str) -> None:
-    done = subprocess.run(
-        _command(*arguments), cwd=root, env=_environment(), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise DataError(f"dvc {arguments[0]}: {(done.stderr or done.stdout).strip()}")
+# Results of revisions
 
 
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dvc", *arguments]
+class Revisions:
+    """The revisions of the repository that holds `root`, with their results laid out beside the checkout.
+
+    What `results.dvc` lists at a revision comes from DVC's cache, else from the default remote. Only what a comparison
+    reads is fetched: records, tables and metrics, not the samples. Without git there are no revisions.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def commit(self, name: str) -> str:
+        """The full hash of the commit that git understands by `name` (HEAD~3, a tag, a branch); empty if none."""
+        return self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
+
+    def names(self) -> list[str]:
+        """Branches and tags, the newest first, for people; the rest as a number."""
+        names = self._git(
+            "for-each-ref", "--sort=-creatordate", "--format=%(refname:short)", "refs/heads", "refs/tags"
+        ).split()
+        more = [f"{len(names) - _NAMES_MAX} more"] if len(names) > _NAMES_MAX else []
+        return names[:_NAMES_MAX] + more
+
+    def results(self, name: str) -> Path:
+        """The folder with the records, tables and metrics that were kept at a revision.
+
+        DataError if nothing was kept then, or if neither cache nor remote has it.
+        """
+        commit = self.commit(name)
+        pointer = pointer_at(self._root, "results", commit)
+        if pointer is None:
+            raise DataError(f"revision {name} ({commit[:12]}): has no results; `anncestry keep` adds them to a commit")
+        folder = self._root / REVISIONS / pointer.listing
+        if not folder.is_dir():
+            self._lay_out(name, commit, folder)
+        return folder / "results"
+
+    def _lay_out(self, name: str, commit: str, folder: Path) -> None:
+        """Fetch into a folder of another name first: one that is there is complete."""
+        from dvc.api import DVCFileSystem  # takes a second
+
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+        try:
+            tree = DVCFileSystem(str(self._root), rev=commit)
+            paths = [path for path in tree.find("results") if _is_read(path)]
+            tree.get(paths, [str(temporary / path) for path in paths])
+            if not folder.is_dir():
+                durable.place(temporary, folder)
+        except Exception as error:  # DVC's errors, and those of its remotes' libraries, have no root in common
+            raise DataError(
+                f"revision {name} ({commit[:12]}): its results are neither in DVC's cache nor on the remote"
+                f" ({str(error) or type(error).__name__})"
+            ) from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _git(self, *arguments: str) -> str:
+        """What git prints; nothing where it fails."""
+        try:
+            return _git(self._root, *arguments)
+        except DataError:
+            return ""
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "DVC_NO_ANALYTICS": "1"}
+def _is_read(path: str) -> bool:
+    """Whether a comparison reads a file of the results."""
+    stage = stage_at(path)
+    if stage is STAGES["table"]:
+        return path.endswith("/numbers.parquet")
+    is_metrics = Path(path).parts[1] == "metrics"
+    return path.endswith(".json") and (is_metrics or (stage is not None and stage.name in RESULTS))

@@ -1,1 +1,1 @@
-"""How systems are had and run: artifacts pinned by digest, native processes."""
+"""Artifacts of systems, pinned by digest, and their runtimes: processes, containers, remote servers."""

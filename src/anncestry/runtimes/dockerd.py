@@ -16,15 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import docker
 import psutil
 
 from anncestry.errors import ServerError, UserError
+from anncestry.runtimes.base import log_tail
 from anncestry.runtimes.docker import _ENGINE_ERRORS, where
-from anncestry.runtimes.native import log_tail
 
 PACKAGES = ("docker.io", "iptables")
 """Debian's; the second only because dockerd looks for the program, even when told not to use it."""
@@ -36,11 +36,8 @@ _STOP_TIMEOUT_S = 60.0
 def answers() -> bool:
     """Whether an engine answers where DOCKER_HOST, or else the default, points."""
     try:
-        client = docker.from_env(timeout=5)
-        try:
+        with closing(docker.from_env(timeout=5)) as client:
             return bool(client.ping())
-        finally:
-            client.close()
     except _ENGINE_ERRORS:
         return False
 
@@ -52,8 +49,8 @@ def install() -> None:
     command = ["apt-get", "install", "-yq", "--no-install-recommends", *PACKAGES]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise UserError(
-            f"no container engine answers at {where()}, none is installed, and this user can't install one: "
-            "have Docker installed and started, then try again"
+            f"no container engine answers at {where()}, none is installed, and only root can install one: "
+            "install and start Docker, then try again"
         )
     print(f"no container engine here: {' '.join(command)}", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -74,7 +71,9 @@ def _free_pool() -> str:
     for pool in _POOLS:
         if not any(ipaddress.ip_network(pool).overlaps(network) for network in taken):
             return pool
-    raise UserError(f"every address range for containers overlaps with an interface here: {', '.join(_POOLS)}")
+    raise UserError(
+        f"every address range for containers overlaps with an interface of this machine: {', '.join(_POOLS)}"
+    )
 
 
 @contextmanager
@@ -87,14 +86,14 @@ def engine(cache_dir: Path) -> Iterator[str]:
     if program is None:
         raise UserError("dockerd is not installed (Debian: the packages " + " and ".join(PACKAGES) + ")")
     if os.geteuid() != 0:
-        raise UserError("only root can start a container engine: have Docker started, or run this as root")
+        raise UserError("only root can start a container engine: start Docker, or run this as root")
     store = cache_dir / "engine"
     store.mkdir(parents=True, exist_ok=True)
     with open(store / "lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting: another command of this user runs beside a container engine", file=sys.stderr, flush=True)
+            print("waiting for another command of this user that uses a container engine", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         # Short paths: the name of a socket has at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="anncestry-engine-", ignore_cleanup_errors=True) as run:
@@ -120,15 +119,11 @@ def engine(cache_dir: Path) -> Iterator[str]:
 def _await(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
-        with suppress(*_ENGINE_ERRORS):
-            client = docker.DockerClient(base_url=address, timeout=5)
-            try:
-                client.ping()
-                return
-            finally:
-                client.close()
+        with suppress(*_ENGINE_ERRORS), closing(docker.DockerClient(base_url=address, timeout=5)) as client:
+            client.ping()
+            return
         if process.poll() is not None or time.monotonic() > deadline:
-            raise ServerError("the container engine does not come up", log_tail(log))
+            raise ServerError("the container engine did not start", log_tail(log))
         time.sleep(0.1)
 
 

@@ -16,6 +16,8 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import IO, Any
 
 import docker
@@ -81,7 +83,7 @@ def local_image(client: docker.DockerClient, name: str, artifact_dir: Path) -> I
         image = _import(client, reference, files, host)
     found = image.attrs["RootFS"]["Layers"]
     if found != [f"sha256:{layer}"]:
-        raise DataError(f"image {reference}: the engine holds {found}, not the layer sha256:{layer} that it was given")
+        raise DataError(f"image {reference}: the engine loaded {found} instead of the layer sha256:{layer}")
     return ImageFacts(reference, str(image.id), found, {path: sha256_file(real) for path, real in host.items()})
 
 
@@ -111,7 +113,6 @@ def _import(client: docker.DockerClient, reference: str, files: Mapping[str, Pat
     read_end, write_end = os.pipe()
     child = os.fdopen(write_end, "wb")
     with os.fdopen(read_end, "rb") as source:
-        from threading import Thread
 
         def write() -> None:
             with child:
@@ -146,7 +147,7 @@ def _host_libraries(files: Iterator[Path] | Any) -> list[str]:
             continue  # "not a dynamic executable": it needs nothing
         missing = _MISSING.search(done.stdout)
         if missing:
-            raise DataError(f"{path.name} needs {missing[1]}, which neither its artifact nor this machine has")
+            raise DataError(f"{path.name} needs {missing[1]}, which is missing in its artifact and on this machine")
         found = (match[1] for match in map(_LIBRARY.match, done.stdout.splitlines()) if match)
         wanted |= {library for library in found if Path(library).parent.resolve() not in own}
     return sorted(wanted)
@@ -157,25 +158,11 @@ def _is_elf(path: Path) -> bool:
         return file.read(4) == _ELF
 
 
-class _Hash(io.RawIOBase):
-    """A file that keeps nothing but the sha256 of what is written to it."""
-
-    def __init__(self) -> None:
-        self.sha256 = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        return len(data)
-
-
 def _digest(files: Mapping[str, Path], host: Mapping[str, Path]) -> str:
     """sha256 of the layer's tar: what the engine calls the layer."""
-    sink = _Hash()
-    _write_tar(sink, files, host)  # type: ignore[arg-type]
-    return sink.sha256.hexdigest()
+    sha256 = hashlib.sha256()
+    _write_tar(SimpleNamespace(write=sha256.update), files, host)  # type: ignore[arg-type]  # it only writes
+    return sha256.hexdigest()
 
 
 def _write_tar(sink: IO[bytes], files: Mapping[str, Path], host: Mapping[str, Path]) -> None:

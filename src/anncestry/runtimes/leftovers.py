@@ -1,4 +1,4 @@
-"""What a run that was killed has left on this machine: found and named, cleaned only when that is asked for.
+"""Leftovers of killed runs on this machine: list them, and remove them on request.
 
 The kernel ends a server with the one that started it, so that there is rarely anything: a child that a server started
 by itself, a control group, the copy of the data that a session worked on. Containers and their networks outlive a
@@ -11,15 +11,17 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from anncestry.cells.stage import STAGES
 from anncestry.errors import UserError
 from anncestry.provenance.running import owner_alive
-from anncestry.runtimes import docker, limits
+from anncestry.runtimes import control_groups, docker
 from anncestry.runtimes.native import MARK
 
 _TERM_WAIT_S = 10.0
@@ -28,13 +30,12 @@ _KINDS = ("process", "container", "network", "control group", "data copy")
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing: its kind (one of _KINDS), what it is, for people, and where."""
+    """One thing: its kind (one of _KINDS), what it is, for people, and how it is removed; of a process its pid."""
 
     kind: str
     name: str
+    remove: Callable[[], None]
     pid: int | None = None
-    path: Path | None = None
-    remnant: docker.Remnant | None = None
 
 
 def find(here: Path) -> list[Leftover]:
@@ -50,7 +51,7 @@ def clean(found: list[Leftover]) -> list[str]:
     problems = []
     for leftover in sorted(found, key=lambda one: _KINDS.index(one.kind)):
         try:
-            _remove(leftover)
+            leftover.remove()
         except (OSError, UserError) as error:
             problems.append(f"{leftover.name}: {error}")
     return problems
@@ -64,7 +65,7 @@ def _processes() -> Iterator[Leftover]:
             continue
         if mark is not None and not owner_alive(mark):
             command = " ".join(process.info["cmdline"] or ["?"])
-            yield Leftover("process", f"{command[:100]} (pid {process.pid})", pid=process.pid)
+            yield Leftover("process", f"{command[:100]} (pid {process.pid})", partial(_end, process.pid), process.pid)
 
 
 def _containers() -> Iterator[Leftover]:
@@ -75,14 +76,14 @@ def _containers() -> Iterator[Leftover]:
         return
     for remnant in docker.remnants(client):
         if remnant.used is False:
-            yield Leftover(remnant.kind, remnant.name, remnant=remnant)
+            yield Leftover(remnant.kind, remnant.name, remnant.remove)
 
 
 def _groups() -> Iterator[Leftover]:
-    for folder in limits.groups():
-        pid = folder.name.removeprefix(limits.PREFIX).split("-")[0]
+    for folder in control_groups.groups():
+        pid = folder.name.removeprefix(control_groups.PREFIX).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            yield Leftover("control group", str(folder), path=folder)
+            yield Leftover("control group", str(folder), folder.rmdir)
 
 
 def _copies(here: Path) -> Iterator[Leftover]:
@@ -91,25 +92,18 @@ def _copies(here: Path) -> Iterator[Leftover]:
     for process in psutil.process_iter(["cwd"]):
         if process.info["cwd"]:
             used.add(Path(process.info["cwd"]))
-    for folder in sorted((here / "scratch" / "session").glob("*/serve")):
+    for folder in sorted((here / STAGES["session"].folder).glob("*/serve")):
         inside = folder.resolve()
         if not any(path.is_relative_to(inside) for path in used):
-            yield Leftover("data copy", str(folder), path=folder)
+            yield Leftover("data copy", str(folder), partial(shutil.rmtree, folder))
 
 
-def _remove(leftover: Leftover) -> None:
-    if leftover.pid is not None:
-        process = psutil.Process(leftover.pid)
-        os.kill(leftover.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _TERM_WAIT_S
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                raise UserError(f"does not end when asked to; look at it, and end it by its pid {leftover.pid}")
-            time.sleep(0.05)
-    elif leftover.remnant is not None:
-        docker.remove(docker.connect(), leftover.remnant)
-    elif leftover.kind == "control group":
-        assert leftover.path is not None
-        leftover.path.rmdir()
-    elif leftover.path is not None:
-        shutil.rmtree(leftover.path)
+def _end(pid: int) -> None:
+    """Ask a process to end, and wait until it has; UserError if it does not."""
+    process = psutil.Process(pid)
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _TERM_WAIT_S
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            raise UserError(f"ignores SIGTERM; end it by its pid {pid}")
+        time.sleep(0.05)

@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,15 @@ from anncestry import web
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner
 from anncestry.runtimes import tls
-from anncestry.runtimes.base import NO_LIMITS, Ending, Handle, Limits, Program, Runner
-from anncestry.runtimes.limits import Enclosure, enclose
+from anncestry.runtimes.base import NO_LIMITS, POLL_S, Ending, Handle, Limits, Program, Runner, end
+from anncestry.runtimes.control_groups import enclose
 from anncestry.runtimes.namespaces import wrapped
 
 MARK = "ANNCESTRY_SERVER_OF"
 """In the environment of every process started here: the `owner` that started it."""
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 _PASSED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
-_POLL_S = 0.02
 _LOWEST_PORT = 10_000
-_TAIL_BYTES = 64 << 10
 
 
 def clean_environment(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -89,7 +87,7 @@ def claim_ports(first_port: int, n: int) -> list[int]:
         raise UserError(f"first_port: {first_port} and the {n - 1} ports after it are not all TCP ports")
     taken = _first_in_use(range(first_port, first_port + n))
     if taken is not None:
-        raise UserError(f"port {taken} is in use (the ports {first_port}–{first_port + n - 1} were asked for)")
+        raise UserError(f"port {taken} is in use (the ports {first_port}–{first_port + n - 1} are configured)")
     return list(range(first_port, first_port + n))
 
 
@@ -102,18 +100,6 @@ def http_get(address: str, path: str, timeout_s: float, named: tls.Named | None 
     if not 200 <= status < 300:
         raise OSError(f"HTTP {status}")
     return body
-
-
-def log_tail(path: Path, n: int = 15) -> str:
-    """The last `n` lines of a log, "" where there is none."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
-    return "\n".join(text.splitlines()[-n:])
 
 
 def await_listening(process: Handle, address: str, timeout_s: float) -> None:
@@ -130,32 +116,21 @@ def await_listening(process: Handle, address: str, timeout_s: float) -> None:
         process.check_alive()
         if time.monotonic() > deadline:
             raise ServerError(f"{process.name}: port {port} is not open within {timeout_s:.0f} s", process.log_tail())
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
-class NativeProcess:
+class NativeProcess(Handle):
     """One process with everything it starts: an own session, killed by the kernel if this process dies.
 
-    The kernel ties it to the *thread* that called `start`: start servers from a thread that lives on.
+    The kernel ties it to the *thread* that makes it: start servers from a thread that lives on.
+    Processes share this machine's loopback, so that none can be cut off.
     """
+
+    no_fault = "a process can't be cut off the network; runtime docker can"
+    log_path: Path
 
     def __init__(
         self,
-        name: str,
-        popen: subprocess.Popen[bytes],
-        log_path: Path,
-        spawn: Callable[[], subprocess.Popen[bytes]],
-        enclosure: Enclosure,
-    ) -> None:
-        self.name = name
-        self.log_path = log_path
-        self._enclosure = enclosure
-        self._popen, self._spawn = popen, spawn
-        self._ending: Ending | None = None
-
-    @classmethod
-    def start(
-        cls,
         name: str,
         argv: Sequence[str | Path],
         env: Mapping[str, str],
@@ -163,35 +138,38 @@ class NativeProcess:
         log_path: Path,
         limits: Limits = NO_LIMITS,
         apart: Sequence[str] = (),
-    ) -> NativeProcess:
+    ) -> None:
         """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`.
 
         Held by `limits` from its first instruction on, without capabilities, and set `apart` by more options of
-        `_exec.py`. Its environment says whose it is (see `leftovers`).
+        `namespaces.wrapped`. Its environment says whose it is (see `leftovers`).
         """
-        env = {**env, MARK: owner(os.getpid())}
-        enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits)
-        log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.name, self.log_path, self._cwd = name, log_path, cwd
+        self._ending: Ending | None = None
+        self._enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits)
         loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
-        options = [f"--tie={os.getpid()}", *enclosure.arguments(), *apart, "--powerless", *loader]
-
-        def spawn() -> subprocess.Popen[bytes]:
-            with open(log_path, "ab") as log:
-                return subprocess.Popen(
-                    wrapped(options, argv),
-                    env={variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES},
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-
+        options = [f"--tie={os.getpid()}", *self._enclosure.arguments(), *apart, "--powerless", *loader]
+        self._command = wrapped(options, argv)
+        self._env = {variable: value for variable, value in env.items() if variable not in _LOADER_VARIABLES}
+        self._env[MARK] = owner(os.getpid())
         try:
-            return cls(name, spawn(), log_path, spawn, enclosure)
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._popen = self._spawn()
         except BaseException:
-            enclosure.remove()
+            self._enclosure.remove()
             raise
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with open(self.log_path, "ab") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._env,
+                cwd=self._cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -199,15 +177,12 @@ class NativeProcess:
         return self._popen.pid
 
     def pids(self) -> list[int]:
-        """The one process."""
         return [self.pid]
 
     def limits(self) -> dict[str, Any]:
-        """How each limit that was asked is enforced."""
         return self._enclosure.limits()
 
     def usage(self) -> dict[str, Any]:
-        """What its control groups account."""
         return self._enclosure.usage()
 
     def alive(self) -> bool:
@@ -217,98 +192,66 @@ class NativeProcess:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
 
     def check_alive(self) -> None:
-        """ServerError with the end of its log if it is gone."""
         if not self.alive():
             killed = self._enclosure.usage().get("oom_kills")
             why = f": killed by its memory limit of {self._enclosure.asked.memory_mib} MiB" if killed else ""
             raise ServerError(f"{self.name} (pid {self.pid}) is not running any more{why}", self.log_tail())
-
-    def log_tail(self, n: int = 15) -> str:
-        """The last `n` lines that it wrote."""
-        return log_tail(self.log_path, n)
 
     def stop(self, term_wait_s: float) -> Ending:
         """SIGTERM, up to `term_wait_s` seconds of patience, then SIGKILL to all of its group; reaped on return.
 
         Calling it again returns the same.
         """
-        if self._ending is not None:
-            return self._ending
-        started = time.monotonic()
-        sent: str | None = None
-        clean = True
-        if self.alive() and term_wait_s > 0:
-            sent = "SIGTERM"
-            self._signal_group(signal.SIGTERM)
-            self._signal_group(signal.SIGCONT)  # one that is paused would not hear it
-            while self.alive() and time.monotonic() - started < term_wait_s:
-                time.sleep(_POLL_S)
-        if self.alive():
-            clean = sent is None
-            sent = "SIGKILL"
-        self._signal_group(signal.SIGKILL)
-        returncode = self._popen.wait()
-        self._enclosure.remove()
-        self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
+        if self._ending is None:
+            started = time.monotonic()
+            # One that is paused would not hear the first signal.
+            sent, clean = end(self.alive, lambda name: self._signal(signal.Signals[name], signal.SIGCONT), term_wait_s)
+            self._signal(signal.SIGKILL)
+            returncode = self._popen.wait()
+            self._enclosure.remove()
+            self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
         return self._ending
-
-    def facts(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
     # Faults
 
     def pause(self) -> None:
         """SIGSTOP to all of its group."""
-        self._signal_group(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
-        self._signal_group(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL to all of its group."""
-        self._signal_group(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         while self.alive():
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def restart(self) -> None:
         """The same program with the same environment once more."""
         self._popen.wait()
         self._popen = self._spawn()
 
-    def cut_off(self) -> None:
-        """Not possible: all members share this machine's loopback."""
-        raise UserError(f"{self.name}: a process can't be cut off the network; runtime docker can")
-
-    def reconnect(self) -> None:
-        """Not possible."""
-        raise UserError(f"{self.name}: a process can't be cut off the network; runtime docker can")
-
-    def _signal_group(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass
+    def _signal(self, *numbers: signal.Signals) -> None:
+        for number in numbers:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
 
 class NativeRunner(Runner):
-    """Members as processes, on loopback; see `runtimes.base.Runner`."""
+    """Members as processes, on loopback."""
 
     listen = "127.0.0.1"
     apart = False
 
     def host(self, member: str) -> str:
-        """Loopback."""
         return self.listen
 
     def reached(self, member: str, port: int) -> str:
-        """A port of loopback."""
         return f"{self.listen}:{port}"
 
     def run(self, program: Program) -> NativeProcess:
-        """A process of its own session."""
-        return NativeProcess.start(
+        return NativeProcess(
             *(program.title, program.argv, program.env, program.cwd, program.log_path, program.limits, program.apart)
         )
 

@@ -1,6 +1,6 @@
-"""Somebody else's server: reached at endpoints that the environment names, never started, stopped or looked into.
+"""Remote servers, at endpoints from environment variables; anncestry does not start, stop or inspect them.
 
-It holds one collection of ours, which carries our mark. A collection of that name without the mark is not touched.
+A server holds one collection of anncestry's, with a mark. anncestry never touches a collection without the mark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anncestry import redact
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import tls
-from anncestry.runtimes.base import Ending
+from anncestry.runtimes.base import Ending, Handle
 from anncestry.runtimes.credentials import authorization
 
 MARK = "made by anncestry, load"
@@ -71,8 +71,7 @@ def may_replace(where: str, collection: str, found: str | None) -> bool:
     """
     if found is not None and not found.startswith(MARK):
         raise UserError(
-            f"{where} has a collection {collection} that anncestry did not make: it is left alone; remove it, "
-            "or choose another endpoint"
+            f"{where} has a collection {collection} that anncestry did not make: remove it, or choose another endpoint"
         )
     return found is not None
 
@@ -86,15 +85,17 @@ def check_mark(where: str, collection: str, found: str | None, mark: str) -> Non
         )
 
 
-class RemoteHandle:
-    """A member that somebody else runs. `runtimes.base.Handle`, as far as it can be."""
+class RemoteHandle(Handle):
+    """A remote member: of it, only its endpoint is known here."""
+
+    no_fault = "faults can't be injected into a remote server"
 
     def __init__(self, name: str, address: str, topology: Mapping[str, Any], scheme: str) -> None:
         self.name = name
         self._address = address
         self._variables = sorted(topology["endpoints"].values())
         credentials = topology.get("credentials")
-        self.named: dict[str, str] | None = None if credentials is None else {"env": credentials, "scheme": scheme}
+        self.named = None if credentials is None else {"env": credentials, "scheme": scheme}
         self.tls = tls.named(topology)
         self._topology = topology
         self._secured: dict[str, Any] = {}
@@ -129,10 +130,6 @@ class RemoteHandle:
         """An error that says of which endpoint that is."""
         return ServerError(f"{self.name}: the endpoint of {self._topology['endpoints'][interface]}: {why}")
 
-    def pids(self) -> list[int]:
-        """None of this machine's."""
-        return []
-
     def alive(self) -> bool:
         """Whether it takes connections."""
         host, _, port = self._address.rpartition(":")
@@ -147,18 +144,6 @@ class RemoteHandle:
         if not self.alive():
             raise ServerError(f"{self.name}: the endpoint of {', '.join(self._variables)} takes no connection")
 
-    def log_tail(self, n: int = 15) -> str:
-        """Its log is not ours to see."""
-        return ""
-
-    def limits(self) -> dict[str, Any]:
-        """None can be set."""
-        return {}
-
-    def usage(self) -> dict[str, Any]:
-        """Nobody tells."""
-        return {}
-
     def facts(self) -> dict[str, Any]:
         """Names of the variables, never what they hold."""
         return {"endpoint_variables": self._variables, "run_by": "somebody else", "tls": dict(self._secured)}
@@ -166,8 +151,3 @@ class RemoteHandle:
     def stop(self, term_wait_s: float) -> Ending:
         """Left as it is."""
         return Ending(None, 0, 0.0)
-
-    def _refuse(self) -> None:
-        raise UserError(f"{self.name}: faults can't be made in a server that somebody else runs")
-
-    pause = resume = kill = restart = cut_off = reconnect = _refuse

@@ -1,7 +1,7 @@
 """Storage paths: folders or mounts, by name, on which a system keeps its data while it runs.
 
-A name stands in config/storage.yaml; where it lies on this machine is said by an environment variable, so that no path
-of a machine is in a key or a record. What is on a path is put there for one server and taken back after it.
+config/storage.yaml declares the names; an environment variable holds the path on this machine, so no key or record
+holds it. Data is on the path only while its server runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from anncestry.errors import DataError, UserError
 
@@ -60,7 +62,7 @@ class Placed:
         if stored is None:
             own.mkdir()
         else:
-            _copy(stored, own)
+            copy([stored], own)
         link = data_dir / FOLDER
         link.unlink(missing_ok=True)
         link.symlink_to(own)
@@ -69,7 +71,7 @@ class Placed:
     def take_back(self) -> None:
         """Move what lies on the path into the data folder, in place of the link."""
         (self.data_dir / FOLDER).unlink(missing_ok=True)
-        _copy(self.folder, self.data_dir / FOLDER)
+        copy([self.folder], self.data_dir / FOLDER)
         self.remove()
 
     def remove(self) -> None:
@@ -98,20 +100,15 @@ def data_folder(data_dir: Path, topology: Mapping[str, Any]) -> Path:
     return (data_dir / FOLDER).resolve() if "storage" in topology else data_dir
 
 
-def _copy(source: Path, target: Path) -> None:
-    done = subprocess.run(
-        ["cp", "-a", "--reflink=auto", str(source), str(target)], capture_output=True, text=True, check=False
-    )
+def copy(sources: Iterable[Path], target: Path) -> None:
+    """Copy files or folders with their metadata to `target`, sharing blocks where the file system can (reflink)."""
+    words = ["cp", "-a", "--reflink=auto", *map(str, sources), str(target)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise DataError(f"copying {source} to {target} failed: {done.stderr.strip()}")
+        raise DataError(f"copying to {target} failed: {done.stderr.strip()}")
 
 
-def facts(
-    name: str,
-    table: Mapping[str, Mapping[str, Any]],
-    proc: Path = Path("/proc"),
-    sys: Path = Path("/sys"),
-) -> dict[str, Any]:
+def facts(name: str, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What storage path `name` is: file system, block device, how it is attached, and which other names are on it.
 
     None stands for what this machine does not show; no path is in it.
@@ -125,9 +122,9 @@ def facts(
             same.append(other)
     return {
         "name": name,
-        "filesystem": _filesystem(folder, proc),
+        "filesystem": _filesystem(folder),
         "free_gib": round(shutil.disk_usage(folder).free / 2**30, 1),
-        **device(os.major(number), os.minor(number), sys),
+        **device(os.major(number), os.minor(number)),
         "same_device_as": sorted(same),
     }
 
@@ -179,31 +176,15 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _filesystem(folder: Path, proc: Path) -> str | None:
+def _filesystem(folder: Path) -> str | None:
     """The type of the mount that holds `folder`, as the kernel names it."""
-    best, kind = -1, None
-    try:
-        lines = (proc / "self" / "mountinfo").read_text().splitlines()
-    except OSError:
-        return None
     where = folder.resolve()
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        mount = before.split()[4].encode().decode("unicode_escape")  # spaces are written as \040
-        if where.is_relative_to(mount) and len(mount) >= best:  # of two mounts at one place the later one counts
-            best, kind = len(mount), after.split()[0]
-    return kind
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if where.is_relative_to(mount.mountpoint)]
+    # Of two mounts at one place the later one counts.
+    return str(max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype) if mounts else None
 
 
-def device_totals(name: str, proc: Path = Path("/proc")) -> tuple[int, int, int, int] | None:
+def device_totals(name: str) -> tuple[int, int, int, int] | None:
     """Of a block device since it is there: reads, bytes read, writes, bytes written; None if it isn't listed."""
-    try:
-        lines = (proc / "diskstats").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields = line.split()
-        if fields[2] == name:
-            sector = 512  # whatever the device's own is
-            return int(fields[3]), int(fields[5]) * sector, int(fields[7]), int(fields[9]) * sector
-    return None
+    device = psutil.disk_io_counters(perdisk=True, nowrap=False).get(name)
+    return None if device is None else (device.read_count, device.read_bytes, device.write_count, device.write_bytes)

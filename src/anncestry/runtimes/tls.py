@@ -1,7 +1,7 @@
-"""TLS to servers that somebody else runs: always verified, for the host that was asked, and never silently left out.
+"""TLS to remote servers: always on if configured, with certificate and host name verified.
 
-What a topology says (`tls`) becomes what a job is told, {"ca_file": path or None}: the file of the CAs that are
-trusted, else the system's. None instead of that means that nothing is encrypted, which has to be asked for.
+A topology's `tls` becomes a job's {"ca_file": path or None}: the file of trusted CAs, or the system's CAs. None instead
+of the dict means no encryption, which needs an explicit `tls: none`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ def roots_file(named: Named) -> Path:
     for path in ([default] if default else []) + list(_BUNDLES):
         if Path(path).is_file():
             return Path(path)
-    raise UserError(
-        "this system has no file of CAs (package ca-certificates): name one of your own by tls.ca of the topology"
-    )
+    raise UserError("this system has no CA file: install ca-certificates, or set tls.ca of the topology")
 
 
 def context(named: Named, protocols: Sequence[str] = ()) -> ssl.SSLContext:
@@ -81,16 +79,16 @@ def refusal(error: BaseException) -> str:
     """Why a handshake failed, in words. (A certificate's own names are left out: they may tell the endpoint.)"""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _HOST:
-            return "the server's certificate is not for the host that was asked"
+            return "the server's certificate is for another host"
         if error.verify_code in _TIME:
             return "the server's certificate has expired, or is not valid yet"
-        return f"the server's certificate is from no CA that is trusted here ({error.verify_message})"
+        return f"no trusted CA signed the server's certificate ({error.verify_message})"
     if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return "the server does not speak TLS"
     if isinstance(error, TimeoutError):
         return f"no TLS within {_CONNECT_S:g} s: the server may not speak it"
     if isinstance(error, ssl.SSLError):
-        return f"TLS could not be agreed on ({error.reason or error})"
+        return f"the TLS handshake failed ({error.reason or error})"
     return str(error) or type(error).__name__
 
 

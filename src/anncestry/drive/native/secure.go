@@ -130,9 +130,9 @@ func refusal(err error) string {
 	var record tls.RecordHeaderError
 	switch {
 	case errors.As(err, &host):
-		return "TLS: the server's certificate is not for the host that was asked"
+		return "TLS: the server's certificate is for another host"
 	case errors.As(err, &unknown):
-		return "TLS: the server's certificate is from no CA that is trusted here"
+		return "TLS: no trusted CA signed the server's certificate"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "TLS: the server's certificate has expired, or is not valid yet"
 	case errors.As(err, &record):

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from anncestry.engines.base import Spec
-from anncestry.engines.indexes import Offered, Parameter
-from anncestry.engines.indexes import check_index as check_offered
-from anncestry.engines.inprocess import Library
+from anncestry.engines.inprocess import SETTINGS, Library, LibraryOffers
+from anncestry.engines.offers import Parameter
 from anncestry.errors import ConfigError
 
-OFFERED: Offered = {
-    "diskann": {"max_degree": Parameter(4, 512), "build_list": Parameter(8, 4096), "m": Parameter(1, 4096)}
-}
-"""`m`: bytes of a vector's product-quantized code, all that memory holds of it."""
-SETTINGS = {"beam_width": (1, 64), "nodes_to_cache": (0, 10_000_000), "build_memory_mib": (64, 16_777_216)}
-"""Nodes read at once in a step of a search; nodes around the medoid kept in memory; memory that building may take."""
+
+@dataclass(frozen=True, kw_only=True)
+class DiskannOffers(LibraryOffers):
+    """Beside: two parameters that depend on each other."""
+
+    def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:
+        """ConfigError, too, for a list that is shorter than the degree."""
+        super().check_index(system, topology, index)
+        if index["build_list"] < index["max_degree"]:
+            raise ConfigError(f"index.build_list: {index['build_list']} is less than max_degree: {index['max_degree']}")
 
 
-def _check_index(index: Spec) -> None:
-    check_offered("diskann", index, OFFERED)
-    if index["build_list"] < index["max_degree"]:
-        raise ConfigError(f"index.build_list: {index['build_list']} is less than max_degree: {index['max_degree']}")
+OFFERS = DiskannOffers(
+    name="diskann",
+    versions=((0, 7, 0), (0, 8, 0)),
+    settings={
+        **SETTINGS,
+        "beam_width": (1, 64),  # nodes read at once in a step of a search
+        "nodes_to_cache": (0, 10_000_000),  # around the medoid, kept in memory
+        "build_memory_mib": (64, 16_777_216),
+    },
+    indexes={
+        "diskann": {
+            "max_degree": Parameter(4, 512),
+            "build_list": Parameter(8, 4096),
+            "m": Parameter(1, 4096),  # bytes of a vector's product-quantized code, all that memory holds of it
+        }
+    },
+)
 
 
 def _statements(index: Spec) -> dict[str, str]:
@@ -37,14 +54,10 @@ def _statements(index: Spec) -> dict[str, str]:
     }
 
 
-ENGINE: Library = Library(
+ENGINE = Library(
     "diskann",
     Path(__file__).with_name("adapter.py"),
-    oldest=(0, 7, 0),
-    below=(0, 8, 0),
-    check_index=_check_index,
     stored=["ann_*"],
     statements=_statements,
     built_with=("max_degree", "m"),
-    settings=SETTINGS,
 )

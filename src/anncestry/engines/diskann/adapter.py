@@ -31,7 +31,6 @@ class Builder:
         self.file.write(struct.pack("<ii", facts["rows"], facts["dim"]))
 
     def add(self, vectors: Any) -> None:
-        """The next rows."""
         self.file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
 
     def finish(self) -> None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from anncestry.engines.base import Spec
-from anncestry.engines.indexes import Offered, Parameter
-from anncestry.engines.indexes import check_index as check_offered
-from anncestry.engines.inprocess import Library
+from anncestry.engines.inprocess import Library, LibraryOffers
+from anncestry.engines.offers import Parameter
 
 _NLIST = Parameter(1, 65_536)
-OFFERED: Offered = {
-    "hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)},
-    "flat": {},
-    "ivf_flat": {"nlist": _NLIST},
-    "ivf_sq8": {"nlist": _NLIST},
-    "ivf_pq": {"nlist": _NLIST, "m": Parameter(1, 4096), "nbits": Parameter(1, 8, needed=False)},
-}
+OFFERS = LibraryOffers(
+    name="faiss",
+    versions=((1, 15, 0), (1, 16, 0)),
+    indexes={
+        "hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)},
+        "flat": {},
+        "ivf_flat": {"nlist": _NLIST},
+        "ivf_sq8": {"nlist": _NLIST},
+        "ivf_pq": {"nlist": _NLIST, "m": Parameter(1, 4096), "nbits": Parameter(1, 8, needed=False)},
+    },
+)
 _CLASSES = {"ivf_flat": "IndexIVFFlat", "ivf_sq8": "IndexIVFScalarQuantizer, 8 bits", "ivf_pq": "IndexIVFPQ"}
-
-
-def _check_index(index: Spec) -> None:
-    check_offered("faiss", index, OFFERED)
 
 
 def _statements(index: Spec) -> dict[str, str]:
@@ -37,12 +36,9 @@ def _statements(index: Spec) -> dict[str, str]:
     }
 
 
-ENGINE: Library = Library(
+ENGINE = Library(
     "faiss",
     Path(__file__).with_name("adapter.py"),
-    oldest=(1, 15, 0),
-    below=(1, 16, 0),
-    check_index=_check_index,
     stored=["faiss.index"],
     statements=_statements,
     built_with=("M", "ef_construction", "nlist", "m", "nbits"),

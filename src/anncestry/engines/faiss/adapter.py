@@ -55,7 +55,6 @@ class Builder:
         self.waiting: list[Any] = []
 
     def add(self, vectors: Any) -> None:
-        """The next rows."""
         if self.index.is_trained:
             self.index.add(vectors)
         else:
@@ -101,7 +100,6 @@ class Searcher:
         return ids, 1.0 - found if self.similarity else found
 
     def describe(self) -> dict[str, Any]:
-        """What the file holds."""
         metric = next(name for name, number in _METRICS.items() if number == self.index.metric_type)
         settings: dict[str, Any] = {"index_type": self.type, "metric": metric}
         if self.type == "hnsw":
@@ -116,5 +114,4 @@ class Searcher:
         return {"rows": self.index.ntotal, "settings": settings}
 
     def vectors(self, rows: Any) -> Any:
-        """Those that the index holds."""
         return self.index.reconstruct_batch(np.asarray(rows))

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anncestry.engines.base import Spec, check_hnsw
-from anncestry.engines.inprocess import Library
+from anncestry.engines.base import Spec
+from anncestry.engines.inprocess import Library, LibraryOffers
+from anncestry.engines.offers import Parameter
 
-
-def _check_index(index: Spec) -> None:
-    check_hnsw("hnswlib", index, m=(2, 2048), ef_construction=(2, 32_768))
+OFFERS = LibraryOffers(
+    name="hnswlib",
+    versions=((0, 8, 0), (0, 9, 0)),
+    indexes={"hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)}},
+)
 
 
 def _statements(index: Spec) -> dict[str, str]:
     return {"index": f"M={index['M']} (2M at the bottom layer), ef_construction={index['ef_construction']}"}
 
 
-ENGINE: Library = Library(
-    "hnswlib",
-    Path(__file__).with_name("adapter.py"),
-    oldest=(0, 8, 0),
-    below=(0, 9, 0),
-    check_index=_check_index,
-    stored=["hnsw.index"],
-    statements=_statements,
-)
+ENGINE = Library("hnswlib", Path(__file__).with_name("adapter.py"), stored=["hnsw.index"], statements=_statements)

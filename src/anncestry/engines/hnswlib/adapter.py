@@ -15,8 +15,6 @@ _SPACES = {"l2": "l2", "cosine": "ip"}
 
 
 class Builder:
-    """Inserts as rows come."""
-
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder, self.threads = folder, facts["threads"]
         self.index = hnswlib.Index(_SPACES[facts["metric"]], facts["dim"])
@@ -27,13 +25,11 @@ class Builder:
         self.rows = 0
 
     def add(self, vectors: Any) -> None:
-        """The next rows."""
         ids = np.arange(self.rows, self.rows + len(vectors))
         self.index.add_items(vectors, ids, num_threads=self.threads)
         self.rows += len(vectors)
 
     def finish(self) -> None:
-        """Write it."""
         self.index.save_index(str(self.folder / _FILE))
 
 
@@ -61,5 +57,4 @@ class Searcher:
         return {"rows": index.get_current_count(), "settings": {**settings, "metric": self.metric}}
 
     def vectors(self, rows: Any) -> Any:
-        """Those that the index holds."""
         return self.index.get_items(rows)

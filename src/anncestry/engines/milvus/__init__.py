@@ -1,141 +1,244 @@
-"""Milvus, 2.1 to 2.3: in one process, with its parts beside it, or distributed."""
+"""What Milvus offers. Imports no client."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from anncestry.engines.base import (
-    Component,
-    Spec,
-    check_fault,
-    check_newer,
-    check_remote,
-    check_search,
-    check_stream,
-    check_topology,
-    check_version,
-    components,
-    lazy,
-    version_of,
-)
-from anncestry.engines.milvus import indexes
-from anncestry.engines.milvus.roles import check_roles, members_of
-from anncestry.engines.milvus.versions import BELOW, COMPONENTS, MMAP, MMAP_FOLDER, OLDEST, ON_STORAGE, facts
+from anncestry.engines.base import Spec
+from anncestry.engines.offers import Offered, Offers, Parameter, Version, version_of
 from anncestry.errors import ConfigError, Unsupported
-from anncestry.runtimes.storage import FOLDER
 
-if TYPE_CHECKING:
-    from anncestry.engines.milvus.cluster import start
-    from anncestry.engines.milvus.ingest import load
-    from anncestry.engines.milvus.sdk import sdk_decode, sdk_transport
-    from anncestry.engines.milvus.serve import apply, exact_filters, open, probe
-    from anncestry.engines.milvus.wire import count, decode, decode_batch, encode, encode_batches, transport
-    from anncestry.engines.milvus.write import decode_write, encode_delete, encode_insert, write_transport
-else:
-    __getattr__ = lazy(
-        __name__,
-        {
-            "load": "ingest",
-            "start": "cluster",
-            "open": "serve",
-            "apply": "serve",
-            "exact_filters": "serve",
-            "probe": "serve",
-            "encode": "wire",
-            "transport": "wire",
-            "decode": "wire",
-            "encode_batches": "wire",
-            "decode_batch": "wire",
-            "write_transport": "write",
-            "encode_insert": "write",
-            "encode_delete": "write",
-            "decode_write": "write",
-            "count": "wire",
-            "sdk_transport": "sdk",
-            "sdk_decode": "sdk",
+OLDEST, BELOW = (2, 2, 16), (2, 4, 0)
+"""2.2.4 speaks another protocol than the client; of later versions no package registry has a server."""
+EARLY = (2, 1, 0)
+"""The one earlier version that can be asked, in its own way."""
+EARLY_SETTINGS = {
+    "dataCoord.segment.maxSize": ("datacoord", "segment_max_size"),
+    "dataNode.flush.insertBufSize": ("datanode", "flush_insert_buffer_size"),
+    "rootCoord.minSegmentSizeToEnableIndex": ("rootcoord", "min_segment_size_to_enable_index"),
+}
+"""The settings that a 2.1 tells → type of the component that does, and how it calls it."""
+
+COMPONENTS = ("rootCoord", "dataCoord", "queryCoord", "indexCoord", "dataNode", "queryNode", "indexNode")
+"""Sections of milvus.yaml whose component says its own settings."""
+MMAP, ON_STORAGE = "queryNode.mmapDirPath", "storage"
+"""The setting that has vectors and indexes mapped from files instead of read into memory, and its one value."""
+MMAP_FOLDER = "mmap"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What differs from version to version."""
+
+    version: Version
+
+    @property
+    def early(self) -> bool:
+        """Whether it is a 2.1: a library that serves, which lacks some calls."""
+        return self.version == EARLY
+
+    @property
+    def from_2_3(self) -> bool:
+        """Whether a query may ask for count(*) (earlier ones return the rows themselves, to be counted here); the proxy
+        says which index a loaded segment has (earlier only the query node does); components can be told the address
+        under which they register (earlier they take the machine's first)."""
+        return self.version >= (2, 3, 0)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether /expr tells any setting in effect. Earlier on each component tells those of its own section."""
+        return self.version >= (2, 3, 4)
+
+    def says_setting(self, dotted: str) -> bool:
+        """Whether the setting in effect can be read back."""
+        if self.early:
+            return dotted in EARLY_SETTINGS
+        return self.evaluates or dotted.split(".")[0] in COMPONENTS
+
+
+def facts(system: Spec) -> Facts:
+    return Facts(version_of(system))
+
+
+_NLIST = Parameter(1, 65_536)
+INDEXES: Offered = {
+    "hnsw": {"M": Parameter(4, 64), "ef_construction": Parameter(8, 512)},
+    "flat": {},
+    "ivf_flat": {"nlist": _NLIST},
+    "ivf_sq8": {"nlist": _NLIST},
+    "ivf_pq": {"nlist": _NLIST, "m": Parameter(1, 65_536), "nbits": Parameter(1, 16, needed=False)},
+    "scann": {"nlist": _NLIST, "reorder_k": Parameter(1, 16_384)},
+    "diskann": {},
+}
+_NAMES = {"ef_construction": "efConstruction"}
+"""What Milvus calls a parameter where it isn't the same."""
+_IN_SEARCHES = ("reorder_k",)
+
+
+def build_params(index: Spec) -> dict[str, Any]:
+    """The parameters of CreateIndex, by Milvus' names."""
+    params = {_NAMES.get(name, name): value for name, value in index.items() if name not in ("type", *_IN_SEARCHES)}
+    return {**params, "with_raw_data": True} if index["type"] == "scann" else params
+
+
+def search_params(index: Spec, effort: int) -> dict[str, int]:
+    """The parameters of a search: the effort by its name for this type, and what the index says beside it."""
+    kind = index["type"]
+    if kind == "flat":
+        return {}
+    name = {"hnsw": "ef", "diskann": "search_list"}.get(kind, "nprobe")
+    return {name: effort, **{key: index[key] for key in _IN_SEARCHES if key in index}}
+
+
+def asked_index(index: Spec) -> dict[str, Any]:
+    """What the server must say of its index, by our names."""
+    return {"index_type": index["type"], **{key: index[key] for key in index if key not in ("type", *_IN_SEARCHES)}}
+
+
+def read_back(kind: str, built: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, read from the parameters that the server describes its index with."""
+    return {
+        "index_type": kind,
+        **{
+            name: int(built[theirs])
+            for name in INDEXES.get(kind, {})
+            if (theirs := _NAMES.get(name, name)) in built and name not in _IN_SEARCHES
         },
-    )
+    }
 
-__all__ = [
-    "apply",
-    "asked_settings",
-    "check",
-    "check_upgrade",
-    "count",
-    "data_components",
-    "decode",
-    "decode_batch",
-    "decode_write",
-    "encode",
-    "encode_batches",
-    "encode_delete",
-    "encode_insert",
-    "exact_filters",
-    "fairness",
-    "limited",
-    "load",
-    "open",
-    "probe",
-    "sdk_decode",
-    "sdk_transport",
-    "start",
-    "transport",
-    "write_transport",
-]
 
-BEYOND_LOOPBACK = True
-"""It answers gRPC on all interfaces (SECURITY.md), so that clients on other machines can ask it."""
+def describe_index(index: Spec) -> dict[str, str]:
+    """A line on the index for the reader of a report."""
+    if index["type"] == "hnsw":
+        return {"HNSW": f"M={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}"}
+    said = ", ".join(f"{name}={value}" for name, value in index.items() if name != "type")
+    return {"index": index["type"].upper() + (f": {said}" if said else "")}
 
-CONDITIONS = ("keyword", "int", "float")
-"""Kinds of payload columns that queries can have conditions on."""
 
-KILLED_LOADS = True
-"""Its load goes on after a kill (engines/killing.py)."""
+COORDINATORS = ("rootcoord", "datacoord", "querycoord")
+COUNTED = ("proxy", "datanode", "indexnode")
+"""Roles of which a topology may ask for more than one (`roles`); query nodes are its `nodes`."""
 
-MEMORY_MIN_MIB = 512
-"""Of a member: below, its components die while they start."""
+PART_MEMORY_MIN_MIB = {"etcd": 64, "object_store": 256, "log": 1280}
+"""Of what stands beside it: below, it does not start, or (Kafka, with 1 GiB of heap) can't get what it asks for."""
+
+
+def members_of(version: str, topology: Spec) -> dict[str, str]:
+    """Name → role of Milvus' own processes, in the order in which they start. (2.3 has no index coordinator.)"""
+    if "log" not in (topology.get("external") or {}):
+        return {"standalone": "standalone"}
+    asked = topology.get("roles") or {}
+    coordinators = (*COORDINATORS, "indexcoord") if version.startswith("2.2.") else COORDINATORS
+    members = {name: name for name in coordinators}
+    for role in COUNTED:
+        members |= _numbered(role, asked.get(role, 1))
+    return members | {f"querynode{number + 1}": "querynode" for number in range(topology["nodes"])}
+
+
+def _numbered(role: str, count: int) -> dict[str, str]:
+    return {role: role} if count == 1 else {f"{role}{number + 1}": role for number in range(count)}
+
+
+def check_roles(topology: Spec) -> None:
+    """ConfigError for a topology that Milvus can't have."""
+    external = topology.get("external") or {}
+    nodes, replicas = topology["nodes"], topology["replicas"]
+    if "log" not in external:
+        if nodes != 1 or replicas != 1:
+            raise ConfigError(
+                f"topology: nodes: {nodes}, replicas: {replicas}: more than one query node of milvus needs external: "
+                "{etcd: …, log: …}, its distributed deployment"
+            )
+        if "roles" in topology:
+            raise ConfigError("topology: roles: a milvus without external log is one process, of all roles")
+    if external and "etcd" not in external:
+        raise ConfigError("topology: external: milvus keeps its etcd inside only if nothing else is outside")
+    if topology.get("runtime") == "docker" and "log" in external:
+        raise ConfigError("topology: external.log: a distributed milvus runs natively only so far, not in docker")
+    for place, limits in (topology.get("external_limits") or {}).items():
+        if place not in external:
+            raise ConfigError(f"topology: external_limits.{place}: there is no external {place}")
+        asked_mib, least_mib = limits.get("memory_mib"), PART_MEMORY_MIN_MIB[place]
+        if asked_mib is not None and asked_mib < least_mib:
+            raise ConfigError(
+                f"topology: external_limits.{place}.memory_mib: {asked_mib} MiB; it does not work with less than "
+                f"{least_mib}"
+            )
+    if replicas > nodes:
+        raise ConfigError(f"topology: {replicas} replicas need as many query nodes, there are {nodes}")
+    for role in topology.get("roles") or {}:
+        if role not in COUNTED:
+            raise ConfigError(f"topology: roles.{role}: unknown; known: {', '.join(COUNTED)} (query nodes are `nodes`)")
+
+
 _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "mq", "kafka", "pulsar", "natsmq")
 
 
-def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
-    """ConfigError for a combination that this engine can't run."""
-    if facts(system).early:
-        _check_early(system, topology, index, workload)
-    else:
-        check_version("milvus", system, OLDEST, BELOW)
-    check_topology("milvus", topology, MEMORY_MIN_MIB, ("external", "external_limits", "roles", "storage"))
-    check_remote("milvus", topology, ("proxy",), ("metrics",), workload)
-    check_roles(topology)
-    if (system.get("artifact") or {}).get("kind") == "image":
-        raise ConfigError(
-            "artifact: milvus can't be run from an image yet: its configuration is made from the wheel's template"
-        )
-    indexes.check(system, topology, index, workload)
-    if "storage" in topology and {"external", "roles"} & topology.keys():
-        raise ConfigError("topology: storage: milvus keeps its data on a storage path only where it is one process")
-    for dotted, value in (system.get("settings") or {}).items():
-        if dotted == MMAP:
-            if value != ON_STORAGE or "storage" not in topology:
-                raise ConfigError(
-                    f"settings: {MMAP}: {value!r}: it can only be {ON_STORAGE!r}, in a topology that has a storage path"
-                )
-            if version_of(system) < (2, 3, 4):
-                raise Unsupported(f"settings: {MMAP} is unsupported by milvus {system['version']}: it came with 2.3")
-            continue
-        if "." not in dotted or isinstance(value, dict | list):
-            raise ConfigError(f"settings: {dotted}: {value!r} is not a dotted name of milvus.yaml with one value")
-        if dotted.endswith((".port", ".ip", "Port")) or dotted.startswith(_RESERVED):
-            raise ConfigError(f"settings: {dotted} is set by anncestry and can't be changed")
-        if not facts(system).says_setting(dotted):
+@dataclass(frozen=True, kw_only=True)
+class MilvusOffers(Offers):
+    """Beside what every engine checks: what a version lacks, roles, and the names of milvus.yaml."""
+
+    def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
+        if facts(system).early:
+            _check_early(system, topology, index, workload)
+        super().check(system, topology, index, workload)
+
+    def check_version(self, system: Spec) -> None:
+        if not facts(system).early:
+            super().check_version(system)
+
+    def check_topology(self, system: Spec, topology: Spec) -> None:
+        super().check_topology(system, topology)
+        check_roles(topology)
+        if (system.get("artifact") or {}).get("kind") == "image":
             raise ConfigError(
-                f"settings: milvus {system['version']} can't say what {dotted} is in effect (from 2.3.4 on it can); "
-                f"of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
+                "artifact: milvus can't be run from an image yet: its configuration is made from the wheel's template"
             )
-    if workload is not None:
-        check_search("milvus", workload, largest_k=16_384, sdk=True, stream=True, batches=True)
-        check_stream(topology, workload)
-        check_fault(topology, workload, [*members_of(system["version"], topology), *(topology.get("external") or {})])
+        if "storage" in topology and {"external", "roles"} & topology.keys():
+            raise ConfigError("topology: storage: milvus keeps its data on a storage path only where it is one process")
+
+    def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:
+        if index.get("type") == "diskann" and topology.get("runtime") != "remote":
+            raise Unsupported(
+                f"index.type: diskann is unsupported by the wheel of milvus {system['version']}: DISKANN is not "
+                "compiled into it, and it would try for ever; a server with it is reached with runtime remote"
+            )
+        super().check_index(system, topology, index)
+
+    def check_settings(self, system: Spec, topology: Spec, index: Spec) -> None:
+        for dotted, value in (system.get("settings") or {}).items():
+            if dotted == MMAP:
+                _check_mapped(system, topology, value)
+                continue
+            if "." not in dotted or isinstance(value, dict | list):
+                raise ConfigError(f"settings: {dotted}: {value!r} is not a dotted name of milvus.yaml with one value")
+            if dotted.endswith((".port", ".ip", "Port")) or dotted.startswith(_RESERVED):
+                raise ConfigError(f"settings: {dotted} is set by anncestry and can't be changed")
+            if not facts(system).says_setting(dotted):
+                raise ConfigError(
+                    f"settings: milvus {system['version']} can't say what {dotted} is in effect (from 2.3.4 on it "
+                    f"can); of this version: {', '.join(f'{name}.…' for name in COMPONENTS)}"
+                )
+
+    def check_workload(self, system: Spec, topology: Spec, index: Spec, workload: Spec) -> None:
+        super().check_workload(system, topology, index, workload)
+        if index.get("reorder_k", workload["k"]) < workload["k"]:
+            raise ConfigError(f"index.reorder_k: {index['reorder_k']} is less than k: {workload['k']}")
+
+    def limited(self, system: Spec, topology: Spec) -> int:
+        # What stands beside Milvus has the limits of `external_limits`.
+        return len(members_of(system["version"], topology))
+
+    def members(self, system: Spec, topology: Spec) -> list[str]:
+        return [*members_of(system["version"], topology), *(topology.get("external") or {})]
+
+    def check_upgrade(self, system: Spec, older: Spec) -> None:
+        # 2.3 opens what 2.2.16 stored without the tool that 2.1 needs.
+        if facts(older).early and not facts(system).early:
+            raise Unsupported(f"upgrade_from: milvus {older['version']}: what it stored needs a tool to be migrated")
+        super().check_upgrade(system, older)
 
 
 def _check_early(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
@@ -151,93 +254,31 @@ def _check_early(system: Spec, topology: Spec, index: Spec, workload: Spec | Non
         raise Unsupported(f"stream is unsupported by {name}")
 
 
-def limited(system: Spec, topology: Spec) -> int:
-    """Every member of Milvus itself has the limits; what stands beside it has those of `external_limits`."""
-    return len(members_of(system["version"], topology))
+def _check_mapped(system: Spec, topology: Spec, value: object) -> None:
+    """ConfigError unless vectors can be mapped from files of the storage path."""
+    if value != ON_STORAGE or "storage" not in topology:
+        raise ConfigError(
+            f"settings: {MMAP}: {value!r}: it can only be {ON_STORAGE!r}, in a topology that has a storage path"
+        )
+    if version_of(system) < (2, 3, 4):
+        raise Unsupported(f"settings: {MMAP} is unsupported by milvus {system['version']}: it came with 2.3")
 
 
-def check_upgrade(system: Spec, older: Spec) -> None:
-    """ConfigError unless this is a later version. (2.3 opens what 2.2.16 stored without the tool that 2.1 needs.)"""
-    if facts(older).early and not facts(system).early:
-        raise Unsupported(f"upgrade_from: milvus {older['version']}: what it stored needs a tool to be migrated")
-    check_newer("milvus", system, older)
-
-
-def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
-    """What the server must say of itself. ef_search is None: it is no setting of the server."""
-    return {
-        **indexes.asked(index),
-        "metric": metric,
-        "ef_search": None,
-        **(system.get("settings") or {}),
-    }
-
-
-def data_components(data_dir: Path) -> list[Component]:
-    """The parts of a data folder. Bookkeeping (etcd, the message queue that keeps every insert) outweighs the data."""
-    stored = ("insert_log", "index_files", "stats_log", "delta_log")
-    parts: list[tuple[str, bool, list[str]]] = [
-        (name, True, [f"data/{name}", f"{FOLDER}/{name}", f"minio/*/files/{name}", f"data/files/{name}"])
-        for name in stored
-    ]
-    parts += [
-        ("etcd", False, ["data/etcd.data", "etcd"]),
-        ("rocksmq", False, ["data/rocksmq"]),
-        ("rocksmq_meta_kv", False, ["data/rocksmq_meta_kv"]),
-        ("kafka", False, ["kafka"]),
-        ("object_store", False, ["minio/.minio.sys"]),
-        ("local_caches", False, ["local", f"{FOLDER}/cache", f"{FOLDER}/{MMAP_FOLDER}"]),
-        ("logs", False, ["logs"]),
-        ("config", False, ["configs", "ports.json"]),
-    ]
-    return components(data_dir, parts)
-
-
-def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
-    """How Milvus is treated."""
-    settings = system.get("settings") or {}
-    kept = "localStorage.path"
-    if MMAP in settings:
-        kept += f" and {MMAP}: vectors and index are mapped from files, their pages the page cache's"
-    external = topology.get("external") or {}
-    log = "Kafka" if "log" in external else "the message queue (RocksDB on disk)"
-    beside = ", ".join(external.values())
-    return {
-        "query protocol": (
-            "gRPC, one vector a request (or nq of them), as float32 bytes; ids and scores are returned, no fields"
-        ),
-        "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
-        **indexes.described(index),
-        "ef applies to": "each segment; travels in each request",
-        "segments": "set to give one segment, sealed by the flush; the index is built after the flush",
-        "filters": (
-            "evaluated over all rows first (no scalar index: the default); few matches (below about 7 %) are scanned "
-            "exactly, more are searched by HNSW, where 2.3 returns fewer than k rows for some queries whatever ef is "
-            "(milvus-io/milvus issues 31658, 33933, 37683)"
-        ),
-        "consistency": "Eventually: no search waits for a timestamp (rows change only in workloads with a stream)",
-        "durability": f"inserts are acknowledged from {log}, without an fsync each",
-        "clients ask": "one proxy, which spreads searches over the replicas",
-        "stands beside it": f"{beside}; {_limits_beside(topology)}" if beside else "nothing: one process",
-        "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
-        "set by anncestry": "paths, ports, loopback addresses, log level",
-        **({"storage path": f"{topology['storage']}: {kept}"} if "storage" in topology else {}),
-        "inner traffic": (
-            "over loopback"
-            if facts(system).settles_on_loopback
-            else "over the machine's first address (this version can't be told otherwise), without leaving the machine"
-        ),
-        "left at defaults": "query node concurrency and grouping, caches, compaction, SIMD choice, quotas",
-    }
-
-
-def _limits_beside(topology: Spec) -> str:
-    """The limits of what stands beside it, in words."""
-    limited = topology.get("external_limits") or {}
-    if not limited:
-        return "without limits of their own"
-    units = {"cpus": "CPUs", "memory_mib": "MiB"}
-    return "; ".join(
-        f"{place}: " + ", ".join(f"{value:g} {units[name]}" for name, value in sorted(limits.items()))
-        for place, limits in sorted(limited.items())
-    )
+OFFERS = MilvusOffers(
+    name="milvus",
+    versions=(OLDEST, BELOW),
+    topology=("external", "external_limits", "roles", "storage"),
+    memory_min_mib=512,
+    endpoints=("proxy",),
+    more_endpoints=("metrics",),
+    indexes=INDEXES,
+    since={"scann": (2, 3, 0)},
+    largest_k=16_384,
+    sdk=True,
+    stream=True,
+    batches=True,
+    no_fault=None,
+    conditions=("keyword", "int", "float"),
+    killed_loads=True,
+    beyond_loopback=True,
+)

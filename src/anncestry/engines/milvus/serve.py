@@ -1,14 +1,15 @@
-"""Start, ask, stop a Milvus standalone."""
+"""Start, ask, stop a Milvus: one process, or several."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
-import time
 import urllib.parse
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,17 @@ import numpy as np
 import yaml
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
-from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
-from anncestry.engines.group import GroupServer
-from anncestry.engines.milvus.early import EXACT_AT, EarlyRpc
-from anncestry.engines.milvus.indexes import read_back, search_params
-from anncestry.engines.milvus.internal import component_setting, segment_indexes
-from anncestry.engines.milvus.program import program_of
-from anncestry.engines.milvus.rpc import COLLECTION, METRICS, REMOTE, Rpc, search_request
-from anncestry.engines.milvus.versions import MMAP, MMAP_FOLDER, ON_STORAGE, facts
-from anncestry.engines.native import CHANNEL_OPTIONS, start_native
-from anncestry.errors import UserError
-from anncestry.provenance.records import read_json, write_json
+from anncestry import redact
+from anncestry.engines.base import Server, Spec, wait_for
+from anncestry.engines.channel import CHANNEL_OPTIONS
+from anncestry.engines.milvus import MMAP, MMAP_FOLDER, ON_STORAGE, facts, search_params
+from anncestry.engines.milvus.program import Starter, program_of, start_parts
+from anncestry.engines.milvus.rpc import COLLECTION, EXACT_AT, EarlyRpc, Rpc, component_setting, segment_indexes
+from anncestry.engines.milvus.wire import search_request
+from anncestry.engines.native import runner_for, start_native, take_remote
+from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import namespaces, remote
 from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
-from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import clean_environment, http_get
 from anncestry.runtimes.storage import data_folder
@@ -44,13 +42,17 @@ on what an earlier run left. Nothing is stored at that point, and the next start
 _SESSIONS = "by-dev/meta/session/"  # etcd.rootPath and metaSubPath of the template
 
 
+_INTERFACES = {"proxy": "proxy_port", "etcd": "etcd_port"}
+"""What is reached at a port under a name of its own."""
+_SEARCHES = re.compile(r"^milvus_querynode_sq_req_count\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
+_NODE_ID = re.compile(r'node_id="(\d+)"')
 _RUNTIME_DIRS = (Path("/run/milvus"), Path("/tmp/milvus"))
 """Where Milvus keeps its pid file (the first that it can write to) and, in the second, a file a process: no setting
 moves them."""
 
 
 def runtime_folders() -> list[str]:
-    """What gives a Milvus empty ones of its own there (see `_exec.py`); nothing where this user can't have that.
+    """What gives a Milvus empty ones of its own there (see `namespaces`); nothing where this user can't have that.
 
     Then it shares those of this machine. UserError if it could write to neither: it would end at once, saying only
     that; or if another user could lead it astray there.
@@ -93,8 +95,11 @@ def remove_runtime_dirs() -> None:
             folder.rmdir()
 
 
-class MilvusServer(GroupServer):
+class MilvusServer(Server):
     """A Milvus: one process with its etcd and message queue inside, or several."""
+
+    collection = COLLECTION
+    interface = "proxy"
 
     def __init__(self, group: Group, system: Spec, topology: Spec) -> None:
         super().__init__(group, topology)
@@ -108,15 +113,6 @@ class MilvusServer(GroupServer):
     def _rpc(self) -> Rpc:
         kind = EarlyRpc if self.facts.early else Rpc
         return kind(self.endpoint, authorization(self.credentials), self.tls)
-
-    def address(self, interface: str) -> str:
-        """host:port of an interface that only one member has (or the first of those that have it)."""
-        return next(member.addresses[interface] for member in self.group if interface in member.addresses)
-
-    @property
-    def endpoint(self) -> str:
-        """host:port of the proxy."""
-        return self.address("proxy")
 
     def segment_indexes(self, collection: int) -> dict[int, int]:
         """Segment → index that query nodes have loaded for it; 0 if one of them has none, so that it scans."""
@@ -144,11 +140,13 @@ class MilvusServer(GroupServer):
             tidy_runtime_dirs(pid)
         self.connect()
 
-    def drop(self) -> None:
-        """Remove the collection, if it is the one of this load."""
-        if self.mark is None:
-            super().drop()
-        remote.check_mark(REMOTE, COLLECTION, self.rpc.description(), str(self.mark))
+    def secure(self, handle: remote.RemoteHandle, addresses: Mapping[str, str]) -> None:
+        handle.secure(addresses, {"proxy": ("h2",)})
+
+    def found_mark(self) -> str | None:
+        return self.rpc.description()
+
+    def remove(self) -> None:
         self.rpc.drop()
 
     def stop(self) -> Ending:
@@ -180,73 +178,103 @@ def _delete_sessions(etcd: str) -> None:
             pass
 
 
+class DistributedServer(MilvusServer):
+    """A Milvus of several members: each query node counts the searches that it answers."""
+
+    def check_members(self) -> None:
+        """ServerError for a member that is gone, or a query node to which Milvus assigns nothing any more."""
+        self.check_alive()
+        if not placed_as_declared(self):
+            self.check_alive()
+            replicas = [sorted(replica.node_ids) for replica in self.rpc.replicas()]
+            raise ServerError(f"milvus: not all replicas have their nodes and segments any more: {replicas}")
+
+    def node_ids(self) -> dict[int, str]:
+        """Milvus' number of each query node that runs → its name. A node that is started again gets a new number."""
+        return {number: name for name, (number, _) in self._metrics().items()}
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        """Of each query node: "searches" that it led for its replica, "segment_searches" that it did for a leader."""
+        return {name: counted for name, (_, counted) in self._metrics().items()}
+
+    def _metrics(self) -> dict[str, tuple[int, dict[str, float]]]:
+        found = {}
+        for member in self.group:
+            if member.role in ("querynode", "standalone") and member.handle.alive():
+                try:
+                    text = http_get(member.addresses["metrics"], "/metrics", 10.0).decode()
+                    found[member.name] = read_metrics(text)
+                except (OSError, ValueError) as error:
+                    raise ServerError(f"milvus: the metrics of {member.name} can't be read: {error}") from None
+        return found
+
+
+def read_metrics(text: str) -> tuple[int, dict[str, float]]:
+    """A query node's number, and the searches that it was sent, from its metrics in Prometheus' text form.
+
+    Of 2.2, halves of what it counts: right where each replica is one node, which then does what it leads.
+    """
+    counted = {"searches": 0.0, "segment_searches": 0.0}
+    for match in _SEARCHES.finditer(text):
+        if 'query_type="search"' in match["labels"] and 'status="total"' in match["labels"]:
+            count = float(match["value"])
+            if "scope=" in match["labels"]:
+                counted["segment_searches" if "FromLeader" in match["labels"] else "searches"] += count
+            else:
+                # 2.2 counts a search where it is led and again where it is done, without telling the two apart.
+                counted["searches"] += count / 2
+                counted["segment_searches"] += count / 2
+    numbers = [int(number) for number in _NODE_ID.findall(text)]
+    return (numbers[0] if numbers else -1), counted
+
+
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MilvusServer:
     """Start on `data_dir`; on the ports of its last start where they are free, as Milvus comes back sooner on them."""
     if topology["runtime"] == "remote":
-        return _connect(data_dir, system, topology)
-    data_dir = data_dir.resolve()
-    program = program_of(artifact_dir.resolve(), facts(system))
-    settings = system.get("settings") or {}
-    kept = data_dir / "ports.json"
+        server_of = partial(MilvusServer, system=system, topology=topology)
+        return take_remote(server_of, "milvus (remote)", data_dir, topology, ("proxy", "metrics"), "base64")
+    title, data_dir, external = f"milvus {system['version']}", data_dir.resolve(), topology.get("external")
+    program = program_of(artifact_dir.resolve(), data_dir, system, topology)
 
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> MilvusServer:
+        data_dir.mkdir(parents=True, exist_ok=True)
         local = data_folder(data_dir, topology) if "storage" in topology else None
-        program.configure(data_dir, ports, settings, runner.host("standalone"), local)
-        write_json(kept, ports)
-        interfaces = {**{name: name for name in ports}, "proxy": "proxy_port", "etcd": "etcd_port"}
-        process = runner.start(
-            "standalone",
-            f"milvus {system['version']}",
-            program.command,
-            clean_environment(program.environment(data_dir, ports)),
-            data_dir,
-            data_dir / "logs" / "server.log",
-            Limits.of(topology),
-            list(ports.values()),
-            runtime_folders() if topology["runtime"] == "native" else (),
-        )
-        addresses = {interface: runner.reached("standalone", ports[name]) for interface, name in interfaces.items()}
-        group.add(Member("standalone", "standalone", process, addresses))
-        return MilvusServer(group, system, topology)
+        if external:
+            beside = {place: Limits(**limits) for place, limits in (topology.get("external_limits") or {}).items()}
+            starter = Starter(runner, group, ports, data_dir, beside)
+            start_parts(starter, artifact_dir.resolve() / "parts", external)
+        for member, role in program.members.items():
+            own = program.own(member, role, ports)
+            process = runner.start(
+                member,
+                f"{title} {member}" if external else title,
+                program.command(member, role, own),
+                clean_environment(program.configure(member, role, ports, runner, local)),
+                data_dir,
+                data_dir / "logs" / f"{member if external else 'server'}.log",
+                Limits.of(topology),
+                list(own.values()),
+                runtime_folders() if topology["runtime"] == "native" else (),
+            )
+            addresses = {name: runner.reached(member, port) for name, port in own.items()}
+            addresses |= {name: addresses[port] for name, port in _INTERFACES.items() if port in addresses}
+            group.add(Member(member, role, process, addresses))
+        return (DistributedServer if external else MilvusServer)(group, system, topology)
 
-    kept_first_port = min(read_json(kept).values()) if kept.exists() else None
-    return start_native(
-        f"milvus {system['version']}",
-        launch,
-        _answers,
-        program.ports,
-        first_port,
-        kept_first_port,
-        lambda: runner_for(topology, [artifact_dir]),
-        PASSING,
-    )
-
-
-def _connect(data_dir: Path, system: Spec, topology: Spec) -> MilvusServer:
-    """A server that somebody else runs: what it holds under our name must be ours."""
-    found = {interface: remote.endpoint(topology, interface) for interface in ("proxy", "metrics")}
-    addresses = {interface: address for interface, address in found.items() if address is not None}
-    group = Group()
-    handle = remote.RemoteHandle(REMOTE, addresses["proxy"], topology, "base64")
-    group.add(Member("remote", "remote", handle, addresses))
-    server = MilvusServer(group, system, topology)
-    server.mark, loaded = remote.mark_of(data_dir)
-    server.check_alive()
-    handle.secure(addresses, {"proxy": ("h2",)})
-    description = server.rpc.description()
-    if loaded:
-        remote.check_mark(REMOTE, COLLECTION, description, server.mark)
-    else:
-        remote.may_replace(REMOTE, COLLECTION, description)
-    return server
+    kept, runner_of = data_dir / "ports.json", partial(runner_for, topology, [artifact_dir])
+    return start_native(title, launch, _answers, program.port_names(), first_port, kept, runner_of, PASSING)
 
 
 def _answers(server: MilvusServer) -> bool | None:
-    """Whether /healthz says OK and a gRPC call succeeds (the first alone says OK seconds too early on 2.2)."""
-    if not healthy(server.address("metrics")):
-        return None
+    """Whether every member says that it is healthy, and a gRPC call succeeds.
+
+    (The first alone is so seconds too early on 2.2.)
+    """
+    for member in server.group:
+        if "metrics" in member.addresses and not healthy(member.addresses["metrics"]):
+            return None
     server.connect()
     server.rpc.collections()
     return True
@@ -258,24 +286,6 @@ def healthy(metrics: str) -> bool:
         return http_get(metrics, "/healthz", 1.0) == b"OK"
     except OSError:
         return False
-
-
-def as_milvus(server: Server) -> MilvusServer:
-    """The server as what it must be."""
-    if not isinstance(server, MilvusServer):
-        raise TypeError(f"not a server of this engine: {server!r}")
-    return server
-
-
-def open(server: Server, index: Spec) -> float:
-    """Load the stored collection into memory; returns seconds until a search succeeded."""
-    started_ns = time.perf_counter_ns()
-    milvus = as_milvus(server)
-    milvus.index = index
-    if isinstance(milvus.rpc, EarlyRpc):
-        milvus.rpc.release()
-    open_collection(milvus)
-    return (time.perf_counter_ns() - started_ns) / 1e9
 
 
 def open_collection(server: MilvusServer) -> None:
@@ -336,97 +346,50 @@ def holders(segment: milvus_pb2.QuerySegmentInfo) -> list[int]:
     return list(segment.nodeIds) or [segment.nodeID]
 
 
-def apply(server: Server, ef_search: int) -> None:
-    """Nothing: ef travels in each request."""
-
-
 def effective_setting(server: MilvusServer, dotted: str) -> Any:
     """A setting of milvus.yaml as the running server has it, of YAML's types; None where it can't say."""
     if isinstance(server.rpc, EarlyRpc):
         return server.rpc.setting(dotted)
     if not server.facts.evaluates:
-        told = component_setting(server.address, dotted)
-        return None if told is None else yaml.safe_load(told)
+        text = component_setting(server.address, dotted)
+        return None if text is None else _setting(dotted, text)
     if "metrics" not in {name for member in server.group for name in member.addresses}:
         return None
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
-        answer = http_get(server.address("metrics"), f"/expr?{query}", 5.0, server.tls)
+        answer = http_get(server.address("metrics"), f"/expr?{query}", 5.0, server.tls).decode()
     except OSError:
         return None
-    return yaml.safe_load(json.loads(answer)["output"])
+    except ValueError:
+        raise ServerError(f"milvus: {dotted}: /expr answered what is no text") from None
+    try:
+        return _setting(dotted, json.loads(answer)["output"])
+    except (ValueError, KeyError, TypeError):
+        raise ServerError(f"milvus: {dotted}: /expr answered no output: {redact.short(answer)}") from None
 
 
-def _by_name(dotted: str, value: Any) -> Any:
+def _setting(dotted: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, AttributeError):
+        raise ServerError(f"milvus: {dotted}: the server says {redact.short(repr(text))}, which is no value") from None
+
+
+def built_with(params: Mapping[str, str]) -> Mapping[str, Any]:
+    """The parameters that an index was built with, from those that it is described by."""
+    try:
+        built: Mapping[str, Any] = json.loads(params["params"]) if "params" in params else params
+    except ValueError:
+        raise ServerError(f"milvus: the index is described by {params['params']!r}, which is no JSON") from None
+    return built
+
+
+def by_name(dotted: str, value: Any) -> Any:
     """A setting as a system's entry has it: of the folder of mapped files, that it is on the storage path."""
     return ON_STORAGE if dotted == MMAP and str(value).endswith(f"/{MMAP_FOLDER}") else value
 
 
-def exact_filters(server: Server, on: bool) -> None:
-    """Nothing to do: Milvus scans narrow filters by itself, and has no setting that would stop it."""
-
-
 def count_rows(server: MilvusServer, expr: str = "") -> int:
     """Rows (that pass `expr`), counted by the query node or, where it can't, of those that it returns."""
-    return server.rpc.count(expr) if server.facts.counts else server.rpc.count_returned(expr)
-
-
-def probe(server: Server) -> Probe:
-    """Version, strongly consistent count, index and segments, settings, replicas."""
-    milvus = as_milvus(server)
-    rpc = milvus.rpc
-    index = rpc.index()
-    params = {pair.key: pair.value for pair in index.params}
-    built = json.loads(params["params"]) if "params" in params else params
-    kind = params.get("index_type", "").lower()
-    infos = rpc.segments()
-    segments = list({segment.segmentID: segment for segment in infos}.values())  # of several nodes: once each
-    names = milvus.node_ids()
-    placed = sorted(
-        {
-            (names.get(node, f"node {node}"), segment.segmentID, segment.num_rows)
-            for segment in infos
-            for node in holders(segment)
-        }
-    )
-    loaded = sum(segment.num_rows for segment in segments)
-    sealed = all(segment.state == common_pb2.SegmentState.Sealed for segment in segments)
-    if milvus.facts.names_segment_index:
-        indexes = {segment.segmentID: segment.indexID for segment in segments}
-    else:
-        indexes = milvus.segment_indexes(segments[0].collectionID) if segments else {}
-    # A flat "index" is the rows themselves: none is built.
-    covered = kind == "flat" or all(indexes.get(segment.segmentID) == index.indexID for segment in segments)
-    state = common_pb2.IndexState.Name(index.state)
-    rows = count_rows(milvus)
-    replicas = rpc.replicas()
-    # Milvus counts a node that died until its registration expires: one that does not answer is none.
-    nodes = {node for replica in replicas for node in replica.node_ids if not names or node in names}
-    return Probe(
-        version=rpc.version(),
-        rows=rows,
-        index_complete=(
-            state == "Finished"
-            and index.pending_index_rows == 0
-            and index.indexed_rows == index.total_rows == loaded == rows
-            and sealed
-            and covered
-        ),
-        index_detail=(
-            f"{state}, {index.indexed_rows} of {index.total_rows} rows indexed, {index.pending_index_rows} pending; "
-            f"{len(segments)} segments with {loaded} rows in memory, "
-            f"{'all' if sealed else 'not all'} sealed, {'all' if covered else 'not all'} with the index"
-        ),
-        settings={
-            **read_back(kind, built),
-            "metric": {milvus_name: name for name, milvus_name in METRICS.items()}.get(params.get("metric_type", "")),
-            "ef_search": None,
-            "segments": len(segments),
-            **{dotted: _by_name(dotted, effective_setting(milvus, dotted)) for dotted in milvus.settings},
-        },
-        nodes=len(nodes),
-        shards=sum(len(replica.shard_replicas) for replica in replicas[:1]),
-        replicas=len(replicas),
-        placement=tuple(Placed(node, str(segment), rows) for node, segment, rows in placed),
-    )
+    return server.rpc.count(expr) if server.facts.from_2_3 else server.rpc.count_returned(expr)

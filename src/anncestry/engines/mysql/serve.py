@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,14 @@ import numpy as np
 import pymysql
 
 from anncestry import redact
-from anncestry.engines.base import Probe, Server, Spec, wait_for
-from anncestry.engines.group import GroupServer
-from anncestry.engines.mysql.dialects import dialect_of
-from anncestry.engines.mysql.dialects.base import MARKS, READER, TABLE, Ask, Dialect, found
-from anncestry.engines.mysql.statements import literal, where
-from anncestry.engines.native import start_native
+from anncestry.engines.base import Server, Spec, wait_for
+from anncestry.engines.mysql import dialect_of
+from anncestry.engines.mysql.dialect import MARKS, READER, TABLE, Ask, Dialect, found
+from anncestry.engines.mysql.wire import literal
+from anncestry.engines.native import runner_for, start_native, take_remote
 from anncestry.errors import ServerError
 from anncestry.runtimes import credentials, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
-from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.native import clean_environment
 
 _CONNECT_S = 10
@@ -49,8 +48,11 @@ class Table:
     described: Mapping[str, Any]
 
 
-class MySQLServer(GroupServer):
+class MySQLServer(Server):
     """One server; `ef_search` and `exact` are what its next searches are made with."""
+
+    collection = TABLE
+    interface = "mysql"
 
     def __init__(self, group: Group, topology: Spec, system: Spec) -> None:
         super().__init__(group, topology)
@@ -60,11 +62,6 @@ class MySQLServer(GroupServer):
         self.ef_search = _EF_AT_FIRST
         self.exact = False
         self._table: Table | None = None
-
-    @property
-    def endpoint(self) -> str:
-        """host:port."""
-        return next(iter(self.group)).addresses["mysql"]
 
     @property
     def user(self) -> str:
@@ -77,8 +74,23 @@ class MySQLServer(GroupServer):
 
     @property
     def database(self) -> str:
-        """Where the table is."""
         return str(self.settings.get("database", "test"))
+
+    def secure(self, handle: remote.RemoteHandle, addresses: Mapping[str, str]) -> None:
+        with closing(connect(self)) as connection:
+            link = connection._sock
+            handle.secured("mysql", tls.facts(link) if isinstance(link, ssl.SSLSocket) else {"encrypted": False})
+
+    def found_mark(self) -> str | None:
+        with asking(self) as ask:
+            tables = {str(row[0]) for row in ask("SHOW TABLES")}
+            if TABLE not in tables:
+                return None
+            return str(ask(f"SELECT mark FROM {MARKS}")[0][0]) if MARKS in tables else ""
+
+    def remove(self) -> None:
+        with asking(self) as ask:
+            ask(f"DROP TABLE {TABLE}")
 
     def table(self, afresh: bool = False) -> Table:
         """What the server says of the table; ServerError if there is none, or none with a vector index."""
@@ -91,13 +103,6 @@ class MySQLServer(GroupServer):
                 raise ServerError(f"{self.name}: the table {TABLE} has no vector index: {definition}")
             self._table = Table(int(dim), described["distance"], described)
         return self._table
-
-
-def as_mysql(server: Server) -> MySQLServer:
-    """The server as what it must be."""
-    if not isinstance(server, MySQLServer):
-        raise TypeError(f"not a server of this engine: {server!r}")
-    return server
 
 
 class _Connection(pymysql.Connection):  # type: ignore[misc]  # it comes without types
@@ -180,27 +185,37 @@ def asking(server: MySQLServer, reader: bool = False) -> Iterator[Ask]:
         yield asker(server, connection)
 
 
+@contextmanager
+def searching(server: MySQLServer) -> Iterator[Ask]:
+    """The same, on a connection as those that search have."""
+    with asking(server, reader=True) as ask:
+        for setting in server.dialect.session(server.ef_search):
+            ask(setting)
+        yield ask
+
+
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MySQLServer:
     """Start on `data_dir`; returns when it answers, and nobody but us can log in."""
     if topology["runtime"] == "remote":
-        return _connect(data_dir, system, topology)
+        server_of, where = partial(MySQLServer, topology=topology, system=system), f"{dialect_of(system).name} (remote)"
+        return take_remote(server_of, where, data_dir, topology, ("mysql",), "password")
     artifact, folder = artifact_dir.resolve(), data_dir.resolve()
     dialect, settings, limits = dialect_of(system), system.get("settings") or {}, Limits.of(topology)
     folder.mkdir(parents=True, exist_ok=True)
     password, secured = credentials.made(folder / _PASSWORD), folder / _SECURED
     if not secured.exists() and dialect.prepare(artifact, folder, password):
         secured.touch()
-    named = credentials.named(password)
+    title, named = f"{dialect.name} {system['version']}", credentials.named(password)
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> MySQLServer:
         port = numbers["mysql"]
         process = runner.start(
             "node1",
-            f"{dialect.name} {system['version']}",
+            title,
             dialect.arguments(artifact, folder, runner.listen, port, settings, limits),
-            clean_environment(dialect.environment()),
+            clean_environment(dialect.environment),
             folder,
             folder / "logs" / "server.log",
             limits,
@@ -211,9 +226,6 @@ def start(
         server.own_credentials = named if secured.exists() else None
         return server
 
-    def runner_of() -> Runner:
-        return runner_for(topology, [artifact_dir])
-
     def answers(server: MySQLServer) -> bool | None:
         if server.own_credentials is None:
             with asking(server) as ask:
@@ -223,70 +235,31 @@ def start(
         with asking(server, reader=True) as ask:
             return bool(ask("SELECT 1")) or None
 
-    return start_native(f"{dialect.name} {system['version']}", launch, answers, ["mysql"], first_port, None, runner_of)
-
-
-def _connect(data_dir: Path, system: Spec, topology: Spec) -> MySQLServer:
-    """A server that somebody else runs: what it holds under our name must be ours."""
-    where = f"{dialect_of(system).name} (remote)"
-    addresses = {"mysql": str(remote.endpoint(topology, "mysql"))}
-    group = Group()
-    handle = remote.RemoteHandle(where, addresses["mysql"], topology, "password")
-    group.add(Member("remote", "remote", handle, addresses))
-    server = MySQLServer(group, topology, system)
-    server.mark, loaded = remote.mark_of(data_dir)
-    server.check_alive()
-    with closing(connect(server)) as connection:
-        encrypted = connection._sock
-        handle.secured("mysql", tls.facts(encrypted) if isinstance(encrypted, ssl.SSLSocket) else {"encrypted": False})
-    mark = mark_of(server)
-    if loaded:
-        remote.check_mark(where, TABLE, mark, server.mark)
-    else:
-        remote.may_replace(where, TABLE, mark)
-    return server
-
-
-def mark_of(server: MySQLServer) -> str | None:
-    """The mark of the table on a server that somebody else runs, "" for a table without, None where there is none."""
-    with asking(server) as ask:
-        tables = {str(row[0]) for row in ask("SHOW TABLES")}
-        if TABLE not in tables:
-            return None
-        return str(ask(f"SELECT mark FROM {MARKS}")[0][0]) if MARKS in tables else ""
-
-
-def open(server: Server, index: Spec) -> float:
-    """Search until it succeeds by the vector index; returns seconds."""
-    started_ns = time.perf_counter_ns()
-    await_searchable(as_mysql(server))
-    return (time.perf_counter_ns() - started_ns) / 1e9
+    return start_native(
+        title, launch, answers, ["mysql"], first_port, runner_of=partial(runner_for, topology, [artifact_dir])
+    )
 
 
 def await_searchable(server: MySQLServer) -> None:
     """Search once, as the reader does, by the vector index."""
 
     def searched() -> bool | None:
-        statement = _any_search(server)
-        with asking(server, reader=True) as ask:
-            for setting in server.dialect.session(server.ef_search):
-                ask(setting)
+        statement = any_search(server)
+        with searching(server) as ask:
             check_plan(server, statement)
             return bool(ask(statement)) or None
 
     wait_for(f"{server.name}: a first search", searched, server, _OPEN_TIMEOUT_S, patient=True)
 
 
-def _any_search(server: MySQLServer) -> bytes:
+def any_search(server: MySQLServer) -> bytes:
     table = server.table()
     return server.dialect.search(literal(np.ones(table.dim, np.float32)), table.distance, 1, "", False)
 
 
 def plan(server: MySQLServer, statement: bytes) -> tuple[bool, str]:
     """Whether a search would use the vector index, and what the server says of it."""
-    with asking(server, reader=True) as ask:
-        for setting in server.dialect.session(server.ef_search):
-            ask(setting)
+    with searching(server) as ask:
         rows = ask(b"EXPLAIN " + statement)
     text = "; ".join(" ".join(str(cell) for cell in row if cell is not None) for row in rows)
     return server.dialect.uses_index(rows), redact.short(re.sub(r"\s+", " ", text))
@@ -299,36 +272,13 @@ def check_plan(server: MySQLServer, statement: bytes) -> None:
         raise ServerError(f"{server.name}: a search does not use the vector index: {said}")
 
 
-def apply(server: Server, ef_search: int) -> None:
-    """Have every connection that searches set it; ServerError if one that did says otherwise."""
-    mysql = as_mysql(server)
-    mysql.ef_search = ef_search
-    said = _session_ef(mysql)
-    if said != ef_search:
-        raise ServerError(f"{mysql.name}: {mysql.dialect.ef_variable()} is {said} after it was set to {ef_search}")
+def session_ef(server: MySQLServer) -> int:
+    """The search effort that a connection that searches has."""
+    with searching(server) as ask:
+        return int(ask(f"SELECT @@SESSION.{server.dialect.ef_variable}")[0][0])
 
 
-def _session_ef(server: MySQLServer) -> int:
-    with asking(server, reader=True) as ask:
-        for setting in server.dialect.session(server.ef_search):
-            ask(setting)
-        return int(ask(f"SELECT @@SESSION.{server.dialect.ef_variable()}")[0][0])
-
-
-def exact_filters(server: Server, on: bool) -> None:
-    """Ask for a scan of what passes the filter, or leave it to the optimizer."""
-    as_mysql(server).exact = on
-
-
-def count(server: Server, filter: Spec | None) -> int:
-    """Rows that pass the filter, as the server counts them."""
-    condition = where(filter)
-    with asking(as_mysql(server)) as ask:
-        ((rows,),) = ask(f"SELECT COUNT(*) FROM {TABLE}" + (f" WHERE {condition}" if condition else ""))
-    return int(rows)
-
-
-def _complete(dialect: Dialect, ask: Ask) -> tuple[bool, str]:
+def complete(dialect: Dialect, ask: Ask) -> tuple[bool, str]:
     """What the server says of its index; one that keeps its books in the background is given time for them."""
     deadline = time.monotonic() + _BOOKS_S
     while True:
@@ -336,31 +286,3 @@ def _complete(dialect: Dialect, ask: Ask) -> tuple[bool, str]:
         if complete or time.monotonic() > deadline:
             return complete, detail
         time.sleep(_POLL_S)
-
-
-def probe(server: Server) -> Probe:
-    """Version, count, the table's definition, the plan of a search, settings as a connection that searches has them."""
-    mysql = as_mysql(server)
-    dialect, table = mysql.dialect, mysql.table(afresh=True)
-    with asking(mysql) as ask:
-        version = dialect.version(ask)
-        complete, detail = _complete(dialect, ask)
-        effective = dialect.effective(ask)
-    used, said = plan(mysql, _any_search(mysql))
-    return Probe(
-        version=version,
-        rows=count(mysql, None),
-        index_complete=complete,
-        index_detail=detail,
-        settings={
-            "index_type": "hnsw",
-            "metric": "l2" if table.distance == "l2" else "cosine",
-            "plan": "vector index" if used else said,
-            **table.described,
-            **effective,
-            "ef_search": _session_ef(mysql),
-        },
-        nodes=1,
-        shards=1,
-        replicas=1,
-    )

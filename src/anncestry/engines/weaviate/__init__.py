@@ -1,245 +1,259 @@
-"""Weaviate, 1.23.9 to 1.35: one node, or a cluster."""
+"""What Weaviate offers. Imports no client."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from anncestry.engines.base import (
-    Component,
-    Spec,
-    check_fault,
-    check_newer,
-    check_remote,
-    check_search,
-    check_stream,
-    check_topology,
-    check_version,
-    components,
-    lazy,
-    version_of,
-)
-from anncestry.engines.weaviate import indexes
-from anncestry.engines.weaviate.settings import MEMORY_MIN_MIB, PROTOCOLS, in_background, sdk_environment
+from anncestry.drive.build import identity
+from anncestry.engines.base import Spec
+from anncestry.engines.offers import Offered, Offers, Parameter, refuse_unknown, version_of
 from anncestry.errors import ConfigError, Unsupported
-from anncestry.runtimes.client_env import identity
 
-if TYPE_CHECKING:
-    from anncestry.engines.weaviate.ingest import load
-    from anncestry.engines.weaviate.sdk import sdk_decode, sdk_transport
-    from anncestry.engines.weaviate.serve import apply, count, exact_filters, open, probe, start
-    from anncestry.engines.weaviate.wire import decode, encode, transport
-    from anncestry.engines.weaviate.write import decode_write, encode_delete, encode_insert, write_transport
-else:
-    __getattr__ = lazy(
-        __name__,
-        {
-            "load": "ingest",
-            "start": "serve",
-            "open": "serve",
-            "apply": "serve",
-            "exact_filters": "serve",
-            "probe": "serve",
-            "encode": "wire",
-            "transport": "wire",
-            "decode": "wire",
-            "write_transport": "write",
-            "encode_insert": "write",
-            "encode_delete": "write",
-            "decode_write": "write",
-            "count": "serve",
-            "sdk_transport": "sdk",
-            "sdk_decode": "sdk",
-        },
-    )
+COLLECTION = "Bench"
+METRICS = {"l2": "l2-squared", "cosine": "dot"}
+"""Vectors come normalised for cosine, so that the inner product is the cosine."""
+OF_GRAPHS = ("flatSearchCutoff", "filterStrategy", "vectorCacheMaxObjects", "cleanupIntervalSeconds")
+"""What of the vectorIndexConfig of an index with a graph a system may set."""
+OF_SERVERS = ("asyncIndexing", "protocol")
+"""What a system may set beside: whether vectors are indexed in the background; by what rows and queries go."""
+PROTOCOLS = ("grpc", "rest")
+DEFAULT_CUTOFF = 40_000
+"""flatSearchCutoff of a collection that sets none."""
+_SDK_FROM = (1, 27, 0)
+"""The first version that weaviate-client speaks to as it is locked."""
+_OLD_SDK, _OLD_SDK_BELOW = "weaviate-client-4.4.4", (1, 24, 0)
+"""The client (in envs/) that earlier versions are asked by, and the first that was not tried with it."""
 
-__all__ = [
-    "apply",
-    "asked_settings",
-    "check",
-    "check_upgrade",
-    "client_env",
-    "count",
-    "data_components",
-    "decode",
-    "decode_write",
-    "encode",
-    "encode_delete",
-    "encode_insert",
-    "exact_filters",
-    "fairness",
-    "limited",
-    "load",
-    "open",
-    "probe",
-    "sdk_decode",
-    "sdk_transport",
-    "start",
-    "transport",
-    "write_transport",
-]
 
-BEYOND_LOOPBACK = True
-"""It answers gRPC on all interfaces (SECURITY.md), so that clients on other machines can ask it."""
+def in_background(settings: Spec) -> bool:
+    """Whether rows are indexed after they are acknowledged."""
+    return settings.get("asyncIndexing") is True
 
-CONDITIONS = ("keyword", "int", "float")
-"""Kinds of payload columns that queries can have conditions on."""
 
-KILLED_LOADS = True
-"""Its load goes on after a kill (engines/killing.py)."""
+def sdk_environment(system: Spec) -> str | None:
+    """The environment of the client library for the system's version; None where it is the locked one.
 
-_OLDEST, _BELOW = (1, 23, 9), (1, 36, 0)
-"""Earlier versions speak another gRPC; later ones were not tried: try one, then move the bound."""
+    Unsupported where it is neither's.
+    """
+    version = version_of(system)
+    if version >= _SDK_FROM:
+        return None
+    if version >= _OLD_SDK_BELOW:
+        raise Unsupported(
+            f"client: sdk is unsupported by weaviate {system['version']}: weaviate-client as it is locked here speaks "
+            f"to Weaviate from {'.'.join(map(str, _SDK_FROM))} on, {_OLD_SDK} (envs/) was tried "
+            f"below {'.'.join(map(str, _OLD_SDK_BELOW))}; take client: bytes"
+        )
+    return _OLD_SDK
+
+
+_GRAPH = {"M": Parameter(4, 2047), "ef_construction": Parameter(4, 32_768)}
+INDEXES: Offered = {"hnsw": _GRAPH, "flat": {}, "dynamic": {"threshold": Parameter(1, 2**31 - 1), **_GRAPH}}
+# A version ignores a quantizer that it does not know without a word: so what it has is checked while the workflow is
+# parsed, and what a collection says of itself is read back.
+QUANTIZERS = {"hnsw": ("pq", "sq", "bq", "rq8", "rq1"), "flat": ("bq",), "dynamic": ()}
+TRAINED = ("pq", "sq")
+"""Quantizers that learn from vectors: given when the collection is created, they are never trained."""
+_SECTIONS = {"pq": "pq", "sq": "sq", "bq": "bq", "rq8": "rq", "rq1": "rq"}
+_BITS = {"rq8": 8, "rq1": 1}
+_OPTIONS = {"rescore_limit": "rescoreLimit", "training_limit": "trainingLimit", "segments": "segments"}
+
+
+def index_config(settings: Spec, index: Spec, metric: str) -> dict[str, Any]:
+    """The vectorIndexConfig of a new collection."""
+    distance = {"distance": METRICS[metric]}
+    quantized = {} if index.get("quantizer") in TRAINED else quantizer_config(index)
+    if index["type"] == "flat":
+        return {**distance, **quantized}
+    of_graph = {name: value for name, value in settings.items() if name in OF_GRAPHS}
+    graph = {"maxConnections": index["M"], "efConstruction": index["ef_construction"], **of_graph}
+    if index["type"] == "dynamic":
+        return {**distance, "threshold": index["threshold"], "hnsw": {**distance, **graph}, "flat": distance}
+    return {**distance, **graph, **quantized}
+
+
+def quantizer_config(index: Spec) -> dict[str, Any]:
+    """The part of a vectorIndexConfig that turns the index' quantizer on; nothing for an index without."""
+    name = index.get("quantizer")
+    if name is None:
+        return {}
+    options = {theirs: index[ours] for ours, theirs in _OPTIONS.items() if ours in index}
+    bits = {"bits": _BITS[name]} if name in _BITS else {}
+    return {_SECTIONS[name]: {"enabled": True, **bits, **options}}
+
+
+def graph_of(definition: dict[str, Any]) -> dict[str, Any] | None:
+    """The part of a collection's definition that configures its graph, None for a flat one."""
+    kind, vectors = definition["vectorIndexType"], definition["vectorIndexConfig"]
+    if kind == "flat":
+        return None
+    found: dict[str, Any] = vectors["hnsw"] if kind == "dynamic" else vectors
+    return found
+
+
+def asked_index(settings: Spec, index: Spec, ef_search: int | None) -> dict[str, Any]:
+    """What the collection must say of its index, by our names. `ef_search` None leaves it out."""
+    graph: dict[str, Any] = {}
+    if index["type"] != "flat":
+        graph = {"M": index["M"], "ef_construction": index["ef_construction"]}
+        graph |= {} if ef_search is None else {"ef_search": ef_search}
+    options = {name: index[name] for name in (*_OPTIONS, "threshold") if name in index}
+    return {
+        "index_type": index["type"],
+        **graph,
+        **options,
+        "quantizer": index.get("quantizer"),
+        "compressed": "quantizer" in index,
+        **{name: value for name, value in settings.items() if name in OF_GRAPHS},
+    }
+
+
+def read_back(definition: dict[str, Any], shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same, read from the collection's definition and its shards' states."""
+    vectors = definition["vectorIndexConfig"]
+    graph = graph_of(definition)
+    found: dict[str, Any] = {
+        "index_type": definition["vectorIndexType"],
+        "quantizer": None,
+        "compressed": bool(shards) and all(shard.get("compressed", False) for shard in shards),
+    }
+    if graph is not None:
+        found |= {"M": graph["maxConnections"], "ef_construction": graph["efConstruction"], "ef_search": graph["ef"]}
+        found |= {name: graph[name] for name in OF_GRAPHS if name in graph}
+    if "threshold" in vectors:
+        found["threshold"] = vectors["threshold"]
+    for name, section in _SECTIONS.items():
+        told = vectors.get(section) or {}
+        if told.get("enabled") and told.get("bits", _BITS.get(name)) == _BITS.get(name):
+            found["quantizer"] = name
+            found |= {ours: told[theirs] for ours, theirs in _OPTIONS.items() if theirs in told}
+    return found
+
+
+def describe_index(index: Spec) -> dict[str, str]:
+    """Lines on the index for the reader of a report."""
+    said = {}
+    if index["type"] != "flat":
+        graph = f"maxConnections={index['M']} (2M at the bottom layer), efConstruction={index['ef_construction']}"
+        said["HNSW"] = (
+            graph if index["type"] == "hnsw" else f"{graph}, from {index['threshold']} objects on; flat before"
+        )
+    else:
+        said["index"] = "flat: every vector is looked at, read from disk where it is not cached"
+    if "quantizer" in index:
+        options = ", ".join(f"{name}={index[name]}" for name in _OPTIONS if name in index) or "its defaults"
+        trained = (
+            "turned on after the insertion, and trained then" if index["quantizer"] in TRAINED else "on from the start"
+        )
+        said["quantizer"] = (
+            f"{index['quantizer']} ({options}), {trained}; the best found are ranked again by the vectors"
+        )
+    return said
+
+
 _FILTER_STRATEGY_FROM = (1, 27, 0)
 _FILTER_STRATEGIES = ("sweeping", "acorn")
 
 
-def check(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
-    """ConfigError for a combination that this engine can't run."""
-    check_version("weaviate", system, _OLDEST, _BELOW)
-    check_topology("weaviate", topology, MEMORY_MIN_MIB, ("entry", "consistency"))
-    check_remote("weaviate", topology, ("http", "grpc"), workload=workload)
-    _check_cluster(topology)
-    indexes.check(system, index)
-    if index["type"] == "dynamic" and topology["runtime"] == "remote":
-        raise Unsupported(
-            "index.type: dynamic is unsupported of a weaviate that somebody else runs: whether it is flat or a graph "
-            "by now shows in its folder alone"
-        )
-    settings = system.get("settings") or {}
-    if "filterStrategy" in settings and version_of(system) < _FILTER_STRATEGY_FROM:
-        raise Unsupported(f"settings.filterStrategy: unsupported by weaviate {system['version']}; it came with 1.27")
-    if settings.get("protocol", PROTOCOLS[0]) not in PROTOCOLS:
-        raise ConfigError(f"settings.protocol: {settings['protocol']!r} is none of {', '.join(PROTOCOLS)}")
-    if settings.get("protocol") == "rest" and "credentials" in topology:
-        raise Unsupported("settings.protocol: rest carries no credentials so far; take grpc for that server")
-    strategy = settings.get("filterStrategy", _FILTER_STRATEGIES[0])
-    if strategy not in _FILTER_STRATEGIES:
-        raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
-    if workload is not None:
-        check_search("weaviate", workload, largest_k=10_000, sdk=True, stream=True)
-        check_stream(topology, workload)
-        if workload.get("client") == "sdk" and (workload.get("filter") or {}).get("field") == "payload":
+@dataclass(frozen=True, kw_only=True)
+class WeaviateOffers(Offers):
+    """Beside what every engine checks: clusters, the settings of versions, and what goes by REST or by the library."""
+
+    def check_topology(self, system: Spec, topology: Spec) -> None:
+        super().check_topology(system, topology)
+        nodes, shards, replicas = topology["nodes"], topology["shards"], topology["replicas"]
+        if replicas > nodes:
+            raise ConfigError(f"topology: {replicas} replicas need as many nodes, there are {nodes}")
+        if nodes > 1 and shards * replicas < nodes:
+            raise ConfigError(f"topology: {shards} shards with {replicas} replicas leave some of {nodes} nodes empty")
+        if nodes == 2:
+            raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
+
+    def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:
+        super().check_index(system, topology, index)
+        if index["type"] == "dynamic" and not in_background(system.get("settings") or {}):
+            raise ConfigError(
+                "index.type: dynamic needs settings: {asyncIndexing: true}: it is indexed in the background"
+            )
+        if index["type"] == "dynamic" and topology["runtime"] == "remote":
+            raise Unsupported(
+                "index.type: dynamic is unsupported of a weaviate that somebody else runs: whether it is flat or a "
+                "graph by now shows in its folder alone"
+            )
+
+    def check_settings(self, system: Spec, topology: Spec, index: Spec) -> None:
+        settings = system.get("settings") or {}
+        refuse_unknown("settings of weaviate", settings, (*OF_GRAPHS, *OF_SERVERS))
+        for key in OF_GRAPHS if index["type"] == "flat" else ():
+            if key in settings:
+                raise ConfigError(f"settings.{key}: is of an index with a graph, not of a flat one")
+        if "filterStrategy" in settings and version_of(system) < _FILTER_STRATEGY_FROM:
+            raise Unsupported(
+                f"settings.filterStrategy: unsupported by weaviate {system['version']}; it came with 1.27"
+            )
+        protocol = settings.get("protocol", PROTOCOLS[0])
+        if protocol not in PROTOCOLS:
+            raise ConfigError(f"settings.protocol: {protocol!r} is none of {', '.join(PROTOCOLS)}")
+        if protocol == "rest" and "credentials" in topology:
+            raise Unsupported("settings.protocol: rest carries no credentials so far; take grpc for that server")
+        strategy = settings.get("filterStrategy", _FILTER_STRATEGIES[0])
+        if strategy not in _FILTER_STRATEGIES:
+            raise ConfigError(f"settings.filterStrategy: {strategy!r} is none of {', '.join(_FILTER_STRATEGIES)}")
+
+    def check_workload(self, system: Spec, topology: Spec, index: Spec, workload: Spec) -> None:
+        super().check_workload(system, topology, index, workload)
+        sdk = workload.get("client") == "sdk"
+        if sdk and (workload.get("filter") or {}).get("field") == "payload":
             raise Unsupported("filter: conditions on payload go to weaviate as bytes so far, not by its library (sdk)")
-        if settings.get("protocol") == "rest":
-            if workload.get("client") == "sdk":
+        if (system.get("settings") or {}).get("protocol") == "rest":
+            if sdk:
                 raise Unsupported(
                     "settings.protocol: the library (client: sdk) asks by grpc; rest is for client: bytes"
                 )
             if "stream" in workload:
                 raise Unsupported("settings.protocol: a stream of writes goes by grpc so far, not by rest")
-        client_env(system, workload)
+        self.client_env(system, workload)
         for key in ("entry", "consistency"):
-            if workload.get("client") == "sdk" and topology.get(key, "first") != "first":
+            if sdk and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
-        check_fault(topology, workload, [f"node{number + 1}" for number in range(topology["nodes"])])
+
+    def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
+        name = sdk_environment(system) if workload.get("client") == "sdk" else None
+        return None if name is None else identity(name)
+
+    def limited(self, system: Spec, topology: Spec) -> int:
+        return int(topology["nodes"])
+
+    def members(self, system: Spec, topology: Spec) -> list[str]:
+        return [f"node{number + 1}" for number in range(topology["nodes"])]
+
+    def check_upgrade(self, system: Spec, older: Spec) -> None:
+        super().check_upgrade(system, older)
+        asked, kept = (one.get("settings") or {} for one in (system, older))
+        for name in sorted({*asked, *kept}):
+            if asked.get(name) != kept.get(name):
+                raise ConfigError(
+                    f"settings.{name}: {asked.get(name)!r}, but {kept.get(name)!r} of the older system: weaviate "
+                    "keeps a collection's settings when it is upgraded in place"
+                )
 
 
-def client_env(system: Spec, workload: Spec) -> dict[str, str] | None:
-    """The environment that the client of this workload needs (name, sha256); None where what is locked does."""
-    name = sdk_environment(system) if workload.get("client") == "sdk" else None
-    return None if name is None else identity(name)
-
-
-def _check_cluster(topology: Spec) -> None:
-    nodes, shards, replicas = topology["nodes"], topology["shards"], topology["replicas"]
-    if replicas > nodes:
-        raise ConfigError(f"topology: {replicas} replicas need as many nodes, there are {nodes}")
-    if nodes > 1 and shards * replicas < nodes:
-        raise ConfigError(f"topology: {shards} shards with {replicas} replicas leave some of {nodes} nodes empty")
-    if nodes == 2:
-        raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
-
-
-def limited(system: Spec, topology: Spec) -> int:
-    """Every node has the limits."""
-    return int(topology["nodes"])
-
-
-def check_upgrade(system: Spec, older: Spec) -> None:
-    """ConfigError unless this is a later version, asked for the settings that the older one's collection has."""
-    check_newer("weaviate", system, older)
-    asked, kept = (one.get("settings") or {} for one in (system, older))
-    for name in sorted({*asked, *kept}):
-        if asked.get(name) != kept.get(name):
-            raise ConfigError(
-                f"settings.{name}: {asked.get(name)!r}, but {kept.get(name)!r} of the older system: weaviate keeps a "
-                "collection's settings when it is upgraded in place"
-            )
-
-
-def asked_settings(system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
-    """What the server must say of itself. `ef_search` None leaves it out (nothing was applied yet)."""
-    return {"metric": metric, **indexes.asked(system.get("settings") or {}, index, ef_search)}
-
-
-def data_components(data_dir: Path) -> list[Component]:
-    """The parts of a data folder. Objects (with their vectors), inverted and vector index are a shard's own folders."""
-    shard = "data/*/*"
-    return components(
-        data_dir,
-        [
-            (name, net, [*patterns, *(f"node*/{pattern}" for pattern in patterns)])
-            for name, net, patterns in (
-                ("objects", True, [f"{shard}/lsm/objects"]),
-                ("inverted_index", True, [f"{shard}/lsm/property_*"]),
-                ("vector_index", True, [f"{shard}/*.hnsw.commitlog.d", f"{shard}/lsm/vectors*"]),
-                ("raft", False, ["data/raft"]),
-                ("logs", False, ["logs"]),
-                ("config", False, ["ports.json"]),
-            )
-        ],
-    )
-
-
-def fairness(system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
-    """How Weaviate is treated."""
-    settings = system.get("settings") or {}
-    shards, replicas = topology["shards"], topology["replicas"]
-    told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
-    rest = settings.get("protocol") == "rest"
-    background = in_background(settings)
-    built = "in the background (ASYNC_INDEXING)" if background else "while rows are inserted (synchronous indexing)"
-    asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
-    return {
-        "query protocol": (
-            "GraphQL over HTTP/1.1 kept alive, one vector a request, as the shortest decimals of float32; "
-            "ids and distances are returned, no properties"
-            if rest
-            else "gRPC, one vector a request, as float32 bytes; ids and distances are returned, no properties"
-        ),
-        "insert protocol": (
-            "REST batch/objects, JSON with the shortest decimals, one connection, the next batch once acknowledged"
-            if rest
-            else "gRPC BatchObjects, one connection, the next batch after the acknowledgement"
-        ),
-        **indexes.described(index),
-        "ef applies to": "the graph of each shard; a setting of the collection, changed between runs",
-        "segments": f"{_count(shards, 'shard')}, each one graph, built {built}",
-        "clients ask": (
-            "each another node in turn" if topology.get("entry") == "all" else "the first node, which asks the others"
-        )
-        if topology["nodes"] > 1
-        else "the one node",
-        "filters": (
-            f"inverted index (category) and range index (price) first; below flatSearchCutoff="
-            f"{settings.get('flatSearchCutoff', 'default 40000')} matches an exact scan, above it HNSW with "
-            f"filterStrategy={settings.get('filterStrategy', 'default')}"
-        ),
-        "consistency": "one replica: there is nothing to wait for"
-        if replicas == 1
-        else f"{replicas} replicas, {asked}",
-        "durability": "inserts are acknowledged after the write-ahead log was written, without an fsync each",
-        "set by the system": ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing",
-        "set by anncestry": (
-            f"paths, ports, addresses, {told}log level; index and vectors loaded before it is ready"
-            + ("; RAFT timeouts of a local network" if topology["nodes"] > 1 else "")
-        ),
-        "left at defaults": "caches, compaction, concurrency"
-        + ("" if told else ", GOMEMLIMIT")
-        + ("" if topology["nodes"] > 1 else ", timeouts of raft"),
-    }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+OFFERS = WeaviateOffers(
+    name="weaviate",
+    # Earlier versions speak another gRPC; later ones were not tried: try one, then move the bound.
+    versions=((1, 23, 9), (1, 36, 0)),
+    topology=("entry", "consistency"),
+    memory_min_mib=128,  # of a node: below, it dies while it starts or at its first batch
+    endpoints=("http", "grpc"),
+    indexes=INDEXES,
+    quantizers=QUANTIZERS,
+    since={"bq": (1, 24), "sq": (1, 26), "dynamic": (1, 25), "rq8": (1, 32), "rq1": (1, 33)},
+    sdk=True,
+    stream=True,
+    no_fault=None,
+    conditions=("keyword", "int", "float"),
+    killed_loads=True,
+    beyond_loopback=True,
+)

@@ -2,46 +2,113 @@
 
 from __future__ import annotations
 
+import json
 import math
-import time
+import ssl
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
-import numpy as np
 
-from anncestry.engines.base import Placed, Probe, Server, Spec, wait_for
-from anncestry.engines.group import GroupServer
-from anncestry.engines.native import CHANNEL_OPTIONS, HOST, start_native
-from anncestry.engines.remote import open_channel
-from anncestry.engines.weaviate import dynamic
-from anncestry.engines.weaviate.indexes import graph_of, read_back
-from anncestry.engines.weaviate.rest import Rest
-from anncestry.engines.weaviate.rows import uuid_of
-from anncestry.engines.weaviate.settings import COLLECTION, DEFAULT_CUTOFF, METRICS, REMOTE, in_background
-from anncestry.engines.weaviate.wire import METHOD, search_request, where
+from anncestry import redact, web
+from anncestry.engines.base import Server, Spec
+from anncestry.engines.channel import CHANNEL_OPTIONS, open_channel
+from anncestry.engines.native import HOST, runner_for, start_native, take_remote
+from anncestry.engines.weaviate import COLLECTION
+from anncestry.engines.weaviate.wire import HEADERS, PATH
 from anncestry.errors import ServerError
-from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes import remote
+from anncestry.runtimes import remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
-from anncestry.runtimes.choice import runner_for
 from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import await_listening, clean_environment
 
-_OPEN_TIMEOUT_S = 600.0
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
 _JOIN_TIMEOUT_S = 30.0
-_APPLY_TIMEOUT_S = 10.0
-_REPLICATE_TIMEOUT_S = 120.0
-_REPLICA_SAMPLE = 20
 _GO_MEMORY_SHARE = 0.9
 """Of a memory limit, what Go's runtime may take before it collects at once; the rest is mapped files and stacks."""
+
 _PORTS = ("http", "grpc", "gossip", "data", "raft", "raft_rpc")  # data must follow gossip
 
 
-class WeaviateServer(GroupServer):
+class Rest:
+    """Calls to one server; a new connection each, so that nothing stays open while queries are timed."""
+
+    def __init__(
+        self, host: str, port: int, authorization: str | None = None, named: Mapping[str, Any] | None = None
+    ) -> None:
+        self._address = f"{host}:{port}"
+        self._tls: ssl.SSLContext | None = None if named is None else tls.context(named, ("http/1.1",))
+        self._headers = dict(HEADERS)
+        if authorization is not None:
+            self._headers["Authorization"] = authorization
+
+    def status(self, path: str, timeout_s: float = 2.0) -> int | None:
+        """HTTP status of a GET, None where nobody answers."""
+        try:
+            return self._exchange("GET", path, None, timeout_s)[0]
+        except OSError:
+            return None
+
+    def call(self, method: str, path: str, body: Any = None, timeout_s: float = 30.0) -> Any:
+        """The JSON that `path` answers (None for an empty body); ServerError if it doesn't or says that it failed."""
+        try:
+            status, reply = self._exchange(method, path, body, timeout_s)
+        except OSError as error:
+            raise ServerError(f"weaviate: {method} {path}: {error or type(error).__name__}") from None
+        if not 200 <= status < 300:
+            raise ServerError(
+                f"weaviate: {method} {path}: HTTP {status}: {redact.short(reply.decode(errors='replace'), 500)}"
+            )
+        try:
+            return json.loads(reply) if reply else None
+        except (ValueError, RecursionError):
+            raise ServerError(f"weaviate: {method} {path}: answered what is no JSON") from None
+
+    def _exchange(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
+        payload = None if body is None else json.dumps(body).encode()
+        return web.call(self._address, method, path, timeout_s, payload, self._headers, self._tls)
+
+    # What more than one module asks.
+
+    def description(self) -> str | None:
+        """The collection's description ("" without one), None where there is no collection."""
+        classes = self.call("GET", "/v1/schema")["classes"]
+        return next((str(found.get("description", "")) for found in classes if found["class"] == COLLECTION), None)
+
+    def collection(self) -> dict[str, Any]:
+        """The collection's effective definition."""
+        return dict(self.call("GET", f"/v1/schema/{COLLECTION}"))
+
+    def membership(self) -> list[dict[str, Any]]:
+        """The cluster's nodes as this one sees them: name, status. One that died vanishes from the list."""
+        return list(self.call("GET", "/v1/nodes", timeout_s=60.0)["nodes"])  # it may hang where a node just died
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes with the collection's shards."""
+        return list(self.call("GET", f"/v1/nodes/{COLLECTION}?output=verbose")["nodes"])
+
+    def shards(self) -> list[dict[str, Any]]:
+        """The collection's shards on all nodes, with their states."""
+        return [shard for node in self.nodes() for shard in node.get("shards") or []]
+
+    def count(self, where: str = "") -> int:
+        """Objects (that pass a GraphQL `where`), counted by an aggregation (objectCount of /v1/nodes lags behind)."""
+        arguments = f"(where:{where})" if where else ""
+        query = {"query": f"{{Aggregate{{{COLLECTION}{arguments}{{meta{{count}}}}}}}}"}
+        reply = self.call("POST", PATH, query)
+        if reply.get("errors"):
+            raise ServerError(f"weaviate: count: {reply['errors'][0].get('message')}")
+        return int(reply["data"]["Aggregate"][COLLECTION][0]["meta"]["count"])
+
+
+class WeaviateServer(Server):
     """The nodes of a Weaviate, with the settings that its collection gets."""
+
+    collection = COLLECTION
+    interface = "grpc"
 
     def __init__(self, group: Group, system: Spec, topology: Spec, data_dir: Path) -> None:
         super().__init__(group, topology)
@@ -49,16 +116,24 @@ class WeaviateServer(GroupServer):
         self.data_dir = data_dir
         self.settings: Spec = system.get("settings") or {}
         self.rest = rest_of(next(iter(group)))
-
-    @property
-    def endpoint(self) -> str:
-        """host:port of the first node's gRPC interface."""
-        return self.endpoints[0]
+        self.consistency: str | None = topology.get("consistency")
+        self.by_rest = self.settings.get("protocol") == "rest"
+        """Whether rows and queries go by REST and GraphQL, not by gRPC."""
 
     @property
     def endpoints(self) -> list[str]:
         """host:port of the gRPC interface of every node: each coordinates what it is asked."""
         return [member.addresses["grpc"] for member in self.group]
+
+    def http_transport(self) -> dict[str, Any]:
+        """GraphQL by HTTP/1.1 on a connection that is kept alive."""
+        transport: dict[str, Any] = {"kind": "http", "method": "POST", "path": PATH, "headers": HEADERS}
+        if self.tls is not None:
+            transport["tls"] = self.tls
+        addresses = [member.addresses["http"] for member in self.group]
+        if self.topology.get("entry") == "all":
+            transport["targets"] = addresses
+        return {**transport, "target": addresses[0]}
 
     def missed(self) -> list[str]:
         """Members that another member misses or calls unhealthy: each is asked, as one may know less than another."""
@@ -82,11 +157,13 @@ class WeaviateServer(GroupServer):
             seen = list(pool.map(healthy, self.group))
         return [name for name in names if not all(name in known for known in seen)]
 
-    def drop(self) -> None:
-        """Remove the collection, if it is the one of this load."""
-        if self.mark is None:
-            super().drop()
-        remote.check_mark(REMOTE, COLLECTION, self.rest.description(), str(self.mark))
+    def secure(self, handle: remote.RemoteHandle, addresses: Mapping[str, str]) -> None:
+        handle.secure(addresses, {"http": ("http/1.1",), "grpc": ("h2",)})
+
+    def found_mark(self) -> str | None:
+        return self.rest.description()
+
+    def remove(self) -> None:
         self.rest.call("DELETE", f"/v1/schema/{COLLECTION}")
 
     def check_members(self) -> None:
@@ -161,11 +238,11 @@ def start(
     On the ports of the last start where they are free: the nodes of a cluster remember each other's.
     """
     if topology["runtime"] == "remote":
-        return _connect(data_dir, system, topology)
+        server_of = partial(WeaviateServer, system=system, topology=topology, data_dir=data_dir)
+        return take_remote(server_of, "weaviate (remote)", data_dir, topology, ("http", "grpc"), "bearer")
     binary, data_dir = artifact_dir.resolve() / "weaviate-server", data_dir.resolve()
     nodes = [f"node{number + 1}" for number in range(topology["nodes"])]
     limits = Limits.of(topology)
-    kept = data_dir / "ports.json"
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> WeaviateServer:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -173,7 +250,6 @@ def start(
         of = {node: nodes[0] if runner.apart else node for node in nodes}
         ports = {node: {name: numbers[f"{of[node]}.{name}"] for name in _PORTS} for node in nodes}
         hosts = {node: runner.host(node) for node in nodes}
-        write_json(kept, {"first_port": min(numbers.values())})
         for node in nodes:
             folder = node_dir(data_dir, node, len(nodes))
             (folder / "data").mkdir(parents=True, exist_ok=True)
@@ -194,30 +270,9 @@ def start(
                 await_listening(process, addresses["gossip"], _JOIN_TIMEOUT_S)
         return WeaviateServer(group, system, topology, data_dir)
 
-    def runner_of() -> Runner:
-        return runner_for(topology, [artifact_dir])
-
     names = [f"{node}.{name}" for node in nodes for name in _PORTS]
-    kept_first_port = read_json(kept)["first_port"] if kept.exists() else None
-    return start_native(f"weaviate {system['version']}", launch, _ready, names, first_port, kept_first_port, runner_of)
-
-
-def _connect(data_dir: Path, system: Spec, topology: Spec) -> WeaviateServer:
-    """A server that somebody else runs: what it holds under our name must be ours."""
-    addresses = {interface: str(remote.endpoint(topology, interface)) for interface in ("http", "grpc")}
-    group = Group()
-    handle = remote.RemoteHandle(REMOTE, addresses["http"], topology, "bearer")
-    group.add(Member("remote", "remote", handle, addresses))
-    server = WeaviateServer(group, system, topology, data_dir)
-    server.mark, loaded = remote.mark_of(data_dir)
-    server.check_alive()
-    handle.secure(addresses, {"http": ("http/1.1",), "grpc": ("h2",)})
-    found = server.rest.description()
-    if loaded:
-        remote.check_mark(REMOTE, COLLECTION, found, server.mark)
-    else:
-        remote.may_replace(REMOTE, COLLECTION, found)
-    return server
+    kept, runner_of = data_dir / "ports.json", partial(runner_for, topology, [artifact_dir])
+    return start_native(f"weaviate {system['version']}", launch, _ready, names, first_port, kept, runner_of)
 
 
 def _ready(server: WeaviateServer) -> bool | None:
@@ -233,199 +288,10 @@ def _ready(server: WeaviateServer) -> bool | None:
 
 
 def rest_of(member: Member) -> Rest:
-    """The REST interface of a node."""
     host, _, port = member.addresses["http"].rpartition(":")
-    handle = member.handle
-    return Rest(host, int(port), authorization(getattr(handle, "named", None)), getattr(handle, "tls", None))
-
-
-def as_weaviate(server: Server) -> WeaviateServer:
-    """The server as what it must be."""
-    if not isinstance(server, WeaviateServer):
-        raise TypeError(f"not a server of this engine: {server!r}")
-    return server
+    return Rest(host, int(port), authorization(member.handle.named), member.handle.tls)
 
 
 def channel(server: WeaviateServer) -> grpc.Channel:
     """A channel to its gRPC interface; close it."""
     return open_channel(server.endpoint, CHANNEL_OPTIONS, authorization(server.credentials), server.tls)
-
-
-def open(server: Server, index: Spec) -> float:
-    """Wait until every node's shards are there, no row waits to be indexed, and a search succeeds; returns seconds.
-
-    (The start itself has loaded index and vectors.)
-    """
-    started_ns = time.perf_counter_ns()
-    weaviate = as_weaviate(server)
-    await_placed(weaviate)
-    if in_background(weaviate.settings):
-        wait_for("weaviate: index", lambda: index_state(weaviate)[0] or None, weaviate, _OPEN_TIMEOUT_S)
-    await_searchable(weaviate)
-    return (time.perf_counter_ns() - started_ns) / 1e9
-
-
-def await_searchable(server: WeaviateServer) -> None:
-    """Search for a stored vector until it succeeds."""
-    query = {"query": f"{{Get{{{COLLECTION}(limit:1){{_additional{{vector}}}}}}}}"}
-    reply = server.rest.call("POST", "/v1/graphql", query)
-    try:
-        vector = reply["data"]["Get"][COLLECTION][0]["_additional"]["vector"]
-    except (KeyError, IndexError, TypeError):
-        raise ServerError(f"weaviate: {COLLECTION} holds no object to search for: {reply}") from None
-    request = search_request(np.array(vector, np.float32), 1, None).SerializeToString()
-    with channel(server) as connection:
-        search = connection.unary_unary(METHOD)
-
-        def found() -> bool | None:
-            try:
-                return bool(search(request, timeout=_OPEN_TIMEOUT_S)) or None
-            except grpc.RpcError as error:
-                raise ServerError(f"{error.code().name}: {error.details()}") from None
-
-        wait_for("weaviate: a first search", found, server, _OPEN_TIMEOUT_S, patient=True)
-
-
-def placement(server: WeaviateServer) -> list[Placed]:
-    """Which shard lies on which node. The objects that a node counts lag behind: what it holds in memory is missing.
-
-    So they are of no use before a restart, which a server that somebody else runs never sees.
-    """
-    counts = server.mark is None
-    return [
-        Placed(node["name"], shard["name"], shard["objectCount"] if counts else None)
-        for node in server.rest.nodes()
-        for shard in node.get("shards") or []
-    ]
-
-
-def await_placed(server: WeaviateServer) -> None:
-    """Wait until the cluster knows as many shards on its nodes as the topology declares."""
-    wanted = server.topology["shards"] * server.topology["replicas"]
-    wait_for(
-        f"weaviate: {wanted} shards on their nodes",
-        lambda: len(placement(server)) >= wanted or None,
-        server,
-        _OPEN_TIMEOUT_S,
-        patient=True,
-    )
-
-
-def await_replicated(server: WeaviateServer, rows: int) -> None:
-    """Wait until each of some rows, the last among them, lies on as many nodes as there are replicas.
-
-    Writes are acknowledged by a part of the replicas, counts of objects lag behind, and what a node is asked it asks
-    others: so each node is asked for its own copy, by the interface that nodes use among themselves.
-    """
-    replicas = server.topology["replicas"]
-    if len(server.group) == 1 or not all("data" in member.addresses for member in server.group):
-        return
-    holders = [(server.group[part.node], part.shard) for part in placement(server)]
-    sample = sorted({round(at * (rows - 1) / _REPLICA_SAMPLE) for at in range(_REPLICA_SAMPLE + 1)})
-
-    def copies(row: int) -> int:
-        return sum(holds(member, shard, uuid_of(row)) for member, shard in holders)
-
-    for row in sample:
-        wait_for(
-            f"weaviate: row {row} on {replicas} nodes",
-            lambda row=row: copies(row) >= replicas or None,  # type: ignore[misc]
-            server,
-            _REPLICATE_TIMEOUT_S,
-            patient=True,
-        )
-
-
-def holds(member: Member, shard: str, object_id: str) -> bool:
-    """Whether a node itself has the object in its copy of the shard."""
-    path = f"/replicas/indices/{COLLECTION}/shards/{shard}/objects/{object_id}"
-    host, _, port = member.addresses["data"].rpartition(":")
-    return Rest(host, int(port)).call("GET", path, timeout_s=10.0)["Object"] is not None
-
-
-def apply(server: Server, ef_search: int) -> None:
-    """Set ef of the collection; ServerError if it then says otherwise."""
-    _set(as_weaviate(server), "ef", ef_search)
-
-
-def exact_filters(server: Server, on: bool) -> None:
-    """Scan below any number of matches, or below the cut-off that the system sets (else Weaviate's default)."""
-    weaviate = as_weaviate(server)
-    asked = weaviate.settings.get("flatSearchCutoff", DEFAULT_CUTOFF)
-    _set(weaviate, "flatSearchCutoff", max(asked, DEFAULT_CUTOFF) if on else asked)
-
-
-def _set(server: WeaviateServer, name: str, value: int) -> None:
-    """Change the configuration of the collection's graph, and wait until every node says so: each has a copy of the
-    schema, which follows that of the leader. Nothing to do for a flat index, which has none."""
-    definition = server.rest.collection()
-    graph = graph_of(definition)
-    if graph is None:
-        return
-    graph[name] = value
-    server.rest.call("PUT", f"/v1/schema/{COLLECTION}", definition)
-    for member in server.group:
-        own = rest_of(member)
-        wait_for(
-            f"weaviate: {name} {value} on {member.name}",
-            lambda own=own: (graph_of(own.collection()) or {}).get(name) == value or None,  # type: ignore[misc]
-            server,
-            _APPLY_TIMEOUT_S,
-        )
-
-
-def index_state(server: WeaviateServer) -> tuple[bool, str]:
-    """Whether every shard is ready and nothing waits to be indexed, and that in words."""
-    shards = server.rest.shards()
-    words = "{name} {vectorIndexingStatus}, queue {vectorQueueLength}"
-    states = [words.format_map(shard) for shard in shards]
-    done = all(shard["vectorIndexingStatus"] == "READY" and shard["vectorQueueLength"] == 0 for shard in shards)
-    return bool(shards) and done, "; ".join(states) or "no shards"
-
-
-def forms(server: WeaviateServer) -> dict[tuple[str, str], str]:
-    """What each shard of a dynamic index is by now, by node and shard (see `dynamic.form`)."""
-    found = {}
-    for placed in placement(server):
-        folder = node_dir(server.data_dir, placed.node, len(server.group)) / "data" / COLLECTION.lower()
-        found[placed.node, placed.shard] = dynamic.form(folder / placed.shard)
-    return found
-
-
-def probe(server: Server) -> Probe:
-    """Version, aggregated count, index queue, the collection's settings, placement of shards."""
-    weaviate = as_weaviate(server)
-    rest = weaviate.rest
-    definition = rest.collection()
-    distance = (graph_of(definition) or definition["vectorIndexConfig"])["distance"]
-    placed = placement(weaviate)
-    holders: dict[str, set[str]] = {}
-    for part in placed:
-        holders.setdefault(part.shard, set()).add(part.node)
-    healthy = {node["name"] for node in rest.membership() if node["status"] == "HEALTHY"}
-    complete, detail = index_state(weaviate)
-    rows = rest.count()
-    if definition["vectorIndexType"] == "dynamic":
-        done, words = dynamic.settled(forms(weaviate), rows, definition["vectorIndexConfig"]["threshold"])
-        complete, detail = complete and done, f"{detail}; {words}"
-    return Probe(
-        version=str(rest.call("GET", "/v1/meta")["version"]),
-        rows=rows,
-        index_complete=complete,
-        index_detail=detail,
-        settings={
-            **read_back(definition, rest.shards()),
-            "metric": {theirs: ours for ours, theirs in METRICS.items()}.get(distance),
-            "shards": definition["shardingConfig"]["actualCount"],
-            "replication_factor": definition["replicationConfig"]["factor"],
-        },
-        nodes=len(healthy - set(weaviate.missed())),
-        shards=len(holders),
-        replicas=min((len(nodes) for nodes in holders.values()), default=0),
-        placement=tuple(placed),
-    )
-
-
-def count(server: Server, filter: Spec | None) -> int:
-    """Rows that pass the filter, as the server counts them."""
-    return as_weaviate(server).rest.count("" if filter is None else where(filter))

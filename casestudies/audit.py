@@ -1,0 +1,145 @@
+"""The audit page, audit.html beside the page of results: what was published before, number by number.
+
+Each published number with its place and trace, each finding with what recomputing gives, and our own measurement of
+the same thing beside it, with the ratio, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from anncestry.report.model.cells import Row, Table, text_of
+from anncestry.report.model.material import Material
+from anncestry.report.model.records import Records
+from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
+from anncestry.report.site import shell
+from anncestry.report.site.shell import AUDIT_PAGE, Numbers
+from casestudies.beside import BY_TIME, ancestry
+from casestudies.checks import Recomputed, recomputed
+
+_VERDICTS = {
+    "ok": "holds",
+    "inconsistent": "contradicts another figure of the same document",
+    "false": "does not hold",
+    "unsupported": "can't be told from what was measured",
+    "imprecise": "holds in part, or under another name",
+    "mislabelled": "stands under the wrong name or mark",
+    "rounding": "is not the raw value, rounded",
+    "misattributed": "was measured of something else",
+    "method": "was done otherwise than written, or can't be compared",
+    "cause": "has another likely cause",
+    "untraceable": "can't be traced",
+    "typo": "is a slip of the pen",
+    "note": "worth knowing",
+}
+
+_OURS = {"storage_mb": "storage_total_mib", "raw_mb": "storage_raw_mib"}
+"""Our names of what the paper measured, where they differ."""
+
+_LOAD_PHASE = ("cpu_avg_pct", "cpu_peak_pct")
+
+
+def write(material: Material, facts: Published, tables: Sequence[Table], out_dir: Path, title: str) -> Path:
+    """Write audit.html: the published `facts`, with our measurements beside them; it shows none of the tables."""
+    beside = Beside(material.all_rows, material.records)
+    findings = recomputed(facts)
+    documents = [_document(facts, name, findings, beside) for name in DOCUMENTS]
+    traced = [figure for figure in facts.figures if figure.agrees is not None]
+    counts = Counter(finding["verdict"] for finding in facts.findings)
+    return shell.write(
+        out_dir / AUDIT_PAGE,
+        Path(__file__).parent / "templates" / AUDIT_PAGE,
+        title=title,
+        pages=material.pages,
+        ancestry=ancestry(material, beside.shown),
+        numbers=Numbers(),
+        documents=documents,
+        figures=len(facts.figures),
+        traced=len(traced),
+        agreeing=sum(bool(figure.agrees) for figure in traced),
+        findings=len(facts.findings),
+        recomputed=len(findings),
+        repository=REPOSITORY,
+        commit=COMMIT,
+        machines=", ".join(sorted(beside.machines)) or "none",
+        verdicts=[(name, words, counts[name]) for name, words in _VERDICTS.items() if counts[name]],
+    )
+
+
+class _Ours(NamedTuple):
+    """Our measurement of what a published number is of, as text, and its ratio to it: empty if that is zero."""
+
+    row: Row
+    shown: str
+    ratio: str
+
+
+class _Document(NamedTuple):
+    """What the page shows of a document: its findings, each with what recomputing gave; its numbers, by their place.
+
+    `traced`: raw values are known of some of its numbers.
+    """
+
+    name: str
+    words: str
+    findings: list[tuple[Mapping[str, str], Recomputed | None]]
+    places: list[tuple[str, list[tuple[Figure, list[_Ours]]]]]
+    traced: bool
+
+
+def _document(facts: Published, name: str, findings: Mapping[str, Recomputed], beside: Beside) -> _Document:
+    figures = [figure for figure in facts.figures if figure.document == name]
+    traced = any(figure.source_file for figure in figures)
+    return _Document(
+        name,
+        DOCUMENTS[name],
+        [(finding, findings.get(finding["id"])) for finding in facts.findings if finding["document"] == name],
+        [
+            (place, [(figure, beside.of(figure) if traced else []) for figure in of_place])
+            for place, of_place in groupby(figures, key=lambda figure: figure.place)
+        ],
+        traced,
+    )
+
+
+class Beside:
+    """Our measurements, by what was asked; those that were shown are remembered, for their ancestry."""
+
+    def __init__(self, rows: Iterable[Row], records: Records) -> None:
+        self._rows: dict[tuple[str, ...], list[Row]] = {}
+        self._records = records
+        self.shown: set[str] = set()
+        self.machines: set[str] = set()
+        for row in rows:
+            if row["value"] is not None:
+                self._rows.setdefault((row["dataset"], row["engine"], row["topology"], row["metric"]), []).append(row)
+
+    def of(self, figure: Figure) -> list[_Ours]:
+        """What we measured of the same thing: a row a system, each with its ratio to the published number."""
+        metric = _OURS.get(figure.metric, figure.metric)
+        where = (figure.dataset, figure.system, figure.ran_on or figure.topology, metric)
+        timed = figure.place in BY_TIME
+        chosen: dict[str, Row] = {}
+        for row in sorted(self._rows.get(where, ()), key=lambda row: (row["duration_s"] is None) == timed):
+            if _same_question(figure, row):
+                chosen.setdefault(row["system"], row)
+        found = []
+        for _, row in sorted(chosen.items()):
+            self.shown.add(row["number_id"])
+            if machine := self._records.get(row["record"], {}).get("platform"):
+                cpu = f"{machine.get('cores')} × {machine.get('cpu_model')}"
+                self.machines.add(f"{cpu}, {machine.get('memory_gib')} GiB")
+            ratio = f"{row['value'] / figure.number:.2f}" if figure.number else ""
+            found.append(_Ours(row, text_of(row["value"], row["std"], row["unit"]), ratio))
+        return found
+
+
+def _same_question(figure: Figure, row: Row) -> bool:
+    if row["phase"] in ("load", "storage") or figure.metric in _LOAD_PHASE:
+        return row["phase"] in ("load", "storage")
+    same = all(getattr(figure, name) in ("", str(row[name])) for name in ("k", "clients"))
+    return same and bool(row["filter"]) == (figure.filtered == "1") and bool(figure.k)

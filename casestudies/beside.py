@@ -1,0 +1,333 @@
+"""Measured beside published: each figure of others that something here was measured for, with ratio and verdict.
+
+What stands beside what: one dataset, engine, number of nodes and question. Everything else that differs is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from anncestry.metrics.stats import MIN_RUNS
+from anncestry.report.charts import colours
+from anncestry.report.compare.verdict import Outcome, judge
+from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, sample_of, with_interval
+from anncestry.report.model.material import Material
+from anncestry.report.model.records import flat, merged, of_stage
+from anncestry.report.published import DOCUMENTS, Figure, Published, printed_text
+from anncestry.report.site import downloads, shell
+from anncestry.report.site.shell import Numbers
+from anncestry.report.tables.standard import several_nodes
+from casestudies.checks import paper_sample
+
+PAGE = "published.html"
+
+SAME_DATASET = {
+    "sift-1m": "sift-128-euclidean",
+    "dbpedia-1536": "dbpedia-openai-1536",
+    "768d1m": "cohere-768d-1m",
+    "768d10m": "cohere-768d-10m",
+    "768d100m": "laion-768d-100m",
+}
+"""Names in other documents of datasets that have another here."""
+
+METRICS = {
+    "rows": ("load", "rows"),
+    "dim": ("load", "dim"),
+    "load_s": ("load", "load_s"),
+    "index_build_s": ("index", "index_s"),
+    "cpu_avg_pct": ("load", "cpu_avg_pct"),
+    "cpu_peak_pct": ("load", "cpu_peak_pct"),
+    "peak_mem_mb": ("load", "rss_peak_mib"),
+    "raw_mb": ("storage", "storage_raw_mib"),
+    "storage_mb": ("storage", "storage_total_mib"),
+    "p50_ms": ("query", "p50_ms"),
+    "p95_ms": ("query", "p95_ms"),
+    "p99_ms": ("query", "p99_ms"),
+    "avg_ms": ("query", "mean_ms"),
+    "qps": ("query", "qps"),
+    "fail_per_s": ("query", "fail_per_s"),
+    "recall_by_id": ("recall", "recall_by_id"),
+}
+"""What a published metric is called here: phase and name."""
+
+_DERIVED = {"load_ratio": "×", "overhead_pct": "%", "change_pct": "%"}
+BY_TIME = ("Table X", "Table XIV")
+"""Tables of the paper of runs of a fixed time; the others are of a fixed count of queries."""
+
+NO_NOISE, WITHIN, HIGHER, LOWER = "noise unknown", "within noise", "higher", "lower"
+EXACT, OTHER = "the same", "another number"
+INSIDE, OUTSIDE = "inside our interval", "outside our interval"
+_WORDS = {Outcome.SAME: WITHIN, Outcome.MORE: HIGHER, Outcome.LESS: LOWER}
+_COLUMNS = ("Published", "Measured", "Measured / published", "Measured is", "Beside the platform differs")
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """What was measured for a published figure: a row of ours, or a number made from several."""
+
+    topology: str
+    system: str
+    workload: str
+    value: float
+    cell: Cell
+    row: Row | None = None
+
+
+def tables(material: Material) -> list[Table]:
+    """The table of counterparts, and what the documents and we say of the machines; none without a counterpart."""
+    if material.facts is None:
+        return []
+    finder = _Finder(material)
+    body = []
+    for figure in _figures(material.facts):
+        for found in finder.counterparts(figure):
+            document = DOCUMENTS[figure.document].partition(":")[0]
+            labels = (document, figure.place, _asked(figure), found.topology, found.system, found.workload)
+            spread = f" ± {figure.std}" if figure.std else ""
+            ratio = found.value / figure.number if figure.number else None
+            ids = found.cell.parents or (found.cell.number_id,)
+            cells = (
+                Cell(printed_text(figure.value) + spread, source=figure.id),
+                found.cell,
+                Cell("—") if ratio is None else Cell(f"{ratio:.3g}", ratio, parents=ids),
+                Cell(verdict(figure, found)),
+                Cell(finder.differences(figure, found)),
+            )
+            body.append(TableRow(labels, cells))
+    if not body:
+        return []
+    return [
+        Table(
+            "B",
+            "Measured beside published",
+            "Every figure of the documents that was measured here on the same dataset, engine, number of nodes and"
+            " question, in the unit of the document. The machines are never the same (the table below says what is"
+            " known of them), so no ratio tells a database's doing alone. Higher and lower: by more than noise, by"
+            " Welch's interval of both sides' runs; where the document gives no spread, whether its figure is inside"
+            " of our own interval.",
+            ("Document", "Place", "Figure", "Topology", "System", "Workload"),
+            tuple(map(Column, _COLUMNS)),
+            tuple(body),
+        ),
+        _platforms(material),
+    ]
+
+
+def ancestry(material: Material, ids: Set[str]) -> dict[str, Any]:
+    """What a page's script shows of the numbers of these ids."""
+    shown = [row for row in material.all_rows if row["number_id"] in ids]
+    behind = {row["record"] for row in shown} & material.records.keys()
+    return shell.ancestry(shown, {path: material.records[path] for path in behind})
+
+
+def write(material: Material, facts: Published, built: Sequence[Table], out_dir: Path, title: str) -> Path:
+    """Write published.html, which shows these tables of `tables`; returns its path."""
+    cells = [cell for content in built for row in content.rows for cell in row.cells]
+    ids = {name for cell in cells for name in (*cell.parents, cell.number_id) if name}
+    lines = [row for content in built for row in content.rows if len(row.cells) > 1]
+    machine = merged(dict(flat(record.get("platform"))) for record in of_stage(material.records, "load"))
+    return shell.write(
+        out_dir / PAGE,
+        Path(__file__).parent / "templates" / PAGE,
+        title=title,
+        pages=material.pages,
+        ancestry=ancestry(material, ids),
+        numbers=Numbers(),
+        colours=colours(material.first),
+        tables=built,
+        table_files=downloads.names,
+        figures=len(facts.figures),
+        covered=len({cell.source for row in lines for cell in row.cells if cell.source}),
+        verdicts=sorted(Counter(row.cells[3].text for row in lines).items()),
+        machine=" × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
+    )
+
+
+def _figures(facts: Published) -> Iterator[Figure]:
+    """The figures that are of one dataset and no bound, each place's once."""
+    for figure in facts.figures:
+        wanted = figure.metric in METRICS or figure.metric in _DERIVED
+        if wanted and figure.dataset and "bound=" not in figure.detail and "restates" not in figure.detail:
+            yield figure
+
+
+def _asked(figure: Figure) -> str:
+    said = [figure.dataset, figure.metric]
+    said += [f"K = {figure.k}"] if figure.k else []
+    said += ["filtered"] if figure.filtered == "1" else []
+    said += [f"{figure.clients} client{'' if figure.clients == '1' else 's'}"] if figure.clients else []
+    return ", ".join(said)
+
+
+def verdict(figure: Figure, found: Counterpart) -> str:
+    """What the measured number is against the published one, as far as the noise of both is known."""
+    row = found.row
+    if row is None:
+        return NO_NOISE
+    if row["unit"] in ("vectors", "dimensions"):
+        return EXACT if row["value"] == figure.number else OTHER
+    if figure.std and row["std"] is not None:
+        return _WORDS.get(judge(paper_sample(figure.number, figure.std), sample_of(row)).outcome, NO_NOISE)
+    if row["low"] is None or row["high"] is None or (row["runs"] or 0) < MIN_RUNS:
+        return NO_NOISE
+    inside = row["low"] <= figure.number <= row["high"]
+    return f"{INSIDE if inside else OUTSIDE}: {_direction(found.value, figure.number)}"
+
+
+def _direction(measured: float, published: float) -> str:
+    return "equal" if measured == published else HIGHER if measured > published else LOWER
+
+
+class _Finder:
+    """Our numbers by what a published figure is of."""
+
+    def __init__(self, material: Material) -> None:
+        self._records = material.records
+        special = {row["workload"] for row in material.rows} - {row["workload"] for row in material.ordinary}
+        rows = [row for row in material.first_rows if row["workload"] not in special]
+        known = [row for row in rows if row["value"] is not None]
+        self._by_metric: dict[tuple[str, str, str], list[Row]] = {}
+        for row in known:
+            self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
+        self._several = several_nodes(rows, material.records)
+        specs = {record["spec"]["system"]["name"]: record["spec"] for record in of_stage(material.records, "load")}
+        self._versions = {str(name): str(spec["system"].get("version", "")) for name, spec in specs.items()}
+        self._nodes = {row["topology"]: (self._spec(row).get("topology") or {}).get("nodes") for row in known}
+
+    def counterparts(self, figure: Figure) -> list[Counterpart]:
+        """All that was measured of what a figure is of."""
+        if figure.metric in _DERIVED:
+            return self._derived(figure)
+        found = [
+            Counterpart(row["topology"], row["system"], row["workload"], row["value"], with_interval(row), row)
+            for row in self._matching(figure, *METRICS[figure.metric])
+        ]
+        if figure.metric in ("rows", "dim", "raw_mb"):  # of a dataset: any system that counted it will do
+            return found[:1]
+        return found
+
+    def _matching(self, figure: Figure, phase: str, metric: str, engine: str = "") -> list[Row]:
+        dataset, engine = SAME_DATASET.get(figure.dataset, figure.dataset), engine or figure.system
+        return [
+            row
+            for row in self._by_metric.get((dataset, phase, metric), ())
+            if (not engine or (row["engine"] == engine and self._same_topology(figure, row)))
+            and (phase not in ("query", "recall") or _same_question(figure, row))
+        ]
+
+    def _same_topology(self, figure: Figure, row: Row) -> bool:
+        ran_on = figure.ran_on or figure.topology or "standalone"
+        if ran_on.startswith("cluster-3"):
+            # The paper had no cluster of Milvus, whatever its columns are called.
+            return figure.system != "milvus" and self._nodes.get(row["topology"]) == 3
+        if figure.document == "diskann":
+            return row["topology"] not in self._several
+        return (ran_on == "standalone") == (row["topology"] not in self._several)
+
+    def _derived(self, figure: Figure) -> list[Counterpart]:
+        """A ratio or a change: made from the two numbers that it is of."""
+        above: list[Row] = []
+        below: list[Row] = []
+        alike: tuple[str, ...] = ()
+        if figure.metric == "load_ratio":
+            above, below = (self._matching(figure, "load", "load_s", engine=name) for name in ("weaviate", "milvus"))
+            alike = ("topology",)
+        elif figure.place == "Table VII":
+            above, below = (self._matching(replace(figure, filtered=asked), "query", "p50_ms") for asked in ("1", "0"))
+            alike = ("topology", "system", "client", "k", "clients", "ef_search")
+        elif figure.place in ("Table XII", "Table XIII", "Table XIV"):
+            metric = "p50_ms" if figure.place == "Table XII" else "qps"
+            nodes = (figure, replace(figure, ran_on="standalone"))
+            above, below = (self._matching(on, "query", metric) for on in nodes)
+            alike = ("system", "workload")
+        made = []
+        for a, b in product(above, below):
+            if not b["value"] or any(a[name] != b[name] for name in alike):
+                continue
+            ratio = a["value"] / b["value"]
+            value = ratio if figure.metric == "load_ratio" else 100 * (ratio - 1)
+            shown = f"{value:.2f}" if figure.metric == "load_ratio" else f"{value:+.1f}".replace("-", "−")
+            cell = Cell(shown, value, parents=(a["number_id"], b["number_id"]))
+            systems = dict.fromkeys((a["system"], b["system"]))
+            topologies = dict.fromkeys((a["topology"], b["topology"]))
+            made.append(Counterpart(" / ".join(topologies), " / ".join(systems), a["workload"], value, cell))
+        return made
+
+    def _spec(self, row: Row) -> Mapping[str, Any]:
+        return (self._records.get(row["record"]) or {}).get("spec") or {}
+
+    def differences(self, figure: Figure, found: Counterpart) -> str:
+        """What is known to differ, apart from the machine."""
+        said = []
+        row = found.row
+        version = self._versions.get(found.system, "")
+        if figure.version and version and figure.version != version:
+            said.append(f"version {figure.version} there")
+        if row is not None and row["phase"] == "query" and row["client"] != "sdk":
+            said.append("asked through a client library there")
+        if figure.document == "paper":
+            metric = "filtered" if figure.filtered == "1" else figure.metric
+            said += _OF_PAPER.get((metric, figure.system), _OF_PAPER.get((metric, ""), []))
+            if figure.topology == "standalone" and figure.ran_on.startswith("cluster"):
+                said.append("printed as standalone")
+        if figure.index and row is not None and figure.document != "paper" and figure.detail:
+            said.append(f"there {figure.index}, {figure.detail.partition('; nics')[0]}")
+        return "; ".join(said) or "nothing that is known"
+
+
+def _same_question(figure: Figure, row: Row) -> bool:
+    filtered = figure.filtered == "1"
+    if str(row["k"]) != figure.k or bool(row["filter"]) != filtered or row["target_recall"] is not None:
+        return False
+    if filtered and not str(row["filter"]).startswith("category"):
+        return False
+    clients = int(figure.clients or 1)
+    timed = clients > 1 or figure.place in BY_TIME or figure.document != "paper"
+    if figure.metric == "recall_by_id":  # whoever asks: recall is of the answers
+        return row["duration_s"] is None and row["clients"] == 1
+    if figure.document != "paper" and not figure.clients:
+        return row["duration_s"] is not None
+    return row["clients"] == clients and (row["duration_s"] is not None) == timed
+
+
+_OF_PAPER = {
+    ("load_s", "milvus"): ["the time there ends before the index is loaded"],
+    ("cpu_avg_pct", ""): ["of the Python client there"],
+    ("cpu_peak_pct", ""): ["of the Python client there"],
+    ("peak_mem_mb", ""): ["of the Python client there"],
+    ("storage_mb", "milvus"): ["a volume with logs and earlier runs there"],
+    ("storage_mb", ""): ["MB there"],
+    ("filtered", ""): ["most filtered queries carried no filter there"],
+}
+"""What the audit found of the paper's figures, by metric and engine."""
+
+
+def _platforms(material: Material) -> Table:
+    """What is known of the machines, ours and theirs."""
+    ours: dict[str, dict[str, None]] = {}
+    for record in of_stage(material.records, "load"):
+        for name, value in (record.get("platform") or {}).items():
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                ours.setdefault(str(name), {})[str(value)] = None
+    body = [TableRow(("This page",), (Cell("; ".join(f"{name} {' / '.join(of)}" for name, of in ours.items())),))]
+    for document, title in DOCUMENTS.items():
+        said = [
+            f"{figure.metric.removeprefix('spec_')} {figure.value} {figure.unit}".strip()
+            for figure in (material.facts.figures if material.facts else ())
+            if figure.document == document and figure.metric.startswith("spec_")
+        ]
+        words = "; ".join(dict.fromkeys(said)) or "states neither processor nor memory of the machine"
+        body.append(TableRow((title.partition(":")[0],), (Cell(words),)))
+    return Table(
+        "M",
+        "Machines, ours and theirs",
+        "What the records say of this machine, and what the documents state of theirs in numbers.",
+        ("Where",),
+        (Column("Machine"),),
+        tuple(body),
+    )

@@ -1,0 +1,409 @@
+"""Figures 1-9 of the paper, with its axes and series, for what was measured: all datasets of a topology in one chart.
+
+Colours and signs of systems are the page's own, the same in all its charts. What was not measured, or is invalid, says
+so in its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from anncestry.report import charts
+from anncestry.report.charts import SEPARATOR, Data, Figure, datum
+from anncestry.report.model.cells import Row
+from anncestry.report.model.material import Material
+from anncestry.report.model.quantities import brief
+from anncestry.report.tables.standard import LIKE, several_nodes, sizes
+
+_ORDER = (
+    *("fashion-mnist-784-euclidean", "nytimes-256-angular", "glove-25-angular", "glove-100-angular"),
+    *("glove-200-angular", "sift-128-euclidean", "gist-960-euclidean"),
+    *("deep-image-96-angular-2m", "deep-image-96-angular-5m"),
+)
+"""The paper's order of datasets; others come after them, by size."""
+
+_HEIGHT = 240
+_SEVERAL = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
+"""Colours of topologies: light blue and orange first, as in the paper's Figure 9."""
+_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
+_STROKE = "line of "
+_NODES = "One node and several"
+
+
+class _Style(NamedTuple):
+    """How bars are drawn: the top of their axis, if fixed; whiskers of their spread; their values above them."""
+
+    log: bool = False
+    top: float | None = None
+    whiskers: bool = False
+    labels: bool = False
+
+
+_PLAIN, _LOG, _WHISKERS, _RECALL = _Style(), _Style(log=True), _Style(whiskers=True), _Style(top=1.05, labels=True)
+
+
+def figures(material: Material) -> list[Figure]:
+    """The figures of the paper that something was measured for."""
+    paper = _Paper(material)
+    drawn = [
+        *_of_bars(paper),
+        _figure(
+            6,
+            "Queries per second by clients",
+            "Closed loops of a fixed time, K = 10, no filter. The axis of queries does not start at zero.",
+            "X",
+            paper.scaling(),
+            "shapes",
+        ),
+        paper.figure(
+            7,
+            "Median latency by dimension",
+            f"One client, no filter. Lines join datasets of one size (counts of vectors within a factor of {LIKE:g});"
+            " others differ by their size, too.",
+            "XI",
+            ("(a) K = 10", lambda t: paper.by_dimension(t, 10)),
+            ("(b) K = 100", lambda t: paper.by_dimension(t, 100)),
+        ),
+        paper.figure(
+            8,
+            "Latency and throughput by number of vectors",
+            "K = 10, one client, no filter. The datasets differ by dimension, too: the tooltip names them.",
+            "XI",
+            ("(a) Latency by scale", lambda t: paper.by_size(t, "p50_ms", "p50 (ms)")),
+            ("(b) QPS by scale", lambda t: paper.by_size(t, "qps", "throughput (1/s)")),
+        ),
+    ]
+    if not any(row["arm"] for row in material.rows):  # else `arms` draws Figure 9, and marks what drifted
+        caption = (
+            "Of the systems that were measured on one node and on several; K = 10, no filter. Colours of bars are"
+            " topologies; in (c) colours are systems, and the stroke is the topology."
+        )
+        drawn.append(_figure(9, _NODES, caption, "XII", paper.clusters(), "shapes", title=f"{_NODES} nodes"))
+    return [figure for made in drawn for figure in made]
+
+
+def _of_bars(paper: _Paper) -> list[list[Figure]]:
+    """Figures 1 to 5."""
+    bars = paper.bars
+    return [
+        paper.figure(
+            1,
+            "Loading",
+            "Time from the first insert to searchable, on a logarithmic axis, and vectors a second.",
+            "II",
+            ("(a) Data loading time", lambda t: bars(t, "load_s", "load time (seconds)", _LOG)),
+            ("(b) Loading throughput", lambda t: bars(t, "rows_per_s", "throughput (vectors/s)")),
+        ),
+        paper.figure(
+            2,
+            "Processor and memory while loading",
+            "Of all processes of the server; 100 % is one core, kept busy. The paper's are those of its Python client.",
+            "III",
+            ("(a) CPU during data loading", lambda t: bars(t, "cpu_avg_pct", "average CPU (%)", phase="load")),
+            ("(b) Memory during data loading", lambda t: bars(t, "rss_peak_mib", "peak memory (MiB)", phase="load")),
+        ),
+        paper.figure(
+            3,
+            "Median latency, one client, no filter",
+            "Whiskers are ± one sample standard deviation over runs, cut at zero.",
+            "IV",
+            ("(a) K = 10", lambda t: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=10)),
+            ("(b) K = 100", lambda t: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=100)),
+        ),
+        paper.figure(
+            4,
+            "Median latency without and with a filter",
+            "K = 10, one client. Full colour: no filter; pale: filtered.",
+            "VII",
+            ("K = 10", paper.filters),
+        ),
+        paper.figure(
+            5,
+            "Recall by id",
+            "Against the exact neighbours.",
+            "VIII",
+            ("(a) Recall@10", lambda t: bars(t, "recall_by_id", "recall", _RECALL, k=10)),
+            ("(b) Recall@100", lambda t: bars(t, "recall_by_id", "recall", _RECALL, k=100)),
+        ),
+    ]
+
+
+def _figure(
+    number: int,
+    described: str,
+    caption: str,
+    table: str,
+    panels: Iterable[tuple[str, Any]],
+    legend: str = "",
+    title: str = "",
+) -> list[Figure]:
+    shown = f"Figure {number}. {title or described}"
+    return charts.made(f"paper-{number}", shown, caption, table, legend, panels, described=described)
+
+
+class _Paper:
+    def __init__(self, material: Material) -> None:
+        self._rows = material.ordinary
+        self._palette = charts.colours(material.first)
+        self._topologies = sorted({row["topology"] for row in self._rows})
+        self._several = several_nodes(self._rows, material.records)
+        self._sizes = sizes(self._rows)
+        self._count, self._dim = (
+            {row["dataset"]: int(row["value"]) for row in charts.measured_rows(self._rows, metric)}
+            for metric in ("rows", "dim")
+        )
+        names = {row["dataset"] for row in self._rows}
+        rank = {name: place for place, name in enumerate(_ORDER)}
+        self._datasets = sorted(names, key=lambda n: (rank.get(n, len(rank)), self._count.get(n, 0), n))
+
+    def figure(
+        self, number: int, title: str, caption: str, table: str, *parts: tuple[str, Callable[[str], Any]]
+    ) -> list[Figure]:
+        """A figure with a panel for each topology and part: its heading, and what draws it for a topology."""
+        panels = [
+            (self._heading(part, topology), draw(topology)) for part, draw in parts for topology in self._topologies
+        ]
+        return _figure(number, title, caption, table, panels)
+
+    def bars(
+        self, topology: str, metric: str, title: str, style: _Style = _PLAIN, *, phase: str = "", k: int | None = None
+    ) -> Any:
+        """Bars grouped by dataset, a bar a system; of queries, those of one client that asked for `k` unfiltered."""
+        if k is None:
+            rows = [row for row in self._of(topology, metric) if not phase or row["phase"] == phase]
+        else:
+            rows = self._single(topology, metric, k)
+        return self._grouped([(row, row["system"], 1.0) for row in rows], list(self._palette), title, style)
+
+    def filters(self, topology: str) -> Any:
+        """Bars grouped by dataset: each system without a filter, then with one."""
+        filtered = self._single(topology, "p50_ms", 10, filtered=True)
+        if not filtered:
+            return None
+        bars = [(row, row["system"], 1.0) for row in self._single(topology, "p50_ms", 10)]
+        bars += [(row, f"{row['system']} + filter", 0.5) for row in filtered]
+        series = [name for system in self._palette for name in (system, f"{system} + filter")]
+        return self._grouped(bars, series, "p50 (ms)", _PLAIN)
+
+    def scaling(self) -> Iterator[tuple[str, Any]]:
+        """Queries per second by clients, a panel for each dataset and topology."""
+        for dataset in self._datasets:
+            for topology in self._topologies:
+                rows = [row for row in self._of(topology, "qps") if row["dataset"] == dataset and _timed(row)]
+                yield self._heading(dataset, topology), self._by_clients(rows)
+
+    def by_dimension(self, topology: str, k: int) -> Any:
+        """Points by dimension; lines join datasets of one size."""
+        points = [
+            datum(row, dataset=row["dataset"], at=self._dim[row["dataset"]], size=self._sizes.get(row["dataset"], ""))
+            for row in self._single(topology, "p50_ms", k)
+            if row["value"] is not None and row["dataset"] in self._dim
+        ]
+        places = sorted({point["at"] for point in points})
+        if len(places) < 2:
+            return None
+        axis = alt.Axis(values=places, format="d", labelAngle=_angle(len(places)), grid=False)
+        x = alt.X("at:Q", title="dimensions", scale=alt.Scale(zero=False, nice=False, padding=14), axis=axis)
+        return self._lines(points, x, "p50 (ms)", "dataset", "size", detail="size:N")
+
+    def by_size(self, topology: str, metric: str, title: str) -> Any:
+        points = [
+            datum(row, dataset=row["dataset"], at=self._count[row["dataset"]])
+            for row in self._single(topology, metric, 10)
+            if row["value"] is not None and row["dataset"] in self._count
+        ]
+        counts = sorted({point["at"] for point in points})
+        if len(counts) < 2:
+            return None
+        axis = alt.Axis(
+            values=counts, format=charts.NUMBER, labelAngle=_angle(len(counts)), grid=False, labelOverlap=True
+        )
+        scale = alt.Scale(type="log", nice=False, padding=14)
+        return self._lines(points, alt.X("at:Q", title="vectors", scale=scale, axis=axis), title, "dataset")
+
+    def clusters(self) -> Iterator[tuple[str, Any]]:
+        """Every topology side by side, where one system was measured on one node and on several."""
+        loads = [row for row in self._rows if row["metric"] == "load_s"]
+        one, several = (
+            {(row["dataset"], row["system"]) for row in loads if (row["topology"] in self._several) is of_several}
+            for of_several in (False, True)
+        )
+        both = [row for row in self._rows if (row["dataset"], row["system"]) in one & several]
+
+        def side_by_side(metric: str, title: str, digits: str) -> Any:
+            rows = [row for row in both if row["metric"] == metric and charts.is_single(row, 10)]
+            return self._side_by_side(self._of_one_workload(rows), title, digits)
+
+        yield "(a) Query latency (K = 10)", side_by_side("p50_ms", "p50 (ms)", ".1f")
+        yield "(b) Single-client QPS (K = 10)", side_by_side("qps", "queries per second", ",.0f")
+        for dataset in self._datasets:
+            timed = [row for row in both if row["dataset"] == dataset and _timed(row)]
+            yield f"(c) Concurrent scaling · {dataset}", self._by_clients(timed, by_topology=True)
+        yield "(d) Recall@10", side_by_side("recall_by_id", "recall by id", ".3f")
+
+    def _of(self, topology: str, metric: str) -> list[Row]:
+        return [row for row in self._rows if (row["topology"], row["metric"]) == (topology, metric)]
+
+    def _single(self, topology: str, metric: str, k: int, *, filtered: bool = False) -> list[Row]:
+        rows = [row for row in self._of(topology, metric) if charts.is_single(row, k, filtered=filtered)]
+        return self._of_one_workload(rows)
+
+    def _heading(self, heading: str, topology: str) -> str:
+        return f"{heading} · {topology}" if len(self._topologies) > 1 else heading
+
+    def _of_one_workload(self, rows: Sequence[Row]) -> list[Row]:
+        """Of each dataset, the rows of one workload: that with the most numbers; of several, of the highest effort."""
+        chosen: list[Row] = []
+        for dataset in self._datasets:
+            workloads: dict[str, list[Row]] = {}
+            for row in rows:
+                if row["dataset"] == dataset:
+                    workloads.setdefault(row["workload"], []).append(row)
+            if workloads:
+                by_name = [workloads[name] for name in sorted(workloads)]
+                best = max(by_name, key=lambda of: (sum(r["value"] is not None for r in of), of[-1]["ef_search"] or 0))
+                chosen += best
+        return chosen
+
+    def _label(self, dataset: str) -> str:
+        if dataset not in self._count or dataset not in self._dim:
+            return dataset
+        return f"{dataset}{SEPARATOR}{self._count[dataset]:,} × {self._dim[dataset]}"
+
+    def _grouped(self, bars: Sequence[tuple[Row, str, float]], series: list[str], title: str, style: _Style) -> Any:
+        """Bars of rows, each with its series and opacity; a bar without a value says why."""
+        marks, spread, gaps = [], [], []
+        for row, name, opacity in bars:
+            place = {"at": self._label(row["dataset"]), "series": name}
+            if row["value"] is None:
+                gaps.append({**place, "label": brief(row["reason"])})
+                continue
+            marks.append(datum(row, **place, opacity=opacity))
+            if style.whiskers and row["std"]:
+                spread.append(charts.spread(row, **place))
+        if not marks:
+            return None
+        there = {row["dataset"] for row, _, _ in bars}
+        sort = [self._label(dataset) for dataset in self._datasets if dataset in there]
+        x = alt.X("at:N", title=None, sort=sort, axis=_axis_of(len(sort)))
+        y = alt.Y(
+            "value:Q",
+            title=title,
+            axis=alt.Axis(format=charts.NUMBER, grid=True),
+            stack=None,
+            scale=_scale(marks, style),
+        )
+        base = {"x": x, "xOffset": alt.XOffset("series:N", scale=alt.Scale(domain=series))}
+        shown = {
+            "color": charts.colour_of(self._palette),
+            "opacity": charts.OPACITY,
+            "tooltip": charts.tooltip("workload"),
+        }
+        labelled = [{**mark, "label": f"{mark['value']:.2f}"} for mark in marks if style.labels]
+        return charts.layered(
+            _HEIGHT,
+            charts.layer_of(marks).mark_bar().encode(y=y, **shown, **base),
+            charts.layer_of(spread).mark_rule().encode(y=alt.Y("low:Q", title=title), y2="high:Q", **base),
+            charts.layer_of(labelled)
+            .mark_text(dy=-6)
+            .encode(y=alt.Y("value:Q", title=title, stack=None), text="label:N", **base),
+            charts.layer_of(gaps)
+            .mark_text(angle=270, align="left", baseline="middle", dx=4)
+            .encode(y=alt.YValue(value="height"), text="label:N", **base),
+        )
+
+    def _side_by_side(self, rows: Sequence[Row], title: str, digits: str) -> Any:
+        """Bars grouped by dataset and system, a bar a topology."""
+        bars = [
+            datum(
+                row, at=f"{row['dataset']}{SEPARATOR}{row['system']}", topology=row["topology"],
+                label=format(row["value"], digits),
+            )
+            for row in rows
+            if row["value"] is not None
+        ]  # fmt: skip
+        topologies = self._ordered(bars)
+        if len(topologies) < 2:
+            return None
+        x = alt.X("at:N", title=None, axis=_axis_of(len({bar["at"] for bar in bars})))
+        fill = [_SEVERAL[place % len(_SEVERAL)] for place in range(len(topologies))]
+        colour = alt.Color("topology:N", scale=alt.Scale(domain=topologies, range=fill), legend=_legend())
+        scale = _scale(bars, _Style(top=1.1 if digits == ".3f" else None))
+        y = alt.Y("value:Q", title=title, axis=alt.Axis(format=charts.NUMBER), stack=None, scale=scale)
+        base = {"x": x, "xOffset": alt.XOffset("topology:N", scale=alt.Scale(domain=topologies))}
+        bar_layer, labels = charts.layer_of(bars).mark_bar(), charts.layer_of(bars).mark_text(dy=-6)
+        return charts.layered(
+            _HEIGHT,
+            bar_layer.encode(y=y, color=colour, tooltip=charts.tooltip("topology", "workload"), **base),
+            labels.encode(y=alt.Y("value:Q", title=title, stack=None), text="label:N", **base),
+        )
+
+    def _by_clients(self, rows: Sequence[Row], *, by_topology: bool = False) -> Any:
+        points = [
+            datum(row, clients=row["clients"], topology=row["topology"], stroke=_STROKE + row["topology"])
+            for row in rows
+            if row["value"] is not None
+        ]
+        counts = sorted({point["clients"] for point in points})
+        topologies = self._ordered(points)
+        if len(counts) < 2 or (by_topology and len(topologies) < 2):
+            return None
+        axis = alt.Axis(values=counts, format="d", grid=False)
+        x = alt.X("clients:Q", title="concurrent clients", axis=axis, scale=alt.Scale(nice=False, padding=14))
+        if not by_topology:
+            return self._lines(points, x, "throughput (1/s)", "clients", zero=False)
+        # A field and names of its own: Vega-Lite makes one legend of scales with the same names, and it is the shapes'.
+        strokes = {_STROKE + name: _DASHES[place % len(_DASHES)] for place, name in enumerate(topologies)}
+        y = alt.Y(
+            "value:Q", title="queries per second", axis=alt.Axis(format=charts.NUMBER), scale=alt.Scale(zero=True)
+        )
+        axes = {"x": x, "y": y, "color": charts.colour_of(self._palette)}
+        scale = alt.Scale(domain=topologies, range=["circle", "triangle-up", *charts.SHAPES[3:]])
+        legend = _legend(symbolFillColor="currentColor", symbolStrokeColor="currentColor")
+        shape, tips = alt.Shape("topology:N", scale=scale, legend=legend), charts.tooltip("topology", "clients")
+        dash = charts.signs_of("stroke", "strokeDash", strokes)
+        return charts.curves(_HEIGHT, points, axes, shape, tips, size=60, strokeDash=dash)
+
+    def _lines(self, points: Data, x: Any, title: str, *shown: str, zero: bool = True, **lines: Any) -> Any:
+        y = alt.Y("value:Q", title=title, axis=alt.Axis(format=charts.NUMBER), scale=alt.Scale(zero=zero))
+        axes = {"x": x, "y": y, "color": charts.colour_of(self._palette)}
+        shape, tips = charts.shape_of(self._palette), charts.tooltip(*shown)
+        return charts.curves(_HEIGHT, points, axes, shape, tips, **lines)
+
+    def _ordered(self, marks: Data) -> list[str]:
+        """The topologies of marks, those of one node first."""
+        return sorted({mark["topology"] for mark in marks}, key=lambda name: (name in self._several, name))
+
+
+def _legend(**more: Any) -> Any:
+    return alt.Legend(title=None, orient="bottom", columns=2, labelLimit=220, **more)
+
+
+def _axis_of(places: int) -> Any:
+    """The axis under groups of bars: the fewer they are, the more of their names is told."""
+    label = f"split(datum.label, '{SEPARATOR}')"
+    return alt.Axis(labelExpr=label, labelAngle=0, labelLimit={1: 300, 2: 180}.get(places, 110))
+
+
+def _angle(labels: int) -> int:
+    """Degrees by which labels of an axis are turned: not at all while there is room."""
+    return 0 if labels <= 4 else -30
+
+
+def _scale(bars: Data, style: _Style) -> Any:
+    """The scale of bars' values: on a logarithmic one the smallest bar still has a height."""
+    values = [bar["value"] for bar in bars]
+    if style.log and min(values) > 0:
+        # A bar of exactly a power of ten would end where its axis begins.
+        ends = [10.0 ** math.floor(math.log10(min(values)) - 1e-9), 10.0 ** math.ceil(math.log10(max(values)) + 1e-9)]
+        return alt.Scale(type="log", domain=ends, nice=False)
+    return alt.Scale(zero=True) if style.top is None else alt.Scale(domain=[0, style.top], nice=False)
+
+
+def _timed(row: Row) -> bool:
+    """Whether a number is of a closed loop of a fixed time, of the 10 nearest without a filter."""
+    return row["k"] == 10 and not row["filter"] and row["duration_s"] is not None and row["metric"] == "qps"

@@ -1,0 +1,268 @@
+"""Table XVI of the paper, derived: who wins by which criterion, where the difference can't be noise.
+
+A criterion is a question with one answer for each dataset and topology on which at least two systems were asked it.
+A system wins such a comparison if its difference to each other system is larger than noise, at a level that is
+corrected for all comparisons of the table (Holm 1979). It wins the criterion if it wins a comparison and no other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from anncestry.metrics.stats import MIN_RUNS, Sample
+from anncestry.report.compare.verdict import Share, judge_all
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of
+from anncestry.report.model.material import Material
+from anncestry.report.model.quantities import brief
+from anncestry.report.tables.spec import pivot
+
+_ONCE = Sample(0.0, 0.0, 0)
+"""Of what was measured once: nothing to compare."""
+WINNER, TIE, MIXED, UNDECIDED, UNJUDGED = "Winner", "Tie", "Mixed", "Undecided", "not judged"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A system's answer: its value, the ids of the numbers it comes from, and what `judge_all` compares."""
+
+    value: float
+    ids: tuple[str, ...]
+    judged_by: Sample | Share = _ONCE
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answers of the systems of one dataset and topology, by system."""
+
+    entries: Mapping[str, Entry]
+    lower: bool
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every pair of systems."""
+        return list(combinations(sorted(self.entries), 2))
+
+    def best(self) -> str:
+        """The system with the better value than any other."""
+        return (min if self.lower else max)(sorted(self.entries), key=lambda system: self.entries[system].value)
+
+
+def _comparisons(places: Mapping[tuple[str, ...], Mapping[str, Entry]], lower: bool) -> list[Comparison]:
+    """A comparison for each place of which at least two systems have an answer."""
+    return [Comparison(entries, lower) for _, entries in sorted(places.items()) if len(entries) > 1]
+
+
+class _Numbers:
+    """The numbers at hand."""
+
+    def __init__(self, material: Material) -> None:
+        self.rows = material.ordinary
+        self.records = material.records
+        self.known = [row for row in self.rows if row["value"] is not None]
+        dims, counts = (
+            {row["dataset"]: row["value"] for row in self.known if row["metric"] == metric}
+            for metric in ("dim", "rows")
+        )
+        self.sizes = {name: (dims[name], counts[name]) for name in dims.keys() & counts.keys()}
+
+    def by_builds(self, row: Row) -> Entry:
+        """What was measured once a build: its noise is that between builds, if there are several."""
+        if (row["rebuilds"] or 0) >= MIN_RUNS and row["rebuild_std"] is not None:
+            sample = Sample(row["rebuild_mean"], row["rebuild_std"], row["rebuilds"])
+            return Entry(row["rebuild_mean"], (row["number_id"],), sample)
+        return Entry(row["value"], (row["number_id"],))
+
+    def by_runs(self, row: Row) -> Entry:
+        """What was measured in several runs."""
+        count = row["runs"] or 0 if row["std"] is not None else 0
+        return Entry(row["value"], (row["number_id"],), Sample(row["value"], row["std"] or 0.0, count))
+
+    def by_queries(self, row: Row) -> Entry:
+        """A recall: repeats ask one index the same queries, so its noise is that of the choice of queries."""
+        queries = int((self.records.get(row["record"]) or {}).get("queries") or 0)
+        return Entry(row["value"], (row["number_id"],), Share(row["value"], queries) if queries else _ONCE)
+
+    def by_spread(self, row: Row) -> Entry:
+        """How far runs are from their median, as a share of it (compared by Brown and Forsythe's test, 1974)."""
+        body: Mapping[str, Any] = self.records.get(row["record"]) or {}
+        runs = [float(v) for v in (body.get("summary") or {}).get(row["metric"], {}).get("runs", ()) if v is not None]
+        if len(runs) < MIN_RUNS:
+            return Entry(0.0, (row["number_id"],))
+        middle = median(runs)
+        away = np.abs(np.array(runs) / middle - 1)
+        mean = float(away.mean())
+        return Entry(mean, (row["number_id"],), Sample(mean, float(away.std(ddof=1)), len(runs)))
+
+
+Find = Callable[[_Numbers], list[Comparison]]
+
+
+def _each(
+    metric: str,
+    entry: Callable[[_Numbers, Row], Entry],
+    of: Callable[[_Numbers, Row], bool] = lambda n, row: True,
+    *,
+    lower: bool = True,
+) -> Find:
+    """A comparison for each dataset, topology and workload, of rows of this metric that are `of` the criterion."""
+
+    def find(n: _Numbers) -> list[Comparison]:
+        places: dict[tuple[str, ...], dict[str, Entry]] = {}
+        for row in n.known:
+            if row["metric"] == metric and of(n, row):
+                place = (row["dataset"], row["topology"], row["workload"])
+                places.setdefault(place, {})[row["system"]] = entry(n, row)
+        return _comparisons(places, lower)
+
+    return find
+
+
+def _single(row: Row) -> bool:
+    asked = (row["k"], row["clients"], row["filter"])
+    return asked == (10, 1, "") and row["duration_s"] is None and row["target_recall"] is None
+
+
+def _timed(row: Row) -> bool:
+    return row["k"] == 10 and not row["filter"] and row["duration_s"] is not None
+
+
+def _sized(where: Callable[[float, float], bool]) -> Callable[[_Numbers, Row], bool]:
+    """Of one client, and of datasets whose dimension and number of vectors are known, and fit."""
+    return lambda n, row: _single(row) and row["dataset"] in n.sizes and where(*n.sizes[row["dataset"]])
+
+
+def _stability(n: _Numbers) -> list[Comparison]:
+    """Queries per second of 16 clients as a share of those of 8: whether more clients cost throughput."""
+    rates = (row for row in n.known if row["metric"] == "qps" and _timed(row) and row["value"])
+    places: dict[tuple[str, ...], dict[str, Entry]] = {}
+    for (*place, system), of in pivot(rates, ("dataset", "topology", "system"), ("clients",)).items():
+        if (8,) in of and (16,) in of:
+            places.setdefault(tuple(place), {})[system] = _share(of[16,], of[8,])
+    return _comparisons(places, lower=False)
+
+
+def _share(many: Row, few: Row) -> Entry:
+    """The ratio of two numbers, with its first-order error, as if of as many runs as the fewer of both."""
+    ratio = many["value"] / few["value"]
+    samples = [sample_of(row) for row in (many, few) if row["std"] is not None]
+    error = sum((sample.std / sample.mean) ** 2 / sample.runs for sample in samples) ** 0.5
+    count = min(sample.runs for sample in samples) if len(samples) == 2 else 0
+    return Entry(ratio, (many["number_id"], few["number_id"]), Sample(ratio, ratio * error * count**0.5, count))
+
+
+CRITERIA: Mapping[str, Find | None] = {
+    "Data loading speed": _each("load_s", _Numbers.by_builds),
+    "Low-dim latency (<200D)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: dim < 200)),
+    "High-dim latency (>500D)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: dim > 500)),
+    "Small-dataset latency (<100K)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count < 100_000)),
+    "Large-scale latency (>2M)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count > 2_000_000)),
+    "Recall@10 (standard)": _each(
+        "recall_by_id", _Numbers.by_queries, _sized(lambda dim, count: dim <= 500), lower=False
+    ),
+    "Recall@10 (high-dim)": _each(
+        "recall_by_id", _Numbers.by_queries, _sized(lambda dim, count: dim > 500), lower=False
+    ),
+    "Concurrent QPS (4–8 clients)": _each(
+        "qps", _Numbers.by_runs, lambda n, row: _timed(row) and 4 <= row["clients"] <= 8, lower=False
+    ),
+    "Concurrent stability (16 clients)": _stability,
+    "Storage efficiency": _each("storage_total_mib", _Numbers.by_builds),
+    "Deployment simplicity": None,
+    "Latency variance": _each("p50_ms", _Numbers.by_spread, lambda n, row: _single(row)),
+}
+"""The rows of the table, by their names in the paper; None: nothing that is measured."""
+
+
+def tables(material: Material) -> list[Table]:
+    """Table XVI, if any criterion compares two systems."""
+    n = _Numbers(material)
+    found = {name: find(n) if find else [] for name, find in CRITERIA.items()}
+    if not any(found.values()):
+        return []
+    verdicts = decide(list(chain.from_iterable(found.values())))
+    systems = sorted({row["system"] for row in n.rows})
+    engines = {row["system"]: row["engine"] for row in n.rows}
+    printed = _printed(material)
+    body = []
+    for name, comparisons in found.items():
+        ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
+        cells = [Cell(str(len(comparisons)), parents=ids) if comparisons else Cell("none")]
+        for system in systems:
+            cell = _cell(system, comparisons, verdicts, n) if CRITERIA[name] else _NOTHING_MEASURED
+            cells.append(replace(cell, published=printed.get((name, engines[system]), "")))
+        body.append(TableRow((name,), tuple(cells)))
+    columns = (Column("Comparisons"), *(Column(system, "", "Verdict", system) for system in systems))
+    return [
+        Table(
+            "XVI",
+            "Head to head",
+            "Derived from the numbers of this page, criterion by criterion of the paper. A system wins a comparison"
+            " (one dataset, topology and workload) if it differs from each other system by more than noise, at one in"
+            " twenty, corrected by Holm's method for all comparisons of this table; it wins the criterion if it wins"
+            " some comparisons and no other system wins any. Mixed: each wins some. Tie: noise is known, and no"
+            " difference is larger. Undecided: noise is unknown, as of what was measured once. Noise is that between"
+            " runs; for recall, that of the choice of queries; for loading and storage, that between independent"
+            " builds. Stability is the throughput of many clients as a share of that of half as many.",
+            ("Criterion",),
+            columns,
+            tuple(body),
+            "The paper's verdicts are the authors'; no test stands behind them."
+            if any(cell.published for row in body for cell in row.cells)
+            else "",
+        )
+    ]
+
+
+def decide(comparisons: Sequence[Comparison]) -> dict[int, str]:
+    """The winner of each comparison by its id(): a system, TIE, or UNDECIDED where noise isn't known."""
+    entries = [[(c.entries[a].judged_by, c.entries[b].judged_by) for a, b in c.pairs()] for c in comparisons]
+    judged = iter(judge_all(list(chain.from_iterable(entries))))
+    verdicts = {}
+    for comparison in comparisons:
+        best = comparison.best()
+        differs = {pair: next(judged) for pair in comparison.pairs()}
+        against = [differ for pair, differ in differs.items() if best in pair]
+        verdicts[id(comparison)] = best if all(against) else UNDECIDED if None in against else TIE
+    return verdicts
+
+
+_NOTHING_MEASURED = Cell(UNJUDGED, problem="a judgement, nothing that is measured")
+
+
+def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int, str], n: _Numbers) -> Cell:
+    mine = [comparison for comparison in comparisons if system in comparison.entries]
+    if not comparisons:
+        return Cell("nothing to compare")
+    if not mine:
+        # Where this system has no number at all, its load says why.
+        loads = [row for row in n.rows if row["system"] == system and row["metric"] == "load_s"]
+        reason = next((row["reason"] for row in loads if row["value"] is None), "")
+        return Cell(brief(reason) if reason else NO_CELL, problem=reason)
+    ids = tuple(i for comparison in mine for i in comparison.entries[system].ids)
+    won = [verdicts[id(comparison)] for comparison in mine]
+    wins = won.count(system)
+    losses = sum(winner not in (system, TIE, UNDECIDED) for winner in won)
+    if wins and losses:
+        said = f"{MIXED} ({wins} of {len(mine)})"
+    elif wins:
+        said = f"{WINNER} ({wins} of {len(mine)})"
+    elif losses:
+        said = NO_CELL
+    else:
+        said = UNDECIDED if UNDECIDED in won else TIE
+    return Cell(said, best=bool(wins and not losses), parents=ids)
+
+
+def _printed(material: Material) -> dict[tuple[str, str], str]:
+    """The paper's verdicts, by criterion and engine."""
+    found = {}
+    for figure in material.facts.figures if material.facts else ():
+        if figure.document == "paper" and figure.metric == "verdict_code":
+            said = dict(part.partition("=")[::2] for part in figure.detail.split("; ") if "=" in part)
+            found[said.get("criterion", ""), figure.system] = said.get("label", "")
+    return found

@@ -1,0 +1,352 @@
+"""What an engine offers, and the refusal of everything else. Used while a workflow is parsed: imports no client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anncestry.cells.indexes import EFFORT, QUANTIZERS
+from anncestry.datasets.metadata import check_filter
+from anncestry.errors import ConfigError, Unsupported
+
+Spec = Mapping[str, Any]
+RUNTIMES = ("native", "docker", "remote")
+_LARGEST_EFFORT = 32_768
+Version = tuple[int, ...]
+
+
+def version_of(system: Spec) -> Version:
+    """A system's version as numbers: "2.2.16" is (2, 2, 16); ConfigError for any other form."""
+    text = str(system.get("version"))
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f"version: {text!r} is not three numbers with dots between them, as in 1.27.0")
+    return tuple(map(int, parts))
+
+
+def refuse_unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """ConfigError naming the first key of `given` that is not in `known`."""
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}; known: {', '.join(known)}")
+
+
+def whole_number(where: str, value: object, low: int, high: int) -> int:
+    """`value` if it is an int within [low, high], else ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{where}: {value!r} is not a whole number from {low} to {high}")
+    return value
+
+
+@dataclass(frozen=True)
+class FilterBounds:
+    """A workload's filter, read: `field` in `values`, or at least `low` and below `high` (None: not bounded)."""
+
+    field: str
+    values: tuple[int, ...] | None
+    low: float | None
+    high: float | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the column holds whole numbers; else float32, and bounds are rounded as its values are."""
+        return self.field != "price"
+
+    def bound(self, value: float) -> int | float:
+        """A bound as the column's own type compares with it."""
+        return int(value) if self.whole else float(np.float32(value))
+
+
+def filter_bounds(filter: Spec) -> FilterBounds:
+    """Read {field: category, in: […]}, or {field: price | region | id, from: a, below: b} (either bound alone too).
+
+    ConfigError for anything else; what depends on rows or queries was resolved before (datasets.metadata.resolve).
+    """
+    name = filter.get("field")
+    if name == "category":
+        refuse_unknown("filter on category", filter, ("field", "in"))
+        values = filter.get("in")
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise ConfigError(f"filter.in: {values!r} is not a list of categories")
+        return FilterBounds(name, tuple(whole_number("filter.in", value, 0, 255) for value in values), None, None)
+    if name in ("price", "region", "id"):
+        refuse_unknown(f"filter on {name}", filter, ("field", "from", "below"))
+        low, high = filter.get("from"), filter.get("below")
+        for key, bound in (("from", low), ("below", high)):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
+                raise ConfigError(f"filter.{key}: {bound!r} is not a number")
+        if low is None and high is None:
+            raise ConfigError(f"filter on {name}: needs from, below, or both")
+        return FilterBounds(name, None, low, high)
+    raise ConfigError(f"filter.field: unknown field {name!r}; known: category, price, region, id")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A whole number from `low` to `high` that an index is built with."""
+
+    low: int
+    high: int
+    needed: bool = True
+
+
+Offered = Mapping[str, Mapping[str, Parameter]]
+"""Type → name of a parameter → what it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """What one engine can do. `check` refuses the rest; a subclass overrides the steps of `check` to refuse more.
+
+    `system` is an entry of systems.yaml, `topology` one of topologies.yaml, `index` e.g. {"type": "hnsw", "M": 16,
+    "ef_construction": 200}. Every method is cheap: it runs while the workflow is parsed.
+    """
+
+    name: str
+    versions: tuple[Version, Version] | None = None
+    """From the first on, below the second. None: any."""
+    settings: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Settings of a system that are whole numbers: least and most."""
+
+    runtimes: Sequence[str] = RUNTIMES
+    topology: Sequence[str] = ()
+    """Keys that a topology may have beside those of every topology."""
+    single: str | None = None
+    """What the system is, where it can't be a cluster. None: it can."""
+    memory_min_mib: int = 0
+    """A member with a lower memory limit does not start."""
+    endpoints: Sequence[str] = ()
+    """Endpoints that a remote topology must name."""
+    more_endpoints: Sequence[str] = ()
+    """Endpoints that it may name beside them."""
+
+    indexes: Offered | None = None
+    """Types of index and their parameters. None: the engine builds no index, and ignores what is configured."""
+    quantizers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Type of index → the quantizers that it can have."""
+    since: Mapping[str, Version] = field(default_factory=dict)
+    """Type of index, or quantizer → the version that it came with, where that is later than the first of `versions`."""
+
+    largest_k: int = 10_000
+    ef_max: int = _LARGEST_EFFORT
+    sdk: bool = False
+    """Clients can ask through the database's own Python library (`client: sdk`)."""
+    stream: bool = False
+    """Rows can be inserted and deleted during a search workload."""
+    batches: bool = False
+    """A request can hold several vectors (`nq`)."""
+    no_fault: str | None = "has one member, and nobody who could take its place"
+    """Why no fault can be injected. None: it can."""
+    conditions: Sequence[str] = ()
+    """Kinds of payload columns (keyword, int, float) that the conditions of a query can be on."""
+    killed_loads: bool = False
+    """A load goes on after its server was killed (`engines.base.Kill`)."""
+    beyond_loopback: bool = False
+    """Clients on other machines can reach it: it listens on all interfaces (SECURITY.md)."""
+
+    def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
+        """ConfigError for what is unknown, out of range or impossible; Unsupported for what only others have."""
+        self.check_version(system)
+        self.check_topology(system, topology)
+        self.check_index(system, topology, index)
+        self.check_settings(system, topology, index)
+        if workload is not None:
+            self.check_workload(system, topology, index, workload)
+
+    def limited(self, system: Spec, topology: Spec) -> int:
+        """Number of members to which the topology's `limits` apply, each."""
+        return 1
+
+    def members(self, system: Spec, topology: Spec) -> list[str]:
+        """Names of the members that a fault can be injected into."""
+        return ["node1"]
+
+    def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
+        """The environment (name, sha256) that the workload's client needs; None: that of anncestry itself."""
+        return None
+
+    def check_upgrade(self, system: Spec, older: Spec) -> None:
+        """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled."""
+        if older["engine"] != system["engine"]:
+            raise ConfigError(f"load.upgrade_from: {self.name} can't open the data of {older['engine']}")
+        if version_of(system) <= version_of(older):
+            raise ConfigError(
+                f"load.upgrade_from: {self.name} {system['version']} is no upgrade of {older['version']}: "
+                "only a later version opens the data of an earlier one"
+            )
+
+    def check_version(self, system: Spec) -> None:
+        """ConfigError for a version that was not tried."""
+        if self.versions is None:
+            return
+        version, (oldest, below) = version_of(system), self.versions
+        if not oldest <= version < below:
+            first, end, this = (".".join(map(str, numbers)) for numbers in (oldest, below, version))
+            problem = f"is older than {first}" if version < oldest else f"is not less than {end}"
+            raise ConfigError(
+                f"version: {self.name} {this} {problem}; supported: from {first} on, below {end} "
+                "(docs/upgrading.md says why)"
+            )
+
+    def check_topology(self, system: Spec, topology: Spec) -> None:
+        """Unsupported for a runtime or an option that the engine lacks, ConfigError for a contradiction."""
+        runtime = topology.get("runtime")
+        if runtime not in self.runtimes:
+            raise Unsupported(
+                f"topology: engine {self.name} does not support runtime {runtime!r} yet; "
+                f"supported: {', '.join(self.runtimes)}"
+            )
+        if "publish" in topology and runtime != "docker":
+            raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
+        if "storage" in topology and runtime != "native":
+            raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
+        for key in ("entry", "consistency", "external", "external_limits", "roles", "storage"):
+            if key in topology and key not in self.topology:
+                raise Unsupported(f"topology: engine {self.name} has no {key} to choose")
+        memory_mib = (topology.get("limits") or {}).get("memory_mib")
+        if memory_mib is not None and memory_mib < self.memory_min_mib:
+            raise ConfigError(
+                f"topology: limits.memory_mib: {memory_mib} MiB; {self.name} does not start with less than "
+                f"{self.memory_min_mib}"
+            )
+        self._check_endpoints(topology)
+        for key in ("nodes", "shards", "replicas"):
+            if self.single is not None and topology[key] != 1:
+                raise Unsupported(f"topology: {self.name} is {self.single}: {key} is 1, not {topology[key]}")
+
+    def _check_endpoints(self, topology: Spec) -> None:
+        """ConfigError unless a remote topology names its endpoints, and no other names any."""
+        if topology.get("runtime") != "remote":
+            for key in ("endpoints", "credentials", "tls"):
+                if key in topology:
+                    raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
+            return
+        for key in ("limits", "publish", "external", "external_limits", "roles", "entry"):
+            if key in topology:
+                raise ConfigError(
+                    f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)"
+                )
+        endpoints = topology.get("endpoints") or {}
+        for name in self.endpoints:
+            if name not in endpoints:
+                raise ConfigError(
+                    f"topology: endpoints.{name} is missing: the variable that holds {self.name}'s HOST:PORT"
+                )
+        refuse_unknown(f"topology.endpoints of {self.name}", endpoints, (*self.endpoints, *self.more_endpoints))
+
+    def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:
+        """Unsupported for a type or quantizer that the engine lacks, ConfigError for wrong parameters."""
+        if self.indexes is None:
+            return
+        name = f"{self.name} {system['version']}" if self.since else self.name
+        _check_index(name, index, self.indexes, self.quantizers)
+        for key in ("type", "quantizer"):
+            first = self.since.get(str(index.get(key)))
+            if first is not None and version_of(system) < first:
+                raise Unsupported(
+                    f"index.{key}: {index[key]} is unsupported by {name}; it came with {'.'.join(map(str, first))}"
+                )
+
+    def check_settings(self, system: Spec, topology: Spec, index: Spec) -> None:
+        """ConfigError for a setting that is unknown or out of range."""
+        settings = system.get("settings") or {}
+        refuse_unknown(f"settings of {self.name}", settings, tuple(self.settings))
+        for name, value in settings.items():
+            whole_number(f"settings.{name}", value, *self.settings[name])
+
+    def check_workload(self, system: Spec, topology: Spec, index: Spec, workload: Spec) -> None:
+        """Unsupported for a way to ask that the engine lacks, ConfigError for a search that it can't do."""
+        remote = topology["runtime"] == "remote"
+        if remote and self.sdk and workload.get("client") == "sdk":
+            raise ConfigError(
+                f"client: {self.name}'s sdk is not taken to a server that somebody else runs: it carries neither "
+                "credentials nor TLS here; supported: bytes"
+            )
+        self.check_search(workload)
+        if remote and workload.get("stream") is not None:
+            raise ConfigError(
+                "stream: what is stored on a server that somebody else runs (runtime remote) is not changed"
+            )
+        if workload.get("fault") is None:
+            return
+        if self.no_fault is not None:
+            raise Unsupported(f"fault: {self.name} {self.no_fault}")
+        check_fault(topology, workload, self.members(system, topology))
+
+    def check_search(self, workload: Spec) -> None:
+        """Unsupported for a client that the engine lacks; ConfigError for a bad k or filter, or an effort below k.
+
+        (Engines refuse an effort below k, or silently use k.)
+        """
+        if workload.get("nq", 1) > 1 and not self.batches:
+            raise Unsupported(
+                f"nq: {workload['nq']} vectors a request are unsupported by engine {self.name}: "
+                "it is asked for one at a time"
+            )
+        if workload.get("stream") is not None and not self.stream:
+            raise Unsupported(f"stream: engine {self.name} can't be written to while it is searched yet")
+        if workload.get("client") == "sdk" and not self.sdk:
+            raise Unsupported(f"client: engine {self.name} can't be asked through its sdk; supported: bytes")
+        k = whole_number(f"k for {self.name}", workload.get("k"), 1, self.largest_k)
+        for name in ("ef_search", "search_list"):
+            effort = workload.get(name)
+            if effort is None:
+                continue
+            if whole_number(f"{name} for {self.name}", effort, 1, _LARGEST_EFFORT) < k:
+                raise ConfigError(f"{name}: {effort} is less than k: {k}; {self.name} can't search with that")
+            if effort > self.ef_max:
+                raise ConfigError(f"{name} for {self.name}: {effort} is more than {self.ef_max}")
+        filter = workload.get("filter")
+        if filter is not None and ({"share", "side", "from_share"} & set(filter) or filter.get("field") == "payload"):
+            check_filter(filter)  # its bounds are those of a dataset
+        elif filter is not None:
+            filter_bounds(filter)
+
+
+def _check_index(engine: str, index: Spec, offered: Offered, quantizers: Mapping[str, tuple[str, ...]]) -> None:
+    kind = str(index.get("type"))
+    if kind not in EFFORT:
+        raise ConfigError(f"index.type: unknown type {kind!r}; known: {', '.join(EFFORT)}")
+    if kind not in offered:
+        raise Unsupported(f"index.type: {kind} is unsupported by {engine}; supported: {', '.join(offered)}")
+    fitting = quantizers.get(kind, ())
+    quantizer = index.get("quantizer")
+    if quantizer is not None and quantizer not in QUANTIZERS:
+        raise ConfigError(f"index.quantizer: unknown {quantizer!r}; known: {', '.join(QUANTIZERS)}")
+    if quantizer is not None and quantizer not in fitting:
+        has = f"supported: {', '.join(fitting)}" if fitting else "it quantizes none of that type"
+        raise Unsupported(f"index.quantizer: {quantizer} of {kind} is unsupported by {engine}; {has}")
+    known = offered[kind]
+    extra: tuple[str, ...] = ("quantizer", "rescore_limit", "training_limit") if fitting else ()
+    extra += ("segments",) if "pq" in fitting else ()
+    refuse_unknown("index", index, ("type", *known, *extra))
+    for name, parameter in known.items():
+        if parameter.needed or name in index:
+            whole_number(f"index.{name} for {engine}", index.get(name), parameter.low, parameter.high)
+    for name in extra[1:]:
+        if name in index:
+            if quantizer is None:
+                raise ConfigError(f"index.{name}: is of a quantizer, and there is none")
+            whole_number(f"index.{name} for {engine}", index[name], 0 if name == "rescore_limit" else 1, 1_000_000)
+
+
+def check_fault(topology: Spec, workload: Spec, members: Sequence[str]) -> None:
+    """ConfigError for a fault that none of these members can have, or that doesn't fit into a run."""
+    fault, runtime, duration_s = workload["fault"], topology["runtime"], workload.get("duration_s")
+    if runtime == "remote":
+        raise ConfigError("fault: a server that somebody else runs (runtime remote) is left in peace")
+    if fault["kind"] == "partition" and runtime != "docker":
+        raise ConfigError("fault.kind: partition needs runtime docker: processes share the network of the machine")
+    if fault["member"] not in members:
+        raise ConfigError(f"fault.member: {fault['member']!r} is no member; there are {', '.join(members)}")
+    if "slo" in workload:
+        raise ConfigError("fault: a search for a rate (slo) can't have one: it is many runs")
+    if duration_s is None:
+        raise ConfigError("fault: only a run of fixed time (duration_s) can have one")
+    if fault["at_s"] + fault["for_s"] >= duration_s:
+        raise ConfigError(
+            f"fault: ends {fault['at_s'] + fault['for_s']:g} s after the start of a run of {duration_s:g} s"
+        )

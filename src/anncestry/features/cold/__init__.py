@@ -1,0 +1,37 @@
+"""Cold starts (a workload's `start: cold`): each run on a server that has answered nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from anncestry.cells.features import Feature, Metric
+from anncestry.errors import ConfigError
+
+
+class Cold(Feature):
+    keys = ("start", "page_cache")
+    own_server = True
+    apart = ("searchable_s",)
+    metrics = (
+        Metric("query", "searchable_s", "s", ("cold", "searchable_s")),
+        Metric("query", "first_ms", "ms", ("cold", "first_ms")),
+        Metric("query", "resident_share", "fraction", ("cold", "resident_share")),
+    )
+
+    def is_in(self, workload: Mapping[str, Any]) -> bool:
+        return workload.get("start") == "cold"
+
+    def complete(self, workload: MutableMapping[str, Any], where: str) -> None:
+        if not self.is_in(workload):
+            if "page_cache" in workload:
+                raise ConfigError(f"{where}.page_cache: needs start: cold")
+            return
+        if workload["warmup"]:
+            raise ConfigError(f"{where}.warmup: a cold start has no warm-up; use warmup: 0, not {workload['warmup']}")
+        if "slo" in workload or "target_recall" in workload:
+            raise ConfigError(f"{where}.start: cold is unsupported with slo and target_recall, which repeat runs")
+        workload.setdefault("page_cache", "dropped")
+
+
+FEATURE = Cold()

@@ -1,0 +1,235 @@
+"""A run after its clock has stopped: its answers decoded and judged, its samples and its record written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from anncestry import durable
+from anncestry.datasets.distance import Floats, Ids
+from anncestry.drive import protocol
+from anncestry.drive.client import OK
+from anncestry.measure import samples as raw
+from anncestry.measure.requests import Answers, decode, decoder, distance_errors, nq_of, repeated, wrong_counts
+from anncestry.measure.runs import Context, Findings, Job, Run
+from anncestry.measure.samples import Writer
+from anncestry.measure.vectors import Vectors
+from anncestry.metrics.recall import exact_distances
+from anncestry.metrics.resources import by_group
+from anncestry.provenance import gates, records
+from anncestry.provenance.gates import Gate
+
+_CHECKED_QUERIES = 200
+_NEARBY_S = 0.6
+
+
+class _Judged:
+    """The answers of a run: decoded, counted by what is wrong with them, and written as samples."""
+
+    def __init__(self, run: Run, context: Context) -> None:
+        self.run, self.context = run, context
+        self.k, self.nq = run.workload["k"], nq_of(run.workload)
+        self.lenient = run.workload.get("short_answers") == "counted" or run.spends_server
+        # Rows that came meanwhile are known, too; which of them a query may return is for recall to say.
+        self.rows_known = len(context.vectors.base) + sum(feature.rows_added for feature in run.features)
+        self.selectivity: float | None = None
+        self.fewest: int | None = None
+        """How many rows a right answer to the measured query with the narrowest filter holds."""
+        self.filters: dict[str, Any] | None = None
+        if run.filtering is not None:
+            every = np.arange(len(run.choice.measured))
+            self.selectivity, self.filters = run.filtering.share(every), run.filtering.facts(every)
+            self.fewest = int(run.filtering.wanted(every, self.k).min())
+        self.findings = Findings()
+        self.driver: list[dict[str, Any]] = []
+        """The driver's facts of each job."""
+        self.sent = self.good = self.answers = self.wrong = self.short = self.repeated = 0
+        self.primed = self.violated = self.returned = 0
+        self.errors_rel: list[Floats] = []
+
+    def add(self, job: Job, writer: Writer) -> None:
+        outcome = protocol.open_outcome(job.folder)
+        self.driver.append(outcome.facts)
+        for client in outcome.facts["clients"]:
+            self.findings.errors.update(client["errors"])
+            self.primed += client["prime_errors"]
+        self.sent += len(outcome)
+        checked = _Checked(self.k)
+        for samples, responses in outcome.parts():
+            part = self._add_part(samples, responses, checked)
+            if "slo" in self.run.workload:
+                part = part.append_column("probe", pa.array(np.full(len(part), job.number, np.uint8)))
+            writer.add(part)
+        self.errors_rel.append(checked.errors(self.context.vectors))
+
+    def _add_part(self, samples: NDArray[Any], responses: Sequence[bytes], checked: _Checked) -> pa.Table:
+        """Judge some of the answers of a job; returns their samples."""
+        run, metric = self.run, self.context.vectors.metric
+        read = decoder(self.context.engine, run.workload)
+        answered = decode(read, responses, samples["status"], self.k, metric, self.nq)
+        asked = run.members[samples["query"]].reshape(-1)  # by vector, as all that is judged
+        self.findings.errors.update(answered.errors)
+        good = answered.status == OK
+        answers = int(good.sum())
+        self.good, self.answers = self.good + answers // self.nq, self.answers + answers
+        expected = self.k if run.filtering is None else run.filtering.wanted(asked, self.k)
+        wrong, short = wrong_counts(answered, self.rows_known, expected)
+        self.wrong += wrong if self.lenient else wrong + short
+        self.short += short
+        self.repeated += repeated(answered)
+        if run.filtering is not None:
+            violated, returned = run.filtering.violations(asked[good], answered.ids[good])
+            self.violated, self.returned = self.violated + violated, self.returned + returned
+        rows = run.choice.measured[asked]
+        checked.add(rows, answered)
+        return raw.table(run.number, rows, samples, answered, self.nq)
+
+    def gates(self, others_pct: float) -> list[Gate]:
+        """Everything that must hold of the run; `others_pct` of a core was used by programs that are no part of it."""
+        run, context = self.run, self.context
+        searches = {node: counted["searches"] for node, counted in run.counters.items()}
+        judged = [
+            *context.gates,
+            *context.settings[run.ef_search],
+            *context.batched.get(self.nq, ()),
+            gates.alone(context.waited_s, others_pct),
+            gates.answered(self.good, self.sent),
+            gates.result_count(self.wrong, self.answers, self.k, self.fewest),
+            _distances(np.concatenate(self.errors_rel), context),
+            gates.primed(self.primed),
+            gates.short_answers(self.short, self.repeated, self.answers) if self.lenient else None,
+            None if run.tuned is None else run.tuned.gate(),
+            gates.shared(searches, run.workload["clients"]),
+        ]
+        if run.filtering is not None and self.selectivity is not None:
+            judged.append(run.filtering.gate(context.counted))
+            judged.append(gates.filtered(self.violated, self.returned, self.selectivity))
+        return [gate for gate in judged if gate is not None]
+
+    def body(self) -> dict[str, Any]:
+        """What the record holds of the run itself, beside its gates."""
+        run = self.run
+        return {
+            "failures": self.findings.errors,
+            "counters": run.counters,
+            "ef_search": run.ef_search,
+            "tuning": None if run.tuned is None else run.tuned.facts(),
+            **self.findings.facts,
+            "selectivity": self.selectivity,
+            "filters": self.filters,
+            "short_answers": self.short,
+            "repeated_answers": self.repeated,
+            "client": {
+                "asked_by": run.workload.get("client", "bytes"),
+                "warmup_source": run.choice.warmup_source,
+                "ceiling": run.ceiling,
+                "requests": self.sent,
+                **({"encode_us_per_request": run.encode_us} if "nq" in run.workload else {}),
+                "jobs": [{name: value for name, value in job.items() if name != "clients"} for job in self.driver],
+            },
+            "jobs": [
+                {"number": job.number, "rate_per_s": job.rate_per_s, "window_s": list(job.window_s)} for job in run.jobs
+            ],
+        }
+
+
+def judge(run: Run, context: Context, measured_dir: Path) -> None:
+    """Decode the responses of `run`, judge them, and leave record and samples in `measured_dir`/KEY/run-N."""
+    answers = _Judged(run, context)
+    samples_path = run.folder / "samples.parquet"
+    with Writer(samples_path) as writer:
+        for job in run.jobs:
+            answers.add(job, writer)
+    tables = {"resources": near(context.resources, run.window_s, run.number)}
+    others = by_group(tables["resources"], {"query": [run.window_s]})["other"]["query"]
+    judged = answers.gates(others["cpu_avg_pct"])
+    findings = answers.findings
+    for feature in run.features:
+        feature.judge(context, findings)
+    tables |= findings.tables
+    paths = {"samples": samples_path, **{label: run.folder / f"{label}.parquet" for label in tables}}
+    for label, table in tables.items():
+        parquet.write_table(table, paths[label], compression="zstd")
+    records.write_record(
+        run.folder / "record.json",
+        stage="run",
+        key=run.key,
+        spec=run.spec,
+        body={
+            "run": run.number,
+            "window_s": list(run.window_s),
+            **gates.verdict([*judged, *findings.gates]),
+            **answers.body(),
+            **context.facts,
+        },
+        inputs=context.inputs,
+        outputs=paths,
+    )
+    _move(run, measured_dir)
+
+
+def _move(run: Run, measured_dir: Path) -> None:
+    """Move the run's folder to where it stays, without the driver's files.
+
+    That is apart from the session: a run that is measured stays so, whatever becomes of the others.
+    """
+    for job in run.jobs:
+        shutil.rmtree(run.folder / f"job{job.number}")
+    for leftover in run.folder.glob("requests.*"):
+        leftover.unlink()
+    kept = measured_dir / run.key / f"run-{run.number}"
+    records.clear(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    durable.rename(run.folder, kept)
+
+
+def _distances(errors: Floats, context: Context) -> Gate:
+    if context.lossy:
+        median = float(np.median(errors)) if len(errors) else 0.0
+        return gates.estimates(median, len(errors), nearest=context.scanned)
+    return gates.distances(float(errors.max(initial=0.0)), len(errors))
+
+
+class _Checked:
+    """Reported distances to be held against exact ones: of the first good answer to each of up to 200 queries."""
+
+    def __init__(self, k: int) -> None:
+        self._rows, self._ids, self._reported = np.empty(0, np.int64), np.empty((0, k), np.int64), np.empty((0, k))
+
+    def add(self, rows: Ids, answered: Answers) -> None:
+        """Answers to the queries `rows` (n,), of which those of the lowest rows are kept."""
+        good = answered.status == OK
+        ids = np.concatenate([self._ids, answered.ids[good]])
+        reported = np.concatenate([self._reported, answered.distances[good]])
+        distinct, first = np.unique(np.concatenate([self._rows, rows[good]]), return_index=True)
+        first = first[:_CHECKED_QUERIES]
+        self._rows, self._ids, self._reported = distinct[:_CHECKED_QUERIES], ids[first], reported[first]
+
+    def errors(self, vectors: Vectors) -> Floats:
+        """Relative differences of reported from exact distances, (any,)."""
+        queries = np.asarray(vectors.queries[self._rows])
+        exact = exact_distances(vectors.base, queries, self._ids, vectors.metric)
+        known = np.isfinite(exact)
+        return distance_errors(self._reported[known], exact[known], vectors.metric)
+
+
+def near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:
+    """The resource samples in or next to the window, marked with the run.
+
+    Always with the last one before it and the first one after it: on a busy machine the sampler itself may be late,
+    and a window without samples on both sides has no use of resources to interpolate.
+    """
+    at = table["at_s"].to_numpy()
+    start, end = window_s
+    first = min(start - _NEARBY_S, *at[at <= start][-1:])
+    last = max(end + _NEARBY_S, *at[at >= end][:1])
+    keep = (at >= first) & (at <= last)
+    chosen = table.filter(pa.array(keep))
+    return chosen.append_column("run", pa.array(np.full(len(chosen), run, np.uint8)))

@@ -1,0 +1,183 @@
+"""Charts of the report, as Vega-Lite specs built with altair: figures, their panels, and what all charts share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from anncestry.report.model.cells import Row, text_of
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette for the colour-blind, without yellow and black, which vanish on a light or dark ground."""
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+"""A second sign for a system beside its colour."""
+
+SEPARATOR = "\x1f"
+"""Between the parts of a label that holds more than one."""
+
+NUMBER = ",.4~r"
+"""The d3 format of axes: at most four digits that count, never a power of ten: Vega's own for logarithms says 1e+1."""
+
+TICKS = 8
+"""About how many ticks an axis along the whole width of a page has."""
+
+LOGARITHMIC = alt.Scale(type="log", nice=False, padding=12)
+OPACITY = alt.Opacity("opacity:Q", scale=None)
+"""The field `opacity` of a datum as it is."""
+
+Data = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of a figure; `spec` is Vega-Lite without colours of its own for text and axes: the page themes it."""
+
+    heading: str
+    description: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row of panels that show the same thing for each dataset; `legend` names what the caption has to explain."""
+
+    name: str
+    title: str
+    caption: str
+    table: str
+    legend: str
+    panels: tuple[Panel, ...]
+
+
+def made(
+    name: str,
+    title: str,
+    caption: str,
+    table: str,
+    legend: str,
+    charts: Iterable[tuple[str, Any]],
+    *,
+    described: str = "",
+) -> list[Figure]:
+    """The figure of these charts, each with its heading, unless all of them are None.
+
+    `described`: the title that is read aloud, where it is another one.
+    """
+    panels = [
+        Panel(heading, f"{described or title}, {heading}", chart.to_dict())
+        for heading, chart in charts
+        if chart is not None
+    ]
+    return [Figure(name, title, caption, table, legend, tuple(panels))] if panels else []
+
+
+def by_place(rows: Iterable[Row], draw: Callable[[list[Row]], Any]) -> Iterator[tuple[str, Any]]:
+    """For each dataset and topology a heading, and what `draw` makes of its rows."""
+    places: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        places.setdefault((row["dataset"], row["topology"]), []).append(row)
+    several = len({topology for _, topology in places}) > 1
+    for (dataset, topology), of_place in sorted(places.items(), key=lambda item: item[0]):
+        yield f"{dataset} · {topology}" if several else dataset, draw(of_place)
+
+
+def colours(df: pd.DataFrame) -> dict[str, str]:
+    """The colour of each system, the same everywhere on a page."""
+    systems = sorted(set(df["system"]))
+    return {system: COLOURS[place % len(COLOURS)] for place, system in enumerate(systems)}
+
+
+def datum(row: Row, **more: Any) -> dict[str, Any]:
+    """What a mark knows: its place and value, and for the tooltip what it is and which number."""
+    return {
+        "system": row["system"],
+        "workload": row["workload"],
+        "what": row["metric"],
+        "value": row["value"],
+        "shown": f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}",
+        "number_id": row["number_id"],
+        **more,
+    }
+
+
+def spread(row: Row, **more: Any) -> dict[str, Any]:
+    """A datum that spans one standard deviation to both sides of a value, cut at zero."""
+    return datum(row, **more, low=max(row["value"] - row["std"], 0), high=row["value"] + row["std"])
+
+
+def tooltip(*first: str) -> list[Any]:
+    """What a mark says: its system, the fields `first`, and which number it is."""
+    names = {"what": "metric", "shown": "value", "number_id": "number"}
+    fields = ("system", *first, "what", "shown", "number_id")
+    return [alt.Tooltip(f"{field}:N", title=names.get(field, field)) for field in fields]
+
+
+def measured_rows(rows: Iterable[Row], metric: str) -> list[Row]:
+    return [row for row in rows if row["metric"] == metric and row["value"] is not None]
+
+
+def is_single(row: Row, k: int, *, filtered: bool = False) -> bool:
+    """Whether a number is of one client that asked a count of queries for `k`."""
+    of_one = (row["k"], row["clients"], bool(row["filter"])) == (k, 1, filtered)
+    return of_one and row["duration_s"] is None and row["target_recall"] is None
+
+
+def colour_of(palette: dict[str, str]) -> Any:
+    scale = alt.Scale(domain=list(palette), range=list(palette.values()))
+    return alt.Color("system:N", scale=scale, legend=None)
+
+
+def shape_of(palette: dict[str, str]) -> Any:
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(palette))]
+    return alt.Shape("system:N", scale=alt.Scale(domain=list(palette), range=shapes), legend=None)
+
+
+def signs_of(field: str, signs: str, of: dict[str, Any]) -> Any:
+    """The encoding `signs` ("shape" or "strokeDash") of a field's values, each by its own sign, without a legend."""
+    encoding = alt.Shape if signs == "shape" else alt.StrokeDash
+    return encoding(f"{field}:N", scale=alt.Scale(domain=list(of), range=list(of.values())), legend=None)
+
+
+def seconds(since: str) -> Any:
+    """An axis of time along the whole width of a page."""
+    scale, axis = alt.Scale(nice=False), alt.Axis(tickCount=TICKS)
+    return alt.X("at_s:Q", title=f"seconds since {since}", scale=scale, axis=axis)
+
+
+def clients(points: Iterable[dict[str, Any]]) -> Any:
+    """A logarithmic axis of numbers of clients, with a tick for each; None if there is one number only."""
+    ticks = sorted({point["clients"] for point in points})
+    scale = alt.Scale(type="log", base=2, nice=False, padding=14)
+    axis = alt.Axis(values=ticks, format="d", grid=False)
+    return alt.X("clients:Q", title="clients", scale=scale, axis=axis) if len(ticks) > 1 else None
+
+
+def layer_of(data: Data) -> Any:
+    """A layer over data of its own."""
+    return alt.Chart(alt.Data(values=data))
+
+
+def points_of(data: Data, size: int) -> Any:
+    return layer_of(data).mark_point(filled=True, size=size, opacity=1)
+
+
+def lines_of(data: Data) -> Any:
+    return layer_of(data).mark_line(strokeWidth=2)
+
+
+def layered(height: Any, *layers: Any) -> Any:
+    """The layers that have data, the first at the bottom, as one chart that is as wide as its panel."""
+    return alt.layer(*(layer for layer in layers if layer.data.values)).properties(width="container", height=height)
+
+
+def curves(
+    height: int, points: Data, axes: dict[str, Any], shape: Any, tips: Any, *below: Any, size: int = 70, **lines: Any
+) -> Any:
+    """Points joined by lines, above the layers `below`; `lines` are encodings that only lines have."""
+    drawn = points_of(points, size).encode(shape=shape, tooltip=tips, **axes)
+    return layered(height, *below, lines_of(points).encode(**lines, **axes), drawn)

@@ -1,0 +1,447 @@
+"""Two sides set against each other, number by number: what belongs together, what can't be compared and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from anncestry.errors import DataError
+from anncestry.metrics.stats import MIN_RUNS, Sample
+from anncestry.provenance.platform import IDENTITY
+from anncestry.report.compare.sides import Body, Side, listed, quoted_input
+from anncestry.report.compare.verdict import Noise, Outcome, Share, Verdict, between_pairs, judge
+from anncestry.report.model.cells import Row, sample_of
+from anncestry.report.model.numbers import rows_of
+from anncestry.report.model.quantities import ABSENT, MISSING, PHASES
+
+HEADLINE = ("load_s", "p50_ms", "p95_ms", "p99_ms", "qps", "recall_by_id", "storage_total_mib", "storage_net_mib")
+_STAGES = ("load", "query", "recall")
+_KEY = ("dataset", "topology", "workload", "phase", "metric")
+
+# Means over runs are rounded: runs that agree have a spread of this order, and it says nothing of noise.
+_ROUNDING = 1e-12
+
+_OF_CODE = {"code", "uncommitted code"}
+"""Facts that any commit changes: of what measures, the epoch counts."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What B is called where its value is less than A's, and where it is more; `better` is -1 for less, 0 neither."""
+
+    less: str
+    more: str
+    better: int
+
+
+TIME = Words("faster", "slower", -1)
+RATE = Words("slower", "faster", +1)
+RECALL = Words("worse", "better", +1)
+SIZE = Words("smaller", "larger", -1)
+FAILURES = Words("fewer", "more", -1)
+AMOUNT = Words("lower", "higher", 0)  # being busy is neither good nor bad
+
+
+def words_of(metric: str) -> Words:
+    """The words for a metric of the tidy table."""
+    if metric.startswith("recall_"):
+        return RECALL
+    if metric.startswith("storage_"):
+        return SIZE
+    if metric in ("qps", "rows_per_s"):
+        return RATE
+    if metric in ("errors", "timeouts", "fail_per_s"):
+        return FAILURES
+    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "upgrade")}:
+        return TIME
+    return AMOUNT
+
+
+@dataclass(frozen=True)
+class Number:
+    """A side's number: None or empty where it is not there, and then why (`problem`)."""
+
+    problem: str = ""
+    value: float | None = None
+    std: float | None = None
+    runs: int | None = None
+    number: str = ""
+    record: str = ""
+    record_sha256: str = ""
+
+    @classmethod
+    def of(cls, row: Row | None, problem: str) -> Number:
+        """That of a row of the tidy frame, of whose columns it has some."""
+        if row is None:
+            return cls(problem)
+        names = ("value", "std", "runs", "number_id", "record", "record_sha256")
+        return cls(problem, *(row[name] for name in names))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number of both sides, in `unit`. A system is empty where its side has none to set against the other's."""
+
+    dataset: str
+    topology: str
+    workload: str
+    system_a: str
+    system_b: str
+    phase: str
+    metric: str
+    unit: str
+    a: Number
+    b: Number
+    judged: Verdict
+
+    @property
+    def words(self) -> Words:
+        return words_of(self.metric)
+
+    @property
+    def verdict(self) -> str:
+        """Of B against A, in the words for this metric."""
+        words = {Outcome.LESS: self.words.less, Outcome.MORE: self.words.more}
+        return words.get(self.judged.outcome, self.judged.outcome.value)
+
+    @property
+    def ratio(self) -> float | None:
+        """B / A; None for what can't be compared."""
+        if self.judged.outcome is Outcome.NOT_COMPARABLE or not self.a.value or self.b.value is None:
+            return None
+        return float(self.b.value) / float(self.a.value)
+
+    @property
+    def measured_twice(self) -> bool:
+        """Whether both sides measured one and the same thing: under one key, but not in one record."""
+        once = self.judged.outcome in (Outcome.NOT_COMPARABLE, Outcome.SAME_RECORD)
+        return bool(self.a.number) and self.a.number == self.b.number and not once
+
+    @property
+    def better(self) -> str:
+        """`a` or `b`, whichever is better by more than noise; empty if neither is."""
+        if not self.judged.decided or not self.words.better:
+            return ""
+        return "b" if (self.judged.outcome is Outcome.MORE) == (self.words.better > 0) else "a"
+
+    def columns(self) -> dict[str, Any]:
+        """The line as a row of comparison.csv, unrounded."""
+        values = vars(self) | vars(self.judged) | {"verdict": self.verdict, "ratio": self.ratio}
+        for side, number in (("a", self.a), ("b", self.b)):
+            values |= {f"{name}_{side}": value for name, value in vars(number).items()} | {side: number.value}
+        return {name: values[name] for name in COLUMNS}
+
+
+COLUMNS = (
+    *("dataset", "topology", "workload", "system_a", "system_b", "phase", "metric", "unit"),
+    *("a", "b", "std_a", "std_b", "runs_a", "runs_b", "ratio", "low", "high", "verdict", "noise", "reason", "note"),
+    *("problem_a", "problem_b", "number_a", "number_b"),
+    *("record_a", "record_b", "record_sha256_a", "record_sha256_b"),
+)
+"""Of comparison.csv and comparison.json."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All lines, and what else differs between the sides as (what, A's, B's): possible causes, not obstacles.
+
+    `noise` is what counted as noise beside the spread of runs.
+    """
+
+    a: Side
+    b: Side
+    lines: tuple[Line, ...]
+    differences: tuple[tuple[str, str, str], ...]
+    noise: Noise
+
+    def counts(self) -> dict[str, int]:
+        """How often each verdict was given, most frequent first."""
+        verdicts = pd.Series([line.verdict for line in self.lines], dtype="str")
+        return {str(verdict): int(count) for verdict, count in verdicts.value_counts(sort=True).items()}
+
+
+def compare(a: Side, b: Side, noise: Noise | None = None) -> Comparison:
+    """Set every number of `b` against that of `a` with the same dataset, topology, workload, phase and metric.
+
+    A difference counts if it is larger than the spread of runs tells, and larger than the `noise` of its metric: what
+    is given, and what is found between numbers that both sides measured under one key, nothing known being different.
+    Those are the evidence for the noise, and judged by their runs and what is given alone.
+
+    Numbers that neither side is meant to have (a phase that both lack, a filter that neither was asked) are left out.
+
+    Systems are paired by name; else, one system a side, whatever their names; else those of one engine, if each side
+    has one left (an upgrade). DataError where a side's records lack one that its numbers name.
+    """
+    named = [(f"{letter} ({side.label})", side, rows_of(side.numbers)) for letter, side in (("A", a), ("B", b))]
+    lines: list[Line] = []
+    twice: list[Line] = []
+    differences: dict[tuple[str, str, str], None] = {}
+    for systems in _paired(*({row["system"]: row["engine"] for row in rows} for *_, rows in named)):
+        halves = (_Half(*of_side, system) for of_side, system in zip(named, systems, strict=True))
+        pair = _Pair(*halves, across_platforms=a.kind == b.kind == "platform")
+        of_pair, unlike = list(pair.lines()), list(pair.differences())
+        lines += of_pair
+        differences.update(dict.fromkeys(unlike))
+        if {what for what, *_ in unlike} <= _OF_CODE:
+            twice += [line for line in of_pair if line.measured_twice]
+    given = noise or Noise()
+    known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
+    judged = [_floored(line, given if line.measured_twice else known) for line in lines]
+    return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known)
+
+
+def _floored(line: Line, noise: Noise) -> Line:
+    """The line, judged by the floor of its metric as well."""
+    # A share of a recall, or of a count of failures, is no noise that anybody means by so many percent.
+    floor = noise.floor(line.metric, common=line.words not in (RECALL, FAILURES))
+    if floor is None or line.a.value is None or line.b.value is None:
+        return line
+    return replace(line, judged=line.judged.above(floor, line.a.value, line.b.value))
+
+
+def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, where a query's speed differs with a note if its recall does, too."""
+    of_cell: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        cell = (line.dataset, line.topology, line.workload, line.system_a, line.system_b)
+        of_cell.setdefault(cell, []).append(line)
+    for members in of_cell.values():
+        recall = next((line for line in members if line.metric == "recall_by_id" and line.judged.decided), None)
+        for line in members:
+            speed = line.phase == "query" and line.words in (TIME, RATE)
+            if recall is None or not (speed and line.judged.decided):
+                yield line
+            else:
+                note = f"with {recall.verdict} recall: {recall.a.value:.4f} against {recall.b.value:.4f}"
+                yield replace(line, judged=replace(line.judged, note=note))
+
+
+def _order(line: Line) -> tuple[Any, ...]:
+    rank = HEADLINE.index(line.metric) if line.metric in HEADLINE else len(HEADLINE)
+    # Every second part is a number: clients2 comes before clients16.
+    parts = re.split(r"([0-9]+)", line.workload)
+    workload = [int(part) if place % 2 else part for place, part in enumerate(parts)]
+    return line.dataset, line.topology, line.system_a, line.system_b, workload, rank, line.phase, line.metric
+
+
+def _paired(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Pairs of systems from name → engine of both sides; a system without a partner is paired with an empty name."""
+    if len(a) == len(b) == 1:
+        return [(next(iter(a)), next(iter(b)))]
+    pairs = [(name, name) for name in a if name in b]
+    left, right = ([name for name in side if name not in other] for side, other in ((a, b), (b, a)))
+    for name in left:
+        rivals = [other for other in left if a[other] == a[name]]
+        heirs = [other for other in right if b[other] == a[name]]
+        pairs.append((name, heirs[0] if a[name] and len(rivals) == len(heirs) == 1 else ""))
+    taken = {heir for _, heir in pairs}
+    return [*pairs, *(("", name) for name in right if name not in taken)]
+
+
+def _stage_of(phase: str) -> str:
+    return phase if phase in _STAGES else "load"
+
+
+class _Half:
+    """A system of one side: its rows by key (_KEY), and its records. A `cell` is (dataset, topology, workload)."""
+
+    def __init__(self, name: str, side: Side, rows: Iterable[Row], system: str) -> None:
+        self.name, self.system, self.records = name, system, side.records
+        self.rows = {tuple(row[name] for name in _KEY): row for row in rows if row["system"] == system}
+        self.cells = {key[:3] for key in self.rows}
+        self._paths = {
+            (_stage_of(row["phase"]), *key[:3]): row["record"] for key, row in self.rows.items() if row["record_sha256"]
+        }
+
+    def record(self, stage: str, cell: tuple[str, ...]) -> Body:
+        """The record of a stage."""
+        path = self._paths.get((stage, *cell[:2], "" if stage == "load" else cell[2]), "")
+        if path not in self.records:
+            what = path or f"{stage} of {listed((self.system, *cell))}"
+            raise DataError(f"{self.name}: {what}: not among the records")
+        return self.records[path]
+
+    def problem(self, key: tuple[str, ...], other: str) -> str:
+        """Why it has no such number, to set against that of the system `other`; empty if it has."""
+        row = self.rows.get(key)
+        if row is not None:
+            if row["value"] is not None:
+                return ""
+            reason = str(row["reason"])
+            return reason if reason in MISSING | ABSENT else f"invalid: {reason}"
+        if not self.system:
+            return f"no system to set against {other}"
+        return "no such number" if key[:3] in self.cells else "no such cell"
+
+
+class _Pair:
+    """A system of either side, set against each other."""
+
+    def __init__(self, a: _Half, b: _Half, *, across_platforms: bool) -> None:
+        self._halves = (a, b)
+        self._across_platforms = across_platforms
+        self._obstacles: dict[tuple[str, ...], str] = {}
+
+    def lines(self) -> Iterator[Line]:
+        """A line for each number that a side has or should have."""
+        first, second = self._halves
+        for key in dict.fromkeys((*first.rows, *second.rows)):
+            rows = [half.rows.get(key) for half in self._halves]
+            problems = [first.problem(key, second.system), second.problem(key, first.system)]
+            if set(problems) <= ABSENT:  # such as the selectivity where no filter was asked
+                continue
+            unit = next(row["unit"] for row in rows if row is not None)
+            a, b = map(Number.of, rows, problems)
+            dataset, topology, workload, phase, metric = key
+            judged = self._judged(key, rows, problems)
+            yield Line(dataset, topology, workload, first.system, second.system, phase, metric, unit, a, b, judged)
+
+    def differences(self) -> Iterator[tuple[str, str, str]]:
+        """What else differs between the loads of the two systems."""
+        loads = dict.fromkeys(key for half in self._halves for key in half.rows if key[-1] == "load_s")
+        for key in loads:
+            rows = [half.rows.get(key) for half in self._halves]
+            if any(row is None or not row["record_sha256"] for row in rows):
+                continue
+            first, second = map(_facts, self._records("load", key[:3]))
+            for what in dict.fromkeys((*first, *second)):
+                if first.get(what) != second.get(what):
+                    yield what, first.get(what, "–"), second.get(what, "–")
+
+    def _records(self, stage: str, cell: tuple[str, ...]) -> list[Body]:
+        return [half.record(stage, cell) for half in self._halves]
+
+    def _judged(self, key: tuple[str, ...], rows: Sequence[Row | None], problems: Sequence[str]) -> Verdict:
+        a, b = rows
+        names = [half.name for half in self._halves]
+        reason = "; ".join(f"{name}: {problem}" for name, problem in zip(names, problems, strict=True) if problem)
+        if a is None or b is None or reason:
+            return Verdict(Outcome.NOT_COMPARABLE, reason=reason)
+        if a["record_sha256"] == b["record_sha256"]:
+            return Verdict(Outcome.SAME_RECORD)
+        if obstacle := self._obstacle(_stage_of(key[3]), key[:3]):
+            return Verdict(Outcome.NOT_COMPARABLE, reason=obstacle)
+        samples = _sample(a), _sample(b)
+        few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
+        if few:
+            return judge(*samples, unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
+        if key[3] != "recall":
+            return judge(*samples)
+        first, second = (int(record.get("queries") or 0) for record in self._records("recall", key[:3]))
+        if not first or not second:
+            return judge(*samples, unknown="the number of queries is not recorded")
+        return judge(Share(a["value"], first), Share(b["value"], second))
+
+    def _obstacle(self, stage: str, cell: tuple[str, ...]) -> str:
+        """Why numbers of this stage can't be compared, whatever they are; empty if they can."""
+        if (stage, *cell) not in self._obstacles:
+            self._obstacles[stage, *cell] = "; ".join(dict.fromkeys(self._all_obstacles(stage, cell)))
+        return self._obstacles[stage, *cell]
+
+    def _all_obstacles(self, stage: str, cell: tuple[str, ...]) -> Iterator[str]:
+        chain = {name: self._records(name, cell) for name in _STAGES[: _STAGES.index(stage) + 1]}
+        for name, (a, b) in chain.items():
+            if not self._across_platforms:
+                yield from _other_platform(a, b)
+            epochs = [record["spec"].get("epoch") for record in (a, b)]
+            if epochs[0] != epochs[1]:
+                yield f"other epoch of {name}: {epochs[0]} against {epochs[1]}"
+        a, b = chain["load"]
+        engines = [record["spec"].get("system", {}).get("engine") for record in (a, b)]
+        epochs = [record["spec"].get("engine_epoch", 1) for record in (a, b)]
+        if engines[0] == engines[1] and epochs[0] != epochs[1]:
+            yield f"other epoch of engine {engines[0]}: {epochs[0]} against {epochs[1]}"
+        yield from _other("dataset", a["spec"]["dataset"], b["spec"]["dataset"])
+        yield from _other("topology", a["spec"]["topology"], b["spec"]["topology"])
+        yield from self._other_content("vectors", "dataset", ("base", "queries", "category", "price"), a, b)
+        if "query" in chain:
+            # The seed chooses the warm-up queries and the order of the runs.
+            a, b = ({**record["spec"]["workload"], "seed": record["spec"].get("seed")} for record in chain["query"])
+            yield from _other("workload", a, b)
+        if "recall" in chain:
+            # Distances may differ in their last digit from machine to machine; what counts is who the nearest are.
+            yield from self._other_content("truth", "truth", ("ids",), *chain["recall"])
+
+    def _other_content(self, label: str, what: str, files: Sequence[str], a: Body, b: Body) -> Iterator[str]:
+        """Whether an input is another: by its files' digests where its records are at hand, else by its key.
+
+        Where the content is not pinned by the config (a made dataset), one key may stand for two contents: then the
+        identities that the records quote differ.
+        """
+        quoted = [quoted_input(record, label) for record in (a, b)]
+        digests = []
+        for half, entry in zip(self._halves, quoted, strict=True):
+            outputs = half.records.get(entry.get("path", ""), {}).get("outputs") or {}
+            digests.append({name: outputs[name]["sha256"] for name in files if name in outputs})
+        keys = [record["spec"].get(label) for record in (a, b)]
+        identities = [entry.get("identity") for entry in quoted]
+        if all(digests):
+            changed = [name for name in files if digests[0].get(name) != digests[1].get(name)]
+            if changed:
+                yield f"other {what}: the digest of {', '.join(changed)} differs"
+        elif keys[0] != keys[1]:
+            yield f"other {what}: {label} {keys[0]} against {keys[1]}"
+        elif all(identities) and identities[0] != identities[1]:
+            yield f"other {what}: another content behind {label} {keys[0]}"
+
+
+def _other_platform(a: Body, b: Body) -> Iterator[str]:
+    """Another declared platform, or another machine under one name."""
+    names = [record["spec"].get("platform") for record in (a, b)]
+    if names[0] != names[1]:
+        yield f"other platform: {names[0]} against {names[1]}"
+    # A stage that measures nothing on a machine (recall) holds no facts of one.
+    elif all("platform" in record for record in (a, b)):
+        machines = [{fact: (record.get("platform") or {}).get(fact) for fact in IDENTITY} for record in (a, b)]
+        yield from _other(f"machine behind platform {names[0]}", *machines)
+
+
+def _other(what: str, a: Body, b: Body) -> Iterator[str]:
+    """What differs in content behind the same name."""
+    changed = [
+        f"{name} {_as_text(a.get(name))} against {_as_text(b.get(name))}"
+        for name in dict.fromkeys((*a, *b))
+        if name != "name" and a.get(name) != b.get(name)
+    ]
+    if changed:
+        yield f"other {what}: {', '.join(changed)}"
+
+
+def _facts(load: Body) -> dict[str, str]:
+    """What a reader would look at for the cause of a difference."""
+    spec, machine, code = load["spec"], load.get("platform") or {}, load.get("code") or {}
+    facts = {
+        "system": spec["system"]["name"],
+        **{f"setting {name}": value for name, value in (spec["system"].get("settings") or {}).items()},
+        **{f"index {name}": value for name, value in (spec.get("index") or {}).items()},
+        **{f"load {name}": value for name, value in (spec.get("load") or {}).items()},
+        "artifact": (load.get("artifact") or {}).get("digest", "")[:12] or None,
+        **{f"client {name}": value for name, value in (load.get("clients") or {}).items()},
+        "platform": spec.get("platform"),
+        **{name: machine.get(name) for name in (*IDENTITY, "kernel", "os")},
+        "code": code.get("commit"),
+        "uncommitted code": code.get("diff_sha256"),
+    }
+    return {name: _as_text(value) for name, value in facts.items() if value is not None}
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _sample(row: Row) -> Sample:
+    """A number over its runs. What has no spread (one run, or a total over runs) counts as measured once."""
+    sample = sample_of(row)
+    return sample if sample.std > _ROUNDING * abs(sample.mean) else replace(sample, std=0.0)
+
+
+def _runs_text(row: Row) -> str:
+    runs = row["runs"]
+    if runs is None:
+        return "measured in passing"
+    return "one run" if runs == 1 else f"{runs} runs" if runs < MIN_RUNS else "a total over runs"

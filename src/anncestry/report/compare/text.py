@@ -1,0 +1,168 @@
+"""A comparison as text for the terminal, and its lines as rows of tables."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from anncestry.report.compare.lines import HEADLINE, Comparison, Line, Number
+from anncestry.report.compare.sides import Side
+from anncestry.report.compare.verdict import Outcome
+from anncestry.report.model.cells import NO_CELL, Cell, TableRow, text_of
+from anncestry.report.model.quantities import PHASES, brief
+
+_WIDTH = 100
+_CONFIDENCE = 0.95
+_HEAD = ("", "A", "B", "B/A", "B − A, 95 %", "")
+
+
+def summary(comparison: Comparison, *, everything: bool = False) -> str:
+    """The comparison as text of at most 100 columns, ending in a newline: headline metrics, or all of them."""
+    shown = [line for line in comparison.lines if everything or line.metric in HEADLINE]
+    notes: dict[str, int] = {}
+    rows = [(line, _columns(line, notes)) for line in shown]
+    widths = [max(len(row[place]) for row in (_HEAD, *(row for _, row in rows))) for place in range(5)]
+    verdicts = max((len(row[5]) for _, row in rows), default=0)
+    # Only the metric's name gives way: a number cut short would be another number.
+    spare = _WIDTH - sum(widths) - verdicts - 2 * len(widths) - 2
+    widths[0] = max(8, widths[0] + min(spare, 0))
+    several = len({(line.system_a, line.system_b) for line in shown}) > 1
+    out = [_cut(f"A  {name_of(comparison.a)}"), _cut(f"B  {name_of(comparison.b)}"), ""]
+    for (dataset, topology, *systems), of_place in groupby(rows, lambda row: table_of(row[0])):
+        pair = f": {' → '.join(name or NO_CELL for name in systems)}" if several else ""
+        out.append(_cut(_printable(f"{dataset}, {topology}{pair}")))
+        above: Sequence[str] = _HEAD[1:]
+        for workload, members in groupby(of_place, lambda row: row[0].workload):
+            out.append(_aligned((f" {_printable(workload) or 'load'}", *above), widths))
+            out += [_aligned((f"  {columns[0]}", *columns[1:]), widths) for _, columns in members]
+            above = ("",) * len(above)  # the head stands once for each place
+        out.append("")
+    paragraphs = [f"[{number}] {words}" for words, number in notes.items()]
+    if comparison.differences:
+        texts = "; ".join(f"{what} {a} → {b}" for what, a, b in comparison.differences)
+        paragraphs.append(_printable(f"also differs: {texts}"))
+    for paragraph in paragraphs:
+        out += textwrap.wrap(paragraph, _WIDTH, subsequent_indent="    ")
+    out += textwrap.wrap(counted(comparison), _WIDTH)
+    return "\n".join(out) + "\n"
+
+
+def _columns(line: Line, notes: dict[str, int]) -> tuple[str, ...]:
+    """A line's columns; its remark is a footnote, and `notes` numbers those in order of appearance."""
+    # A number without known noise says so by its verdict; why is the same for most, and in the files.
+    remark = _printable(line.judged.note or _obstacle(line))
+    mark = f" [{notes.setdefault(remark, len(notes) + 1)}]" if remark else ""
+    values = (_value(number, None, line.unit) for number in (line.a, line.b))
+    return _printable(_metric(line)), *values, _ratio(line), _interval(line), f"{line.verdict}{mark}"
+
+
+def _obstacle(line: Line) -> str:
+    """Why a line can't be compared; empty if it can."""
+    return line.judged.reason if line.judged.outcome is Outcome.NOT_COMPARABLE else ""
+
+
+def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers = texts[:5]
+    width = widths[0] + 2
+    shown = name if len(name) <= width else f"{name[: width - 1]}…"
+    cells = [number.rjust(wide) for number, wide in zip(numbers, widths[1:], strict=True)]
+    return "  ".join([shown.ljust(width), *cells, texts[5]]).rstrip()
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+
+
+def _printable(words: str) -> str:
+    """Text that can't steer a terminal: control signs, which a name may hold, are written out."""
+    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in words)
+
+
+def name_of(side: Side) -> str:
+    known = " ".join(filter(None, (side.kind, side.commit[:12])))
+    return _printable(f"{side.label} ({known})" if known else side.label)
+
+
+def counted(comparison: Comparison) -> str:
+    """How often each verdict was given, and how many differences chance alone would give."""
+    judged = sum(line.judged.low is not None for line in comparison.lines)
+    differ = sum(line.judged.decided for line in comparison.lines)
+    counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
+    chance = (1 - _CONFIDENCE) * judged
+    digits = 1 if chance < 1 else 0
+    return (
+        f"{counts}. Of {judged} numbers with a known noise {differ} differ; about {chance:.{digits}f} would by"
+        f" chance alone. Noise: {_noise(comparison)}."
+    )
+
+
+def _noise(comparison: Comparison) -> str:
+    """What counted as noise, in words."""
+    noise = comparison.noise
+    by_source: dict[str, list[str]] = {}
+    for metric in HEADLINE:
+        if metric in noise.of_metric:
+            floor = noise.of_metric[metric]
+            by_source.setdefault(floor.source, []).append(f"{metric} {100 * floor.relative:.1f} %")
+    floors = [str(noise.common)] if noise.common else []
+    floors += [f"{source}: {', '.join(texts)}" for source, texts in by_source.items()]
+    return "; ".join(["the spread of runs (of recall: of queries)", *floors])
+
+
+def table_of(line: Line) -> tuple[str, str, str, str]:
+    """What the lines of one table have in common."""
+    return line.dataset, line.topology, line.system_a, line.system_b
+
+
+def _metric(line: Line) -> str:
+    """The metric's name, with the phase where several have one of that name."""
+    named = line.phase in ("query", "recall", "storage") or line.metric in {f"{phase}_s" for phase in PHASES}
+    return line.metric if named or line.metric in HEADLINE else f"{line.phase} {line.metric}"
+
+
+def _value(number: Number, std: float | None, unit: str) -> str:
+    if number.value is None:
+        return brief(number.problem) if not number.problem.startswith("no ") else NO_CELL
+    return text_of(number.value, std, unit)
+
+
+def _ratio(line: Line) -> str:
+    if line.ratio is None:
+        return NO_CELL
+    return f"{line.ratio:.2f}" if 0.1 <= line.ratio < 1000 else f"{line.ratio:.2g}"
+
+
+def _interval(line: Line) -> str:
+    """The interval of B - A: in percent of A, or as it is for a fraction, and where A is zero."""
+    if line.judged.low is None or line.judged.high is None:
+        return NO_CELL
+    bounds = [line.judged.low, line.judged.high]
+    if line.unit == "fraction" or not line.a.value:
+        return " … ".join(_signed(bound, ".4f") for bound in bounds)
+    bounds = [100 * bound / line.a.value for bound in bounds]
+    return " … ".join(_signed(bound, ".1f" if abs(bound) < 100 else ",.0f") for bound in bounds) + " %"
+
+
+def _signed(value: float, form: str) -> str:
+    return f"{value:+{form}}".replace("-", "−")
+
+
+def row_of(line: Line, id_of: Callable[[str, str, str], str]) -> TableRow:
+    """A line as a row (workload, metric, unit): A, B, B / A, the interval of B - A, and the verdict.
+
+    `id_of` gives the id on the page of a number, from its side (a or b), its own id and its record.
+    """
+    cells, ids = [], []
+    for letter, number in (("a", line.a), ("b", line.b)):
+        ids.append(id_of(letter, number.number, number.record))
+        # The spread of recall over repeats is not the noise that its verdict is about.
+        shown = _value(number, None if line.phase == "recall" else number.std, line.unit)
+        cells.append(Cell(shown, number_id=ids[-1], problem=number.problem, best=line.better == letter))
+    both = tuple(ids) if line.ratio is not None else ()
+    cells += [
+        Cell(_ratio(line), parents=both),
+        Cell(_interval(line), parents=both if line.judged.low is not None else ()),
+        Cell(", ".join(filter(None, (line.verdict, line.judged.note))), problem=_obstacle(line)),
+    ]
+    return TableRow((line.workload or "load", _metric(line), line.unit), tuple(cells))

@@ -1,0 +1,225 @@
+"""The verdict on two numbers: `judge` alone decides it, `judge_all` for many at once; tables, pages and files show it.
+
+Beside the spread of runs there is noise that the runs of one session don't show: another load, another hour. A floor is
+a size below which no difference counts. It only takes verdicts away: it never makes a difference known whose noise is
+not. Floors come from numbers that were measured twice. An experiment with `rebuilds` (A/A) loads every spec several
+times and measures each build as a cell of its own, in rounds that take all builds in turn: whatever differs between
+them is noise, by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import combinations
+from pathlib import Path
+
+import pandas as pd
+
+from anncestry.cells.stage import STAGES
+from anncestry.metrics.stats import (
+    MIN_RUNS,
+    Sample,
+    difference_interval,
+    holm,
+    proportion_interval,
+    proportion_p,
+    welch_p,
+)
+from anncestry.provenance.records import read_record
+from anncestry.report.model.cells import Row
+from anncestry.report.model.numbers import read, rows_of
+
+LEVEL = 0.05
+"""Of `judge_all`, for the family of all its comparisons."""
+
+_CELL = ["dataset", "system", "topology", "workload", "phase", "metric"]
+"""What the builds of one number have in common."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The largest difference that is noise, as a share of the first value (0.05: 5 %), and where it comes from."""
+
+    relative: float
+    source: str
+
+    def __str__(self) -> str:
+        return f"{100 * self.relative:.1f} % {self.source}"
+
+    def hides(self, a: float, b: float) -> bool:
+        """Whether the difference of two values is no larger than this."""
+        return abs(b - a) <= self.relative * abs(a)
+
+
+class Outcome(StrEnum):
+    """What is known of B against A."""
+
+    LESS = "lower"
+    MORE = "higher"
+    SAME = "same within noise"
+    EQUAL = "equal"
+    """One value, though its noise is unknown."""
+    UNKNOWN = "noise unknown"
+    SAME_RECORD = "same record"
+    """Both sides quote one file: nothing was measured twice."""
+    NOT_COMPARABLE = "not comparable"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean over queries of values from 0 to 1, such as a recall."""
+
+    mean: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of B against A, and what it rests on.
+
+    `low` and `high` bound B - A with 95 % confidence: Welch's interval over runs, for a Share Newcombe's over queries.
+    `noise` names what counted as noise, empty where none is known. `reason` says why there is no better outcome, `note`
+    what to bear in mind with this one.
+    """
+
+    outcome: Outcome
+    low: float | None = None
+    high: float | None = None
+    noise: str = ""
+    reason: str = ""
+    note: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference is larger than noise."""
+        return self.outcome in (Outcome.LESS, Outcome.MORE)
+
+    def above(self, floor: Floor, a: float, b: float) -> Verdict:
+        """The same with one more noise, which may hide the difference of these values."""
+        if self.low is None:
+            return self
+        noise = f"{self.noise}; {floor}"
+        if self.decided and floor.hides(a, b):
+            return replace(
+                self, outcome=Outcome.SAME, noise=noise, note=f"more than {self.noise} tell, but within {floor}"
+            )
+        return replace(self, noise=noise)
+
+
+def judge(a: Sample | Share, b: Sample | Share, unknown: str = "") -> Verdict:
+    """B against A; `unknown` says why their noise is not known, if that is known before."""
+    interval = None
+    if isinstance(a, Share) and isinstance(b, Share):
+        interval = proportion_interval(b.mean, b.queries, a.mean, a.queries)
+    elif isinstance(a, Sample) and isinstance(b, Sample) and not unknown:
+        interval = difference_interval(b, a)
+        few = min(a.runs, b.runs) < MIN_RUNS
+        unknown = f"at least {MIN_RUNS} runs are needed" if few else "no run differed from another"
+    if interval is None:
+        return Verdict(Outcome.EQUAL if a.mean == b.mean else Outcome.UNKNOWN, reason=unknown)
+    low, high = interval
+    outcome = Outcome.SAME if low <= 0 <= high else Outcome.MORE if low > 0 else Outcome.LESS
+    return Verdict(outcome, low, high, "queries" if isinstance(a, Share) else "runs")
+
+
+def judge_all(pairs: Sequence[tuple[Sample | Share, Sample | Share]]) -> list[bool | None]:
+    """Whether the two of each pair differ, at a level that is corrected for all of them; None: noise is unknown."""
+    levels = [_p(a, b) for a, b in pairs]
+    corrected = iter(holm([p for p in levels if p is not None]))
+    return [None if p is None else next(corrected) <= LEVEL for p in levels]
+
+
+def _p(a: Sample | Share, b: Sample | Share) -> float | None:
+    if isinstance(a, Share) and isinstance(b, Share):
+        return proportion_p(a.mean, a.queries, b.mean, b.queries)
+    if isinstance(a, Sample) and isinstance(b, Sample) and min(a.runs, b.runs) >= MIN_RUNS:
+        return welch_p(a, b)
+    return None
+
+
+# Noise
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A floor that holds for every metric, and floors of single metrics; of two, the higher one counts."""
+
+    common: Floor | None = None
+    of_metric: Mapping[str, Floor] = field(default_factory=dict)
+
+    def floor(self, metric: str, *, common: bool = True) -> Floor | None:
+        """The floor of a metric, None where nothing is known; `common` tells whether the common one is meant for it."""
+        floors = [self.common if common else None, self.of_metric.get(metric)]
+        return max((floor for floor in floors if floor), key=lambda floor: floor.relative, default=None)
+
+    def with_measured(self, measured: Mapping[str, Floor]) -> Noise:
+        """This, and floors that were measured: the higher one of each metric."""
+        return Noise(self.common, _highest([*self.of_metric.items(), *measured.items()]))
+
+
+def _highest(floors: Iterable[tuple[str, Floor]]) -> dict[str, Floor]:
+    """The highest floor of each metric, the first of equal ones."""
+    highest: dict[str, Floor] = {}
+    for metric, floor in floors:
+        if metric not in highest or floor.relative > highest[metric].relative:
+            highest[metric] = floor
+    return highest
+
+
+def asked(percent: float) -> Noise:
+    """The noise that a user says there is between any two measurements of one thing."""
+    return Noise(Floor(percent / 100, "as asked"))
+
+
+def between_pairs(pairs: Iterable[tuple[str, float, float]]) -> dict[str, Floor]:
+    """Floors by metric from pairs (metric, first value, second value) of measurements of one and the same thing.
+
+    A floor is the largest relative difference of a metric's pairs: no estimate of a quantile, but what was seen.
+    """
+    apart: dict[str, list[float]] = {}
+    for metric, first, second in pairs:
+        if first:
+            apart.setdefault(metric, []).append(abs(second / first - 1))
+    return {
+        metric: Floor(max(shares), f"between {len(shares)} number{'s' if len(shares) > 1 else ''} measured twice")
+        for metric, shares in apart.items()
+    }
+
+
+def builds(df: pd.DataFrame) -> Iterator[tuple[Row, Row]]:
+    """The rows of every two builds of one number in a tidy frame, the earlier build first."""
+    known = df[df["value"].notna()]
+    several: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows_of(known[known.duplicated(_CELL, keep=False)]):
+        several.setdefault(tuple(row[name] for name in _CELL), []).append(row)
+    for rows in several.values():
+        yield from combinations(sorted(rows, key=lambda row: row["rebuild"] or 1), 2)
+
+
+def floors(df: pd.DataFrame) -> dict[str, Floor]:
+    """Floors by metric: the largest relative difference of any two builds of one number, in a tidy frame."""
+    return between_pairs((a["metric"], a["value"], b["value"]) for a, b in builds(df))
+
+
+def measured(results: Path, platform: str) -> dict[str, Floor]:
+    """The floors that tables below `results` show for a platform; of several of one metric, the highest."""
+    shown: list[tuple[str, Floor]] = []
+    for folder in sorted((results / STAGES["table"].folder.name).glob("*@*")):
+        if not (folder / "numbers.parquet").exists():
+            continue
+        df = read(folder)
+        if (df["rebuild"].fillna(1) > 1).any() and _platform(df, results) == platform:
+            for metric, floor in floors(df).items():
+                shown.append((metric, Floor(floor.relative, f"{floor.source} on builds of {folder.name}")))
+    return _highest(shown)
+
+
+def _platform(df: pd.DataFrame, results: Path) -> str | None:
+    """The platform that a table was measured on, from its first record that is here."""
+    for path in dict.fromkeys(df[df["phase"] == "load"]["record"]):
+        file = results.parent / path
+        if file.exists():
+            return str(read_record(file)["spec"]["platform"])
+    return None

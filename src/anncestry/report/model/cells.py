@@ -1,0 +1,141 @@
+"""Cells, columns and rows of tables, and how a number of the tidy table becomes the text of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anncestry.metrics.stats import Sample, differ
+from anncestry.report.model.quantities import brief
+
+Row = dict[str, Any]
+"""A row of the tidy frame as plain values."""
+
+NO_CELL = "—"
+
+_COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches", "rows"})
+"""Units of what is counted: whole numbers are printed as such, means over runs need not be whole."""
+
+CLIENT_BOUND = " ‡"
+"""Stands beside numbers of cells that are client-bound."""
+_CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one place of a table shows.
+
+    `number_id` names the number in the tidy frame (empty for words and for what is computed from others, which
+    `parents` then names). `published` is what the paper printed in its place. `best` is set only where the difference
+    to every other system is larger than noise. `problem` says why there is no number. `source` is the id of a number
+    that others published, where the cell shows one: it stands, with its trace, on the audit page.
+    """
+
+    text: str
+    value: float | None = None
+    std: float | None = None
+    number_id: str = ""
+    published: str = ""
+    best: bool = False
+    parents: tuple[str, ...] = ()
+    problem: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: what it holds, in which unit, and of which system (empty if of none)."""
+
+    label: str
+    unit: str = ""
+    group: str = ""
+    system: str = ""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """The labels of a row, as many as `Table.labels`, and a cell a column."""
+
+    labels: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table; `published_note` says how the figures of the paper were obtained, empty where none is shown."""
+
+    number: str
+    title: str
+    caption: str
+    labels: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    published_note: str = ""
+
+
+def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
+    """The place of the number that is better than each other by more than noise; None for a tie or a number alone."""
+    numbers = [(place, row) for place, row in enumerate(rows) if row is not None and row["value"] is not None]
+    if len(numbers) < 2:
+        return None
+    place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
+    others = [row for other, row in numbers if other != place]
+    return place if all(differ(sample_of(best), sample_of(row)) for row in others) else None
+
+
+def client_mark(row: Row) -> str:
+    """What stands behind a number that may be the client's limit."""
+    return CLIENT_BOUND if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS else ""
+
+
+def text_of(value: float, std: float | None, unit: str) -> str:
+    """A value as text, ± its standard deviation, with the digits that its unit deserves."""
+    digits = 0 if unit in _COUNTS and float(value).is_integer() else _digits(abs(value), unit)
+    # Neither a value nor a spread that is there must be printed as zero.
+    while value and digits < 4 and round(value, digits) == 0:
+        digits += 1
+    if std:
+        while digits < 4 and round(std, digits) == 0:
+            digits += 1
+    text = f"{value:,.{digits}f}"
+    if std is None:
+        return text
+    return f"{text} ± {std:,.{digits}f}" if std else f"{text} ± 0"
+
+
+def _digits(size: float, unit: str) -> int:
+    if unit == "fraction":
+        return 4
+    if unit == "ms":
+        return 3 if size < 1 else 2 if size < 100 else 1
+    if unit == "s":
+        return 2 if size < 10 else 1
+    return 0 if size >= 100 else 1
+
+
+def sample_of(row: Row) -> Sample:
+    return Sample(row["value"], row["std"] or 0.0, (row["runs"] or 1) if row["std"] is not None else 1)
+
+
+def with_interval(row: Row | None) -> Cell:
+    """A number with its 95 % interval, or why there is none."""
+    if row is None:
+        return Cell(NO_CELL)
+    if row["value"] is None:
+        return Cell(brief(row["reason"]), number_id=row["number_id"], problem=row["reason"])
+    shown = text_of(row["value"], None, row["unit"])
+    if row["low"] is not None:
+        shown += f" ({text_of(row['low'], None, row['unit'])} to {text_of(row['high'], None, row['unit'])})"
+    return Cell(shown + client_mark(row), row["value"], row["std"], row["number_id"])
+
+
+def computed(
+    above: Row | None, below: Row | None, of: Callable[[float, float], float], form: str, published: str = ""
+) -> Cell:
+    """A number made from two others: it has no row of its own, but names its parents."""
+    if above is None or below is None or above["value"] is None or not below["value"]:
+        return Cell(NO_CELL, published=published)
+    value = of(above["value"], below["value"])
+    parents = (above["number_id"], below["number_id"])
+    return Cell(form.format(value).replace("-", "−"), value, published=published, parents=parents)

@@ -1,0 +1,111 @@
+"""The few numbers that say most: for the end of a run in the terminal, and for the opening of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from anncestry.report.model.cells import Row, text_of
+from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
+from anncestry.report.model.quantities import MISSING, brief
+
+_WIDTH = 100
+
+
+def headline_k(rows: Iterable[Row]) -> int:
+    """Neighbours asked for in the workloads that highlights are of: 10, or the least where nobody asked for 10."""
+    sizes = {row["k"] for row in rows if row["k"] is not None and not row["filter"]}
+    return 10 if 10 in sizes else min(sizes, default=10)
+
+
+@dataclass(frozen=True)
+class Highlight:
+    """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked.
+
+    `k` is the number of neighbours that its queries asked for.
+    `cells` are all of its cells, by their state: the row of each one's median latency.
+    """
+
+    dataset: str
+    topology: str
+    system: str
+    k: int
+    load: Row | None
+    p50: Row | None
+    recall: Row | None
+    qps: Row | None
+    cells: Mapping[str, Sequence[Row]]
+
+
+def highlights(rows: Sequence[Row]) -> list[Highlight]:
+    """One highlight for each dataset, topology and system: one K, no filter, and how many cells are what they should.
+
+    Latency and recall are of one client with a fixed count of queries, where there is such a workload.
+    """
+    places = sorted({(row["dataset"], row["topology"], row["system"]) for row in rows})
+    k = headline_k(rows)
+    return [_highlight(rows, *place, k) for place in places]
+
+
+def summary(df: pd.DataFrame) -> str:
+    """The highlights as a text table of at most 100 columns, ending in a newline."""
+    found = highlights(rows_of(by_bytes(first_builds(df))))
+    k = found[0].k if found else 10
+    head = ("dataset", "system", "load_s", f"p50_ms k={k}", f"recall@{k}", "best QPS", "invalid")
+    several = len({item.topology for item in found}) > 1
+    body = [
+        (
+            f"{item.dataset} ({item.topology})" if several else item.dataset,
+            item.system,
+            _text(item.load),
+            _text(item.p50),
+            _text(item.recall),
+            _text(item.qps) + (f" @{item.qps['clients']}" if item.qps and item.qps["value"] is not None else ""),
+            str(len(item.cells["invalid"])),
+        )
+        for item in found
+    ]
+    widths = [max(len(line[place]) for line in (head, *body)) for place in range(len(head))]
+    # Only the names give way: a number cut short would be another number.
+    for place in (0, 1):
+        spare = _WIDTH - sum(widths) - 2 * (len(widths) - 1)
+        widths[place] = max(min(widths[place], 12), widths[place] + min(spare, 0))
+    lines = [_line(line, widths) for line in (head, tuple("-" * width for width in widths), *body)]
+    missing = sum(len(item.cells["missing"]) for item in found)
+    if missing:
+        lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
+    return "\n".join(lines) + "\n"
+
+
+def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k: int) -> Highlight:
+    here = [row for row in rows if (row["dataset"], row["topology"], row["system"]) == (dataset, topology, system)]
+    asked = [row for row in here if row["k"] == k and not row["filter"]]
+    single = sorted((row for row in asked if row["clients"] == 1), key=lambda row: row["duration_s"] is not None)
+    rates = [row for row in asked if row["metric"] == "qps"]
+    cells = [row for row in here if row["metric"] == "p50_ms"]
+    state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
+    for row in cells:
+        state["valid" if row["value"] is not None else "missing" if row["reason"] in MISSING else "invalid"].append(row)
+    load, p50, recall = _first(here, "load_s"), _first(single, "p50_ms"), _first(single, "recall_by_id")
+    qps = max(rates, key=lambda row: -1.0 if row["value"] is None else row["value"], default=None)
+    return Highlight(dataset, topology, system, k, load, p50, recall, qps, state)
+
+
+def _first(rows: Iterable[Row], metric: str) -> Row | None:
+    return next((row for row in rows if row["metric"] == metric), None)
+
+
+def _text(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    if row["value"] is None:
+        return brief(row["reason"])
+    return text_of(row["value"], row["std"], row["unit"])
+
+
+def _line(texts: tuple[str, ...], widths: list[int]) -> str:
+    cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(texts, widths, strict=True)]
+    names = [text.ljust(width) for text, width in zip(cut[:2], widths[:2], strict=True)]
+    return "  ".join([*names, *(text.rjust(width) for text, width in zip(cut[2:], widths[2:], strict=True))])

@@ -1,0 +1,84 @@
+"""What the tables and figures of a page are made from: the tidy frame, the records behind it, what others published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anncestry.cells import features
+from anncestry.cells.blocks import Absent
+from anncestry.cells.features import Feature, at
+from anncestry.report.model.cells import Row
+from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
+from anncestry.report.published import Published
+
+
+@dataclass(frozen=True)
+class Material:
+    """`numbers` is the whole tidy frame, `records` are those that it names, by path, each with its `sha256`.
+
+    `paper` is the CSV of the paper's own figures, in a folder of published facts; None: nothing is set beside ours.
+    `absent` are cells that are listed instead of measured: no row of `numbers` is of one.
+    """
+
+    numbers: pd.DataFrame
+    records: Mapping[str, Mapping[str, Any]]
+    paper: Path | None = None
+    absent: Sequence[Absent] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def first(self) -> pd.DataFrame:
+        """The rows of the first build of each load, by bytes and through the databases' own libraries."""
+        return first_builds(self.numbers)
+
+    @cached_property
+    def plain(self) -> pd.DataFrame:
+        """Of these, the rows of requests that were encoded before: what all tables are of that don't say otherwise."""
+        return by_bytes(self.first)
+
+    @cached_property
+    def all_rows(self) -> list[Row]:
+        """`numbers`, as plain values."""
+        return rows_of(self.numbers)
+
+    @cached_property
+    def first_rows(self) -> list[Row]:
+        """`first`, as plain values."""
+        return [row for row in self.all_rows if row["rebuild"] in (1, None)]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """`plain`, as plain values."""
+        return [row for row in self.first_rows if row["client"] != "sdk" and row["nq"] in (1, None)]
+
+    @cached_property
+    def features(self) -> list[Feature]:
+        """The features of this package, and those from elsewhere that a workload of the records has."""
+        workloads = (at(record, ("spec", "workload")) or {} for record in self.records.values())
+        return features.among({key for workload in workloads for key in workload})
+
+    @cached_property
+    def facts(self) -> Published | None:
+        return Published(self.paper.parent) if self.paper else None
+
+    @cached_property
+    def ordinary(self) -> list[Row]:
+        """`rows` without workloads that are no plain closed loop: open loops, cold starts, rates, faults."""
+        return _ordinary(self.rows)
+
+    @cached_property
+    def by_any_client(self) -> list[Row]:
+        """The same, with what was asked through the databases' own libraries."""
+        return _ordinary([row for row in self.first_rows if row["nq"] in (1, None)])
+
+
+def _ordinary(rows: list[Row]) -> list[Row]:
+    apart = {metric for feature in features.known() for metric in feature.apart}
+    special = {row["workload"] for row in rows if row["workload"] and row["metric"] in apart}
+    return [row for row in rows if row["workload"] not in special]

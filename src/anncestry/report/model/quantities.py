@@ -1,0 +1,212 @@
+"""The numbers that records of each stage hold: name, unit, and where in the record each stands; or why it is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anncestry.cells import features
+from anncestry.cells.features import Body, Metric, at
+from anncestry.metrics.resources import OF_MEMBER
+
+PHASES = ("insert", "flush", "index", "ready")
+"""The phases of a load, in the order in which they happen; `load` is the whole."""
+
+SEARCHES = "searches"
+"""Metric of what a node was sent, its name in brackets behind it."""
+
+COUNTED = ("vectors", "dimensions", "queries", "searches")
+"""Units of numbers that are exact."""
+
+_RESOURCES = {
+    "cpu_avg_pct": "% of one core",
+    "cpu_peak_pct": "% of one core",
+    "cpu_s": "s",
+    "rss_avg_mib": "MiB",
+    "rss_peak_mib": "MiB",
+    "io_read_mib": "MiB",
+    "io_write_mib": "MiB",
+}
+
+
+_CHARGED = ("charged_peak_mib", "charged_anon_peak_mib", "charged_cache_peak_mib")
+"""Memory by control groups: only a server in a container or under a limit has them."""
+
+
+_OF_MEMBERS = ("cpu_avg_pct", "rss_peak_mib", "io_read_mib", "io_write_mib")
+"""Of these, what tells what each member of a server had of it, its name in brackets behind the metric."""
+
+
+def _resource_metrics(phase: str) -> Iterator[Metric]:
+    """The server's resources under their plain names, the client's marked as such: they are never one number."""
+    for name, unit in _RESOURCES.items():
+        yield Metric(phase, name, unit, ("resources", "server", phase, name))
+        yield Metric(phase, f"client_{name}", unit, ("resources", "client", phase, name))
+    for name in _CHARGED:
+        yield Metric(phase, name, "MiB", ("resources", "server", phase, name))
+    for group in ("other", "steal"):
+        yield Metric(phase, f"{group}_cpu_avg_pct", "% of one core", ("resources", group, phase, "cpu_avg_pct"))
+
+
+_LOAD = (
+    Metric("load", "rows", "vectors", ("rows",)),
+    Metric("load", "dim", "dimensions", ("dim",)),
+    Metric("load", "rows_per_s", "vectors/s", ("rows_per_s",)),
+    *(Metric(phase, f"{phase}_s", "s", ("times", f"{phase}_s")) for phase in (*PHASES, "load")),
+    *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
+    *(Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
+)
+_UPGRADE = (
+    Metric("upgrade", "upgrade_s", "s", ("times", "upgrade_s")),
+    *(
+        Metric("upgrade", name, _RESOURCES[name], ("resources", "server", "upgrade", name))
+        for name in ("cpu_s", "rss_peak_mib", "io_read_mib", "io_write_mib")
+    ),
+)
+"""Of a load that is an upgrade in place, beside what it has in common with others."""
+_KILL = (
+    *(
+        Metric("load", f"kill_{name}", "vectors", ("kill", name))
+        for name in ("acknowledged", "counted", "lost_by_count", "asked", "lost_by_search")
+    ),
+    Metric("load", "kill_resent", "requests", ("kill", "resent")),
+    Metric("load", "kill_accepting_s", "s", ("kill", "accepting_s")),
+)
+"""Of a load during which the server was killed, beside the others."""
+_QUERY = (
+    *(Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "p999", "max", "mean")),
+    Metric("query", "qps", "1/s", ("summary", "qps")),
+    *(Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
+    Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
+    Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
+    Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
+    Metric("query", "steady_after_s", "s", ("steadiness", "steady_after_s")),
+    Metric("query", "drift", "fraction", ("steadiness", "drift")),
+    Metric("query", "selectivity", "fraction", ("selectivity",)),
+    *(Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
+    *_resource_metrics("query"),
+)
+_DEVICE = {"io_read_mib": "MiB", "io_write_mib": "MiB", "io_reads": "requests", "io_writes": "requests"}
+
+
+def _device_metrics(body: Body, *phases: str) -> tuple[Metric, ...]:
+    """IO of the storage path's block device, of all programs; only where the topology has such a path."""
+    if "storage_path" not in body:
+        return ()
+    return tuple(
+        Metric(phase, f"device_{name}", unit, ("resources", "device", phase, name))
+        for phase in phases
+        for name, unit in _DEVICE.items()
+    )
+
+
+_RECALL = (
+    Metric("recall", "recall_by_id", "fraction", ("recall", "by_id")),
+    Metric("recall", "recall_by_distance", "fraction", ("recall", "by_distance")),
+    Metric("recall", "ndcg", "fraction", ("recall", "ndcg")),
+    Metric("recall", "mrr", "fraction", ("recall", "mrr")),
+    Metric("recall", "recall_zero_share", "fraction", ("distribution", "zero_share")),
+    *(Metric("recall", f"recall_{p}", "fraction", ("distribution", p)) for p in ("p1", "p5", "p50")),
+)
+
+
+def _components(load: Body) -> Iterator[Metric]:
+    """One metric for each part of the storage that the record lists; the parts differ from system to system."""
+    for name in sorted(at(load, ("storage", "components")) or {}):
+        yield Metric("storage", f"storage_component_mib[{name}]", "MiB", ("storage", "components", name))
+
+
+def _searches(query: Body) -> Iterator[Metric]:
+    """One metric for each node that counts the searches it is sent."""
+    for node in sorted(at(query, ("searches",)) or {}):
+        yield Metric("query", f"{SEARCHES}[{node}]", "searches", ("searches", node))
+
+
+def _members(body: Body, *phases: str) -> Iterator[Metric]:
+    """What each member of the server used in the phases, where there are several and they were sampled apart."""
+    for group, used in sorted((body.get("resources") or {}).items()):
+        if group.startswith(OF_MEMBER):
+            member = group.removeprefix(OF_MEMBER)
+            for phase in phases:
+                for name in _OF_MEMBERS if phase in used else ():
+                    yield Metric(phase, f"{name}[{member}]", _RESOURCES[name], ("resources", group, phase, name))
+
+
+def of_load(body: Body) -> tuple[Metric, ...]:
+    """What is expected of a load; with its record `body` also what only some loads have."""
+    more: tuple[Metric, ...] = (*_components(body), *_device_metrics(body, "load"), *_members(body, "load", "upgrade"))
+    more += _UPGRADE if upgraded(body) else ()
+    more += _KILL if "kill" in body else ()
+    return (*_LOAD, *more)
+
+
+def of_query(body: Body) -> tuple[Metric, ...]:
+    """What is expected of queries; with their record `body` also what only some workloads have."""
+    more = (*_of_features("query", body), *_searches(body), *_members(body, "query"))
+    return (*_QUERY, *more, *_device_metrics(body, "query"))
+
+
+def of_recall(body: Body) -> tuple[Metric, ...]:
+    """What is expected of recall; with its record `body` also what only some workloads have."""
+    return (*_RECALL, *_of_features("recall", body))
+
+
+def _of_features(phase: str, body: Body) -> Iterator[Metric]:
+    for feature in features.among(body):
+        yield from feature.metrics_of(phase, body)
+
+
+def upgraded(body: Body) -> bool:
+    """Whether this is the record of a load into which nothing was inserted: another one's data, opened in place."""
+    return "upgrade_of" in body.get("spec", {})
+
+
+NOT_MEASURED = "not measured"
+LOAD_MISSING = "its load was not measured"
+QUERIES_MISSING = "its queries were not measured"
+MISSING = frozenset({NOT_MEASURED, LOAD_MISSING, QUERIES_MISSING})
+"""The reasons for having no number that mean: nobody has measured it yet."""
+
+NOT_RECORDED = "not recorded"
+NO_SUCH_PHASE = "no such phase"
+NO_FILTER = "no filter"
+UPGRADED = "not measured: upgraded in place"
+NOT_OURS = "somebody else's server"
+_OF_FEATURES = {name: reason for feature in features.known() for name, reason in feature.absent.items()}
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, *_OF_FEATURES.values()})
+"""The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
+
+UNREACHED = "target not reached: "
+LOAD_INVALID = "its load is invalid: "
+
+
+def brief(reason: str) -> str:
+    """Why there is no number, in two or three words; a failed gate's full reason stands in the list of them."""
+    if reason in MISSING:
+        return NOT_MEASURED
+    if reason == UPGRADED:
+        return "upgraded in place"
+    if reason.startswith(UNREACHED):
+        return "not reached"
+    return reason if reason in ABSENT else "invalid"
+
+
+def why_absent(body: Body, metric: Metric) -> str:
+    """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
+    if upgraded(body) and (metric.phase in (*PHASES, "load")):
+        return UPGRADED
+    if metric.at[0] in ("storage", "resources") and remote(body):
+        return NOT_OURS
+    if metric.phase in PHASES and at(body, ("times", f"{metric.phase}_s")) is None:
+        return NO_SUCH_PHASE
+    if metric.name == "selectivity" and not at(body, ("spec", "workload", "filter")):
+        return NO_FILTER
+    if metric.name == "max_rate_per_s":
+        return UNREACHED + str(at(body, ("slo", "reason")))
+    return _OF_FEATURES.get(metric.name, NOT_RECORDED)
+
+
+def remote(body: Body) -> bool:
+    """Whether somebody else runs the server, so that its disk and processes are not to be seen."""
+    members = at(body, ("server", "members")) or {}
+    return any(at(facts, ("run_by",)) for facts in members.values())

@@ -1,0 +1,114 @@
+"""The records behind the numbers: read and sealed; and their facts as words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anncestry.errors import DataError
+from anncestry.provenance.records import read_record, sha256_file, write_record
+
+Records = Mapping[str, Mapping[str, Any]]
+"""Records by path, each with its `sha256`."""
+
+
+def read_records(df: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+    """The records behind the numbers, by path; a changed or missing one is refused."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for path, digest in sorted(set(zip(df["record"], df["record_sha256"], strict=True))):
+        if not digest:
+            continue
+        record = read_record(Path(path))
+        now = sha256_file(Path(path))
+        if now != digest:
+            raise DataError(f"{path}: sha256 {now[:12]}… is not the {digest[:12]}… of the table: make the table again")
+        found[path] = {**record, "sha256": digest}
+    return found
+
+
+def seal_table(folder: Path, key: str, spec: Mapping[str, Any], df: pd.DataFrame) -> dict[str, Any]:
+    """Seal the table `df` that was written to `folder`, with the digests of all records that it was gathered from."""
+    made_from = dict(sorted(set(zip(df["record"], df["record_sha256"], strict=True))))
+    return write_record(
+        folder / "record.json",
+        stage="table",
+        key=key,
+        spec=spec,
+        outputs={suffix: folder / f"numbers.{suffix}" for suffix in ("csv", "json", "parquet")},
+        body={
+            "rows": len(df),
+            "numbers": int(df["value"].notna().sum()),
+            "records": {path: digest for path, digest in made_from.items() if digest},
+        },
+    )
+
+
+def seal_report(folder: Path, key: str, spec: Mapping[str, Any], table_dir: Path) -> dict[str, Any]:
+    """Seal the page in `folder`, drawn from the table in `table_dir`, with all files beside it and below."""
+    record = folder / "record.json"
+    return write_record(
+        record,
+        stage="report",
+        key=key,
+        spec=spec,
+        inputs={"table": table_dir / "numbers.parquet"},
+        outputs={
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path != record
+        },
+        body={"title": spec["title"]},
+    )
+
+
+def code_of(record: Mapping[str, Any]) -> str:
+    """With which version of this program a record was made, in words."""
+    code = record.get("code") or {}
+    commit = str(code.get("commit") or "no commit")[:12]
+    changed = " with uncommitted changes" if code.get("dirty") else ""
+    return f"anncestry {code.get('anncestry', '')} at {commit}{changed}"
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Nested facts as pairs of dotted name and text."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, bool):
+        yield name, "yes" if value else "no"
+    elif isinstance(value, list):
+        yield name, ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    elif name:
+        yield name, "unknown" if value is None else str(value)
+
+
+MANY = 6
+"""More different numbers than these are told by the least and the largest."""
+
+
+def merged(facts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Facts of several records as one; where they differ, all values, in order of appearance, or their range."""
+    found: dict[str, dict[str, None]] = {}
+    for one in facts:
+        for name, value in one.items():
+            found.setdefault(name, {})[value] = None
+    return {name: _several(list(values)) for name, values in found.items()}
+
+
+def _several(values: list[str]) -> str:
+    if len(values) > MANY:
+        try:
+            ordered = sorted(values, key=float)
+        except ValueError:
+            pass
+        else:
+            return f"{ordered[0]} to {ordered[-1]}"
+    return " / ".join(values)
+
+
+def of_stage(records: Mapping[str, Mapping[str, Any]], stage: str) -> list[Mapping[str, Any]]:
+    return [record for record in records.values() if record["stage"] == stage]

@@ -1,0 +1,1 @@
+"""Pages of the report, their templates and static files, and the files beside them for download."""

@@ -1,0 +1,128 @@
+"""Every table and figure that a page can show, in the order in which it shows them: to add one, add it here.
+
+A maker returns what the material has something for, and an empty list otherwise. Numbers of tables and names of figures
+are ids of places on the page: each stands for one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+from anncestry.report.charts import Figure, over_time
+from anncestry.report.charts import standard as standard_charts
+from anncestry.report.compare import changes
+from anncestry.report.model.cells import Table
+from anncestry.report.model.material import Material
+from anncestry.report.model.numbers import by_bytes
+from anncestry.report.published import Published
+from anncestry.report.tables import effort, spec, standard, usage
+
+MakeTables = Callable[[Material], list[Table]]
+MakeFigures = Callable[[Material], list[Figure]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tables that belong together: `name` is the id of their section, `intro` a sentence in front of them.
+
+    `page` is the file of the site that shows them.
+    """
+
+    name: str
+    heading: str
+    tables: tuple[MakeTables, ...]
+    intro: str = ""
+    page: str = "index.html"
+
+
+@dataclass(frozen=True)
+class ExtraPage:
+    """A page that a case study adds to the site: its file, its name in the list of pages, and the page it follows.
+
+    `write` gets the material, what is published, the tables of the groups that name this page, the folder, and the
+    title of the site.
+    """
+
+    file: str
+    name: str
+    after: str
+    write: Callable[[Material, Published, Sequence[Table], Path, str], object]
+
+
+@dataclass(frozen=True)
+class CaseStudies:
+    """What belongs to single documents: all that the report knows of the package casestudies."""
+
+    figures: tuple[MakeFigures, ...] = ()
+    groups: tuple[Group, ...] = ()
+    pages: tuple[ExtraPage, ...] = ()
+
+
+FIRST = (
+    Group("tables", "Tables", (standard.tables, standard.of_nodes)),
+    Group("arms", "Before and after, with a control", (lambda m: changes.of_arms(by_bytes(m.numbers)),)),
+)
+"""The tables that come first on a page: what was measured."""
+
+LAST = (
+    Group("changes", "From version to version, and twice the same", (changes.tables,)),
+    Group(
+        "more",
+        "Beyond the paper",
+        (
+            effort.tables,
+            spec.of_features,
+            usage.storage_paths,
+            spec.of_killed,
+            usage.through_clients,
+            usage.over_libraries,
+            usage.by_node,
+            usage.during_queries,
+            usage.of_members,
+        ),
+    ),
+    Group("absent", "What can't be measured here", (lambda m: spec.of_absent(m.absent),)),
+)
+"""The tables that come last, after those of the case studies."""
+
+FIGURES: tuple[MakeFigures, ...] = (
+    standard_charts.figures,
+    over_time.of_loads,
+    over_time.of_queries,
+    lambda m: [figure for feature in m.features for figure in feature.figures(m)],
+    over_time.of_members,
+    lambda m: changes.figures(by_bytes(m.numbers)),
+)
+"""The figures that come after those of the case studies."""
+
+
+def tables_of(material: Material, studies: CaseStudies | None = None) -> list[tuple[Group, list[Table]]]:
+    """The groups that have a table for this material, each with its tables."""
+    groups = (*FIRST, *(studies.groups if studies else ()), *LAST)
+    built = [(group, [table for make in group.tables for table in make(material)]) for group in groups]
+    return [(group, found) for group, found in built if found]
+
+
+def names(extra: Sequence[ExtraPage]) -> dict[str, str]:
+    """The pages of a site, file → name, in the order in which each page lists them."""
+    found = {}
+    for file, name in (("index.html", "Results"), ("cells.html", "Cells"), ("method.html", "Method")):
+        found[file] = name
+        found |= {page.file: page.name for page in extra if page.after == file}
+    return found
+
+
+def figures_of(material: Material, studies: CaseStudies | None = None) -> list[Figure]:
+    return [figure for make in (*(studies.figures if studies else ()), *FIGURES) for figure in make(material)]
+
+
+def case_studies() -> CaseStudies:
+    """`STUDIES` of the package casestudies, which is no part of this one; empty ones if Python doesn't find it."""
+    if find_spec("casestudies") is None:
+        return CaseStudies()
+    return cast(CaseStudies, import_module("casestudies").STUDIES)

@@ -1,0 +1,255 @@
+"""The page: one self-contained file with charts, tables, and the ancestry of every number; no network, no timestamps.
+
+Equal records give equal bytes. The page holds its own content security policy: only the scripts that were put there
+run, and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anncestry.cells.blocks import Absent, sentence
+from anncestry.report.charts import SHAPES, Figure, colours
+from anncestry.report.charts.standard import PHASE_OPACITY
+from anncestry.report.model.cells import CLIENT_BOUND, Row, Table, best_of, text_of
+from anncestry.report.model.highlights import Highlight, highlights
+from anncestry.report.model.material import Material
+from anncestry.report.model.numbers import write
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING, brief
+from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
+from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
+from anncestry.report.site.catalogue import CaseStudies
+from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
+
+NAME = "index.html"
+
+_GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
+
+# Charts take their ink from the page around them, so that they follow light, dark and print by themselves.
+CHART_CONFIG = {
+    "background": None,
+    "font": 'system-ui, "DejaVu Sans", sans-serif',
+    "view": {"stroke": None},
+    "axis": {
+        **dict.fromkeys(("labelColor", "titleColor", "domainColor", "tickColor", "gridColor"), "currentColor"),
+        "gridOpacity": 0.14,
+        "domainOpacity": 0.5,
+        "tickOpacity": 0.5,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelLimit": 150,
+    },
+    "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12},
+    "axisY": {"grid": False, "titleFontWeight": "normal"},
+    "axisX": {"grid": True},
+    "text": {"color": "currentColor", "fontSize": 12},
+    "rule": {"color": "currentColor"},
+}
+"""Of every chart of a page."""
+
+
+def write_page(
+    df: pd.DataFrame,
+    out_dir: Path,
+    *,
+    title: str,
+    published: Path | None = None,
+    absent: Sequence[Absent] = (),
+    studies: CaseStudies | None = None,
+) -> Path:
+    """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
+
+    Returns the path of index.html. `published` is the paper's table in a folder of published facts: the pages of the
+    case `studies` need it. `absent` are cells that are listed instead of measured.
+    The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
+    behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
+    """
+    records = read_records(df)
+    write(df, out_dir)
+    studies = studies or CaseStudies()
+    extra = studies.pages if published else ()
+    material = Material(df, records, published, absent, catalogue.names(extra))
+    drawn = catalogue.figures_of(material, studies)
+    groups = catalogue.tables_of(material, studies)
+    of_page = [group for group in groups if group[0].page == NAME]
+    path = _write_index(material, drawn, of_page, out_dir, title)
+    downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, CHART_CONFIG)
+    more_pages.write(material, out_dir, title=title)
+    if material.facts:
+        for page in extra:
+            built = [table for group, of_group in groups if group.page == page.file for table in of_group]
+            page.write(material, material.facts, built, out_dir, title)
+    return path
+
+
+def _write_index(
+    material: Material,
+    drawn: Sequence[Figure],
+    groups: Sequence[tuple[catalogue.Group, list[Table]]],
+    out_dir: Path,
+    title: str,
+) -> Path:
+    records, rows = material.records, material.all_rows
+    palette = colours(material.first)
+    cells = [cell for _, built in groups for table in built for row in table.rows for cell in row.cells]
+    missing, invalid = _gaps(rows)
+    return shell.write(
+        out_dir / NAME,
+        NAME,
+        title=title,
+        pages=material.pages,
+        ancestry=shell.ancestry(rows, records),
+        charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, shell.bundle()),
+        numbers=Numbers(),
+        colours=palette,
+        summary=_summary(material.rows),
+        listed=sentence(material.absent),
+        facts=_facts(records),
+        latencies=downloads.write_latencies(material, out_dir),
+        figures=[(figure, _legend(figure, palette)) for figure in drawn],
+        chart_files=downloads.images,
+        groups=groups,
+        table_numbers={table.number for _, built in groups for table in built},
+        table_files=downloads.names,
+        linked=any(cell.number_id or cell.parents or cell.source for cell in cells),
+        published=any(cell.published for cell in cells),
+        client_bound=CLIENT_BOUND.strip() if any(CLIENT_BOUND in cell.text for cell in cells) else "",
+        missing=missing,
+        invalid=invalid,
+        machine=sheets.machine(records),
+        systems=sheets.systems(records),
+        fairness=sheets.fairness(records),
+        gates=sheets.gates(records),
+        records=sheets.all_records(records),
+    )
+
+
+def _summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """What was found, for the opening; `states` are the ids of numbers that stand for cells, by state."""
+    found = highlights(rows)
+    states = {
+        state: [row["number_id"] for item in found for row in item.cells[state]]
+        for state in ("valid", "invalid", "missing")
+    }
+    several = len({item.topology for item in found}) > 1
+    return {
+        "systems": sorted({item.system for item in found}),
+        "datasets": sorted({item.dataset for item in found}),
+        "states": {"all": [number for numbers in states.values() for number in numbers], **states},
+        "places": [
+            _place(dataset, topology, list(items), several)
+            for (dataset, topology), items in groupby(found, key=lambda item: (item.dataset, item.topology))
+        ],
+    }
+
+
+def _place(dataset: str, topology: str, items: Sequence[Highlight], several: bool) -> dict[str, Any]:
+    """What stands out on a dataset and topology, and how the medians compare; the topology is named if `several`.
+
+    `faster` is the system whose median is lower; None if there are fewer than two medians, empty for a tie.
+    """
+    k = items[0].k
+    statements: dict[str, list[tuple[str, Row | None, str]]] = {
+        "ready to search after": [(item.system, item.load, "") for item in items],
+        f"median latency for the {k} nearest": [(item.system, item.p50, "") for item in items],
+        f"recall@{k}": [(item.system, item.recall, "") for item in items],
+        "most queries per second": [_peak(item) for item in items],
+    }
+    shown = {
+        what: [(row, _shown(row), words, system) for system, row, words in values if row is not None]
+        for what, values in statements.items()
+    }
+    medians = [item.p50 for item in items]
+    best = best_of(medians, lower=True)
+    tie = "" if sum(row is not None and row["value"] is not None for row in medians) > 1 else None
+    return {
+        "name": f"{dataset} ({topology})" if several else dataset,
+        "dimensions": {"dataset": dataset, "topology": topology},
+        "statements": [(what, numbers) for what, numbers in shown.items() if numbers],
+        "faster": tie if best is None else items[best].system,
+    }
+
+
+def _peak(item: Highlight) -> tuple[str, Row | None, str]:
+    row = item.qps if item.qps is not None and item.qps["value"] is not None else None
+    words = f" with {row['clients']} client{'' if row['clients'] == 1 else 's'}" if row else ""
+    return item.system, row, words
+
+
+def _shown(row: Row) -> str:
+    if row["value"] is None:
+        return brief(row["reason"])
+    unit = "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}"
+    return text_of(row["value"], row["std"], row["unit"]) + unit
+
+
+def _facts(records: Records) -> dict[str, str]:
+    """The few facts that a reader looks for first; empty where unknown."""
+    loads = of_stage(records, "load")
+    machine = merged(dict(flat(record.get("platform"))) for record in loads)
+    created = sorted(str(record["created"]) for record in records.values())
+    return {
+        "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
+        "Memory": f"{machine['memory_gib']} GiB" if "memory_gib" in machine else "",
+        "Kernel": machine.get("kernel", ""),
+        "Records made": " to ".join(sorted({_minute(created[0]), _minute(created[-1])})) if created else "",
+        "Code": listed(sorted({code_of(record) for record in records.values()})),
+    }
+
+
+def _minute(created: str) -> str:
+    """An ISO time to the minute; all records give theirs in UTC."""
+    return f"{created[:16].replace('T', ' ')} UTC"
+
+
+def _legend(figure: Figure, palette: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Signs of a figure, their colours, and what they mean."""
+    if figure.legend == "members":  # Colours are of members, not of systems: the chart names them itself.
+        return []
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(palette))]
+    glyphs = [_GLYPHS[shape] if figure.legend == "shapes" else "■" for shape in shapes]
+    signs = [(glyph, colour, system) for glyph, (system, colour) in zip(glyphs, palette.items(), strict=True)]
+    ink = "currentColor"
+    more = {
+        "phases": [
+            ("■", f"color-mix(in srgb, {ink} {opacity:.0%}, transparent)", phase)
+            for phase, opacity in PHASE_OPACITY.items()
+        ],
+        "percentiles": [("●", ink, "p50"), ("◆", ink, "p95"), ("▶", ink, "p99")],
+        "recall": [("●", ink, "by id"), ("❘", ink, "by distance")],
+        "resources": [("━", ink, "server"), ("╍", ink, "client"), ("▲", ink, "steady from here on")],
+    }
+    return signs + more.get(figure.legend, [])
+
+
+def _gaps(rows: Sequence[Row]) -> tuple[Sheet, list[dict[str, Any]]]:
+    """Which records are missing and which are invalid, each with its reason: failure is data."""
+    missing: dict[tuple[str, ...], list[str]] = {}
+    invalid: dict[tuple[str, ...], list[str]] = {}
+    # One row a record will do; what has no number only for what it was made from stands with that.
+    for row in {row["record"]: row for row in rows if row["reason"] not in {*ABSENT, ""}}.values():
+        place = (row["dataset"], row["system"], row["topology"])
+        stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
+        name = f"{stage} {row['workload']}".strip()
+        if row["reason"] in MISSING:
+            missing.setdefault((*place, row["workload"]), []).append(stage)
+        else:
+            invalid.setdefault((*place, row["reason"].removeprefix(LOAD_INVALID)), []).append(name)
+    head = ("Dataset", "System", "Topology", "Workload", "Stages without a record")
+    lines = [(*place, workload or "—", ", ".join(stages)) for (*place, workload), stages in missing.items()]
+    return Sheet(head, lines, "Cells not measured", "tight"), [
+        {
+            "dimensions": dict(zip(DIMENSIONS, place, strict=False)),
+            "place": " · ".join(place),
+            "reason": reason,
+            "names": names,
+        }
+        for (*place, reason), names in invalid.items()
+    ]

@@ -1,0 +1,234 @@
+"""Tables beyond those of the paper: equal recall, fronts, filters by selectivity, and which differences are real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, groupby
+from typing import Any
+
+from anncestry.cells.features import Place
+from anncestry.metrics.stats import MIN_RUNS, difference_interval, holm, permutation_p, welch_p
+from anncestry.report.model import equal_recall
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, text_of, with_interval
+from anncestry.report.model.equal_recall import AtTarget, Sweep
+from anncestry.report.model.material import Material
+from anncestry.report.tables.spec import pivot
+
+LEVEL = 0.05
+_COMPARED = {"p50_ms": True, "p99_ms": True, "qps": False}
+"""Metrics in which systems are compared, and whether lower is better."""
+
+
+def tables(material: Material) -> list[Table]:
+    """Tables E, P, F and C, without those that nothing belongs to."""
+    rows = material.rows
+    built = [_equal(rows), _fronts(rows), _filters(rows), _comparisons(rows, material.records)]
+    return [table for table in built if table.rows]
+
+
+# Equal recall
+
+
+_Swept = tuple[str, str, str, tuple[object, ...]]
+"""Dataset, topology, system and question of a sweep."""
+
+
+def _sweeps(rows: Sequence[Row], metric: str) -> dict[_Swept, Sweep]:
+    return {(s.dataset, s.topology, s.system, s.question): s for s in equal_recall.sweeps(rows, metric)}
+
+
+def _equal(rows: Sequence[Row]) -> Table:
+    sweeps = {metric: _sweeps(rows, metric) for metric in equal_recall.COSTS}
+    tuned = pivot(
+        (row for row in rows if row["target_recall"] is not None),
+        ("dataset", "topology", "workload"),
+        ("system", "metric"),
+    )
+    systems = sorted({place[2] for place in sweeps["qps"]} | {system for of in tuned.values() for system, _ in of})
+    units = {"qps": "1/s", "p99_ms": "ms"}
+    columns = [
+        Column(system, units[metric], f"{label} ", system)
+        for metric, label in (("qps", "Queries per second"), ("p99_ms", "p99"))
+        for system in systems
+    ]
+    body = []
+    for dataset, topology, question in sorted({(place[0], place[1], place[3]) for place in sweeps["qps"]}, key=str):
+        for target in equal_recall.TARGETS:
+            cells = tuple(
+                _interpolated(sweeps[metric].get((dataset, topology, system, question)), target, units[metric], lower)
+                for metric, lower in equal_recall.COSTS.items()
+                for system in systems
+            )
+            labels = (dataset, topology, _asked(question), f"{target:g}", "between neighbours of the sweep")
+            body.append(TableRow(labels, cells))
+    for (dataset, topology, _), numbers in sorted(tuned.items()):
+        cells = tuple(_tuned(numbers, system, metric) for metric in equal_recall.COSTS for system in systems)
+        first = next(iter(numbers.values()))
+        asked = _asked((first["k"], first["clients"], first["duration_s"], first["filter"]))
+        labels = (dataset, topology, asked, f"{first['target_recall']:g}", "measured, ef from other queries")
+        body.append(TableRow(labels, cells))
+    body.sort(key=lambda row: row.labels)
+    return Table(
+        "E",
+        "Cost of a recall",
+        "What recall (by distance) of a target costs. Between neighbours: linear between the two points of a system's"
+        " front (see Table P) that have the target between them, never beyond its ends; in brackets the least and most"
+        " that the 95 % intervals of both points' recalls and costs allow. Measured: at the smallest ef whose recall on"
+        " held-out queries, which are not reported, surely reached the target; the recall is that of the measured"
+        " queries.",
+        ("Dataset", "Topology", "Asked", "Target recall", "How"),
+        tuple(columns),
+        tuple(body),
+    )
+
+
+def _interpolated(sweep: Sweep | None, target: float, unit: str, lower: bool) -> Cell:
+    if sweep is None:
+        return Cell(NO_CELL)
+    at: AtTarget = equal_recall.at_target(sweep.points, target, lower=lower)
+    parents = tuple(row["number_id"] for row in at.parents)
+    if at.value is None:
+        return Cell(at.why, parents=parents, problem=at.why)
+    shown = text_of(at.value, None, unit)
+    if at.low is not None and at.high is not None:
+        shown += f" ({text_of(at.low, None, unit)} to {text_of(at.high, None, unit)})"
+    return Cell(shown, at.value, parents=parents)
+
+
+def _tuned(numbers: Mapping[Place, Row], system: str, metric: str) -> Cell:
+    cell = with_interval(numbers.get((system, metric)))
+    recall = numbers.get((system, equal_recall.RECALL))
+    if cell.value is None or recall is None or recall["value"] is None:
+        return cell
+    said = f"{cell.text}; ef {recall['ef_search']}, recall {text_of(recall['value'], None, 'fraction')}"
+    return Cell(said, cell.value, cell.std, cell.number_id)
+
+
+def _fronts(rows: Sequence[Row]) -> Table:
+    body = []
+    by_p99 = _sweeps(rows, "p99_ms")
+    for place, sweep in _sweeps(rows, "qps").items():
+        other = by_p99[place].points if place in by_p99 else ()
+        fronts = {"QPS": equal_recall.front(sweep.points, lower=False), "p99": equal_recall.front(other, lower=True)}
+        p99 = {point.ef_search: point.cost for point in other}
+        for point in sweep.points:
+            on = [name for name, of in fronts.items() if any(one.ef_search == point.ef_search for one in of)]
+            numbers = map(with_interval, (point.recall, point.cost, p99.get(point.ef_search)))
+            labels = (sweep.dataset, sweep.topology, _asked(sweep.question), sweep.system, str(point.ef_search))
+            body.append(TableRow(labels, (*numbers, Cell(" and ".join(on) or "dominated"))))
+    return Table(
+        "P",
+        "Recall and speed by search effort",
+        "One row a cell, with 95 % intervals. On the front: no other effort of the same system has as much recall (by"
+        " distance) and a better cost; dominated points are pale in the chart.",
+        ("Dataset", "Topology", "Asked", "System", "ef"),
+        (
+            Column("Recall by distance", "fraction"),
+            Column("Queries per second", "1/s"),
+            Column("p99", "ms"),
+            Column("On the front of"),
+        ),
+        tuple(body),
+    )
+
+
+def _asked(question: Sequence[object]) -> str:
+    k, clients, duration_s, filter = question
+    said = [f"K = {k}", f"{clients} client{'' if clients == 1 else 's'}"]
+    if duration_s:
+        said.append(f"{duration_s:g} s")
+    return ", ".join([*said, *([str(filter)] if filter else [])])
+
+
+# Filters
+
+
+def kind_of(filter: str) -> str:
+    """How a filter goes with a query's position, from its words in the tidy frame."""
+    if not filter.startswith("region"):
+        return "independent"
+    return "near the query" if filter.endswith(", near the query") else "far from the query"
+
+
+def _filters(rows: Sequence[Row]) -> Table:
+    """Recall and latency by selectivity, if there are at least two selectivities."""
+    asked = [row for row in rows if row["filter"] and row["clients"] == 1 and row["duration_s"] is None]
+    systems = sorted({row["system"] for row in asked})
+    metrics = {
+        "recall_by_id": ("Recall by id", "fraction"),
+        "recall_zero_share": ("Answers with recall 0", "fraction"),
+        "p50_ms": ("p50", "ms"),
+    }
+    columns = [Column(system, unit, label, system) for label, unit in metrics.values() for system in systems]
+    questions = pivot(asked, ("dataset", "topology", "k", "filter", "workload"), ("metric", "system"))
+    body = []
+    for (dataset, topology, k, filter, _), numbers in sorted(questions.items()):
+        shares = [row["value"] for (metric, _), row in numbers.items() if metric == "selectivity"]
+        share = next((value for value in shares if value is not None), None)
+        cells = tuple(with_interval(numbers.get((metric, system))) for metric in metrics for system in systems)
+        words = "?" if share is None else f"{100 * share:.3g} %"
+        body.append((share or 0.0, TableRow((dataset, topology, str(k), kind_of(filter), words), cells)))
+    body.sort(key=lambda item: (*item[1].labels[:4], item[0]))
+    enough = len({share for share, _ in body}) > 2
+    return Table(
+        "F",
+        "Filters by selectivity",
+        "Share of rows that pass, as the server itself counts them. Independent: the filter has nothing to do with"
+        " position. Near and far: rows on the query's own side of a number of splits of space, or on the other side of"
+        " all of them. Recall is against the exact neighbours among the rows that pass; answers with recall 0 found"
+        " none of them. 95 % intervals in brackets.",
+        ("Dataset", "Topology", "K", "Filter", "Selectivity"),
+        tuple(columns),
+        tuple(row for _, row in body) if enough else (),
+    )
+
+
+# Differences
+
+
+def _comparisons(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every pair of systems under every workload, corrected for how many comparisons the table makes."""
+    wanted = [r for r in rows if r["metric"] in _COMPARED and r["value"] is not None and (r["runs"] or 0) >= MIN_RUNS]
+    wanted = [r for r in wanted if r["std"] is not None]
+    wanted.sort(key=lambda r: (r["dataset"], r["topology"], r["workload"], r["metric"], r["system"]))
+    found: list[tuple[Row, Row, float, float | None]] = []
+    for _, group in groupby(wanted, key=lambda r: (r["dataset"], r["topology"], r["workload"], r["metric"])):
+        for a, b in combinations(group, 2):
+            p = welch_p(sample_of(a), sample_of(b))
+            if p is not None:
+                found.append((a, b, p, permutation_p(_runs(a, records), _runs(b, records))))
+    adjusted = holm([p for _, _, p, _ in found])
+    body = []
+    for (a, b, p, permuted), corrected in zip(found, adjusted, strict=True):
+        both = (a["number_id"], b["number_id"])
+        interval = difference_interval(sample_of(a), sample_of(b))
+        change = f"{100 * (a['value'] / b['value'] - 1):+.1f}"
+        if interval:
+            change += " ({:+.1f} to {:+.1f})".format(*(100 * end / b["value"] for end in interval))
+        better = a if (a["value"] < b["value"]) == _COMPARED[a["metric"]] else b
+        verdict = f"{better['system']} is faster" if corrected <= LEVEL else "tie"
+        cells = (
+            Cell(change.replace("-", "−"), parents=both, value=a["value"] / b["value"]),
+            Cell(f"{p:.2g}", parents=both),
+            Cell(f"{corrected:.2g}", parents=both),
+            Cell(NO_CELL) if permuted is None else Cell(f"{permuted:.2g}", parents=both),
+            Cell(verdict),
+        )
+        labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
+        body.append(TableRow(labels, cells))
+    return Table(
+        "C",
+        "Which differences are larger than noise",
+        "Every pair of systems with at least three runs. The difference is that of the means over runs, with"
+        " Welch's 95 % interval; p is Welch's, corrected by Holm's method for all comparisons of this table; a verdict"
+        " is given where the corrected p is at most one in twenty, else it is a tie. Beside it the p of a permutation"
+        " test over runs, which assumes no distribution and with three runs a side can't be below a tenth.",
+        ("Dataset", "Topology", "Workload", "Metric", "Systems"),
+        (Column("Difference", "%"), *map(Column, ("p, Welch", "p, corrected", "p, permutation", "Verdict"))),
+        tuple(body),
+    )
+
+
+def _runs(row: Row, records: Mapping[str, Mapping[str, Any]]) -> list[float]:
+    values = records[row["record"]]["summary"][row["metric"]]["runs"]
+    return [value for value in values if value is not None]

@@ -1,0 +1,325 @@
+"""What a server does wrong is in the samples, whichever driver asked and by whichever transport."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from anncestry.drive import protocol
+from anncestry.drive.client import ERROR, OK, TIMEOUT
+from anncestry.drive.driver import KINDS, Driver, client_facts, complaints
+from anncestry.drive.null import NullServer
+from anncestry.errors import ServerError
+from anncestry.metrics import latency
+
+WAYS = [
+    ("native", "grpc"),
+    ("native", "http"),
+    ("native", "mysql"),
+    ("native", "postgres"),
+    ("python", "grpc"),
+    ("python", "http"),
+]
+
+
+@pytest.fixture(scope="module")
+def drivers():
+    with Driver("native") as native, Driver("python") as python:
+        yield {"native": native, "python": python}
+
+
+@pytest.fixture(params=WAYS, ids=["-".join(way) for way in WAYS])
+def way(request, drivers):
+    return drivers[request.param[0]], request.param[1]
+
+
+def job(folder, server, *, clients=1, count=40, prime=1, requests=None, **more):
+    requests = requests or [f"request {i}".encode() for i in range(40)]
+    protocol.write_requests(folder, requests)
+    schedule = np.resize(np.arange(len(requests)), (1 if "due_ns" in more else clients, count))
+    protocol.write_job(
+        folder, requests=folder, transport={**server.transport, **more.pop("transport", {})}, schedule=schedule,
+        prime=np.zeros((clients, prime), int), **{"timeout_s": 10.0, **more},
+    )  # fmt: skip
+
+
+def run(driver, folder, server, **more):
+    job(folder, server, **more)
+    driver.run(folder, server.check_alive)
+    return protocol.read_outcome(folder)
+
+
+def of_run(outcome, duration_s=None):
+    samples = outcome.samples
+    return latency.of_run(latency.Run(samples["due_ns"], samples["latency_ns"], samples["status"], duration_s))
+
+
+def steady(per_s, seconds):
+    return (np.arange(int(per_s * seconds)) * (1e9 / per_s)).astype(np.int64)
+
+
+def answers(outcome, kind):
+    """What the echo returned: packets of MySQL and messages of PostgreSQL wrap it."""
+    if kind not in ("mysql", "postgres"):
+        return outcome.responses
+    return [response[response.index(b"re: ") : response.index(b"re: ") + 4 + 9] for response in outcome.responses]
+
+
+def test_a_request_is_answered_by_its_own_answer(way, tmp_path):
+    driver, kind = way
+    requests = [f"request {i % 10}".encode() for i in range(10)]
+    with NullServer(kind, echo=True) as server:
+        outcome = run(driver, tmp_path, server, clients=3, count=30, requests=requests)
+    assert (outcome.samples["status"] == OK).all(), outcome.facts
+    assert answers(outcome, kind) == [b"re: request %d" % query for query in outcome.samples["query"]]
+    assert [client["prime_errors"] for client in outcome.facts["clients"]] == [0, 0, 0]
+
+
+def test_replies_of_more_than_4_mib_and_requests_of_1_mib_arrive_whole(way, tmp_path):
+    driver, kind = way
+    big = os.urandom(1 << 20).replace(b"re: ", b"----")
+    with NullServer(kind, reply_bytes=5_000_000) as server:
+        outcome = run(driver, tmp_path / "reply", server, count=4)
+    assert (outcome.samples["status"] == OK).all(), outcome.facts
+    assert all(response.count(b"x") == 5_000_000 for response in outcome.responses)
+    with NullServer(kind, echo=True) as server:
+        outcome = run(driver, tmp_path / "request", server, count=3, requests=[big])
+    assert all(big in response for response in outcome.responses)
+
+
+def test_five_per_cent_errors_show_as_failures_a_second_and_are_no_latency(way, tmp_path):
+    driver, kind = way
+    with NullServer(kind, error_every=20, delay_ms=1) as server:
+        outcome = run(driver, tmp_path, server, clients=2, count=100, prime=0)
+    assert (outcome.samples["status"] == ERROR).sum() == 10
+    found = of_run(outcome)
+    assert found["errors"] == 10
+    assert found["fail_per_s"] == pytest.approx(found["qps"] / 19, rel=1e-6)
+    texts = [text for client in outcome.facts["clients"] for text in client["errors"]]
+    assert all("the disk is on fire" in text for text in texts)
+    assert texts
+
+
+def test_a_timeout_is_a_sample_with_the_time_it_waited_and_the_next_request_is_well(way, tmp_path):
+    driver, kind = way
+    # The slow one is the 6th: five after the one that primed.
+    with NullServer(kind, slow_every=6, slow_ms=900) as server:
+        outcome = run(driver, tmp_path, server, count=8, timeout_s=0.3)
+    status = outcome.samples["status"].tolist()
+    assert status[4] == TIMEOUT
+    assert 0.29e9 <= outcome.samples["latency_ns"][4] < 0.9e9
+    assert status[:4] == [OK] * 4
+    assert outcome.samples["size"][4] == 0
+
+
+def test_a_lost_connection_costs_its_request_and_no_other_and_is_never_sent_again(way, tmp_path):
+    driver, kind = way
+    with NullServer(kind, echo=True, drop_every=10) as server:
+        outcome = run(driver, tmp_path, server, count=40, prime=0)
+    assert len(outcome.samples) == 40
+    if (driver.kind, kind) == ("python", "grpc"):  # gRPC's own backoff fails some more before it connects anew
+        assert (outcome.samples["status"] == ERROR).sum() >= 4
+        return
+    failed = np.flatnonzero(outcome.samples["status"] == ERROR).tolist()
+    assert failed == [9, 19, 29, 39]
+    assert outcome.facts["reconnects"] == 3
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way[1] not in ("mysql", "postgres")], ids="-".join, indirect=True
+)
+def test_a_server_that_closes_connections_after_answering_costs_no_request(way, tmp_path):
+    """(MySQL and PostgreSQL have no way to say that it is about to.)"""
+    driver, kind = way
+    with NullServer(kind, echo=True, leave_every=10) as server:
+        outcome = run(driver, tmp_path, server, count=40, prime=0)
+    assert (outcome.samples["status"] == OK).all(), outcome.facts
+    # Python's gRPC connects anew by itself, and tells only of changes that last long enough to be seen.
+    assert outcome.facts["reconnects"] >= (0 if (driver.kind, kind) == ("python", "grpc") else 3)
+
+
+def test_a_server_that_dies_ends_the_run_with_a_sentence(way, tmp_path):
+    driver, kind = way
+    with NullServer(kind, die_at=30) as server, pytest.raises(ServerError, match=r"null server ended|of the driver"):
+        run(driver, tmp_path, server, clients=2, count=20, duration_s=30.0)
+
+
+def test_a_dead_server_is_not_asked_a_million_times_a_second(drivers, tmp_path):
+    with NullServer("grpc", die_at=30) as server:
+        job(tmp_path, server, count=20, duration_s=0.5)
+        drivers["native"].run(tmp_path)
+    outcome = protocol.read_outcome(tmp_path)
+    failed = outcome.samples["status"] == ERROR
+    assert 5 < failed.sum() < 60
+    assert outcome.samples["start_ns"].max() < 0.5e9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stall_of_one_second_shows_in_the_open_loop_p99_but_hardly_in_the_closed_one(kind, drivers, tmp_path):
+    with NullServer("grpc", stall_at=100, stall_ms=1000) as server:
+        opened = run(drivers[kind], tmp_path / "open", server, clients=2, prime=1, due_ns=steady(200, 3))
+    assert len(opened.samples) == 600
+    assert of_run(opened)["p99_ms"] > 900
+    with NullServer("grpc", stall_at=100, stall_ms=1000, delay_ms=1) as server:
+        closed = run(drivers[kind], tmp_path / "closed", server, clients=2, prime=1, count=40, duration_s=3.0)
+    assert len(closed.samples) > 300
+    assert of_run(closed)["p99_ms"] < 900
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_open_loop_sends_each_arrival_once_in_order_and_counts_latency_from_when_it_was_due(kind, drivers, tmp_path):
+    due = steady(300, 1)
+    with NullServer("grpc", echo=True, delay_ms=2) as server:
+        outcome = run(drivers[kind], tmp_path, server, clients=3, due_ns=due)
+    samples = np.sort(outcome.samples, order="due_ns")
+    assert (samples["due_ns"] == due).all()
+    assert (samples["query"] == np.arange(300) % 40).all()
+    assert (samples["start_ns"] >= samples["due_ns"]).all()
+    assert (samples["latency_ns"] >= 2e6).all()
+    assert len(set(outcome.samples["client"])) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rate_that_the_connections_cannot_carry_is_reported_and_every_arrival_is_there(kind, drivers, tmp_path):
+    # Two connections at 10 ms a request carry 200 a second.
+    with NullServer("grpc", delay_ms=10) as server:
+        outcome = run(drivers[kind], tmp_path, server, clients=2, due_ns=steady(400, 1))
+    assert len(outcome.samples) == 400
+    assert outcome.facts["queued_max_ms"] > 500
+    assert outcome.samples["latency_ns"].max() > 500e6
+    assert any("could not be kept" in text for text in complaints([outcome.facts]))
+    # It was not the driver who was late: whenever a connection was free, it sent.
+    assert outcome.facts["lag_p99_ms"] < outcome.facts["queued_p99_ms"] / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrivals_whose_time_is_over_before_a_connection_is_free_are_timeouts_that_were_never_sent(
+    kind, drivers, tmp_path
+):
+    # A burst of 50 for one connection that takes 0.1 s each: within 0.5 s, five of them can be sent.
+    with NullServer("grpc", delay_ms=100) as server:
+        outcome = run(drivers[kind], tmp_path, server, clients=1, due_ns=np.zeros(50, np.int64), timeout_s=0.5)
+    late = outcome.samples["status"] == TIMEOUT
+    assert len(outcome.samples) == 50
+    assert 44 <= outcome.facts["unsent"] <= late.sum() <= 49
+    assert (outcome.samples["latency_ns"][late] >= 0.49e9).all()
+    assert outcome.samples["latency_ns"].max() < 2e9
+
+
+def test_a_driver_that_was_not_let_run_is_flagged(tmp_path):
+    with Driver("native") as driver, NullServer("grpc", delay_ms=1) as server:
+        quiet = run(driver, tmp_path / "quiet", server, count=40, duration_s=0.5)
+        job(tmp_path / "stopped", server, count=40, duration_s=2.0)
+        (pid,) = driver.pids()
+
+        def stop():
+            time.sleep(0.8)
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.7)
+            os.kill(pid, signal.SIGCONT)
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        driver.run(tmp_path / "stopped")
+        thread.join()
+    stopped = protocol.read_outcome(tmp_path / "stopped")
+    assert stopped.facts["gap_max_ms"] > 400
+    assert any("was not let run" in text for text in complaints([stopped.facts]))
+    assert quiet.facts["gap_max_ms"] < 400
+
+
+def test_a_hundred_clients_take_less_than_a_gibibyte(drivers, tmp_path):
+    with NullServer("grpc", reply_bytes=2000) as server:
+        outcome = run(drivers["native"], tmp_path, server, clients=100, count=40, duration_s=2.0)
+    assert len(set(outcome.samples["client"])) == 100
+    assert (outcome.samples["status"] == OK).all()
+    assert outcome.facts["rss_peak_mib"] < 1024
+
+
+def test_what_does_not_fit_into_memory_is_spilled_and_whole(drivers, tmp_path):
+    with Driver("native") as driver, NullServer("http", reply_bytes=20_000_000) as server:
+        outcome = run(driver, tmp_path, server, count=40)
+    assert outcome.facts["spilled_mib"] > 100
+    assert outcome.facts["rss_peak_mib"] < 1024
+    assert all(response == b"x" * 20_000_000 for response in outcome.responses)
+
+
+def test_chunked_bodies_are_put_together(drivers, tmp_path):
+    for kind in KINDS:
+        with NullServer("http", echo=True, chunked=True) as server:
+            outcome = run(drivers[kind], tmp_path / kind, server, count=20)
+        assert outcome.responses == [b"re: request %d" % query for query in outcome.samples["query"]]
+
+
+def test_a_reset_stream_fails_alone(drivers, tmp_path):
+    with NullServer("grpc", echo=True, reset_every=10) as server:
+        outcome = run(drivers["native"], tmp_path, server, count=40, prime=0)
+    assert np.flatnonzero(outcome.samples["status"]).tolist() == [9, 19, 29, 39]
+    assert outcome.facts["reconnects"] == 0
+
+
+def test_mysql_values_of_more_than_16_mib_come_in_several_packets_and_are_one(tmp_path):
+    for size in ((1 << 24) - 2, 1 << 24, 20_000_000):
+        with NullServer("mysql", reply_bytes=size) as server, Driver("native") as driver:
+            outcome = run(driver, tmp_path / str(size), server, count=3)
+        assert (outcome.samples["status"] == OK).all(), outcome.facts
+        assert all(response.count(b"x") == size for response in outcome.responses)
+
+
+def test_mysql_logs_in_with_a_password_from_the_environment_and_runs_prepared_statements(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_TEST", "correct horse")
+    execute = b"\x0a\x00\x00\x00\x17" + (0).to_bytes(4, "little") + b"\x00\x01\x00\x00\x00"
+    with NullServer("mysql", echo=True, password_env="SECRET_OF_TEST") as server, Driver("native") as driver:
+        more = {"user": "root", "password_env": "SECRET_OF_TEST", "prepare": ["SELECT 1"], "raw": True}
+        outcome = run(driver, tmp_path, server, count=5, requests=[execute], transport=more)
+        assert (outcome.samples["status"] == OK).all(), outcome.facts
+        # Statement 0 of the job is statement 7 of the server.
+        assert all(b"re: \x07\x00\x00\x00" in response for response in outcome.responses)
+        monkeypatch.setenv("SECRET_OF_TEST", "wrong")
+    with (
+        NullServer("mysql", password_env="SECRET_OF_TEST", environment={"SECRET_OF_TEST": "other"}) as server,
+        Driver("native") as driver,
+        pytest.raises(ServerError, match=r"MySQL error 1045: Access denied"),
+    ):
+        run(driver, tmp_path, server, count=5, transport={"password_env": "SECRET_OF_TEST"})
+    assert "correct horse" not in (tmp_path / "job.json").read_text()
+
+
+def test_postgres_runs_what_it_prepared_with_binary_parameters(tmp_path):
+    def message(kind, body):
+        return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+    bind = b"\0s0\0\0\1\0\1\0\1\0\0\0\5hello\0\1\0\1"
+    request = message(b"B", bind) + message(b"E", b"\0\0\0\0\0") + message(b"S", b"")
+    with NullServer("postgres", echo=True, error_every=4) as server, Driver("native") as driver:
+        more = {"user": "root", "prepare": ["SELECT $1"], "raw": True}
+        outcome = run(driver, tmp_path, server, count=8, prime=0, requests=[request], transport=more)
+    good = [b"re: " + bind in response and response.endswith(b"Z\0\0\0\5I") for response in outcome.responses]
+    assert good == [True, True, True, False] * 2
+    assert outcome.facts["clients"][0]["errors"] == {"PostgreSQL ERROR 58030: the disk is on fire": 2}
+    assert outcome.facts["reconnects"] == 0
+
+
+def test_a_record_says_which_driver_it_was_and_what_it_was_built_from(drivers, tmp_path):
+    with NullServer("grpc") as server:
+        facts = [run(drivers[kind], tmp_path / kind, server, count=10).facts for kind in KINDS]
+    native, python = (client_facts([fact], 10) for fact in facts)
+    assert native["driver"]["kind"] == "native"
+    assert len(native["driver"]["sources"]) == 64
+    assert native["driver"]["go"]
+    assert python["driver"]["kind"] == "python"
+    assert 0 < native["cpu_us_per_query"] < python["cpu_us_per_query"] * 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_of_who_starts_a_driver_is_not_taken_for_its_own(kind, tmp_path):
+    """getrusage's maximum is handed on to a program that is started; nobody's client needs what a harness once had."""
+    held = bytearray(b"x" * (900 << 20))
+    with Driver(kind) as driver, NullServer("http") as server:
+        outcome = run(driver, tmp_path, server, count=10)
+    assert 1 < outcome.facts["rss_peak_mib"] < 512 < len(held) >> 20

@@ -1,0 +1,175 @@
+"""A run that is killed, interrupted or doubled leaves nothing running and nothing half; the next one needs no help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anncestry.errors import DataError
+from anncestry.provenance import running
+from tests.toy import Toy, parse_jobs
+
+pytestmark = pytest.mark.faults
+
+PATIENCE_S = 300
+
+
+def wait_for(what: Callable[[], object], run: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        assert run is None or run.poll() is None, "the run has ended"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """One cell, loaded and not measured yet, on a server that hangs as long as the file `lie` says so."""
+    toy = Toy.make(tmp_path_factory.mktemp("loaded") / "toy")
+    toy.one_cell()
+    toy.block["workloads"] = ["k7"]
+    toy.files["workloads"]["k7"]["timeout_s"] = 2 * PATIENCE_S
+    lie = toy.folder / "lie"
+    lie.write_text("")
+    toy.files["systems"]["red-1.0"]["settings"] = {"lie": f"@{lie}"}
+    toy.snakemake("--until", "record", "truth", "--keep-going")
+    lie.write_text("hangs")
+    yield toy
+    assert not toy.at_work()
+
+
+@pytest.fixture
+def hung(loaded, tmp_path):
+    lie = loaded.folder / "lie"
+    lie.write_text("hangs")
+    yield loaded.copy(tmp_path / "toy", "data", "scratch", "results")
+    lie.write_text("")
+
+
+def measured_now(toy: Toy) -> bool:
+    return bool(list((toy.folder / "scratch").rglob("job0/job.json")))
+
+
+def completes(toy: Toy, loaded: Toy) -> str:
+    """Nothing runs on, nothing half passes for whole, and the next call does exactly what is missing; what it says."""
+    wait_for(lambda: not toy.at_work())
+    assert not list((toy.folder / "results" / "query").rglob("*.json"))
+    (loaded.folder / "lie").write_text("")
+    done = toy.snakemake()
+    missing = {"session": 1, "query": 1, "recall": 1, "table": 1, "report": 1, "all": 1}
+    assert parse_jobs(done.stdout + done.stderr) == missing
+    return done.stderr
+
+
+def test_while_a_run_lives_a_second_is_refused_and_once_it_is_killed_the_next_needs_no_unlocking(hung, loaded):
+    with hung.running() as run:
+        wait_for(lambda: measured_now(hung), run)
+        second = hung.snakemake(check=False)
+        assert second.returncode != 0
+        said = [line for line in second.stderr.splitlines() if "another run of the workflow is active here" in line]
+        assert len(said) == 1 and f"process {run.pid}" in said[0], second.stderr
+        assert "Traceback" not in second.stderr
+        assert hung.snakemake("-n").returncode == 0, "looking is allowed"
+        run.kill()  # of Snakemake alone: its jobs are not killed with it
+        run.wait()
+        wait_for(lambda: not hung.at_work())
+    assert list((hung.folder / ".snakemake" / "locks").iterdir())
+    assert f"removed the lock of a killed run (process {run.pid}," in completes(hung, loaded)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupted_run_stops_its_server_and_the_next_one_completes_it(hung, loaded, number):
+    with hung.running() as run:
+        wait_for(lambda: measured_now(hung), run)
+        os.killpg(run.pid, number)  # as a terminal, or a service manager, sends it: to all
+        assert run.wait(PATIENCE_S) != 0
+    text = (hung.folder / "run.log").read_text()
+    assert "Traceback" not in text
+    completes(hung, loaded)
+
+
+def test_a_harness_that_is_killed_takes_its_server_along_and_its_run_is_measured_again(hung, loaded):
+    with hung.running() as run:
+        wait_for(lambda: measured_now(hung), run)
+        for process in psutil.Process(run.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.cmdline()[1:4] == ["-m", "anncestry", "--log"]:
+                    process.kill()
+        assert run.wait(PATIENCE_S) != 0
+    completes(hung, loaded)
+
+
+def claimed(here: Path) -> subprocess.Popen[str]:
+    """Another process that is at work in `here`."""
+    code = "import sys; from pathlib import Path; from anncestry.provenance import running; "
+    code += "running.claim(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(here)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None and other.stdout.readline()
+    return other
+
+
+def test_the_marker_is_held_by_the_living_only(tmp_path):
+    assert not running.at_work(tmp_path)
+    other = claimed(tmp_path)
+    assert running.at_work(tmp_path)
+    with pytest.raises(DataError, match=f"another run .*process {other.pid} on"):
+        running.claim(tmp_path)
+    other.kill()
+    other.communicate()
+    assert not running.at_work(tmp_path)
+
+
+def test_only_a_lock_that_is_known_to_be_stale_is_taken_away(tmp_path):
+    locks = tmp_path / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results/a.json\n")
+    assert running.at_work(tmp_path), "a lock without a marker may be anybody's"
+    claimed(tmp_path).communicate()
+    assert list(locks.iterdir()), "… so it is left to Snakemake"
+    claimed(tmp_path).communicate()
+    assert not locks.exists(), "the run before was ours, on this machine, and has ended"
+    marker = tmp_path / ".snakemake" / "anncestry-run"
+    marker.write_text('{"pid": 1, "host": "another-machine", "since": "then"}')
+    locks.mkdir()
+    (locks / "0.output.lock").write_text("results/a.json\n")
+    claimed(tmp_path).communicate()
+    assert list(locks.iterdir()), "a run on another machine can't be seen from here"
+
+
+@pytest.mark.parametrize(
+    ("words", "works"),
+    [
+        ("--cores 8 all", True),
+        ("all -c2 --config experiment=smoke --report-after-run --report r.html", True),
+        ("--touch --cores 1", True),
+        ("-n", False),
+        ("-np --cores 8 all", False),
+        ("--unlock", False),
+        ("--lint", False),
+        ("--dag", False),
+        ("--summary", False),
+        ("--report r.html", False),
+    ],
+)
+def test_only_a_run_that_runs_jobs_claims_the_folder(words, works):
+    assert running.runs_jobs(["/usr/bin/snakemake", *words.split()]) is works
+
+
+def test_a_job_whose_run_is_gone_does_not_start(tmp_path, monkeypatch):
+    other = claimed(tmp_path)
+    mark = running.owner(other.pid)
+    other.communicate()
+    monkeypatch.setenv(running.RUN, mark)
+    with pytest.raises(DataError, match="has ended"):
+        running.end_with_run()

@@ -1,0 +1,393 @@
+"""`verify` finds one changed byte anywhere and names the file and the numbers that hang on it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from anncestry import cli, verify_published, workflow
+from anncestry.cells.matrix import PUBLISHED
+from anncestry.provenance import records
+from anncestry.report.model import numbers
+from anncestry.report.model.records import seal_report, seal_table
+from tests import synthetic
+from tests.toy import Toy
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return Toy.finished_place(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture
+def audit(finished, tmp_path, monkeypatch, capfd):
+    """A copy of a finished tree, and `verify` on it: returns (exit status, what it said)."""
+    toy = finished.copy(tmp_path / "clone", "data", "results")
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+
+    def verify(*arguments: str) -> tuple[int, str]:
+        status = cli.main(["verify", *arguments])
+        said = capfd.readouterr()
+        return status, said.out + said.err
+
+    return verify
+
+
+def one(pattern: str) -> Path:
+    return sorted(Path().glob(pattern))[0]
+
+
+def flip(path: Path, at: float = 0.5) -> None:
+    before = path.read_bytes()
+    place = int(at * (len(before) - 1))
+    content = before
+    while content == before or (path.suffix == ".json" and _same_json(before, content)):
+        content = before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :]
+        place -= 1
+    path.write_bytes(content)
+
+
+def _same_json(one: bytes, other: bytes) -> bool:
+    """As where the 17th digit of a fraction changed, which makes no other number, or white space."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
+
+
+def test_an_untouched_tree_is_what_it_says(audit):
+    status, said = audit()
+    assert status == 0, said
+    assert "all published numbers agree with the raw samples" in said
+
+
+def test_a_clone_without_data_verifies_what_is_there_and_says_what_is_not(audit):
+    shutil.rmtree("data")
+    status, said = audit()
+    assert status == 0, said
+    assert re.search(r"not here: inputs in data, scratch/|not here: inputs in data/", said)
+
+
+KINDS = [
+    "results/load/*/*/*.json",
+    "results/load/*/*/*.resources.parquet",
+    "results/query/*/*/*/*.json",
+    "results/query/*/*/*/*.samples.parquet",
+    "results/query/*/*/*/*.resources.parquet",
+    "results/recall/*/*/*/*.json",
+    "results/ceiling/*.json",
+    "results/platform/*.json",
+    "results/table/*/record.json",
+    "results/report/*/record.json",
+    "results/table/*/numbers.csv",
+    "results/table/*/numbers.json",
+    "results/table/*/numbers.parquet",
+    "results/report/*/index.html",
+    "results/report/*/audit.html",
+    "results/report/*/numbers.csv",
+    "results/report/*/cells.html",
+    "results/report/*/method.html",
+    "results/report/*/published.html",
+    "results/report/*/tables/*.tex",
+    "results/report/*/tables/*.parquet",
+    "results/report/*/charts/*.svg",
+    "results/report/*/charts/*.png",
+    "data/vectors/*/base.npy",
+    "data/vectors/*/record.json",
+    "data/truth/*/ids.npy",
+    "data/truth/*/distances.npy",
+    "data/truth/*/record.json",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_flipped_bit_in_any_kind_of_file_is_found_and_the_file_named(audit, kind):
+    for at in (0.1, 0.5, 0.97):
+        victim = one(kind)
+        before = victim.read_bytes()
+        flip(victim, at)
+        status, said = audit()
+        assert status == 2, f"bit at {at} of {victim} not noticed"
+        assert victim.name in said or str(victim.parent) in said, said
+        assert re.search(r"no longer supported: \d+ numbers?: n[0-9a-f]{10}", said), said
+        victim.unlink()  # some are hard links
+        victim.write_bytes(before)
+    assert audit()[0] == 0
+
+
+def test_one_changed_digit_of_a_published_number_is_found(audit):
+    victim = one("results/query/*/*/*/k5@*.json")
+    body = json.loads(victim.read_text())
+    body["summary"]["p50_ms"]["value"] *= 1.01
+    victim.write_text(json.dumps(body, indent=1) + "\n")
+    status, said = audit()
+    assert status == 2
+    assert f"{victim}: changed since it was written" in said
+    assert re.search(r"no longer supported: \d+ numbers: n[0-9a-f]{10}", said)
+
+
+def test_a_forged_record_with_a_matching_digest_chain_still_fails_its_samples(audit):
+    """Who changes the summary and everything made from it can't change what the samples say."""
+    import hashlib
+
+    victim = one("results/query/*/*/*/k5@*.json")
+    body = json.loads(victim.read_text())
+    body["summary"]["qps"]["value"] = 1e6
+    records.write_json(victim, records.seal(body))
+    digest = hashlib.sha256(victim.read_bytes()).hexdigest()
+    for path in Path("results/recall").rglob("*.json"):
+        scored = json.loads(path.read_text())
+        if scored["inputs"]["query"]["path"] == str(victim):
+            scored["inputs"]["query"]["sha256"] = digest
+            records.write_json(path, records.seal(scored))
+    status, said = audit()
+    assert status == 2
+    assert "qps is 1000000.0, but the samples give" in said
+
+
+def test_a_deleted_record_is_named(audit):
+    victim = one("results/recall/*/*/*/*.json")
+    victim.unlink()
+    status, said = audit()
+    assert status == 2
+    assert f"{victim}: missing" in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_changed_digit_in_any_kind_of_text_is_found_by_quick_too(audit, kind):
+    victim = one(kind)
+    if victim.suffix not in (".json", ".csv", ".html"):
+        flip(victim)
+    else:
+        text = content = victim.read_text()
+        place = len(text) * 2 // 3
+        while content == text or (victim.suffix == ".json" and _same_json(content.encode(), text.encode())):
+            place = text.rindex("1", 0, place)
+            content = text[:place] + "2" + text[place + 1 :]
+        victim.unlink()
+        victim.write_text(content)
+    status, said = audit("--quick")
+    assert status == 2 and victim.name in said, said
+
+
+@pytest.mark.parametrize("name", ["numbers.csv", "runs.csv", "findings.csv", "paper.csv"])
+def test_a_changed_published_figure_is_named(audit, tmp_path, monkeypatch, name):
+    folder = tmp_path / "published"
+    shutil.copytree(PUBLISHED.parent, folder)
+    monkeypatch.setattr(verify_published, "PUBLISHED", folder / "paper.csv")
+    assert audit("--quick")[0] == 0
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace("1", "2", 1))
+    status, said = audit("--quick")
+    assert status == 2 and f"{name}: its sha256 differs from" in said
+
+
+def test_the_number_whose_row_was_changed_is_the_one_that_is_named(audit):
+    """A forged table, sealed again with everything beside it: the records still say otherwise, and which number."""
+    folder = one("results/table/*/record.json").parent
+    frame = numbers.read(folder)
+    victim = frame["number_id"][frame["metric"] == "p50_ms"].iloc[0]
+    frame.loc[frame["number_id"] == victim, "value"] *= 1.5
+    sealed_record = records.read_record(folder / "record.json")
+    numbers.write(frame, folder)
+    seal_table(folder, sealed_record["key"], sealed_record["spec"], frame)
+    status, said = audit()
+    assert status == 2
+    assert f"{folder / 'numbers.parquet'}: differs from the records" in said
+    assert f"no longer supported: 1 number: {victim}" in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: '{"stage": 1}', "not a record of anncestry"),
+        (lambda text: text.replace('"schema_version": 2', '"schema_version": 99'), "a newer anncestry"),
+        (lambda text: reseal(text, lambda body: body.pop("summary")), "'summary' is a required property"),
+        (lambda text: reseal(text, lambda body: body.update(valid=False)), "but its gates give the opposite"),
+        (lambda text: reseal(text, lambda body: body["spec"].update(seed=8)), "its spec does not match its key"),
+        (lambda text: reseal(text, lambda body: body["platform"].update(cores=512)), "two machines are mixed"),
+    ],
+)
+def test_a_truncated_foreign_newer_or_mixed_in_record_is_named(audit, damage, words):
+    victim = one("results/query/*/*/*/k5@*.json")
+    victim.write_text(damage(victim.read_text()))
+    status, said = audit()
+    assert status == 2 and str(victim) in said and words in said, said
+    assert re.search(r"no longer supported: \d+ numbers", said)
+
+
+def reseal(text, edit):
+    body = json.loads(text)
+    edit(body)
+    return json.dumps(records.seal(body), indent=1) + "\n"
+
+
+def test_records_of_another_epoch_or_platform_beside_ours_are_counted_and_kept_apart(audit):
+    source = one("results/query/*/*/*/k5@*.json")
+    for name, edit in (
+        ("old", lambda body: body["spec"].update(epoch=0)),
+        ("far", lambda body: body["spec"].update(platform="another")),
+    ):
+        source.with_name(f"{name}@0123456789ab.json").write_text(reseal(source.read_text(), edit))
+    status, said = audit()
+    assert status == 0, said
+    assert "1 query records of epoch 0 (now 1)" in said and "1 query records of platform 'another'" in said
+    (source.parent / "foreign@0123456789ac.json").write_text("{")
+    status, said = audit()
+    assert status == 2 and "foreign@0123456789ac.json: not valid JSON" in said
+
+
+def test_results_of_the_version_before_still_verify(audit):
+    """Records as schema version 1 wrote them: no lock file, limits or load afterwards."""
+    for victim in [one("results/load/*/*/*.json"), *sorted(Path("results/query").rglob("*.json"))]:
+
+        def older(body):
+            body["schema_version"] = 1
+            del body["code"]["lock_sha256"]
+            for name in ("limits", "virtualisation", "load_average_after"):
+                del body["platform"][name]
+
+        before = records.sha256_file(victim)
+        victim.write_text(reseal(victim.read_text(), older))
+        swap(before, records.sha256_file(victim))
+    Path(one("results/platform/*.json")).write_text(
+        json.dumps({k: v for k, v in json.loads(one("results/platform/*.json").read_text()).items() if k != "seal"})
+    )
+    for folder in ("table", "report"):
+        shutil.rmtree(f"results/{folder}")
+    matrix, _ = workflow.resolve(workflow.choice_of_environment(), Path())
+    for command, key in (("table", matrix.table), ("report", matrix.report)):
+        assert cli.main([command, key]) == 0
+    status, said = audit()
+    assert status == 0, said
+
+
+def swap(old, new):
+    """Let every record that was made from a file of one digest be made from that of another."""
+    for path in Path("results").rglob("*.json"):
+        if path.parts[1] in ("load", "query", "recall") and old in path.read_text():
+            before = records.sha256_file(path)
+            path.write_text(reseal(path.read_text().replace(old, new), lambda body: None))
+            swap(before, records.sha256_file(path))
+
+
+def test_snakemake_verify_is_a_target(finished, tmp_path):
+    toy = finished.copy(tmp_path / "clone", "data", "results")
+    flip(sorted((toy.folder / "results" / "query").rglob("*.samples.parquet"))[0])
+    done = toy.snakemake("verify", check=False)
+    assert done.returncode != 0
+    assert "samples.parquet: sha256" in toy.log("verify")
+
+
+def test_quick_only_hashes_and_still_finds_a_changed_sample(audit):
+    flip(one("results/query/*/*/*/*.samples.parquet"))
+    status, said = audit("--quick")
+    assert status == 2
+    assert "samples.parquet: sha256" in said
+
+
+def test_random_flips_are_found(audit):
+    """Any bit of any published file, not only those somebody thought of."""
+    chance = random.Random(5)
+    files = sorted(path for path in Path("results").rglob("*") if path.is_file())
+    for victim in chance.sample(files, min(12, len(files))):
+        before = victim.read_bytes()
+        flip(victim, chance.random())
+        status, said = audit()
+        assert status == 2, f"{victim}: {said}"
+        victim.write_bytes(before)
+
+
+def test_memory_does_not_grow_with_the_number_of_cells(tmp_path):
+    peaks = {}
+    for cells in (40, 400):
+        synthetic.results(tmp_path / str(cells), cells)
+        status, peaks[cells], said = synthetic.verify(tmp_path / str(cells))
+        assert status == 0, said
+        assert "checked by its digest only" in said, "a page of so many numbers is not drawn again, and that is said"
+    # The table of numbers grows: some 0.06 MiB a cell. Samples held for longer than their cell would be megabytes.
+    assert peaks[400] - peaks[40] < 0.1 * (400 - 40), f"MiB by cells: {peaks}"
+
+
+PLANTED = [
+    "results/report/*/extra.html",
+    "results/report/*/tables/extra.html",
+    "results/report/*/.hidden",
+    "results/table/*/extra.csv",
+    "data/vectors/*/extra.npy",
+    "results/query/*/*/*/extra.html",
+    "results/load/*/*/none@0123456789ab.resources.parquet",
+]
+
+
+@pytest.mark.parametrize("pattern", PLANTED)
+def test_a_planted_file_is_no_part_of_what_was_sealed(audit, pattern):
+    """Finding 13: what verification lets pass is the files of the records, and no other."""
+    folder, _, name = pattern.rpartition("/")
+    planted = one(folder) / name
+    planted.write_text("<p>not ours")
+    for words in ((), ("--quick",)):
+        status, said = audit(*words)
+        assert status == 2, said
+        assert f"{planted}: no record lists this file" in said or f"{planted}: is " in said, said
+    planted.unlink()
+    planted.symlink_to("/etc/passwd")
+    assert audit()[0] == 2
+    planted.unlink()
+    assert audit()[0] == 0
+
+
+def test_a_planted_page_that_is_listed_and_sealed_again_is_not_of_the_page_drawn_again(audit, tmp_path, capfd):
+    """Finding 13: listed in the record it was signed."""
+    folder = one("results/report/*/record.json").parent
+    (folder / "extra.html").write_text("<p>not ours")
+    record = records.read_record(folder / "record.json")
+    seal_report(folder, record["key"], record["spec"], one("results/table/*/record.json").parent)
+    status, said = audit()
+    assert status == 2 and f"{folder / 'extra.html'}: is not part of the page, drawn again" in said
+    key = Ed25519PrivateKey.generate()
+    secret = tmp_path / "key.pem"
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert cli.main(["attest", "--key", str(secret)]) == 2
+    assert "extra.html: is not part of the page" in capfd.readouterr().err
+    assert not Path("attestation.json").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["../../../../../../../../../proc/self/mem", "/proc/self/mem", "a/../../b", "./a", "a//b", "a\n", "..", ""]
+)
+@pytest.mark.parametrize("part", ["inputs", "outputs"])
+def test_a_path_in_a_record_lies_in_this_folder_and_a_strange_one_ends_nothing_else(audit, part, wrong):
+    """Finding 14: `/proc/self/mem` as an output ended all of verify with "the disk reports an error"."""
+
+    def edit(body):
+        next(iter(body[part].values()))["path"] = wrong
+
+    victim = one("results/query/*/*/*/k5@*.json")
+    victim.write_text(reseal(victim.read_text(), edit))
+    status, said = audit()
+    assert status == 2 and str(victim) in said and "Traceback" not in said
+    assert "records and" in said, "the others were looked at"
+
+
+@pytest.mark.parametrize("kind", ["folder", "/proc/self/mem", "itself"])
+@pytest.mark.parametrize(
+    "victim", ["results/recall/*/*/*/k5@*.json", "results/table/*/record.json", "data/truth/*/record.json"]
+)
+def test_what_is_no_file_in_a_records_place_is_named(audit, victim, kind):
+    """Finding 14: a folder there was a traceback."""
+    path = one(victim)
+    path.unlink()
+    path.mkdir() if kind == "folder" else path.symlink_to(path.name if kind == "itself" else kind)
+    status, said = audit()
+    assert status == 2 and str(path) in said and "Traceback" not in said
+    assert "records and" in said, "the others were looked at"

@@ -1,0 +1,402 @@
+"""The tables and figures of the paper and beyond, from fixed records: what each place shows, to the letter.
+
+`fixtures/report.json` holds the records of a small made-up matrix, with an invalid load, a missing system and a missing
+recall; `fixtures/report.txt` what all tables say of it. After a wanted change of a table, write the latter anew with
+`python -m tests.report.test_paper`, and read its diff.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import vl_convert
+
+import anncestry
+import casestudies
+from anncestry.metrics.stats import Sample, welch_p
+from anncestry.report.charts import Figure
+from anncestry.report.compare import changes
+from anncestry.report.model import records
+from anncestry.report.model.cells import NO_CELL, Table, text_of
+from anncestry.report.model.material import Material
+from anncestry.report.site import catalogue, sheets
+from anncestry.report.site.page import CHART_CONFIG
+from casestudies import STUDIES, documents, winners
+from casestudies.winners import UNJUDGED
+from tests.builders.fixed_report import FIXTURES, lay_out, material_of
+
+MILVUS, WEAVIATE = "milvus-2.3.5", "weaviate-1.27.0"
+
+
+def shown(table: Table) -> str:
+    """A table as text: a line a row; * marks what is better by more than noise, [] what was published."""
+    heads = [" ".join(filter(None, (c.group, c.label, f"({c.unit})" if c.unit else ""))) for c in table.columns]
+    lines = [f"Table {table.number}. {table.title}", " | ".join((*table.labels, *heads))]
+    for row in table.rows:
+        cells = [
+            cell.text + ("*" if cell.best else "") + (f" [{cell.published}]" if cell.published else "")
+            for cell in row.cells
+        ]
+        lines.append(" | ".join((*row.labels, *cells)))
+    return "\n".join(lines) + "\n"
+
+
+def everything(material: Material) -> str:
+    """All tables of a page as text."""
+    return "\n".join(shown(table) for _, of_group in catalogue.tables_of(material, STUDIES) for table in of_group)
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return material_of(lay_out(folder))
+
+
+@pytest.fixture(scope="module")
+def tables(material: Material) -> dict[str, Table]:
+    return {table.number: table for _, of_group in catalogue.tables_of(material, STUDIES) for table in of_group}
+
+
+@pytest.fixture(scope="module")
+def figures(material: Material) -> dict[str, Figure]:
+    return {figure.name: figure for figure in catalogue.figures_of(material, STUDIES)}
+
+
+def _row(table: Table, *labels: str) -> Any:
+    return next(row.cells for row in table.rows if set(labels) <= set(row.labels))
+
+
+def _marks(figure: Figure) -> list[dict[str, Any]]:
+    """What the marks of a figure are drawn from; layers of one data share it."""
+    found = []
+    for panel in figure.panels:
+        for place in (panel.spec, *panel.spec["layer"]):
+            found += place["data"]["values"] if "data" in place else []
+    return found
+
+
+# Tables
+
+
+def test_all_tables_say_what_they_said_before(material: Material) -> None:
+    assert everything(material) == (FIXTURES / "report.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "std", "unit", "printed"),
+    [
+        (1.0, None, "requests", "1"),
+        (200.0, None, "searches", "200"),
+        (1234567.0, None, "rows", "1,234,567"),
+        (3.0, 0.0, "queries", "3 ± 0"),
+        (4 / 3, 0.58, "queries", "1.3 ± 0.6"),  # a mean over runs
+        (7.0, None, "MiB", "7.0"),  # measured, not counted
+    ],
+)
+def test_what_is_counted_is_printed_as_a_whole_number_if_it_is_one(
+    value: float, std: float | None, unit: str, printed: str
+) -> None:
+    assert text_of(value, std, unit) == printed
+
+
+def test_every_table_of_the_paper_is_there_and_has_a_number_of_its_own(tables: dict[str, Table]) -> None:
+    of_paper = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI"]
+    assert [number for number in tables if number in of_paper] == of_paper
+
+
+def test_no_two_tables_have_one_number() -> None:
+    """Each stands for one place of a page, also those that no fixed record here has something for."""
+    numbers: dict[str, list[str]] = {}
+    folders = Path(anncestry.__file__).parent / "report", Path(casestudies.__file__).parent
+    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        known = {
+            node.targets[0].id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Table", "TableSpec") and node.args:
+                number = (
+                    node.args[0].value
+                    if isinstance(node.args[0], ast.Constant)
+                    else known.get(ast.unparse(node.args[0]))
+                )
+                if number is not None:
+                    numbers.setdefault(str(number), []).append(file.name)
+    assert len(numbers) > 15
+    assert {number: files for number, files in numbers.items() if len(files) > 1} == {}
+
+
+def test_every_number_has_an_id_or_parents_that_the_table_of_numbers_has(
+    material: Material, tables: dict[str, Table]
+) -> None:
+    known = set(material.numbers["number_id"])
+    for table in tables.values():
+        for row in table.rows:
+            for cell in row.cells:
+                ids = {cell.number_id, *cell.parents} - {""}
+                assert ids <= known, (table.number, row.labels, cell)
+                assert ids or cell.value is None, (table.number, row.labels, cell)
+
+
+def test_what_is_invalid_or_missing_says_so_and_never_shows_a_number(tables: dict[str, Table]) -> None:
+    gist = _row(tables["XI"], "gist-960-euclidean", "standalone")
+    glove = _row(tables["XI"], "glove-25-angular", "standalone")
+    assert gist[3].text == "invalid" and "25200 of 1000000 rows" in gist[3].problem
+    assert glove[3].text == "not measured" and glove[3].value is None
+
+
+def test_dimension_is_compared_among_datasets_of_one_size(tables: dict[str, Table]) -> None:
+    sizes = [row.labels[0] for row in tables["XI"].rows if "standalone" in row.labels]
+    dims = [row.cells[0].value for row in tables["XI"].rows if "standalone" in row.labels]
+    assert sizes == ["60 k", "1 M to 1.18 M", "1 M to 1.18 M", "1 M to 1.18 M"]
+    assert dims == [784, 25, 128, 960]
+
+
+def test_several_nodes_stand_against_one_and_the_change_names_both_numbers(tables: dict[str, Table]) -> None:
+    one, several, change = _row(tables["XII"], "sift-128-euclidean", WEAVIATE)
+    assert change.value == pytest.approx(100 * (several.value / one.value - 1))
+    assert change.parents == (several.number_id, one.number_id)
+    assert (one.published, several.published, change.published) == ("3.32", "4.30", "30")
+
+
+def test_a_figure_of_the_paper_stands_only_beside_the_topology_that_it_ran_on(tables: dict[str, Table]) -> None:
+    """The paper's GloVe-100 rows ran on the cluster; its cluster column of Milvus is no cluster of Milvus."""
+    for number in ("XII", "XIII", "XIV", "XV"):
+        assert all(row.labels[2] == WEAVIATE for row in tables[number].rows)
+
+
+# Winners, and measured beside published
+
+
+def _verdicts(table: Table) -> dict[str, list[str]]:
+    return {row.labels[0]: [cell.text for cell in row.cells] for row in table.rows}
+
+
+def test_a_winner_is_one_whose_difference_can_t_be_noise(tables: dict[str, Table]) -> None:
+    verdicts = _verdicts(tables["XVI"])
+    assert verdicts["Small-dataset latency (<100K)"] == ["1", NO_CELL, "Winner (1 of 1)"]
+    assert verdicts["Low-dim latency (<200D)"] == ["1", "Tie", "Tie"]
+    assert verdicts["Concurrent QPS (4–8 clients)"] == ["4", NO_CELL, "Winner (2 of 4)"]
+
+
+def test_what_was_measured_once_has_no_winner(tables: dict[str, Table]) -> None:
+    verdicts = _verdicts(tables["XVI"])
+    assert verdicts["Data loading speed"][1:] == verdicts["Storage efficiency"][1:] == ["Undecided", "Undecided"]
+
+
+def test_a_judgement_is_no_measurement_and_the_paper_s_verdict_stands_beside(tables: dict[str, Table]) -> None:
+    row = next(row for row in tables["XVI"].rows if row.labels == ("Deployment simplicity",))
+    assert [(cell.text, cell.published) for cell in row.cells[1:]] == [(UNJUDGED, "—"), (UNJUDGED, "Winner")]
+
+
+def test_loads_that_were_built_several_times_can_have_a_winner(material: Material) -> None:
+    def built(rebuild_mean: float) -> Any:
+        return dict(rebuilds=4, rebuild_mean=rebuild_mean, rebuild_std=rebuild_mean / 100)
+
+    df = material.numbers.copy()
+    for system, mean in ((MILVUS, 10.0), (WEAVIATE, 20.0)):
+        for column, value in built(mean).items():
+            df.loc[(df["metric"] == "load_s") & (df["system"] == system), column] = value
+    found = winners.tables(Material(df, material.records, material.paper))[0]
+    assert _verdicts(found)["Data loading speed"][1:] == ["Winner (2 of 2)", NO_CELL]
+
+
+def test_more_comparisons_need_more_evidence() -> None:
+    """p = 0.02 is enough alone, and not as one of five."""
+    weak = _comparison(10.0, 11.0, 0.29)
+    p = welch_p(*(entry.judged_by for entry in weak.entries.values()))
+    assert p is not None and 0.01 < p < 0.05
+    assert winners.decide([weak])[id(weak)] == "a"
+    others = [_comparison(10.0, 10.1, 0.3) for _ in range(4)]
+    assert winners.decide([weak, *others])[id(weak)] == winners.TIE
+
+
+def _comparison(a: float, b: float, std: float) -> winners.Comparison:
+    return winners.Comparison(
+        {n: winners.Entry(v, (n,), Sample(v, std, 3)) for n, v in (("a", a), ("b", b))}, lower=True
+    )
+
+
+def test_a_published_number_stands_beside_its_measured_one_with_ratio_and_verdict(tables: dict[str, Table]) -> None:
+    cells = _row(tables["B"], "Table IV", "sift-128-euclidean, p50_ms, K = 10, 1 client", WEAVIATE)
+    published, measured, ratio, verdict, differs = cells
+    assert published.text == "3.32 ± 0.50" and ratio.value == pytest.approx(measured.value / 3.32)
+    assert (verdict.text, differs.text) == ("within noise", "asked through a client library there")
+    cells = _row(tables["B"], "Table IV", "gist-960-euclidean, p50_ms, K = 10, 1 client", MILVUS)
+    assert cells[3].text == "lower" and "version 2.3 there" in cells[4].text
+
+
+def test_only_the_same_question_is_a_counterpart(tables: dict[str, Table]) -> None:
+    """No figure without a dataset, no bound, none of what is invalid or missing, and no cluster of Milvus."""
+    labels = {(row.labels[2], row.labels[3], row.labels[4]) for row in tables["B"].rows}
+    assert not {system for figure, _, system in labels if figure.startswith("gist") and system == WEAVIATE}
+    assert not {topology for _, topology, system in labels if system == MILVUS and "cluster" in topology}
+    clustered = [row.cells[0].text for row in tables["B"].rows if row.labels[1:4:2] == ("Table XII", "cluster-3")]
+    assert clustered == ["4.30"]
+
+
+def test_machines_are_told_apart(tables: dict[str, Table]) -> None:
+    said = {row.labels[0]: row.cells[0].text for row in tables["M"].rows}
+    assert "Example CPU" in said["This page"] and "neither" in said["the paper"]
+    assert "cpu_cores 48 cores" in said["DiskANN over NVMe-oF with Milvus 2.6.9"]
+
+
+# The other documents, versions, and the same twice
+
+
+def _changed(material: Material, **columns: Any) -> Material:
+    """The material with other values in columns of its rows of Milvus."""
+    df = material.numbers.copy()
+    for column, value in columns.items():
+        df.loc[(df["system"] == MILVUS) & (df["workload"] != ""), column] = value
+    return Material(df, material.records, material.paper)
+
+
+def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apart(material: Material) -> None:
+    assert documents.tables(material) == []
+    (nearest,) = documents.tables(_changed(material, k=1))
+    assert nearest.number == "D1"
+    ours = [row for row in nearest.rows if row.labels[0] == documents.MEASURED]
+    theirs = [row for row in nearest.rows if row not in ours]
+    assert len(ours) == 16 and all(cell.number_id or cell.text == NO_CELL for row in ours for cell in row.cells)
+    assert "30,655" in {row.cells[0].text for row in theirs} and all(row.cells[0].source for row in theirs)
+    by_protocol = _changed(material, system=f"{WEAVIATE}-rest", engine="weaviate")
+    assert [table.number for table in documents.tables(by_protocol)] == ["D2"]
+    by_library = _changed(material, engine="weaviate", client="sdk", system="weaviate-1.23.9")
+    (of_library,) = documents.tables(by_library)
+    assert of_library.number == "D2", "the document's version, asked as the document asked it"
+    asked = {row.labels[4] for row in of_library.rows if row.labels[0] == documents.MEASURED}
+    assert asked and all(words.endswith("1 client, through its Python client") for words in asked)
+    assert "2,520" in {cell.text for row in of_library.rows for cell in row.cells}
+    assert documents.tables(_changed(material, engine="weaviate", client="sdk", system="weaviate-1.25.0")) == []
+    of_mysql = documents.tables(_changed(material, engine="mysql"))[0]
+    assert of_mysql.number == "D3" and "13,060.41" in "".join(c.text for r in of_mysql.rows for c in r.cells)
+
+
+def test_an_index_on_disk_stands_beside_the_document_s(material: Material) -> None:
+    records = {path: dict(record) for path, record in material.records.items()}
+    for record in records.values():
+        if record["stage"] == "load":
+            record["spec"] = {**record["spec"], "index": {"type": "diskann"}}
+    (table,) = documents.tables(Material(material.numbers, records, material.paper))
+    assert table.number == "D4" and any("remote NVMe-oF" in row.labels[2] for row in table.rows)
+
+
+def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    older = "weaviate-1.25.0"
+    cells = lay_out(tmp_path, {MILVUS: older, '"engine": "milvus"': '"engine": "weaviate"', '"2.3.5"': '"1.25.0"'})
+    (table,) = changes.tables(material_of(cells))
+    assert table.number == "V" and {row.labels[2] for row in table.rows} == {f"{older} → {WEAVIATE}"}
+    p50 = next(r for r in table.rows if r.labels[0].startswith("fashion") and r.labels[3:5] == ("k10", "p50_ms"))
+    assert p50.cells[2].parents and p50.cells[4].text == "faster, with worse recall: 0.9985 against 0.9865"
+    load = next(r for r in table.rows if r.labels[0].startswith("fashion") and r.labels[4] == "load_s")
+    assert load.cells[4].text == "noise unknown"
+
+
+def test_the_same_twice_tells_the_floor_of_noise(material: Material) -> None:
+    again = material.numbers[material.numbers["system"] == MILVUS].copy()
+    again["rebuild"], again["value"] = 2, again["value"] * 1.03
+    again["number_id"] = again["number_id"] + "b"
+    df = pd.concat([material.numbers, again], ignore_index=True)
+    (table,) = changes.tables(Material(df, material.records, material.paper))
+    p50 = next(row for row in table.rows if row.labels[0] == "p50_ms")
+    assert table.number == "A" and p50.cells[0].text == "3.0"
+    assert p50.cells[0].parents == (p50.cells[1].number_id, p50.cells[2].number_id)
+
+
+# Figures
+
+
+def test_the_paper_s_nine_figures_are_drawn_for_what_was_measured(figures: dict[str, Figure]) -> None:
+    assert [name for name in figures if name.startswith("paper-")] == [f"paper-{number}" for number in range(1, 10)]
+
+
+def test_bars_show_the_numbers_of_the_tables(figures: dict[str, Figure], material: Material) -> None:
+    values = {row["number_id"]: row["value"] for row in material.rows}
+    for name, figure in figures.items():
+        for mark in _marks(figure):
+            if "number_id" in mark:
+                assert mark["value"] == values[mark["number_id"]], (name, mark)
+
+
+def test_what_has_no_number_says_so_in_its_place_of_a_chart(figures: dict[str, Figure]) -> None:
+    labels = {mark["label"] for mark in _marks(figures["paper-3"]) if "label" in mark}
+    assert labels == {"invalid", "not measured"}
+
+
+def test_the_filtered_bar_stands_beside_the_unfiltered_one(figures: dict[str, Figure]) -> None:
+    series = {mark["series"] for mark in _marks(figures["paper-4"])}
+    assert series == {MILVUS, f"{MILVUS} + filter", WEAVIATE, f"{WEAVIATE} + filter"}
+
+
+def test_axes_are_those_of_the_paper(figures: dict[str, Figure]) -> None:
+    spec = figures["paper-1"].panels[0].spec
+    y = next(layer["encoding"]["y"] for layer in spec["layer"] if layer["mark"]["type"] == "bar")
+    assert y["scale"]["type"] == "log"
+    recall = figures["paper-5"].panels[0].spec
+    assert [layer["encoding"]["y"]["scale"]["domain"] for layer in recall["layer"][:1]] == [[0, 1.05]]
+    clients = figures["paper-6"].panels[0].spec["layer"][0]["encoding"]["x"]
+    assert clients["axis"]["values"] == [1, 4, 8, 16] and "type" not in clients["scale"]
+
+
+def test_no_axis_shows_a_power_of_ten(figures: dict[str, Figure]) -> None:
+    panels = [panel for figure in figures.values() for panel in figure.panels if '"log"' in json.dumps(panel.spec)]
+    assert panels
+    for panel in panels:
+        for width in (900, 280):  # of a phone
+            svg = vl_convert.vegalite_to_svg({**panel.spec, "width": width, "config": CHART_CONFIG})
+            labels = re.findall(r">([^<]+)</text>", svg)
+            assert not [label for label in labels if re.fullmatch(r"[-−]?[\d.]+e[-+−]?\d+", label)], panel.description
+
+
+def test_the_fairness_sheet_says_what_each_system_was_given(material: Material) -> None:
+    tuned = {path: {**record, "ef_search": 120} for path, record in material.records.items()}
+    sheet = sheets.fairness(tuned)
+    assert sheet is not None
+    rows = {row[0]: row[1:] for row in sheet.rows}
+    for topic, given in {
+        "limits": "none: the whole machine",
+        "batch": " rows an insert",
+        "index": "M 16",
+        "ef asked": "120",
+        "encoding": "before the clock starts",
+        "protocol": "gRPC",
+    }.items():
+        cells = rows[topic]
+        assert len(cells) >= 2 and all(given in cell and cell != "—" for cell in cells), (topic, cells)
+
+
+def test_facts_of_many_records_are_told_by_their_range() -> None:
+    assert records.merged({"load": str(0.5 * n), "id": "a"} for n in (3, 1, 10, 2, 20, 5, 7)) == {
+        "load": "0.5 to 10.0",
+        "id": "a",
+    }
+    assert records.merged([{"id": "b"}, {"id": "a"}]) == {"id": "b / a"}
+
+
+def _write() -> None:
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        text = everything(material_of(lay_out(Path(folder))))
+        os.chdir(here)
+    (FIXTURES / "report.txt").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _write()

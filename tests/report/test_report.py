@@ -1,0 +1,797 @@
+"""What the report promises: every number has an ancestry, and what has none is not a number."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from anncestry.errors import DataError
+from anncestry.metrics.stats import Sample, differ, difference_interval, t_quantile
+from anncestry.provenance.records import seal
+from anncestry.report.charts import standard
+from anncestry.report.model.cells import Table, text_of
+from anncestry.report.model.highlights import summary
+from anncestry.report.model.material import Material
+from anncestry.report.model.numbers import read, write
+from anncestry.report.model.quantities import NOT_MEASURED
+from anncestry.report.site.page import write_page
+from anncestry.report.tables import usage
+from anncestry.report.tables.standard import tables
+from casestudies import STUDIES
+from tests.builders.world import (
+    FILTER,
+    HOSTILE,
+    PUBLISHED,
+    World,
+    made_invalid,
+    over_runs,
+    parsed,
+    sha256,
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    return World()
+
+
+def _values_of(df: pd.DataFrame, path: str) -> pd.Series[float]:
+    return df.loc[df["record"] == path, "value"]
+
+
+def _one(df: pd.DataFrame, path: str, metric: str) -> Any:
+    rows = df[(df["record"] == path) & (df["metric"] == metric)]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def _table(df: pd.DataFrame, number: str, published: Path | None = None) -> Table:
+    return next(table for table in tables(Material(df, {}, published)) if table.number == number)
+
+
+# The tidy table
+
+
+def test_every_number_names_its_record_and_the_record_holds_it(world: World) -> None:
+    df = world.tidy()
+    assert df["number_id"].is_unique
+    for path, digest in set(zip(df["record"], df["record_sha256"], strict=True)):
+        assert digest == sha256(path)
+    cell = world.cell("milvus-2.3.5", "k10")
+    record = json.loads(Path(cell["query_path"]).read_text())
+    row = _one(df, cell["query_path"], "p50_ms")
+    assert (row["value"], row["std"], row["runs"]) == (
+        record["summary"]["p50_ms"]["value"],
+        record["summary"]["p50_ms"]["std"],
+        3,
+    )
+    assert (row["unit"], row["k"], row["clients"], row["filter"]) == ("ms", 10, 1, "")
+    assert _one(df, cell["load_path"], "rows_per_s")["value"] == pytest.approx(
+        60000 / _one(df, cell["load_path"], "load_s")["value"]
+    )
+
+
+def test_the_filter_and_each_storage_component_are_told_apart(world: World) -> None:
+    df = world.tidy()
+    filtered = _one(df, world.cell("milvus-2.3.5", "k10-category30")["query_path"], "selectivity")
+    assert (filtered["filter"], filtered["value"]) == ("category in {1, 4, 7}", 0.301)
+    assert _one(df, world.cell("milvus-2.3.5", "k10")["load_path"], "storage_component_mib[log]")["value"] == 24
+
+
+def test_an_invalid_record_never_becomes_a_number(world: World) -> None:
+    cell = world.cell("weaviate-1.27.0", "k10")
+    world.edit(cell["query_path"], made_invalid)
+    df = world.tidy()
+    for path in (cell["query_path"], cell["recall_path"]):
+        here = df[df["record"] == path]
+        assert here["value"].isna().all() and here["std"].isna().all() and not here["valid"].any()
+        assert (here["reason"] == "row count: 25200 of 60000 rows").all()
+    assert _values_of(df, world.cell("weaviate-1.27.0", "k100")["query_path"]).notna().any()
+
+
+def test_an_invalid_load_takes_all_its_queries_with_it(world: World) -> None:
+    cell = world.cell("weaviate-1.27.0", "k10")
+    world.edit(cell["load_path"], made_invalid)
+    df = world.tidy()
+    of_load = df[(df["dataset"] == cell["dataset"]) & (df["system"] == cell["system"])]
+    assert of_load["value"].isna().all()
+    assert of_load["reason"].str.contains("25200 of 60000 rows").all()
+
+
+def test_a_failed_gate_counts_even_where_a_record_calls_itself_valid(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["gates"].append({"gate": "g", "ok": False, "detail": "d"}))
+    assert _values_of(world.tidy(), cell["query_path"]).isna().all()
+
+
+def test_what_was_not_measured_keeps_its_place_with_the_reason(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k100")
+    before = world.tidy()
+    Path(cell["query_path"]).unlink()
+    df = world.tidy()
+    assert len(df) == len(before)
+    here = df[df["record"] == cell["query_path"]]
+    assert here["value"].isna().all() and (here["reason"] == NOT_MEASURED).all() and (here["record_sha256"] == "").all()
+    assert (here["k"] == 100).all(), "its place in the tables is known from the other system's record"
+    scores = df[df["record"] == cell["recall_path"]]
+    assert scores["value"].isna().all(), "a recall without its queries can't be traced"
+
+
+def test_a_query_without_its_load_is_no_number(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    Path(cell["load_path"]).unlink()
+    assert _values_of(world.tidy(), cell["query_path"]).isna().all()
+
+
+def test_a_stale_recall_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    record = json.loads(Path(cell["query_path"]).read_text())
+    record["summary"]["p50_ms"]["value"] = 0.001
+    Path(cell["query_path"]).write_text(json.dumps(seal(record)))
+    with pytest.raises(DataError) as refused:
+        world.tidy()
+    assert cell["recall_path"] in str(refused.value) and cell["query_path"] in str(refused.value)
+
+
+def test_a_recall_that_does_not_name_its_queries_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["recall_path"], lambda record: record.update(inputs={}))
+    with pytest.raises(DataError, match="none named"):
+        world.tidy()
+
+
+@pytest.mark.parametrize(("stage", "name"), [("recall", "query_key"), ("query", "load_key")])
+def test_a_record_of_another_key_is_refused_by_both_names(world: World, stage: str, name: str) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell[f"{stage}_path"], lambda record: record.update({name: "ffffffffffff"}))
+    with pytest.raises(DataError) as refused:
+        world.tidy()
+    assert "ffffffffffff" in str(refused.value)
+    assert cell[f"{stage}_path"] in str(refused.value) and cell[f"{name[:-4]}_path"] in str(refused.value)
+
+
+def test_a_record_at_the_place_of_another_cell_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["spec"]["system"].update(name="weaviate-1.27.0"))
+    with pytest.raises(DataError, match=r"of system weaviate-1\.27\.0, expected milvus-2\.3\.5"):
+        world.tidy()
+
+
+def test_a_text_in_place_of_a_number_is_refused(world: World) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["summary"]["qps"].update(value="fast"))
+    with pytest.raises(DataError, match=r"summary\.qps\.value: .fast. is not of type"):
+        world.tidy()
+
+
+def test_a_phase_that_a_system_does_not_have_is_not_a_zero(world: World) -> None:
+    row = _one(world.tidy(), world.cell("weaviate-1.27.0", "k10")["load_path"], "flush_s")
+    assert math.isnan(row["value"]) and row["reason"] == "no such phase"
+
+
+def test_the_order_of_what_goes_in_does_not_matter(world: World) -> None:
+    forward = world.tidy()
+    world.cells.reverse()
+    pd.testing.assert_frame_equal(forward, world.tidy())
+
+
+def test_the_three_files_hold_the_same_and_their_bytes_are_reproducible(world: World) -> None:
+    Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
+    df = world.tidy()
+    write(df, Path("a"))
+    write(world.tidy(), Path("b"))
+    names = [f"numbers.{kind}" for kind in ("csv", "json", "parquet")]
+    assert [(Path("a") / name).read_bytes() for name in names] == [(Path("b") / name).read_bytes() for name in names]
+    pd.testing.assert_frame_equal(read(Path("a")), df)
+    rows = json.loads(Path("a/numbers.json").read_text())
+    with open("a/numbers.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(rows) == len(lines) == len(df)
+    for row, line in zip(rows, lines, strict=True):
+        assert row["number_id"] == line["number_id"]
+        assert line["value"] == "" if row["value"] is None else float(line["value"]) == row["value"]
+    assert any(row["value"] is None for row in rows)
+
+
+# Winners
+
+
+@pytest.mark.parametrize(
+    ("p", "freedom", "expected"),
+    [(0.975, 1, 12.7062), (0.975, 2, 4.30265), (0.975, 4, 2.77645), (0.95, 10, 1.81246), (0.995, 30, 2.75000)],
+)
+def test_quantiles_of_t_are_those_of_the_tables(p: float, freedom: float, expected: float) -> None:
+    assert t_quantile(p, freedom) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_known_difference_has_its_known_interval() -> None:
+    # Equal variances and runs: 2 ± t(0.975, 4) · sqrt(2 · 0.3² / 3).
+    low, high = difference_interval(Sample(5, 0.3, 3), Sample(3, 0.3, 3)) or (0, 0)
+    assert (low, high) == pytest.approx((2 - 0.68009, 2 + 0.68009), abs=1e-4)
+
+
+def test_a_winner_is_named_only_where_the_interval_excludes_a_tie() -> None:
+    assert differ(Sample(1.0, 0.01, 3), Sample(1.1, 0.01, 3))
+    assert not differ(Sample(1.0, 0.1, 3), Sample(1.1, 0.1, 3))
+    assert not differ(Sample(1.0, 0.01, 2), Sample(1.1, 0.01, 2)), "two runs are too few"
+    assert not differ(Sample(1.0, 0.0, 3), Sample(1.1, 0.0, 3)), "no spread seen is no noise known"
+
+
+def test_a_tie_has_no_bold_number_and_a_win_has_one(world: World) -> None:
+    won = [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells]
+    assert won == [False, True] * 3, "the second system is lower by a quarter"
+    cell = world.cell("weaviate-1.27.0", "k10")
+    world.edit(cell["query_path"], lambda record: record["summary"]["p50_ms"].update(std=0.9))
+    tied = [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells]
+    assert tied == [False, False, False, True, False, True]
+
+
+def test_one_run_never_wins(world: World) -> None:
+    df = world.tidy()
+    assert not any(cell.best for number in ("II", "X") for row in _table(df, number).rows for cell in row.cells)
+
+
+def test_repeating_the_same_queries_on_one_index_names_no_winner_in_recall(world: World) -> None:
+    assert not any(cell.best for row in _table(world.tidy(), "VIII").rows for cell in row.cells)
+
+
+def test_an_invalid_competitor_leaves_no_winner_and_no_number(world: World) -> None:
+    world.edit(world.cell("milvus-2.3.5", "k10")["query_path"], made_invalid)
+    cells = _table(world.tidy(), "IV").rows[0].cells
+    assert (cells[0].text, cells[0].value) == ("invalid", None)
+    assert not any(cell.best for cell in cells)
+
+
+# Tables
+
+
+def test_all_ten_tables_are_there_and_every_number_in_them_is_in_the_frame(world: World) -> None:
+    df = world.tidy()
+    built = tables(Material(df, {}, PUBLISHED))
+    assert [table.number for table in built] == ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"]
+    known = dict(zip(df["number_id"], df["value"], strict=True))
+    for table in built:
+        for row in table.rows:
+            assert len(row.labels) == len(table.labels) and len(row.cells) == len(table.columns)
+            for cell in row.cells:
+                if cell.number_id and cell.value is not None:
+                    assert known[cell.number_id] == cell.value
+                if cell.value is not None and not cell.number_id:
+                    assert set(cell.parents) <= known.keys() and cell.parents
+
+
+def test_any_number_of_neighbours_and_clients_has_its_tables_charts_and_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"runs": 3, "queries": 1000, "warmup": 100, "k": 20}
+    workloads: dict[str, dict[str, Any]] = {
+        "k20": {**asked, "clients": 1},
+        "k20-category30": {**asked, "clients": 1, "filter": FILTER},
+        **{f"k20-clients{n}": {**asked, "clients": n, "duration_s": 10} for n in (2, 8)},
+    }
+    monkeypatch.setattr("tests.builders.world.WORKLOADS", workloads)
+    monkeypatch.chdir(tmp_path)
+    df = World().tidy()
+    shown = {table.number: table for table in tables(Material(df, {}, PUBLISHED))}
+    assert list(shown) == ["I", "II", "III", "IV-20", "VI", "VII", "VIII", "IX", "X-20"]
+    assert shown["IV-20"].title == "Latency, K = 20, no filter"
+    assert {column.group for column in shown["VI"].columns} == {"K = 20"}
+    assert [row.labels[1] for row in shown["VII"].rows] == ["20"] * 4
+    assert {column.group for column in shown["VIII"].columns} == {"Recall@20 by id", "Recall@20 by distance"}
+    assert [column.label for column in shown["X-20"].columns] == ["2", "8"] and "K = 20" in shown["X-20"].caption
+    for number in ("IV-20", "VI", "VIII", "X-20"):
+        assert all(cell.value is not None for row in shown[number].rows for cell in row.cells), number
+    drawn = {figure.name: figure for figure in standard.figures(Material(df, {}))}
+    assert drawn["clients"].panels and "K = 20" in drawn["clients"].caption
+    assert (drawn["clients"].table, drawn["latency"].table) == ("X-20", "IV-20")
+    head, _, first, *_ = summary(df).splitlines()
+    assert "p50_ms k=20" in head and "recall@20" in head and " @" in first and " - " not in first
+
+
+def test_a_measured_number_stands_beside_what_the_paper_printed_for_the_same_question(world: World) -> None:
+    df = world.tidy()
+    mnist, made_up = _table(df, "IV", PUBLISHED).rows
+    assert [cell.published for cell in mnist.cells[:4]] == ["3.38 ± 0.22", "2.41 ± 0.20", "4.02 ± 0.34", "3.48 ± 0.47"]
+    assert not any(cell.published for cell in made_up.cells), "the paper has no such dataset"
+    assert [cell.published for cell in _table(df, "VI", PUBLISHED).rows[0].cells] == ["287", "380", "270", "265"]
+    assert [cell.published for cell in _table(df, "X", PUBLISHED).rows[0].cells] == ["295", "", "630", "1,053", "1,257"]
+    assert _table(df, "II", PUBLISHED).rows[0].cells[-1].published == "4.1"
+    assert [cell.published for cell in _table(df, "VII", PUBLISHED).rows[0].cells[:3]] == ["3.38", "3.50", "3.6"]
+    assert [cell.published for cell in _table(df, "VIII", PUBLISHED).rows[0].cells[:2]] == ["0.999", "0.999"]
+
+
+def test_a_cluster_run_of_the_paper_is_not_set_beside_a_single_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    df = World({"glove-100-angular": ("cosine", 1183514, 100)}).tidy()
+    shown = [cell.published for number in ("II", "IV", "VIII") for cell in _table(df, number, PUBLISHED).rows[0].cells]
+    assert not any(shown)
+
+
+def test_runs_by_time_do_not_pose_as_runs_by_count(world: World) -> None:
+    latency = _table(world.tidy(), "IV")
+    expected = _one(world.tidy(), world.cell("milvus-2.3.5", "k10")["query_path"], "p50_ms")
+    assert latency.rows[0].cells[0].number_id == expected["number_id"]
+    assert latency.labels == ("Dataset",)
+
+
+def _failing(world: World, system: str, workload: str, per_s: float) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        runs = record["spec"]["workload"]["runs"]
+        record["summary"].update(errors={"value": 3}, fail_per_s=over_runs(per_s, runs, 0.0))
+
+    world.edit(world.cell(system, workload)["query_path"], edit)
+
+
+def test_where_no_request_failed_no_column_says_so(world: World) -> None:
+    assert not [
+        column
+        for content in tables(Material(world.tidy(), {}))
+        for column in content.columns
+        if "Failed" in column.group
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "workload", "group", "shown"),
+    [
+        ("IV", "k10", "Failed", [["2.5", "0.0"]]),
+        ("V", "k100", "Failed", [["2.5", "0.0"]]),
+        ("VII", "k10-category30", "Filter", [["2.5"], ["0.0"]]),
+        ("X", "k10-clients16", "Failed, of clients", [["2.5"], ["0.0"]]),
+    ],
+)
+def test_failed_requests_stand_beside_the_numbers_of_the_others(
+    world: World, number: str, workload: str, group: str, shown: list[list[str]]
+) -> None:
+    _failing(world, "milvus-2.3.5", workload, 2.5)
+    frame = world.tidy()
+    content = next(found for found in tables(Material(frame, {})) if found.number == number)
+    here = [place for place, column in enumerate(content.columns) if column.unit == "1/s" and column.group == group]
+    rows = [row for row in content.rows if row.labels[0] == "fashion-mnist-784-euclidean" and "100" not in row.labels]
+    assert [[row.cells[place].text.removesuffix(" ± 0") for place in here] for row in rows] == shown
+    known = set(frame["number_id"])
+    assert all(row.cells[place].number_id in known for row in rows for place in here), "failures have an ancestry, too"
+    failing = [
+        found.number
+        for found in tables(Material(frame, {}))
+        if any("Failed" in f"{c.group}{c.label}" for c in found.columns)
+    ]
+    assert failing == [number], "the other tables stay as they were"
+
+
+def test_a_failure_in_ten_thousand_queries_is_not_printed_as_none() -> None:
+    assert text_of(0.0004, None, "1/s") == "0.0004"
+    assert text_of(0.0, None, "1/s") == "0.0"
+
+
+def test_a_difference_within_noise_says_so(world: World) -> None:
+    def slow(record: dict[str, Any]) -> None:
+        record["summary"]["p50_ms"].update(std=1.0)
+
+    world.edit(world.cell("milvus-2.3.5", "k10-category30")["query_path"], slow)
+    first, second = (row.cells[2].text for row in _table(world.tidy(), "VII").rows[:2])
+    assert first == "+40.0 n.s." and second == "+40.0"
+
+
+# The page
+
+
+def _page(world: World, **more: Any) -> str:
+    return write_page(
+        world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, studies=STUDIES, **more
+    ).read_text()
+
+
+def test_what_was_asked_through_the_databases_libraries_stands_in_a_table_of_its_own(world: World) -> None:
+    before = _page(world)
+    assert "own Python libraries</" not in before
+    cell = world.cell("milvus-2.3.5", "k10-clients16")
+    world.edit(cell["query_path"], lambda record: record["spec"]["workload"].update(client="sdk"))
+    page = _page(world)
+    df = world.tidy()
+    (qps,) = df[(df["client"] == "sdk") & (df["metric"] == "qps")]["number_id"]
+    assert "Through the databases&#x27; own Python libraries" in page or "Through the databases' own Python" in page
+    (table,) = usage.through_clients(Material(df, {}))
+    (row,) = table.rows
+    assert row.labels == (cell["dataset"], cell["topology"], "k10-clients16", "milvus-2.3.5")
+    assert qps in [found.number_id for found in row.cells]
+    # And in no other.
+    for other in tables(Material(df, {})):
+        assert qps not in [found.number_id for line in other.rows for found in line.cells]
+
+
+def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(world: World) -> None:
+    assert "‡" not in _page(world)
+    cell = world.cell("milvus-2.3.5", "k10-clients16")
+    qps = json.loads(Path(cell["query_path"]).read_text())["summary"]["qps"]["value"]
+    world.edit(cell["query_path"], lambda record: record.update(client={"ceiling": {"qps": 1.9 * qps}}))
+    df = world.tidy()
+    assert df[df["client_bound"].fillna(False)]["record"].unique().tolist() == [cell["query_path"]]
+    assert _one(df, cell["query_path"], "client_ceiling_qps")["value"] == pytest.approx(1.9 * qps)
+    page = _page(world)
+    assert " ‡<" in page
+    assert "‡ Client-bound: more than half of what the client itself can send" in page
+
+
+def _inlined(page: str, name: str) -> Any:
+    found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = World({HOSTILE: ("l2", 1000, 8)})
+    for system in ("milvus-2.3.5", "weaviate-1.27.0"):
+        world.edit(world.cell(system, "k10")["load_path"], lambda r: r["platform"].update(cpu_model=HOSTILE))
+    world.edit(world.cell("milvus-2.3.5", "k10")["load_path"], lambda r: r["fairness"].update({HOSTILE: HOSTILE}))
+    world.edit(
+        world.cell("weaviate-1.27.0", "k10")["query_path"],
+        lambda r: r["gates"].append({"gate": HOSTILE, "ok": False, "detail": HOSTILE}),
+    )
+    page = write_page(world.tidy(), Path("out"), title=HOSTILE).read_text()
+    elements = parsed(page)
+    assert not [tag for tag, _ in elements if tag == "img"]
+    assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+    assert html.escape(HOSTILE) in page
+    assert HOSTILE in {row[5] for row in _inlined(page, "ancestry")["rows"]}
+    assert page.count("</script") == page.count("<script") == 5
+
+
+def test_the_page_needs_nothing_but_itself(world: World) -> None:
+    page = _page(world)
+    elements = parsed(page)
+    policy = next(a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a)
+    assert policy and policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
+    links = [value for _, attributes in elements for name, value in attributes.items() if name in ("src", "href")]
+    others = {link.partition("#")[0] for link in links if link and link[0] != "#"} - {"data:,"}
+    assert {"index.html", "audit.html", "numbers.csv", "numbers.json", "numbers.parquet"} <= others
+    assert all((Path("out") / link).is_file() for link in others), "every link leads to a file beside the page"
+    assert len(re.findall(r"<script>", page)) == 2, "the chart library once, and the page's own script"
+
+
+def test_the_policy_admits_exactly_the_scripts_of_the_page(world: World) -> None:
+    page = _page(world)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts}
+    assert set(re.findall(r"'sha256-([^']+)'", page.split("</head>")[0])) == hashes
+
+
+def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(world: World) -> None:
+    page = _page(world)
+    ancestry = _inlined(page, "ancestry")
+    numbers = {row[0]: dict(zip(ancestry["columns"], row, strict=True)) for row in ancestry["rows"]}
+    links = [a for tag, a in parsed(page) if tag == "a" and a.get("class") == "num"]
+    assert len(links) > 100
+    for link in links:
+        for number in (link["data-n"] or "").split():
+            record = numbers[number]["record"]
+            assert ancestry["records"][record]["sha256"] == sha256(record)
+
+
+def test_ids_are_unique_and_every_inner_link_leads_somewhere(world: World) -> None:
+    elements = parsed(_page(world))
+    ids = [a["id"] for _, a in elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in elements:
+        href = attributes.get("href") or ""
+        if tag == "a" and href.startswith("#"):
+            assert href[1:] in ids
+
+
+def _marks(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the marks of charts are drawn from; layers of one data share it."""
+    places = [place for spec in specs for place in (spec, *spec.get("layer", [])) if "data" in place]
+    return [datum for place in places for datum in place["data"]["values"]]
+
+
+def test_every_mark_of_a_chart_carries_its_number(world: World) -> None:
+    page = _page(world)
+    known = {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    specs = _inlined(page, "charts")
+    assert len(specs) > 10, "five figures for each of two datasets, and those of the paper"
+    marks = _marks(specs)
+    assert marks and all(datum["number_id"] in known for datum in marks)
+    assert not any("http" in json.dumps({k: v for k, v in spec.items() if k != "$schema"}) for spec in specs)
+
+
+def test_a_screen_reader_finds_its_way(world: World) -> None:
+    elements = parsed(_page(world))
+    tags = [tag for tag, _ in elements]
+    assert tags.count("main") == tags.count("h1") == tags.count("header") == 1
+    assert tags.count("caption") == tags.count("table")
+    assert all("scope" in attributes for tag, attributes in elements if tag == "th")
+    assert all(a.get("tabindex") == "0" for tag, a in elements if tag == "div" and "scroll" in (a.get("class") or ""))
+    assert all(a.get("aria-label") for tag, a in elements if tag == "div" and "data-chart" in a)
+
+
+def test_what_is_invalid_or_missing_is_listed_and_shows_no_number(world: World) -> None:
+    bad = world.cell("weaviate-1.27.0", "k10")
+    world.edit(bad["query_path"], made_invalid)
+    world.edit(bad["query_path"], lambda record: record["summary"]["qps"].update(value=987654321))
+    Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
+    page = _page(world)
+    gaps = page.split('id="gaps"')[1].split("</section>")[0]
+    assert "row count: 25200 of 60000 rows" in gaps and "not measured" in gaps.lower()
+    assert re.search(r">fashion-mnist-784-euclidean<.*>milvus-2\.3\.5<.*>k100<.*>query, recall<", gaps)
+    assert "987654321" not in page and "987,654,321" not in page
+
+
+def test_the_opening_is_made_of_the_data(world: World) -> None:
+    opening = _page(world).split("</header>")[0]
+    words = re.sub(r"<[^>]+>", "", opening)
+    assert "Of 36 cells, 36 are measured and valid, 0 invalid, and 0 not measured." in words
+    assert 'The median of <span class="name">weaviate-1.27.0</span> is lower by more than noise.' in opening
+
+
+_DEFINITIONS = (
+    r"p50|p95|p99",
+    r"n − 1",
+    r"95 % interval",
+    r"100 % is one core",
+    r"sha256",
+    r"K = 100?",
+    r"with the 100 nearest asked for",
+    r"Distance l2",
+    r"scaled to length 1\b",
+    r"1000 / mean latency",
+    r"rows × dimensions × 4 bytes",
+    r"recall@\d+",
+    r"for the \d+ nearest",
+    r"±",
+    r"with \d+ clients?",
+    r"at least \d+ runs",
+    r"a factor of 1\.5",
+    r"corrected p is at most 0\.05",
+    r"can't be below 0\.1 with three runs a side, or 0\.03 with four",
+)
+"""Where prose may hold a digit that is no number of ours: names of metrics, and the words that define them."""
+
+
+class _Prose(HTMLParser):
+    """The running text of a page: paragraphs, captions and definitions, without numbers, names and code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self._open: list[tuple[str, bool, bool]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag in ("meta", "link", "br", "input", "img"):
+            return
+        kinds = set((dict(attributes).get("class") or "").split())
+        _, prose, out = self._open[-1] if self._open else ("", False, False)
+        prose = prose or tag in ("p", "figcaption", "caption", "dt", "dd", "li")
+        out = (
+            out
+            or bool(kinds & {"num", "count", "name", "mono", "facts", "legend", "invalid"})
+            or tag in ("script", "style", "nav")
+        )
+        self._open.append((tag, prose, out))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1][1] and not self._open[-1][2]:
+            self.said.append(data)
+
+
+def test_no_number_in_prose_is_typed_in(world: World) -> None:
+    """Whatever digit stands in running text is a link to a number, a name, or part of a definition."""
+    reader = _Prose()
+    reader.feed(_page(world))
+    left = " ".join(reader.said)
+    for words in (*_DEFINITIONS, r"Tables? [IVX]+"):
+        left = re.sub(words, "", left)
+    assert len(left) > 2000, "there is prose to look at"
+    assert not re.findall(r".{0,30}\d.{0,30}", left), re.findall(r".{0,30}\d.{0,30}", left)
+
+
+def test_every_number_of_a_table_a_chart_and_the_prose_has_an_id_of_the_tidy_table(world: World) -> None:
+    page = _page(world)
+    known = set(world.tidy()["number_id"])
+    named = {name for ids in re.findall(r'data-n="([^"]+)"', page) for name in ids.split()}
+    drawn = set(re.findall(r'"number_id":"(n[0-9a-f]{10})"', page))
+    assert named and drawn
+    assert named <= known and drawn <= known
+    numbers = re.findall(r'<td class="n[^>]*>(.*?)</td>', page)
+    untraced = [cell for cell in numbers if re.match(r"[−-]?\d", cell)]
+    assert not untraced
+
+
+def test_a_page_is_refused_when_a_cell_is_deleted_after_its_table_was_made(world: World) -> None:
+    frame = world.tidy()
+    victim = Path(world.cell("milvus-2.3.5", "k10")["query_path"])
+    victim.unlink()
+    with pytest.raises(DataError, match=re.escape(str(victim))):
+        write_page(frame, Path("out"), title="Two databases")
+    assert not Path("out/index.html").exists()
+
+
+def test_numbers_of_two_machines_are_never_one_table(world: World) -> None:
+    world.edit(world.cell("weaviate-1.27.0", "k10")["load_path"], lambda r: r["platform"].update(cores=64))
+    with pytest.raises(DataError, match=r"on a machine with cores 64, .* on one with 8"):
+        world.tidy()
+
+
+def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(world: World) -> None:
+    index = _page(world)
+    page = Path("out/audit.html").read_text()
+    assert 'href="audit.html"' in index and 'href="index.html"' in page
+    assert len(set(re.findall(r'<tr id="(p[0-9a-f]{10})"', page))) == 1006
+    assert len(set(re.findall(r'<tr id="(f\d{3})"', page))) == 114
+    linked = {name for ids in re.findall(r'data-n="([^"]+)"', page) for name in ids.split()}
+    assert linked and linked <= {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    assert re.search(r"milvus-2.3.5, \d+\.\d\d times", page), "the ratio to the published number"
+    assert "8 × Example CPU @ 3 GHz, 32 GiB" in page, "the machine is named"
+
+
+def test_equal_input_gives_an_equal_page(world: World) -> None:
+    first = _page(world)
+    world.cells.reverse()
+    assert _page(world) == first
+
+
+def test_a_record_changed_after_the_table_was_made_is_refused(world: World) -> None:
+    df = world.tidy()
+    path = world.cell("milvus-2.3.5", "k10")["load_path"]
+    world.edit(path, lambda record: record.update(rows=1))
+    with pytest.raises(DataError, match="make the table again"):
+        write_page(df, Path("out"), title="t")
+    assert not Path("out/index.html").exists()
+
+
+def test_a_page_of_nothing_but_gaps_is_still_a_page(world: World) -> None:
+    for path in Path("results").rglob("*.json"):
+        path.unlink()
+    assert "36 not measured" in re.sub(r"<[^>]+>", "", _page(world).split("</header>")[0])
+
+
+# Beyond the paper
+
+
+def _swept(world: World) -> World:
+    """The cells of k10-clients* turned into a sweep: recall rises with ef, speed falls; one point is dominated."""
+    for cell in list(world.cells):
+        if not cell["workload"].startswith("k10-clients"):
+            continue
+        ef = {"1": 16, "2": 32, "4": 64, "8": 128, "16": 256}[cell["workload"].removeprefix("k10-clients")]
+        recall = {16: 0.8, 32: 0.9, 64: 0.96, 128: 0.95, 256: 0.99}[ef]
+
+        def as_swept(record: dict[str, Any], ef: int = ef) -> None:
+            record["spec"]["workload"].update(clients=1, duration_s=None)
+            record["ef_search"] = ef
+            record["summary"]["qps"].update(over_runs(32000 / ef, 3))
+            record["histogram"] = {"upper_ns": [1_000_000, 2_000_000], "counts": [900, 100]}
+
+        world.edit(cell["query_path"], as_swept)
+        scored = json.loads(Path(cell["recall_path"]).read_text())
+        scored["recall"]["by_distance"].update(over_runs(recall, 3, 0.0), low=recall - 0.01, high=recall + 0.01)
+        world._write(cell["recall_path"], scored)
+    return world
+
+
+def _more(world: World, number: str) -> Table:
+    from anncestry.report.tables.effort import tables as more_tables
+
+    df = world.tidy()
+    records = {path: json.loads(Path(path).read_text()) for path in set(df["record"]) if Path(path).exists()}
+    return next(table for table in more_tables(Material(df, records)) if table.number == number)
+
+
+def test_every_number_has_an_interval_or_says_why_not(world: World) -> None:
+    df = world.tidy()
+    known = df[df["value"].notna()]
+    assert (known["interval"] != "").all()
+    bounded = known[known["low"].notna()]
+    assert (bounded["low"] <= bounded["value"]).all() and (bounded["value"] <= bounded["high"]).all()
+    assert (known[known["low"].isna()]["interval"].str.startswith("none: ")).all()
+    assert df[df["value"].isna()][["low", "high"]].isna().all().all()
+
+
+def test_a_dominated_effort_is_on_no_front(world: World) -> None:
+    rows = _more(_swept(world), "P").rows
+    of = {row.labels[-1]: row.cells[-1].text for row in rows if row.labels[-2] == "milvus-2.3.5"}
+    assert of["128"] == "dominated" or "QPS" not in of["128"]
+    assert "QPS" in of["16"] and "QPS" in of["64"]
+
+
+def test_what_a_recall_costs_is_told_with_bounds_and_never_beyond_the_sweep(world: World) -> None:
+    rows = {row.labels[3]: row for row in _more(_swept(world), "E").rows if row.labels[0].startswith("fashion")}
+    first = rows["0.95"].cells[0]
+    assert first.value == pytest.approx(1000 - 500 * 5 / 6, rel=1e-3) and " to " in first.text
+    assert len(first.parents) == 4
+    assert rows["0.9"].cells[0].value == pytest.approx(1000)
+
+
+def test_a_target_beyond_the_best_says_what_the_best_was(world: World) -> None:
+    swept = _swept(world)
+    for cell in swept.cells:
+        if cell["workload"] == "k10-clients16":
+            Path(cell["recall_path"]).unlink()
+    rows = {row.labels[3]: row for row in _more(swept, "E").rows if row.labels[0].startswith("fashion")}
+    assert rows["0.99"].cells[0].text == "target not reached, best was 0.9600"
+    assert rows["0.99"].cells[0].value is None
+
+
+def test_a_verdict_needs_a_corrected_p_and_else_it_is_a_tie(world: World) -> None:
+    def noisy(record: dict[str, Any]) -> None:
+        record["summary"]["p50_ms"].update(std=0.9)
+
+    world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], noisy)
+    rows = {(row.labels[0][:7], *row.labels[2:4]): row.cells for row in _more(world, "C").rows}
+    assert rows["fashion", "k10", "p50_ms"][-1].text == "tie"
+    clear = rows["fashion", "k100", "p50_ms"]
+    assert clear[-1].text == "weaviate-1.27.0 is faster"
+    assert float(clear[2].text) >= float(clear[1].text), "corrected upwards"
+    assert clear[3].text == "0.1", "three runs a side permit no smaller p"
+    assert not any(workload == "k10-clients1" for _, workload, _ in rows), "single runs are not compared"
+
+
+def test_fronts_and_distributions_are_drawn_with_a_number_behind_every_mark(world: World) -> None:
+    page = _page(_swept(world))
+    known = {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    specs = _inlined(page, "charts")
+    assert 'id="figure-pareto-qps"' in page and 'id="figure-pareto-p99"' in page and "figure-distribution" in page
+    marks = _marks(specs)
+    assert all(datum["number_id"] in known for datum in marks)
+    assert any(datum.get("opacity") == 0.25 for datum in marks), "dominated points are pale"
+
+
+def test_latency_distributions_can_be_had_in_hdr_columns(world: World) -> None:
+    page = _page(_swept(world))
+    assert 'href="latencies.csv"' in page
+    with open("out/latencies.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["percentile"] for line in lines[:2]] == ["0.9", "1.0"]
+    assert [line["1/(1-percentile)"] for line in lines[:2]] == ["10.0", "inf"]
+
+
+def test_filters_are_shown_by_selectivity_and_by_how_they_go_with_the_query(world: World) -> None:
+    asked = {
+        "k100": ({"field": "price", "share": 0.01}, 0.01),
+        "k10": ({"field": "region", "side": "opposite", "halvings": 3}, 0.125),
+        "k10-category30": (FILTER, 0.3),
+    }
+    for cell in world.cells:
+        if cell["workload"] in asked:
+            filter, share = asked[cell["workload"]]
+
+            def as_filtered(record: dict[str, Any], filter: Any = filter, share: float = share) -> None:
+                record["spec"]["workload"].update(filter=filter, k=10)
+                record["selectivity"] = share
+
+            world.edit(cell["query_path"], as_filtered)
+    rows = _more(world, "F").rows
+    shown = {row.labels[-2:] for row in rows if row.labels[0].startswith("fashion")}
+    assert {("independent", "1 %"), ("far from the query", "12.5 %"), ("independent", "30 %")} <= shown
+    page = _page(world)
+    assert 'id="figure-filter-recall"' in page and 'id="figure-filter-latency"' in page
+
+
+# The terminal
+
+
+def test_the_summary_fits_a_terminal_and_keeps_its_numbers_whole(world: World) -> None:
+    world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], made_invalid)
+    Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
+    shown = summary(world.tidy())
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    assert "invalid" in shown and "1 cell not measured" in shown
+    assert re.search(r"milvus-2\.3\.5 .* 1\.62 ± 0\.02 +0\.9985 ± 0 +3,953 @16 +0", shown)
