@@ -44,6 +44,17 @@ def _servers_listen_where_they_are_said_to(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _secrets_are_forgotten():
+    """What one file's tests plant as a password may be any word of another's."""
+    yield
+    from anncestry import redact
+
+    for rules in (redact._strong, redact._beginnings, redact._of_sentences):
+        rules.__init__()
+    redact._addresses.clear()
+
+
 _BEFORE = pytest.StashKey[Before]()
 
 

@@ -57,13 +57,12 @@ def runtime_folders() -> list[str]:
     Then it shares those of this machine. UserError if it could write to neither: it would end at once, saying only
     that; or if another user could lead it astray there.
     """
-    for folder in _RUNTIME_DIRS:
-        with suppress(OSError):
-            folder.mkdir(mode=0o700)
-    mine = [f"--private={folder}" for folder in _RUNTIME_DIRS if folder.is_dir() and not folder.is_symlink()]
+    mine = [f"--private={folder}" for folder in _RUNTIME_DIRS if _to_be_had(folder)]
     if mine and not namespaces.refused(*mine):
         return mine
     for folder in _RUNTIME_DIRS:
+        with suppress(OSError):
+            folder.mkdir(mode=0o700)
         if os.path.lexists(folder) and not _safe(folder.lstat()):
             raise UserError(f"{folder}: milvus writes there, and so can another user: have it removed by its owner")
     if not any(os.access(folder, os.W_OK | os.X_OK) for folder in _RUNTIME_DIRS):
@@ -72,6 +71,14 @@ def runtime_folders() -> list[str]:
             f"have {_RUNTIME_DIRS[-1]} removed by its owner"
         )
     return []
+
+
+def _to_be_had(folder: Path) -> bool:
+    """Whether it is a folder, or this user can make it. (Another Milvus that ends may remove it at any moment.)"""
+    try:
+        return stat.S_ISDIR(folder.lstat().st_mode)
+    except FileNotFoundError:
+        return os.access(folder.parent, os.W_OK | os.X_OK)
 
 
 def _safe(found: os.stat_result) -> bool:
