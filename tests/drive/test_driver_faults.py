@@ -241,6 +241,24 @@ def test_a_hundred_clients_take_less_than_a_gibibyte(drivers, tmp_path):
     assert outcome.facts["rss_peak_mib"] < 1024
 
 
+def test_many_connections_cause_no_collection_and_take_no_more_memory(drivers, tmp_path):
+    with NullServer("grpc", reply_bytes=400) as server:
+        outcome = run(drivers["native"], tmp_path, server, clients=1200, count=1, duration_s=1.0)
+    assert len(set(outcome.samples["client"])) == 1200
+    assert (outcome.samples["status"] == OK).all()
+    assert outcome.facts["gc_runs"] == 0
+    assert outcome.facts["rss_peak_mib"] < 512
+    assert not [text for text in complaints([outcome.facts]) if "garbage" in text]
+
+
+def test_a_collection_while_the_clock_runs_is_counted_and_complained_of(drivers, tmp_path):
+    # A request that is longer than a frame is copied, and the copy is garbage: in all more than a run may take.
+    with NullServer("grpc") as server:
+        outcome = run(drivers["native"], tmp_path, server, requests=[b"x" * 8_000_000], count=100)
+    assert outcome.facts["gc_runs"] > 0
+    assert any("collected garbage" in text for text in complaints([outcome.facts]))
+
+
 def test_what_does_not_fit_into_memory_is_spilled_and_whole(drivers, tmp_path):
     with Driver("native") as driver, NullServer("http", reply_bytes=20_000_000) as server:
         outcome = run(driver, tmp_path, server, count=40)
