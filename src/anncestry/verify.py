@@ -13,6 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ from anncestry.cells import plan
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
-from anncestry.measure import load, publish, recall
+from anncestry.measure import load, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import disturbance, latency, resources
 from anncestry.progress import Progress
-from anncestry.provenance import prune, records
+from anncestry.provenance import gates, prune, records
 from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report.model import numbers
 from anncestry.verify_published import Findings, Problem
@@ -237,6 +238,11 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     folder = Path(cell.query_path).parent
     files = {label: folder / entry["path"] for label, entry in measured["outputs"].items()}
     published = Published(measured["spec"]["workload"], files, stored=measured)
+    stored = [gate for gate in measured["gates"] if gate["gate"] == gates.LITTLE]
+    if stored:  # not of records that were made before there was this gate
+        busy = samples.busy_by_run(files["samples"], published.workload["clients"])
+        again = publish.combine([[asdict(gates.littles_law(**busy[run].facts()))] for run in sorted(busy)])
+        yield f"{stored[0]['detail']}, but the samples give: {again[0]['detail']}", stored, again
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)

@@ -21,6 +21,7 @@ from anncestry.measure.requests import Answers, decode, decoder, distance_errors
 from anncestry.measure.runs import Context, Findings, Job, Run
 from anncestry.measure.samples import Writer
 from anncestry.measure.vectors import Vectors
+from anncestry.metrics import latency
 from anncestry.metrics.recall import exact_distances
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
@@ -52,6 +53,7 @@ class _Judged:
         self.sent = self.good = self.answers = self.wrong = self.short = self.repeated = 0
         self.primed = self.violated = self.returned = 0
         self.errors_rel: list[Floats] = []
+        self.busy = latency.Busy(run.workload["clients"]) if latency.closed(run.workload) else None
 
     def add(self, job: Job, writer: Writer) -> None:
         outcome = protocol.open_outcome(job.folder)
@@ -63,6 +65,8 @@ class _Judged:
         checked = _Checked(self.k)
         for samples, responses in outcome.parts():
             part = self._add_part(samples, responses, checked)
+            if self.busy is not None:
+                self.busy.add(*(samples[name] for name in ("client", "due_ns", "latency_ns")))
             if "slo" in self.run.workload:
                 part = part.append_column("probe", pa.array(np.full(len(part), job.number, np.uint8)))
             writer.add(part)
@@ -102,6 +106,7 @@ class _Judged:
             gates.result_count(self.wrong, self.answers, self.k, self.fewest),
             _distances(np.concatenate(self.errors_rel), context),
             gates.primed(self.primed),
+            None if self.busy is None else gates.littles_law(**self.busy.facts()),
             gates.short_answers(self.short, self.repeated, self.answers) if self.lenient else None,
             None if run.tuned is None else run.tuned.gate(),
             gates.shared(searches, run.workload["clients"]),

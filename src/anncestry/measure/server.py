@@ -182,10 +182,10 @@ class System:
             members={"server": lambda: self.server.group.pids_by_member() if self.server else {}},
         )
 
-    def oracle(self, driver: Driver, folder: Path) -> Oracle:
+    def oracle(self, driver: Driver, folder: Path, round: int = 0) -> Oracle:
         """The checks of the server that runs against exact knowledge; `folder` is for the driver."""
         lossy = over_codes(self.engine, self.spec["index"])
-        return Oracle(self.engine, self.running, driver, folder, self.vectors, lossy)
+        return Oracle(self.engine, self.running, driver, folder, self.vectors, lossy, round)
 
     def probe_gates(self, probe: Probe, ef_search: int | None, when: str) -> list[Gate]:
         """What the server reports of itself, compared with what was declared."""

@@ -80,6 +80,7 @@ class _Session(System):
         super().__init__(self.loaded["spec"], place, out_dir / "serve" / "data")
         self.out_dir, self.measured_dir, self.index_record = out_dir, measured_dir, index_record
         self.driver_kind: str = first["driver"]
+        self.number = number
         runs = [self._run(key, spec, number) for key, spec in sorted(cells.items())]
         order = np.random.RandomState([first["seed"] % 2**32, number]).permutation(len(runs))
         # What leaves no server behind comes last, so that as few runs as can be need a server of their own; and cold
@@ -154,7 +155,8 @@ class _Session(System):
 
     def judge(self) -> None:
         """Everything that must hold of a server before it is measured, for this and every later one of the session."""
-        context, oracle = self.context, self.oracle(self.driver, self.out_dir / "oracle")
+        context = self.context
+        oracle = self.oracle(self.driver, self.out_dir / "oracle", self.number + 1)
         self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.artifact["digest"]))
         self.gates += oracle.check()
         for nq in sorted({requests.nq_of(run.workload) for run in self.runs} - {1}):
