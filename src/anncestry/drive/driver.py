@@ -117,7 +117,6 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         "lag_max_ms",
         "queued_p99_ms",
         "queued_max_ms",
-        "gc_pause_max_ms",
         "gap_max_ms",
     )
     return {
@@ -125,6 +124,7 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         "cpu_us_per_query": 1e6 * sum(run["cpu_s"] for run in runs) / max(1, sent),
         **{name: max((run[name] for run in runs if run[name] is not None), default=None) for name in worst},
         **{name: sum(run[name] for run in runs) for name in ("unsent", "reconnects")},
+        **{name: sum(run.get(name, 0) for run in runs) for name in ("gc_runs", "gc_pause_us")},
         # None of runs that were made before there was TLS.
         "tls": once(one for run in runs for one in run.get("tls") or ()),
         "complaints": complaints(runs),
