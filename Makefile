@@ -123,6 +123,7 @@ bench: env browser  ## benchmark anncestry itself: its overhead, and a run with 
 	@python tests/bench/overhead.py
 	@python tests/bench/noop.py
 	@python tests/bench/clients.py
+	@python tests/bench/connections.py
 	@python tests/bench/verify.py
 	@python tests/bench/scale.py
 	@python tests/bench/report.py
