@@ -32,6 +32,8 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
     assert set(honest.query(*honest.matrix.cells).values()) == {"ok"}
     for cell in honest.matrix.cells:
         assert failed(honest.record(cell)) == {}
+        assert all(us > 0 for us in honest.record(cell)["server_cpu_us_per_query"]["runs"])
+        assert 1 < honest.record(cell)["resources"]["server"]["query"]["pss_mib"]
     assert {gate["gate"] for gate in honest.record(filtered)["gates"]} == {
         "row count", "index complete", "settings", "topology", "members alive", "server version", "artifact digest",
         "exact-search oracle", "all rows that match", "rows findable", "nothing else measured", "platform",
