@@ -23,7 +23,6 @@ from anncestry.measure.samples import Writer
 from anncestry.measure.vectors import Vectors
 from anncestry.metrics import latency
 from anncestry.metrics.recall import exact_distances
-from anncestry.metrics.resources import by_group
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
@@ -95,15 +94,14 @@ class _Judged:
         checked.add(rows, answered)
         return raw.table(run.number, rows, samples, answered, self.nq)
 
-    def gates(self, others_pct: float) -> list[Gate]:
-        """Everything that must hold of the run; `others_pct` of a core was used by programs that are no part of it."""
+    def gates(self) -> list[Gate]:
+        """Everything that must hold of the run."""
         run, context = self.run, self.context
         searches = {node: counted["searches"] for node, counted in run.counters.items()}
         judged = [
             *context.gates,
             *context.settings[run.ef_search],
             *context.batched.get(self.nq, ()),
-            gates.alone(context.waited_s, others_pct),
             gates.answered(self.good, self.sent),
             gates.result_count(self.wrong, self.answers, self.k, self.fewest),
             _distances(np.concatenate(self.errors_rel), context),
@@ -124,6 +122,7 @@ class _Judged:
         return {
             "failures": self.findings.errors,
             "counters": run.counters,
+            "disturbance": run.disturbance,
             "ef_search": run.ef_search,
             "tuning": None if run.tuned is None else run.tuned.facts(),
             **self.findings.facts,
@@ -153,8 +152,7 @@ def judge(run: Run, context: Context, measured_dir: Path) -> None:
         for job in run.jobs:
             answers.add(job, writer)
     tables = {"resources": near(context.resources, run.window_s, run.number)}
-    others = by_group(tables["resources"], {"query": [run.window_s]})["other"]["query"]
-    judged = answers.gates(others["cpu_avg_pct"])
+    judged = answers.gates()
     findings = answers.findings
     for feature in run.features:
         feature.judge(context, findings)

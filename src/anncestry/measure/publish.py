@@ -13,7 +13,7 @@ from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import latency, resources
+from anncestry.metrics import disturbance, latency, resources
 from anncestry.provenance import records
 from anncestry.provenance.platform import IDENTITY
 
@@ -66,6 +66,7 @@ def run(
             "resources": resources.over_runs(published.table("resources"), "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
+            **_disturbance(runs),
             "client": _client(newest, runs),
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("storage_path",) if name in newest},
@@ -92,6 +93,13 @@ def _client(newest: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dic
         **{name: newest["client"][name] for name in ("asked_by", "warmup_source", "ceiling")},
         **client_facts([job for run in runs for job in run["client"]["jobs"]], requests),
     }
+
+
+def _disturbance(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What disturbed the runs; nothing if one was measured before that was kept."""
+    if not all("disturbance" in run for run in runs):
+        return {}
+    return {"disturbance": disturbance.over_runs([run["disturbance"] for run in runs])}
 
 
 def steadiness(runs: Sequence[latency.Run]) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class Tree:
         self._ended: dict[str, Used] = defaultdict(Used)
         """By member, what those used that ended and whose parent is none of the tree."""
 
+    def pids(self) -> list[int]:
+        """The processes that were found so far, and have not ended."""
+        return list(self._known)
+
     def read(self, mains: Mapping[int, str], others: Set[int], seek: bool) -> dict[str, Used]:
         """What was used until now, by member; nothing before a first process was seen.
 

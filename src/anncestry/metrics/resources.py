@@ -134,6 +134,11 @@ class Sampler:
         of_group = (used.cpu_s, used.rss_mib, used.io_read_mib, used.io_write_mib)
         self._rows.append((at_s, group, *of_group, *memory, edge, *operations))
 
+    def pids(self, name: str) -> list[int]:
+        """The processes of a group that were found so far."""
+        with self._lock:
+            return self._trees[name].pids()
+
     def table(self) -> pa.Table:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
         with self._lock:

@@ -310,11 +310,14 @@ def primed(errors: int) -> Gate:
     return Gate("warm-up", errors == 0, f"{errors} warm-up requests failed")
 
 
-def alone(waited_s: float, others_pct: float) -> Gate:
-    """The measuring lock of this machine was held throughout; what other programs used meanwhile is said."""
-    lock = f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
-    others = f"programs that are neither server nor client used {others_pct:.0f} % of one core"
-    return Gate("nothing else measured", True, f"{lock}; {others}")
+def alone(waited_s: float, held: bool) -> Gate:
+    """The measuring lock of this machine was held throughout, so nobody measured beside it.
+
+    What other programs did meanwhile is the record's `disturbance`.
+    """
+    detail = f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
+    lost = "; but its file was removed or replaced meanwhile, so somebody else may have measured"
+    return Gate("nothing else measured", held, detail + ("" if held else lost))
 
 
 def on_platform(platform_id: str) -> Gate:

@@ -20,6 +20,9 @@ SERVER_CPU = ("server_cpu_us_per_query", "server_cpu_us_per_row")
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
 
+DISTURBED = ("s", "ms", "1/s", "vectors/s")
+"""Units of numbers that others disturb: times and rates."""
+
 _RESOURCES = {
     "cpu_avg_pct": "% of one core",
     "cpu_peak_pct": "% of one core",
