@@ -151,7 +151,7 @@ def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
     scored = Path(STAGES["recall"].beside["scored"].format(key=cell.recall))
     scored.unlink(missing_ok=True)
     inputs = (Path(cell.measured_path), Path(cell.load_path), Path(cell.vectors_path))
-    publish.run(spec, options.key, *inputs, files["out"])
+    publish.run(spec, options.key, *inputs, files["out"], Path(cell.index_path))
     shutil.rmtree(cell.measured_path)
     if files["out"] == Path(cell.query_path) and Path(cell.truth_path).exists():
         # At once, as a process costs as much as most scores; the recall job moves it to its place. What is wrong with

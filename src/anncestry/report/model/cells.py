@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anncestry.metrics.stats import Sample, differ
+from anncestry.report.model import quantities
 from anncestry.report.model.quantities import brief
 
 Row = dict[str, Any]
@@ -19,6 +20,8 @@ _COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches",
 
 CLIENT_BOUND = " ‡"
 """Stands beside numbers of cells that are client-bound."""
+DISTURBED = " ¶"
+"""Stands beside times and rates of runs that others disturbed."""
 _CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
 
 
@@ -84,9 +87,11 @@ def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
     return place if all(differ(sample_of(best), sample_of(row)) for row in others) else None
 
 
-def client_mark(row: Row) -> str:
-    """What stands behind a number that may be the client's limit."""
-    return CLIENT_BOUND if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS else ""
+def marks(row: Row) -> str:
+    """What stands behind a number that may be the client's limit, or was disturbed."""
+    bound = row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS
+    disturbed = row["disturbed"] is True and row["unit"] in quantities.DISTURBED
+    return (CLIENT_BOUND if bound else "") + (DISTURBED if disturbed else "")
 
 
 def text_of(value: float, std: float | None, unit: str) -> str:
@@ -127,7 +132,7 @@ def with_interval(row: Row | None) -> Cell:
     shown = text_of(row["value"], None, row["unit"])
     if row["low"] is not None:
         shown += f" ({text_of(row['low'], None, row['unit'])} to {text_of(row['high'], None, row['unit'])})"
-    return Cell(shown + client_mark(row), row["value"], row["std"], row["number_id"])
+    return Cell(shown + marks(row), row["value"], row["std"], row["number_id"])
 
 
 def computed(

@@ -16,7 +16,7 @@ import pandas as pd
 from anncestry.cells.blocks import Absent, sentence
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
-from anncestry.report.model.cells import CLIENT_BOUND, Row, Table, best_of, text_of
+from anncestry.report.model.cells import CLIENT_BOUND, DISTURBED, Row, Table, best_of, text_of
 from anncestry.report.model.highlights import Highlight, highlights
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
@@ -121,6 +121,7 @@ def _write_index(
         linked=any(cell.number_id or cell.parents or cell.source for cell in cells),
         published=any(cell.published for cell in cells),
         client_bound=CLIENT_BOUND.strip() if any(CLIENT_BOUND in cell.text for cell in cells) else "",
+        disturbed=DISTURBED.strip() if any(DISTURBED in cell.text for cell in cells) else "",
         missing=missing,
         invalid=invalid,
         machine=sheets.machine(records),
