@@ -22,6 +22,7 @@ from anncestry.cells.plan import Plan, Session, session_key
 from anncestry.cells.stage import RECORDS, STAGES, Stage
 from anncestry.errors import DataError, UserError
 from anncestry.provenance import explain, running
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.records import DAMAGED, clear, peek
 from anncestry.provenance.versioning import REVISIONS
 
@@ -52,6 +53,8 @@ class Sweep:
     remove: list[Item] = field(default_factory=list)
     keep: list[Item] = field(default_factory=list)
     strange: list[tuple[Path, str]] = field(default_factory=list)
+    drops: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What ledgers of attempts are to say of it, before it is removed."""
 
     def add(self, path: Path, what: str, keep: bool = False) -> None:
         """Take up something that is there, if it lies in the working directory."""
@@ -81,6 +84,8 @@ def remove(sweep: Sweep) -> None:
     """
     if running.at_work(Path()):
         raise DataError("Snakemake is running in this folder and may need these files: wait for its end")
+    for path, said in sweep.drops.items():
+        Ledger(path).add("drop", **said)
     for item in sweep.remove:
         if not _inside(item.path):
             raise DataError(f"{item.path}: {_LINK}")
@@ -136,6 +141,11 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
     queries = {cell.query: Path(cell.query_path) for cell in cells}
     recalls = {cell.recall: Path(cell.recall_path) for cell in cells}
     sweep = Sweep()
+    for cell in cells:
+        again = cell.load in loads
+        if any(map(os.path.lexists, (cell.query_path, cell.measured_path, *([cell.load_path] if again else [])))):
+            said = sweep.drops.setdefault(Path(STAGES["attempts"].path(cell)), {"load": again, "queries": []})
+            said["queries"].append(cell.query)
     for cell in loads.values():
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
     for where in {cell.where: None for cell in chosen}:
