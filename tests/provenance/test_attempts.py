@@ -1,4 +1,4 @@
-"""No attempt vanishes: every start, crash, repeated run and drop is in a ledger that records quote and verify checks."""
+"""No attempt vanishes: a ledger has every start, crash, repeated run and drop; records quote it, verify checks it."""
 
 from __future__ import annotations
 
