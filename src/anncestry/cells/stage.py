@@ -285,7 +285,7 @@ _ALL = (
         {"page": f"{_REPORT}/index.html"},
         needs={"table": ("table", "csv")},
         beside={"record": f"{_REPORT}/record.json"},
-        sources={"report": "", "features": "", "provenance": "gates", "cells": "blocks"},
+        sources={"report": "", "features": "", "provenance": "gates attempts", "cells": "blocks"},
         cheap=True,
     ),
     Stage("run", {"record": "scratch/measured/{key}/run-{run}/record.json"}, key="query", rule=False),

@@ -141,11 +141,6 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
     queries = {cell.query: Path(cell.query_path) for cell in cells}
     recalls = {cell.recall: Path(cell.recall_path) for cell in cells}
     sweep = Sweep()
-    for cell in cells:
-        again = cell.load in loads
-        if any(map(os.path.lexists, (cell.query_path, cell.measured_path, *([cell.load_path] if again else [])))):
-            said = sweep.drops.setdefault(Path(STAGES["attempts"].path(cell)), {"load": again, "queries": []})
-            said["queries"].append(cell.query)
     for cell in loads.values():
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
     for where in {cell.where: None for cell in chosen}:
@@ -161,6 +156,13 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         for part in files_of(Path(cell.load_path)):
             sweep.add(part, f"load of {cell.where}")
         sweep.add(Path(cell.index_path).parent, f"index of {cell.where}")
+    removed = {item.path for item in sweep.remove}
+    for cell in cells:
+        again = cell.load in loads
+        made = {Path(cell.query_path), Path(cell.measured_path), *([Path(cell.load_path)] if again else ())}
+        if made & removed:
+            said = sweep.drops.setdefault(Path(STAGES["attempts"].path(cell)), {"load": again, "queries": []})
+            said["queries"].append(cell.query)
     return sweep
 
 
