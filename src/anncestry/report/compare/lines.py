@@ -63,7 +63,7 @@ def words_of(metric: str) -> Words:
         return FAILURES
     if metric in SERVER_CPU:
         return COST
-    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "upgrade")}:
+    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "durable", "upgrade")}:
         return TIME
     return AMOUNT
 
