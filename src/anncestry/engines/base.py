@@ -96,16 +96,17 @@ class Server:
         return self.group.facts()
 
     def charged(self) -> dict[str, float]:
-        """Memory that the control groups of all members charge now (MiB); empty where one of them has none."""
+        """Memory that the control groups of all members charge now (MiB), where each of them has one; of a server of
+        one member also its CPU seconds, which begin at 0 each time that it is started."""
         accounts = [member.handle.usage() for member in self.group]
-        if not accounts or not all("memory_mib" in account for account in accounts):
-            return {}
         names = {
             "charged_mib": "memory_mib",
             "charged_anon_mib": "memory_anon_mib",
             "charged_cache_mib": "memory_cache_mib",
+            **({"cpu_s": "cpu_s"} if len(accounts) == 1 else {}),
         }
-        return {ours: sum(account[theirs] for account in accounts) for ours, theirs in names.items()}
+        charged = {name: account for name, account in names.items() if all(account in each for each in accounts)}
+        return {name: sum(each[account] for each in accounts) for name, account in charged.items() if accounts}
 
     def counters(self) -> dict[str, dict[str, float]]:
         """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""

@@ -14,6 +14,9 @@ PHASES = ("insert", "flush", "index", "ready")
 SEARCHES = "searches"
 """Metric of what a node was sent, its name in brackets behind it."""
 
+SERVER_CPU = ("server_cpu_us_per_query", "server_cpu_us_per_row")
+"""Processor time of the server for an answered query, and for an inserted row until it is searchable."""
+
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
 
@@ -26,6 +29,8 @@ _RESOURCES = {
     "cpu_s": "s",
     "rss_avg_mib": "MiB",
     "rss_peak_mib": "MiB",
+    "pss_mib": "MiB",
+    "pss_anon_mib": "MiB",
     "io_read_mib": "MiB",
     "io_write_mib": "MiB",
 }
@@ -54,6 +59,7 @@ _LOAD = (
     Metric("load", "rows", "vectors", ("rows",)),
     Metric("load", "dim", "dimensions", ("dim",)),
     Metric("load", "rows_per_s", "vectors/s", ("rows_per_s",)),
+    Metric("load", "server_cpu_us_per_row", "µs", ("server_cpu_us_per_row",)),
     *(Metric(phase, f"{phase}_s", "s", ("times", f"{phase}_s")) for phase in (*PHASES, "load")),
     *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
     *(Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
@@ -80,6 +86,7 @@ _QUERY = (
     Metric("query", "qps", "1/s", ("summary", "qps")),
     *(Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    Metric("query", "server_cpu_us_per_query", "µs", ("server_cpu_us_per_query",)),
     Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
     Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
     Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
@@ -198,7 +205,7 @@ def why_absent(body: Body, metric: Metric) -> str:
     """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
     if upgraded(body) and (metric.phase in (*PHASES, "load")):
         return UPGRADED
-    if metric.at[0] in ("storage", "resources") and remote(body):
+    if (metric.at[0] in ("storage", "resources") or metric.name in SERVER_CPU) and remote(body):
         return NOT_OURS
     if metric.phase in PHASES and at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
