@@ -61,6 +61,7 @@ _LOAD = (
     Metric("load", "rows_per_s", "vectors/s", ("rows_per_s",)),
     Metric("load", "server_cpu_us_per_row", "µs", ("server_cpu_us_per_row",)),
     *(Metric(phase, f"{phase}_s", "s", ("times", f"{phase}_s")) for phase in (*PHASES, "load")),
+    *(Metric("load", name, "s", ("times", name)) for name in ("encode_s", "durable_s")),
     *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
     *(Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
 )
@@ -182,8 +183,9 @@ NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
 UPGRADED = "not measured: upgraded in place"
 NOT_OURS = "somebody else's server"
+NOT_ASKED = "can't be asked"
 _OF_FEATURES = {name: reason for feature in features.known() for name, reason in feature.absent.items()}
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, *_OF_FEATURES.values()})
+ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, NOT_ASKED, *_OF_FEATURES.values()})
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 UNREACHED = "target not reached: "
@@ -209,6 +211,8 @@ def why_absent(body: Body, metric: Metric) -> str:
         return NOT_OURS
     if metric.phase in PHASES and at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
+    if metric.name == "durable_s" and "durability" in body:
+        return NOT_ASKED
     if metric.name == "selectivity" and not at(body, ("spec", "workload", "filter")):
         return NO_FILTER
     if metric.name == "max_rate_per_s":
