@@ -30,7 +30,7 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
 from anncestry.measure import load, publish, recall
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import latency, resources
+from anncestry.metrics import defects, latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import prune, records
 from anncestry.provenance.platform import IDENTITY, kept_facts
@@ -240,6 +240,8 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
+    if "defects" in measured:
+        yield "its defects do not match its samples", measured["defects"], defects.summarise(runs)
     for name, stored in measured["summary"].items():
         yield f"{name} is {stored.get('value')}, but the samples give {summary.get(name)}", stored, summary.get(name)
     for measuring in measuring_of(published.workload):

@@ -78,6 +78,7 @@ LAST = (
             effort.tables,
             spec.of_features,
             usage.storage_paths,
+            spec.of_defects,
             spec.of_killed,
             usage.through_clients,
             usage.over_libraries,
