@@ -13,6 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ from anncestry.cells import plan
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
-from anncestry.measure import load, publish, recall
+from anncestry.measure import load, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import defects, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources
 from anncestry.progress import Progress
-from anncestry.provenance import prune, records
+from anncestry.provenance import gates, prune, records
 from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report.model import numbers
 from anncestry.verify_published import Findings, Problem
@@ -237,6 +238,11 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     folder = Path(cell.query_path).parent
     files = {label: folder / entry["path"] for label, entry in measured["outputs"].items()}
     published = Published(measured["spec"]["workload"], files, stored=measured)
+    stored = [gate for gate in measured["gates"] if gate["gate"] == gates.LITTLE]
+    if stored:  # not of records that were made before there was this gate
+        busy = samples.busy_by_run(files["samples"], published.workload["clients"])
+        again = publish.combine([[asdict(gates.littles_law(**busy[run].facts()))] for run in sorted(busy)])
+        yield f"{stored[0]['detail']}, but the samples give: {again[0]['detail']}", stored, again
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
@@ -260,19 +266,41 @@ def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
         yield f"{name}_s is {stored}, but its phases give {again}", close, True
     if "kill" in loaded:
         load.check_lost(path, loaded["kill"])
-    yield _resources(path, loaded, lambda table: resources.by_group(table, {name: [at] for name, at in phases.items()}))
+    table = _samples_of_processes(path, loaded)
+    used = resources.by_group(table, {name: [at] for name, at in phases.items()})
+    yield _RESOURCES, loaded["resources"], used
+    if "disturbance" in loaded:
+        phase = "upgrade" if "upgrade_of" in loaded["spec"] else "load"
+        yield _DISTURBANCE, loaded["disturbance"], _disturbance(loaded["disturbance"], used, phase)
 
 
 def _query_resources(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
-    windows = measured["windows_s"]
-    yield _resources(cell.query_path, measured, lambda table: resources.over_runs(table, "query", windows))
+    windows, table = measured["windows_s"], _samples_of_processes(cell.query_path, measured)
+    yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)
+    if "disturbance" in measured:
+        runs = [
+            _disturbance(
+                run,
+                resources.by_group(table.filter(compute.equal(table["run"], number)), {"query": [windows[number]]}),
+                "query",
+            )
+            for number, run in enumerate(measured["disturbance"]["runs"])
+        ]
+        yield _DISTURBANCE, measured["disturbance"], disturbance.over_runs(runs)
 
 
-def _resources(path: str, record: Mapping[str, Any], attribute: Callable[[Any], Any]) -> Remade:
-    """CPU, memory and IO, from the samples of the processes."""
-    samples = Path(path).parent / record["outputs"]["resources"]["path"]
-    again = attribute(parquet.ParquetFile(samples).read())
-    return f"its resources differ from those recomputed from {samples.name}", record["resources"], again
+_RESOURCES = "its resources differ from those recomputed from its samples of processes"
+_DISTURBANCE = "its disturbance differs from that recomputed from its samples of processes"
+
+
+def _samples_of_processes(path: str, record: Mapping[str, Any]) -> pa.Table:
+    """The samples from which CPU, memory and IO were found."""
+    return parquet.ParquetFile(Path(path).parent / record["outputs"]["resources"]["path"]).read()
+
+
+def _disturbance(stored: Mapping[str, Any], used: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """What disturbed a phase: what others used, again, and by the stored limits what was above them."""
+    return disturbance.judged({**stored, **disturbance.of_phase(used, phase)}, stored["limits"])
 
 
 def _recall(cell: Cell, measured: Mapping[str, Any], scored: Mapping[str, Any]) -> Iterator[Remade]:

@@ -80,6 +80,7 @@ class Bench:
             Path(cell.index_path),
             Path(cell.vectors_path),
             Path(cell.query_path),
+            Path(cell.index_path),
         )
 
 

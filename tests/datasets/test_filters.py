@@ -252,7 +252,7 @@ def test_short_and_repeating_answers_fail_no_gate_of_a_run_and_their_share_is_a_
     lying.load(cell)
     lying.query(cell, runs=2)
     record = lying.publish(cell)
-    assert set(failed(record)) == {"exact-search oracle", "load"}, "which see all answers"
+    assert not failed(record).keys() & {"known rows", "decodable", "filter applied", "answered", "distances"}
     found = record["defects"]
     assert {name for name, count in found.items() if name not in ("answers", "share") and count} == kinds
     assert found["answers"] == found["short"] == 80, "all answers of two runs"

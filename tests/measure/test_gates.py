@@ -35,8 +35,9 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
         assert failed(honest.record(cell)) == {}
     assert {gate["gate"] for gate in honest.record(filtered)["gates"]} == {
         "row count", "index complete", "settings", "topology", "members alive", "server version", "artifact digest",
-        "exact-search oracle", "rows findable", "nothing else measured", "platform",
-        "answered", "decodable", "known rows", "distances", "warm-up", "filter applied", "filter selectivity", "load",
+        "exact-search oracle", "all rows that match", "rows findable", "nothing else measured", "platform",
+        "Little's law", "answered", "decodable", "known rows", "distances", "warm-up", "filter applied",
+        "filter selectivity", "load",
     }  # fmt: skip
     assert 0.2 < honest.record(filtered)["selectivity"] < 0.4
 

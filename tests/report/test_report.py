@@ -427,6 +427,20 @@ def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(wor
     assert "‡ Client-bound: more than half of what the client itself can send" in page
 
 
+def test_a_number_that_others_disturbed_is_marked_wherever_it_stands_and_says_what_did(world: World) -> None:
+    assert "¶" not in _page(world)
+    cell = world.cell("milvus-2.3.5", "k10-clients16")
+    above = ["run 2: other programs used 128 % of one core"]
+    world.edit(cell["query_path"], lambda record: record.update(disturbance={"above": above, "runs": []}))
+    df = world.tidy()
+    assert df[df["disturbed"].fillna(False)]["record"].unique().tolist() == [cell["query_path"]]
+    assert _one(df, cell["query_path"], "qps")["note"] == f"disturbed: {above[0]}"
+    assert _one(df, cell["query_path"], "rss_peak_mib")["note"] == ""
+    page = _page(world)
+    assert " ¶<" in page
+    assert "¶ Disturbed: other programs" in page
+
+
 def _inlined(page: str, name: str) -> Any:
     found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', page, re.DOTALL)
     assert found

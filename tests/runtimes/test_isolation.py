@@ -146,8 +146,8 @@ def test_two_users_of_one_machine_do_not_measure_at_once(everyones: Path, monkey
     )
     assert run([AS_NOBODY], [sys.executable, "-c", ask], HOME="/nowhere") == "False", "nobody was first, and made it"
     assert platform.lock_path().stat().st_uid == NOBODY
-    with platform.alone() as waited_s:
-        assert waited_s < 60
+    with platform.alone() as lock:
+        assert lock.waited_s < 60
         assert run([AS_NOBODY], [sys.executable, "-c", ask], HOME="/nowhere") == "True"
     assert run([AS_NOBODY], [sys.executable, "-c", ask], HOME="/nowhere") == "False"
 

@@ -130,6 +130,25 @@ class Truth(Entry):
 
 
 @dataclass(frozen=True)
+class Disturbance(Entry):
+    """How much others may disturb a run, and how often it is measured again because they did."""
+
+    others_pct: float
+    gap_ms: float
+    lag_ms: float
+    repeats: int
+
+    @classmethod
+    def of(cls, **given: float) -> Disturbance:
+        """The declared defaults, but for those `given`."""
+        return read(cls, schema("config")["properties"]["disturbance"], given)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        return {"others_pct": self.others_pct, "gap_ms": self.gap_ms, "lag_ms": self.lag_ms}
+
+
+@dataclass(frozen=True)
 class Config(Entry):
     """config.yaml with an experiment's keys, and the other files; `expand` checks how they fit together."""
 
@@ -143,6 +162,7 @@ class Config(Entry):
     load: Load
     driver: Literal["native", "python"]
     truth: Truth
+    disturbance: Disturbance
     equal_totals: bool
     arms: tuple[str, ...]
     matrix: Sequence[Block]

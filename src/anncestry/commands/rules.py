@@ -147,7 +147,7 @@ def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
         where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
         raise ServerError(f"{where}: {'; '.join(said.values())}")
     inputs = (Path(cell.measured_path), Path(cell.load_path), Path(cell.vectors_path))
-    publish.run(spec, options.key, *inputs, files["out"])
+    publish.run(spec, options.key, *inputs, files["out"], Path(cell.index_path))
     shutil.rmtree(cell.measured_path)
 
 

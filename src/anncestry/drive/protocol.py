@@ -49,7 +49,8 @@ Facts in done.json
   unsent, reconnects
   tls                             what the clients' connections came to, each kind once: protocol, cipher,
                                   certificate_sha256; empty where nothing is encrypted
-  gc_pause_max_ms, gap_max_ms     the driver's own longest pause for garbage; longest time it was not scheduled
+  gc_runs, gc_pause_us            collections of garbage that ended while the clock ran, and their pauses in sum
+  gap_max_ms                      the longest time that the driver was not scheduled
   library                         of a transport with `environment` only: package, version, environment
   clients                         each: samples, prime_errors, errors (text → count)
 

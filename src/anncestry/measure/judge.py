@@ -21,9 +21,8 @@ from anncestry.measure.requests import Answers, decode, decoder, distance_errors
 from anncestry.measure.runs import Context, Findings, Job, Run
 from anncestry.measure.samples import Writer
 from anncestry.measure.vectors import Vectors
-from anncestry.metrics import defects
+from anncestry.metrics import defects, latency
 from anncestry.metrics.recall import exact_distances
-from anncestry.metrics.resources import by_group
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
@@ -49,6 +48,7 @@ class _Judged:
         """The driver's facts of each job."""
         self.sent = self.good = self.answers = self.impossible = self.undecodable = self.primed = self.violating = 0
         self.errors_rel: list[Floats] = []
+        self.busy = latency.Busy(run.workload["clients"]) if latency.closed(run.workload) else None
 
     def add(self, job: Job, writer: Writer) -> None:
         outcome = protocol.open_outcome(job.folder)
@@ -60,6 +60,8 @@ class _Judged:
         checked = _Checked(self.k)
         for samples, responses in outcome.parts():
             part = self._add_part(samples, responses, checked)
+            if self.busy is not None:
+                self.busy.add(*(samples[name] for name in ("client", "due_ns", "latency_ns")))
             if "slo" in self.run.workload:
                 part = part.append_column("probe", pa.array(np.full(len(part), job.number, np.uint8)))
             writer.add(part)
@@ -86,20 +88,20 @@ class _Judged:
         checked.add(rows, answered)
         return raw.table(run.number, rows, samples, answered, self.nq, defect)
 
-    def gates(self, others_pct: float) -> list[Gate]:
-        """Everything that must hold of the run; `others_pct` of a core was used by programs that are no part of it."""
+    def gates(self) -> list[Gate]:
+        """Everything that must hold of the run."""
         run, context = self.run, self.context
         searches = {node: counted["searches"] for node, counted in run.counters.items()}
         judged = [
             *context.gates,
             *context.settings[run.ef_search],
             *context.batched.get(self.nq, ()),
-            gates.alone(context.waited_s, others_pct),
             gates.answered(self.good, self.sent),
             gates.decodable(self.undecodable, self.sent),
             gates.possible(self.impossible, self.answers, self.k),
             _distances(np.concatenate(self.errors_rel), context),
             gates.primed(self.primed),
+            None if self.busy is None else gates.littles_law(**self.busy.facts()),
             None if run.tuned is None else run.tuned.gate(),
             gates.shared(searches, run.workload["clients"]),
         ]
@@ -114,6 +116,7 @@ class _Judged:
         return {
             "failures": self.findings.errors,
             "counters": run.counters,
+            "disturbance": run.disturbance,
             "ef_search": run.ef_search,
             "tuning": None if run.tuned is None else run.tuned.facts(),
             **self.findings.facts,
@@ -141,8 +144,7 @@ def judge(run: Run, context: Context, measured_dir: Path) -> None:
         for job in run.jobs:
             answers.add(job, writer)
     tables = {"resources": near(context.resources, run.window_s, run.number)}
-    others = by_group(tables["resources"], {"query": [run.window_s]})["other"]["query"]
-    judged = answers.gates(others["cpu_avg_pct"])
+    judged = answers.gates()
     findings = answers.findings
     for feature in run.features:
         feature.judge(context, findings)

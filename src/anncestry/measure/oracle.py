@@ -3,8 +3,12 @@
 Exact-search oracle: a filter so narrow that the system answers by a flat scan must return the true neighbours.
 It sees lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth. Of an index of codes,
 which has no exact order, it asks for all rows that pass, for their distances, and for an order beyond chance.
+All rows that match: a search under a narrow filter for more rows than pass it returns all of them: a count that a
+server can't take from elsewhere.
 Findable rows: an index search for a stored vector must find its row. It sees rows that the store has and the index
 lost, which counts don't show.
+
+Each round of runs asks for other rows, with other queries and filters: what one look misses, the next may see.
 """
 
 from __future__ import annotations
@@ -64,11 +68,11 @@ def nearer_than_chance(taken: Floats, left: Floats) -> bool:
     return bool(farther - pairs / 2 > gates.ORDER_Z * deviation)
 
 
-def _narrow(rows: int, share: float | None, least: int) -> dict[str, Any]:
+def _narrow(rows: int, share: float | None, least: int, random: np.random.RandomState) -> dict[str, Any]:
     """A price filter that matches this share of the rows, or about 2 %, but at least `least` and at most 20,000."""
     share = min(1.0, max(share or min(_SELECTIVITY, _MATCHES_MAX / rows), least / rows))
     width = (PRICE_TO - PRICE_FROM) * share
-    start = np.random.RandomState(_SEED).uniform(PRICE_FROM, PRICE_TO - width)
+    start = random.uniform(PRICE_FROM, PRICE_TO - width)
     return {"field": "price", "from": round(start, 2), "below": round(start + width, 2)}
 
 
@@ -87,6 +91,8 @@ class Oracle:
     folder: Path
     vectors: Vectors
     lossy: bool = False
+    round: int = 0
+    """Of a load 0, of the runs of a cell 1, 2, …: seeds what is asked."""
 
     def ask(
         self, queries: NDArray[np.float32], k: int, ef_search: int = EF, filter: Mapping[str, Any] | None = None
@@ -113,11 +119,20 @@ class Oracle:
 
     def check(self) -> list[Gate]:
         """Both checks, as gates. Leaves the server at the search effort `EF`."""
-        return [self._exact(), *(self._complete() if self.lossy else []), self._findable()]
+        self.engine.apply(self.server, EF)
+        self.engine.exact_filters(self.server, True)
+        exact = self._exact()
+        # A system that never scans can't be asked for all.
+        complete = [] if getattr(self.server, "exact_at", None) else self._complete()
+        self.engine.exact_filters(self.server, False)
+        return [exact, *complete, self._findable()]
 
     def check_batches(self, nq: int) -> Gate:
         """The exact-search oracle by requests of `nq` vectors: each gets its own answer, not that of one beside it."""
+        self.engine.apply(self.server, EF)
+        self.engine.exact_filters(self.server, True)
         exact = self._exact(nq)
+        self.engine.exact_filters(self.server, False)
         return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
 
     def found_by_own_vector(self, rows: Ids) -> Bools:
@@ -125,6 +140,9 @@ class Oracle:
         self.engine.apply(self.server, EF)
         self.engine.exact_filters(self.server, False)
         return self._by_own_vector(rows)[0]
+
+    def _random(self, check: int) -> np.random.RandomState:
+        return np.random.RandomState([_SEED + check, self.round])
 
     def _passing(self, filter: Mapping[str, Any]) -> Ids:
         """The rows that pass a filter by price."""
@@ -135,22 +153,20 @@ class Oracle:
         return exact_distances(self.vectors.base, queries, ids, self.vectors.metric)
 
     def _exact(self, nq: int = 1) -> Gate:
-        engine, server, vectors = self.engine, self.server, self.vectors
+        engine, server, vectors, random = self.engine, self.server, self.vectors, self._random(0)
         k = _K_LOSSY if self.lossy else _K
         share, effort = getattr(server, "exact_at", None) or (None, EF)
-        narrow = _narrow(len(vectors.base), share, 5 * k)  # of as few rows as are asked for, order would say nothing
+        # Of as few rows as are asked for, order would say nothing.
+        narrow = _narrow(len(vectors.base), share, 5 * k, random)
         rows = self._passing(narrow)
-        chosen = np.sort(np.random.RandomState(_SEED).permutation(len(vectors.queries))[:_QUERIES])
+        chosen = np.sort(random.permutation(len(vectors.queries))[:_QUERIES])
         members = cut(len(chosen), nq)
         queries = np.asarray(vectors.queries[chosen[members.reshape(-1)]])
-        engine.apply(server, EF)
-        engine.exact_filters(server, True)
         if nq == 1:
             answers = self.ask(queries, k, effort, narrow)
         else:
             asked = queries.reshape(*members.shape, -1)
             answers = self.send(engine.encode_batches(server, asked, k, effort, narrow), k, nq)
-        engine.exact_filters(server, False)
         wanted = min(_K, len(rows))
         if wanted == 0:
             return Gate(gates.ORACLE, False, f"no row passes the oracle's filter {narrow}")
@@ -171,7 +187,7 @@ class Oracle:
 
     def _complete(self) -> list[Gate]:
         """Under filters that few rows pass, a search for more results than those returns all, whatever it estimates."""
-        vectors, random = self.vectors, np.random.RandomState(_SEED + 2)
+        vectors, random = self.vectors, self._random(2)
         prices = np.sort(np.asarray(vectors.price))
         size = min(_WINDOW_ROWS, len(prices))
         starts = random.randint(0, len(prices) - size + 1, _WINDOWS)
@@ -186,15 +202,15 @@ class Oracle:
         right = np.array([np.isin(ids, rows) for rows, ids in zip(wanted, answers.ids, strict=True)])
         found = sum(len(np.unique(ids[ours])) for ids, ours in zip(answers.ids, right, strict=True))
         others = int((~right & (answers.ids != -1)).sum())
-        exact = self._distances(queries, answers.ids)[right]
-        errors = distance_errors(answers.distances[right], exact, vectors.metric)
-        return [
-            gates.complete(found, sum(map(len, wanted)), others, _WINDOWS),
-            gates.estimates(float(np.median(errors)) if len(errors) else np.inf, len(errors)),
-        ]
+        judged = [gates.complete(found, sum(map(len, wanted)), others, _WINDOWS)]
+        if self.lossy:
+            exact = self._distances(queries, answers.ids)[right]
+            errors = distance_errors(answers.distances[right], exact, vectors.metric)
+            judged.append(gates.estimates(float(np.median(errors)) if len(errors) else np.inf, len(errors)))
+        return judged
 
     def _findable(self) -> Gate:
-        random = np.random.RandomState(_SEED + 1)
+        random = self._random(1)
         rows = len(self.vectors.base)
         tail_from = max(rows - _TAIL_ROWS, rows // 2)
 

@@ -13,22 +13,29 @@ from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import defects, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources
 from anncestry.provenance import records
+from anncestry.provenance.platform import IDENTITY
 
 _FAILURES_MAX = 20
 
 
 def run(
-    spec: Mapping[str, Any], key: str, measured: Path, load_record: Path, vectors_record: Path, target: Path
+    spec: Mapping[str, Any],
+    key: str,
+    measured: Path,
+    load_record: Path,
+    vectors_record: Path,
+    target: Path,
+    index_record: Path | None = None,
 ) -> dict[str, Any]:
     """Write the query record `target` and its files from the runs in the folder `measured`; returns the record.
 
-    DataError if a run is missing, is not of this spec, or was measured on another build of the index than the newest
-    one was: such a run is removed, so that the workflow measures it again.
+    DataError if a run is missing, is not of this spec, or if runs differ in their origin: such are removed, so that
+    the workflow measures them again. `index_record` is of the build that lies here, if any.
     """
     runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(spec["workload"]["runs"])]
-    _refuse_other_builds(measured, runs)
+    _refuse_other_origins(measured, runs, index_record)
     paths = _join(measured, runs, target)
     published = Published(spec["workload"], paths, runs)
     gates = combine([run["gates"] for run in runs])
@@ -58,6 +65,7 @@ def run(
             "resources": resources.over_runs(published.table("resources"), "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
+            **_disturbance(runs),
             "client": _client(newest, runs),
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("storage_path",) if name in newest},
@@ -84,6 +92,13 @@ def _client(newest: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dic
         **{name: newest["client"][name] for name in ("asked_by", "warmup_source", "ceiling")},
         **client_facts([job for run in runs for job in run["client"]["jobs"]], requests),
     }
+
+
+def _disturbance(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What disturbed the runs; nothing if one was measured before that was kept."""
+    if not all("disturbance" in run for run in runs):
+        return {}
+    return {"disturbance": disturbance.over_runs([run["disturbance"] for run in runs])}
 
 
 def steadiness(runs: Sequence[latency.Run]) -> dict[str, Any]:
@@ -138,16 +153,42 @@ def _read(path: Path, spec: Mapping[str, Any], key: str) -> dict[str, Any]:
     return record
 
 
-def _refuse_other_builds(measured: Path, runs: Sequence[Mapping[str, Any]]) -> None:
-    newest = max(runs, key=lambda run: run["created"])["inputs"]["index"]["sha256"]
-    other = [number for number, run in enumerate(runs) if run["inputs"]["index"]["sha256"] != newest]
-    for number in other:
+_BUILD = "build of the index"
+
+
+def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What is one for all runs of a cell, beside its spec (with the epochs of its code): by what it is called."""
+    jobs = run["client"]["jobs"]
+    return {
+        _BUILD: run["inputs"]["index"]["sha256"],
+        "artifact": run["artifact"]["digest"],
+        "driver": jobs[0]["driver"] if jobs else None,
+        "client libraries": run["clients"],
+        **{name: run["platform"].get(name) for name in IDENTITY},
+    }
+
+
+def _refuse_other_origins(measured: Path, runs: Sequence[Mapping[str, Any]], index_record: Path | None) -> None:
+    """Remove runs of another build than the one that lies here; where others differ, all: none is the right one.
+
+    (What is newest isn't asked: clocks are set back.)
+    """
+    origins = [_origin(run) for run in runs]
+    differ = [name for name in origins[0] if any(origin[name] != origins[0][name] for origin in origins)]
+    if not differ:
+        return
+    drop = list(range(len(runs)))
+    if differ == [_BUILD] and index_record is not None and index_record.exists():
+        here = records.sha256_file(index_record)
+        drop = [number for number in drop if origins[number][_BUILD] != here]
+    for number in drop:
         shutil.rmtree(measured / f"run-{number}")
-    if other:
-        raise DataError(
-            f"{measured}: run {', '.join(str(number + 1) for number in other)} was measured before the index was built "
-            "again, on another build than the others: it is dropped, and the next call of the workflow measures it anew"
-        )
+    found = "; ".join(f"{name}: {', '.join(dict.fromkeys(str(each[name]) for each in origins))}" for name in differ)
+    raise DataError(
+        f"{measured}: its runs were not measured on one build of the index by one client on one machine ({found}): "
+        f"run {', '.join(str(number + 1) for number in drop)} is dropped, and the next call of the workflow measures "
+        "it anew"
+    )
 
 
 def _round(run: Mapping[str, Any]) -> dict[str, Any]:

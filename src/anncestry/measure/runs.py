@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,17 @@ class Run:
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     failure: str | None = None
     ceiling: dict[str, Any] | None = None
+    disturbance: dict[str, Any] = field(default_factory=dict)
+    """What disturbed it (`metrics.disturbance`)."""
+    repeats: int = 0
+    """How often it was measured again, as it was disturbed."""
+
+    def again(self) -> None:
+        """Forget what was measured, which was disturbed."""
+        for job in self.jobs:
+            shutil.rmtree(self.folder / f"job{job.number}")
+        self.jobs, self.counters, self.repeats = [], {}, self.repeats + 1
+        vars(self).pop("features", None)
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -122,7 +134,6 @@ class Context:
     settings: dict[int, list[Gate]] = field(default_factory=dict)
     batched: dict[int, list[Gate]] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
-    waited_s: float = 0.0
     resources: pa.Table | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)

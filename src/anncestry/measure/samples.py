@@ -101,6 +101,17 @@ def by_run(path: Path, workload: Mapping[str, Any]) -> Runs:
     }
 
 
+def busy_by_run(path: Path, clients: int) -> dict[int, latency.Busy]:
+    """How busy the clients of each run were."""
+    found: dict[int, latency.Busy] = {}
+    names = ["run", "client", "due_ns", "latency_ns"]
+    for batch in parquet.ParquetFile(path).iter_batches(_READ_ROWS, columns=names):
+        runs, *columns = (batch.column(name).to_numpy() for name in names)
+        for run in np.unique(runs).tolist():
+            found.setdefault(run, latency.Busy(clients)).add(*(column[runs == run] for column in columns))
+    return found
+
+
 def of(runs: Runs, workload: Mapping[str, Any], run: int, probe: int | None = None) -> latency.Run:
     """The samples of one run, or of one probe of it; where there are none, a run of none."""
     return runs.get((run, probe)) or _run({name: np.empty(0, kind) for name, kind in _COLUMNS.items()}, workload)

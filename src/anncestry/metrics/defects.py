@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from anncestry import large
 from anncestry.datasets.distance import Bools, Ids
 from anncestry.drive.client import OK
+from anncestry.metrics.decide import wilson
 from anncestry.metrics.latency import Run, over_runs
 
 BITS = {"short": 1, "empty": 2, "repeated": 4, "violating": 8}
@@ -25,7 +25,7 @@ MARKED_SHARE = 0.001
 """Above this share of defective answers, a cell is no winner, and no point at equal recall."""
 HEADLINE_SHARE = 0.05
 """Above this share, headlines show the share in the place of the number."""
-_Z = NormalDist().inv_cdf(0.975)
+_INTERVAL = "95 %, Wilson's, of the different queries"
 
 
 def of_answers(ids: Ids, wanted: int | Ids, violating: Bools | None = None) -> NDArray[np.uint8]:
@@ -69,16 +69,9 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any] | None:
     share = {**over_runs(shares), "value": defective / counts["answers"] if counts["answers"] else None}
     if queries:
         low, high = wilson(share["value"], queries)
-        share |= {"low": low, "high": high, "interval": "95 %, Wilson's, of the different queries"}
+        # Rounding must not leave a share of 0 or 1 outside.
+        share |= {"low": max(low, 0.0), "high": max(min(high, 1.0), share["value"]), "interval": _INTERVAL}
     return {**counts, "share": share}
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a share of `count` (>= 1) observations: it does not collapse at 0 or 1."""
-    middle = share + _Z**2 / (2 * count)
-    half = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
-    whole = 1 + _Z**2 / count
-    return max(0.0, min((middle - half) / whole, share)), min(1.0, max((middle + half) / whole, share))
 
 
 def words(defects: Mapping[str, Any]) -> str:

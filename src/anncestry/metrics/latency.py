@@ -78,6 +78,31 @@ class Run:
             yield (self.due_ns[part] + self.latency_ns[part]) / 1e9, counted
 
 
+class Busy:
+    """How long the clients of a closed loop waited for answers, from samples that are added part by part."""
+
+    def __init__(self, clients: int) -> None:
+        self._first_ns = np.full(clients, np.iinfo(np.int64).max)
+        self._last_ns = np.zeros(clients, np.int64)
+        self.clients, self.requests, self.busy_ns = clients, 0, 0
+
+    def add(self, client: NDArray[np.integer[Any]], due_ns: NDArray[np.int64], latency_ns: NDArray[np.int64]) -> None:
+        np.minimum.at(self._first_ns, client, due_ns)
+        np.maximum.at(self._last_ns, client, due_ns + latency_ns)
+        self.requests += len(client)
+        self.busy_ns += int(latency_ns.sum())
+
+    def facts(self) -> dict[str, int]:
+        """`span_ns` is from the first request of each client to its last answer, summed over clients."""
+        span_ns = int(np.maximum(self._last_ns - self._first_ns, 0).sum())
+        return {"clients": self.clients, "requests": self.requests, "busy_ns": self.busy_ns, "span_ns": span_ns}
+
+
+def closed(workload: Mapping[str, Any]) -> bool:
+    """Whether each client sends its next request once it has the answer to its last one."""
+    return bool(workload.get("loop", "closed") == "closed")
+
+
 def quantile(ascending: NDArray[Any], q: float) -> float:
     """Nearest-rank quantile (inverted distribution function): always a value that was observed. NaN for no values."""
     return float(ascending[large.rank(len(ascending), q)]) if len(ascending) else math.nan

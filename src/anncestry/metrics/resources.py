@@ -163,6 +163,11 @@ class Sampler:
         totals = np.sum([self._last[name][pid] for pid in pids] or [(0.0, 0.0, 0.0)], axis=0)
         return float(totals[0]), rss_mib, float(totals[1]), float(totals[2])
 
+    def pids(self, name: str) -> list[int]:
+        """The processes of a group that were found so far."""
+        with self._lock:
+            return list(self._known[name])
+
     def table(self) -> pa.Table:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
         with self._lock:

@@ -16,7 +16,7 @@ ORDER_Z = 1.6448536269514722
 """Quantile .95 of the standard normal distribution: an answer is nearer than what it leaves out, not by chance."""
 ORDER_SHARE_MIN = 0.95
 """Share of answers of an index of codes that must be; of answers in no order by distance, 1 in 20 is."""
-ROW_COUNT, ORACLE = "row count", "exact-search oracle"
+ROW_COUNT, ORACLE, LITTLE = "row count", "exact-search oracle", "Little's law"
 """Names of gates that are asked for."""
 FINDABLE_MIN = 0.95
 """Share of sampled rows that an index search for the row's own vector finds."""
@@ -29,6 +29,9 @@ CONTRADICTIONS_MAX = 0.01
 was asked or answered; below it, these are failures and defects, which stand beside the numbers."""
 ESTIMATE_REL_ERROR_MAX = 0.25
 """The same of distances that an index estimates from codes, at the median: enough to tell a metric from another."""
+IDLE_SHARE_MAX, IDLE_PER_REQUEST_US, LITTLE_REQUESTS_MIN = 0.02, 50.0, 20
+"""Little's law: the share of a client's time between its requests, and how long that may always be on average (the
+Python driver needs some µs, beside a library that answers in 30); fewer requests say nothing."""
 
 _FEW = f"{CONTRADICTIONS_MAX:.0%}"
 
@@ -189,9 +192,11 @@ def oracle_of_codes(recall: float, nearer: int, returned: int, wanted: int, quer
 
 
 def complete(found: int, matching: int, others: int, filters: int) -> Gate:
-    """Searches for more results than pass a filter return every row that does, and no other: codes have no say."""
-    returned = f"{found} of {matching} rows returned, and {others} others"
-    detail = f"{returned}, under {filters} filters that few rows pass (an index of codes)"
+    """Searches for more results than pass a filter return every row that does, and no other: a scan by searching.
+
+    A lost row can't hide behind a right count here; and of an index of codes, codes have no say.
+    """
+    detail = f"{found} of {matching} rows returned, and {others} others, under {filters} filters that few rows pass"
     return Gate("all rows that match", found == matching and others == 0, detail)
 
 
@@ -275,6 +280,19 @@ def answered(good: int, samples: int) -> Gate:
     return Gate("answered", good > 0, f"{good} of {samples} requests answered")
 
 
+def littles_law(clients: int, requests: int, busy_ns: int, span_ns: int) -> Gate:
+    """In a closed loop a client always waits for an answer: requests in flight are rate × latency (Little 1961).
+
+    `busy_ns` is the sum of all latencies, `span_ns` the sum over clients from their first request to their last answer.
+    """
+    in_flight = clients * busy_ns / span_ns if span_ns else float(clients)
+    idle_ns = span_ns - busy_ns
+    small = 0 <= idle_ns <= 1e3 * IDLE_PER_REQUEST_US * requests
+    ok = requests < LITTLE_REQUESTS_MIN or small or abs(idle_ns) <= IDLE_SHARE_MAX * span_ns
+    detail = f"rate × latency is {in_flight:.2f} requests in flight, of {clients} clients, over {requests} requests"
+    return Gate(LITTLE, ok, detail)
+
+
 def rows_after_changes(counted: int, least: int, most: int) -> Gate:
     """The server's own count after a stream of changes is what the acknowledgements say.
 
@@ -298,11 +316,14 @@ def primed(errors: int) -> Gate:
     return Gate("warm-up", errors == 0, f"{errors} warm-up requests failed")
 
 
-def alone(waited_s: float, others_pct: float) -> Gate:
-    """The measuring lock of this machine was held throughout; what other programs used meanwhile is said."""
-    lock = f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
-    others = f"programs that are neither server nor client used {others_pct:.0f} % of one core"
-    return Gate("nothing else measured", True, f"{lock}; {others}")
+def alone(waited_s: float, held: bool) -> Gate:
+    """The measuring lock of this machine was held throughout, so nobody measured beside it.
+
+    What other programs did meanwhile is the record's `disturbance`.
+    """
+    detail = f"the machine's measuring lock was held (waited {waited_s:.1f} s for it)"
+    lost = "; but its file was removed or replaced meanwhile, so somebody else may have measured"
+    return Gate("nothing else measured", held, detail + ("" if held else lost))
 
 
 def on_platform(platform_id: str) -> Gate:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +208,23 @@ def measuring() -> bool:
     return handle is None
 
 
+@dataclass(frozen=True)
+class Lock:
+    """The machine's lock while it is held; `waited_s` seconds for it."""
+
+    waited_s: float
+    _handle: int
+
+    def held(self) -> bool:
+        """Whether whoever measures now has to wait: the file of the lock is still the one that is held."""
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._handle), lock_path().stat())
+        return False
+
+
 @contextmanager
-def alone() -> Iterator[float]:
-    """Hold the machine for one measurement; yields the seconds waited. Another's measurement is waited for.
+def alone() -> Iterator[Lock]:
+    """Hold the machine for one measurement. Another's measurement is waited for.
 
     Snakemake's threads already keep the jobs of one run apart; this keeps two runs apart. The kernel drops the lock
     with the process, however it ends.
@@ -221,6 +236,6 @@ def alone() -> Iterator[float]:
         handle = _lock(wait=True)
     assert handle is not None
     try:
-        yield time.monotonic() - started
+        yield Lock(time.monotonic() - started, handle)
     finally:
         os.close(handle)

@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	inputBytes  = 128 << 10
+	inputBytes  = 128 << 10 // of a loop, and the most that a client may keep of what is not complete
 	sampleBytes = 48
 	// After a connection that was refused, a client waits this long: refusals shall not be all that is measured.
 	pauseNs = 10_000_000
@@ -69,8 +68,9 @@ type client struct {
 	row    []uint32
 	at     int
 
-	input     []byte // the unread part is input[from:to]
+	input     []byte // the loop's, while this client is read; the unread part is input[from:to]
 	from, to  int
+	rest      []byte // what was unread then
 	received  int64  // on this connection, for the request under way or since the last
 	output    []byte // in the clear
 	written   int    // of what is pending
@@ -116,6 +116,8 @@ type loop struct {
 	configs   []*tls.Config // by address; none without TLS
 	clients   []*client
 	poller    *poller
+	input     []byte        // of the client that is read
+	sealed    []byte        // the same under TLS, before it is decrypted
 	next      *atomic.Int64 // the next arrival, shared by all loops
 
 	measuring bool
@@ -146,6 +148,7 @@ func newLoop(j *job, to []address, configs []*tls.Config, next *atomic.Int64) (*
 		return nil, err
 	}
 	return &loop{job: j, addresses: to, configs: configs, poller: p, next: next, timeout: int64(j.TimeoutS * 1e9), earliest: never,
+		input: make([]byte, inputBytes), sealed: make([]byte, inputBytes),
 		ready: make(chan error, 1), start: make(chan int64, 1), done: make(chan struct{})}, nil
 }
 
@@ -154,8 +157,7 @@ func (l *loop) add(number int, spool *spool) error {
 	if err != nil {
 		return err
 	}
-	c := &client{number: int32(number), fd: -1, wire: w, prime: l.job.prime[number],
-		input: make([]byte, inputBytes), output: make([]byte, 0, 16<<10), errors: map[string]int{}}
+	c := &client{number: int32(number), fd: -1, wire: w, prime: l.job.prime[number], errors: map[string]int{}}
 	if l.job.Loop != "open" {
 		c.row = l.job.schedule[number]
 	}
@@ -511,7 +513,7 @@ func (l *loop) dial(c *client) error {
 		c.state = opening // so that lost knows that it was refused
 		return err
 	}
-	c.fd, c.state, c.from, c.to, c.output, c.written = fd, opening, 0, 0, c.output[:0], 0
+	c.fd, c.state, c.from, c.to, c.rest, c.output, c.written = fd, opening, 0, 0, c.rest[:0], c.output[:0], 0
 	c.connected, c.blocked, c.received = false, true, 0
 	return l.poller.add(fd, l.tag(c), unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP)
 }
@@ -664,10 +666,16 @@ func (l *loop) flush(c *client) {
 var errClosed = errors.New("the server closed the connection")
 
 func (l *loop) readable(c *client) {
+	c.input, c.from, c.to = l.input, 0, copy(l.input, c.rest)
 	if c.secure != nil {
 		l.readSecure(c)
-		return
+	} else {
+		l.readClear(c)
 	}
+	c.rest = append(c.rest[:0], c.input[c.from:c.to]...)
+}
+
+func (l *loop) readClear(c *client) {
 	if !l.room(c) {
 		return
 	}
@@ -717,13 +725,11 @@ func (l *loop) failed(c *client, n int, errno unix.Errno) bool {
 // readSecure decrypts what came, all of it.
 func (l *loop) readSecure(c *client) {
 	s := c.secure
-	at := len(s.pipe.in)
-	s.pipe.in = slices.Grow(s.pipe.in, inputBytes)
-	n, errno := read(c.fd, s.pipe.in[at:at+inputBytes])
+	n, errno := read(c.fd, l.sealed)
 	if l.failed(c, n, errno) {
 		return
 	}
-	s.pipe.in = s.pipe.in[:at+n]
+	s.pipe.in = append(s.pipe.in, l.sealed[:n]...)
 	if !s.open {
 		if l.handshake(c); c.secure != s || !s.open {
 			return

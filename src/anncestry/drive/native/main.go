@@ -27,7 +27,12 @@ import (
 // version is stamped by the build: the digest of these sources.
 var version = "unknown"
 
-const heapBytes = 768 << 20
+// While the clock runs, garbage is collected only if a run takes more memory than this, beyond what it begins with: for
+// what the spool holds and what failures leave, and for what each client keeps of requests and answers.
+const (
+	runBytes    = 512 << 20
+	clientBytes = 64 << 10
+)
 
 func newWire(t *transport, target string, timeoutS float64) (wire, error) {
 	switch t.Kind {
@@ -62,7 +67,8 @@ type facts struct {
 	LagMax    float64           `json:"lag_max_ms"`
 	Unsent    int               `json:"unsent"`
 	Reconnect int               `json:"reconnects"`
-	GCPause   float64           `json:"gc_pause_max_ms"`
+	GCRuns    int64             `json:"gc_runs"`     // collections that ended while the clock ran
+	GCPause   float64           `json:"gc_pause_us"` // in sum
 	GapMax    float64           `json:"gap_max_ms"`
 	Spilled   float64           `json:"spilled_mib"`
 	TLS       []secureFacts     `json:"tls"` // what the clients' connections came to, each kind once
@@ -93,7 +99,14 @@ func prepare(folder string, known map[string]string) (runs []*run, err error) {
 		r.name = name
 		runs = append(runs, r)
 	}
-	runtime.GC() // before the barrier, and then only if memory runs short
+	clients := 0
+	for _, r := range runs {
+		clients += r.job.Clients
+	}
+	debug.FreeOSMemory() // collects garbage, too: before the barrier, and then only at the limit
+	var begins runtime.MemStats
+	runtime.ReadMemStats(&begins)
+	debug.SetMemoryLimit(int64(begins.Sys-begins.HeapReleased) + runBytes + int64(clients)*clientBytes)
 	return runs, nil
 }
 
@@ -126,7 +139,7 @@ func prepareJob(folder string, known map[string]string) (*run, error) {
 		j.Threads = max(1, runtime.NumCPU()/2)
 	}
 	j.Threads = min(j.Threads, j.Clients)
-	r := &run{job: j, spool: newSpool()}
+	r := &run{job: j, spool: newSpool(j.Clients)}
 	for range j.Threads {
 		l, err := newLoop(j, to, configs, &r.next)
 		if err != nil {
@@ -182,7 +195,8 @@ func measure(runs []*run, zero int64) ([]*facts, error) {
 	var all []*facts
 	for _, r := range runs {
 		f := &facts{ZeroNs: zero, Driver: map[string]string{"kind": "native", "sources": version, "go": runtime.Version()[2:]},
-			Threads: len(r.loops), CPUS: cpu, GapMax: gapMax, GCPause: longest(&before, &after), RSSPeak: peakRSS()}
+			Threads: len(r.loops), CPUS: cpu, GapMax: gapMax, RSSPeak: peakRSS(), GCRuns: after.NumGC - before.NumGC,
+			GCPause: float64(after.PauseTotal-before.PauseTotal) / 1e3}
 		if err := r.tell(f); err != nil {
 			return nil, err
 		}
@@ -238,29 +252,17 @@ func (r *run) close() {
 		close(l.start)
 		<-l.done
 		l.close()
-		for _, c := range l.clients {
-			c.samples.file.Close()
-			c.responses.file.Close()
-		}
 	}
 	close(r.spool.wake)
 }
 
-func longest(before, after *debug.GCStats) float64 {
-	var pause time.Duration
-	for i := range min(int(after.NumGC-before.NumGC), len(after.Pause)) {
-		pause = max(pause, after.Pause[i])
-	}
-	return float64(pause) / 1e6
-}
-
 // watch sleeps over and over, and tells by how much it was woken too late at worst: what the
-// machine did not let this process do.
+// machine did not let this process do. It sleeps as the scheduler knows: with a P of its own kept, it would hold up
+// collections and what writes for the spool.
 func watch() (chan struct{}, chan int64) {
-	const pause = 20_000_000
+	const pause = 20 * time.Millisecond
 	stop, told := make(chan struct{}), make(chan int64, 1)
 	go func() {
-		exactTimers()
 		var worst int64
 		for {
 			select {
@@ -269,8 +271,8 @@ func watch() (chan struct{}, chan int64) {
 				return
 			default:
 			}
-			at := clock() + pause
-			rawSleepUntil(at)
+			at := clock() + int64(pause)
+			time.Sleep(pause)
 			worst = max(worst, clock()-at)
 		}
 	}()
@@ -297,8 +299,7 @@ func said(runs []*run, all []*facts) any {
 }
 
 func main() {
-	debug.SetMemoryLimit(heapBytes)
-	debug.SetGCPercent(-1) // garbage is collected between runs, and within one only at the limit
+	debug.SetGCPercent(-1) // garbage is collected between runs, and within one only at the limit that prepare sets
 	runtime.GOMAXPROCS(runtime.NumCPU() + 4)
 	lines := make(chan string)
 	go func() {

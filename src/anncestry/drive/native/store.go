@@ -6,8 +6,11 @@ import (
 )
 
 const (
-	blockBytes  = 256 << 10
 	memoryBytes = 256 << 20
+	// Each client has two blocks; those of all clients together take at most blocksBytes, and no fewer than the smallest.
+	blocksBytes   = 64 << 20
+	blockSmallest = 4 << 10
+	blockLargest  = 256 << 10
 )
 
 // spool keeps what is to be written, in memory as far as there is room, so that no file is touched while the clock
@@ -16,19 +19,38 @@ type spool struct {
 	mutex   sync.Mutex
 	full    []block
 	free    [][]byte
+	block   int // bytes of each
 	held    int
 	spilled int64
 	wake    chan struct{}
 	err     error
 }
 
+// block is a part of a file, which is open only while it is written: clients may be more than half of the files that
+// a process may have open.
 type block struct {
-	file *os.File
-	data []byte
+	path   string
+	offset uint64
+	data   []byte
 }
 
-func newSpool() *spool {
-	s := &spool{wake: make(chan struct{}, 1)}
+func (b block) write() error {
+	if len(b.data) == 0 {
+		return nil
+	}
+	file, err := os.OpenFile(b.path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteAt(b.data, int64(b.offset))
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+func newSpool(clients int) *spool {
+	s := &spool{wake: make(chan struct{}, 1), block: min(blockLargest, max(blockSmallest, blocksBytes/(2*clients)))}
 	go func() {
 		for range s.wake {
 			s.drain(memoryBytes / 2)
@@ -37,11 +59,12 @@ func newSpool() *spool {
 	return s
 }
 
-func (s *spool) put(file *os.File, data []byte) []byte {
+// put takes a full block, and gives an empty one for it.
+func (s *spool) put(full block) []byte {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.full = append(s.full, block{file, data})
-	s.held += len(data)
+	s.full = append(s.full, full)
+	s.held += len(full.data)
 	if s.held > memoryBytes {
 		select {
 		case s.wake <- struct{}{}:
@@ -53,7 +76,7 @@ func (s *spool) put(file *os.File, data []byte) []byte {
 		s.free = s.free[:n-1]
 		return fresh[:0]
 	}
-	return make([]byte, 0, blockBytes)
+	return make([]byte, 0, s.block)
 }
 
 // drain writes the oldest blocks until at most limit bytes are held.
@@ -67,7 +90,7 @@ func (s *spool) drain(limit int) {
 		oldest := s.full[0]
 		s.full = s.full[1:]
 		s.mutex.Unlock()
-		_, err := oldest.file.Write(oldest.data)
+		err := oldest.write()
 		s.mutex.Lock()
 		s.held -= len(oldest.data)
 		if limit > 0 {
@@ -84,9 +107,9 @@ func (s *spool) drain(limit int) {
 // stream is one file of one client, written by one thread.
 type stream struct {
 	spool  *spool
-	file   *os.File
-	data   []byte
-	offset uint64
+	path   string
+	data   []byte // the last of what was appended
+	offset uint64 // the bytes that were
 	wiped  []span
 }
 
@@ -97,21 +120,23 @@ func newStream(s *spool, path string) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stream{spool: s, file: file, data: make([]byte, 0, blockBytes)}, nil
+	return &stream{spool: s, path: path, data: make([]byte, 0, s.block)}, file.Close()
 }
 
 func (s *stream) append(part []byte) {
-	s.offset += uint64(len(part))
 	for {
-		room := cap(s.data) - len(s.data)
-		if len(part) <= room {
-			s.data = append(s.data, part...)
+		size := min(len(part), cap(s.data)-len(s.data))
+		s.data = append(s.data, part[:size]...)
+		s.offset += uint64(size)
+		if part = part[size:]; len(part) == 0 {
 			return
 		}
-		s.data = append(s.data, part[:room]...)
-		part = part[room:]
-		s.data = s.spool.put(s.file, s.data)
+		s.data = s.spool.put(s.last())
 	}
+}
+
+func (s *stream) last() block {
+	return block{s.path, s.offset - uint64(len(s.data)), s.data}
 }
 
 // forget takes back what was appended from there on: a failed answer may hold what no file shall hold.
@@ -126,15 +151,12 @@ func (s *stream) forget(from uint64) {
 
 // close writes the rest, and zeros over what was forgotten too late; the spool must have been drained.
 func (s *stream) close() error {
-	_, err := s.file.Write(s.data)
-	zeros := make([]byte, min(blockBytes, len(s.wiped)*blockBytes))
+	err := s.last().write()
+	zeros := make([]byte, min(blockLargest, len(s.wiped)*blockLargest))
 	for _, part := range s.wiped {
-		for done := uint64(0); done < part.bytes && err == nil; done += blockBytes {
-			_, err = s.file.WriteAt(zeros[:min(blockBytes, part.bytes-done)], int64(part.from+done))
+		for done := uint64(0); done < part.bytes && err == nil; done += blockLargest {
+			err = block{s.path, part.from + done, zeros[:min(blockLargest, part.bytes-done)]}.write()
 		}
-	}
-	if closing := s.file.Close(); err == nil {
-		err = closing
 	}
 	return err
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from anncestry.metrics.defects import HEADLINE_SHARE, percent
 from anncestry.metrics.stats import Sample, differ
+from anncestry.report.model import quantities
 from anncestry.report.model.quantities import brief
 
 Row = dict[str, Any]
@@ -18,10 +19,12 @@ NO_CELL = "—"
 _COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches", "rows"})
 """Units of what is counted: whole numbers are printed as such, means over runs need not be whole."""
 
-CLIENT_BOUND, DEFECT = "‡", "†"
+CLIENT_BOUND, DISTURBED, DEFECT = "‡", "¶", "†"
 MARKS = {
     CLIENT_BOUND: "Client-bound: more than half of what the client itself can send to a server that costs nothing; the"
     " number may be the client's limit, not the system's.",
+    DISTURBED: "Disturbed: other programs, the hypervisor or a client that was held up exceeded the declared limits in"
+    " a run, and measuring it again did not help; the number's note and its record say what, and in which run.",
     DEFECT: "So many answers of the cell are short, empty or repeating, violate the filter, or failed (Table D). Recall"
     " charges what they lack. Above 0.1 % of them, nothing of the cell is bold or a point at equal recall.",
 }
@@ -92,9 +95,15 @@ def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
 
 
 def marks(row: Row) -> str:
-    """What stands behind a number: that it may be the client's limit; the share of its cell's defective answers."""
-    bound = f" {CLIENT_BOUND}" if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS else ""
-    return bound + (f" {DEFECT} {percent(row['defect_share'])}" if row["defect_share"] else "")
+    """What stands behind a number: the client's limit, a disturbance, the share of its cell's defective answers."""
+    said = []
+    if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS:
+        said.append(CLIENT_BOUND)
+    if row["disturbed"] is True and row["unit"] in quantities.DISTURBED:
+        said.append(DISTURBED)
+    if row["defect_share"]:
+        said.append(f"{DEFECT} {percent(row['defect_share'])}")
+    return "".join(f" {sign}" for sign in said)
 
 
 def headline(row: Row, unit: str = "") -> str:

@@ -57,6 +57,7 @@ _DTYPES: dict[str, str] = {
     "runs": "Int64",
     "client_bound": "boolean",
     "defect_share": "float64",
+    "disturbed": "boolean",
     "rebuilds": "Int64",
     "rebuild_mean": "float64",
     "rebuild_std": "float64",
@@ -124,7 +125,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         load_reason = quantities.NOT_MEASURED if load is None else load.failed_gates()
         if load_path not in loads_done:
             loads_done.add(load_path)
-            row = facts.of(cell, workload="")
+            row = {**facts.of(cell, workload=""), "disturbed": _disturbed(load)}
             rows += _rows(row, load_path, load, load_reason, quantities.of_load)
         query_reason = _query_reason(query, load, load_reason)
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
@@ -132,7 +133,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            where = {**row, "client_bound": None}
+            where = {**row, "client_bound": None, "disturbed": None}
             rows += _rows(where, str(cell["recall_path"]), recall, reason, quantities.of_recall)
     df = frame(rows)
     twice = df["number_id"][df["number_id"].duplicated()]
@@ -284,6 +285,7 @@ class Facts:
             "client_bound": _client_bound(query),
             "defect_share": at(query.body, ("defects", "share", "value")) if query else None,
             "note": defects.words(query.body["defects"]) if query and query.body.get("defects") else "",
+            "disturbed": _disturbed(query),
         }
 
 
@@ -292,6 +294,12 @@ def _client_bound(query: _Record | None) -> bool | None:
     ceiling = at(query.body, ("client", "ceiling", "qps")) if query else None
     rate = at(query.body, ("summary", "qps", "value")) if query else None
     return None if not ceiling or rate is None else bool(rate > CLIENT_SHARE * ceiling)
+
+
+def _disturbed(record: _Record | None) -> bool | None:
+    """Whether others disturbed a measurement above the limits of its record; None where that was not kept."""
+    above = at(record.body, ("disturbance", "above")) if record else None
+    return None if above is None else bool(above)
 
 
 def _rows(
@@ -368,7 +376,10 @@ def _number(value: Any, metric: Metric, path: str) -> float | None:
 def _note(body: Mapping[str, Any], metric: Metric) -> str:
     """What a reader must know of a number that is valid: a schedule that was not kept, a limit that is not its own."""
     notes = (feature.note(metric, body) for feature in features.among(body))
-    return next((note for note in notes if note), "")
+    said = [next((note for note in notes if note), "")]
+    if metric.unit in quantities.DISTURBED:
+        said += (f"disturbed: {text}" for text in at(body, ("disturbance", "above")) or ())
+    return "; ".join(filter(None, said))
 
 
 def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:

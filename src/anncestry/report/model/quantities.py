@@ -19,6 +19,9 @@ SEARCHES = "searches"
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
 
+DISTURBED = ("s", "ms", "1/s", "vectors/s")
+"""Units of numbers that others disturb: times and rates."""
+
 _RESOURCES = {
     "cpu_avg_pct": "% of one core",
     "cpu_peak_pct": "% of one core",

@@ -103,6 +103,8 @@ func (s *server) answer(request []byte) []byte {
 	return s.canned
 }
 
+const inputBytes = 16 << 10 // of a connection, of which there may be thousands
+
 var errDone = errors.New("done")
 
 func main() {
@@ -164,7 +166,7 @@ func main() {
 // HTTP/1.1
 
 func http(s *server, conn net.Conn) error {
-	in := bufio.NewReaderSize(conn, 64<<10)
+	in := bufio.NewReaderSize(conn, inputBytes)
 	var body, out []byte
 	for {
 		length := 0
@@ -303,7 +305,7 @@ func (h *http2) flush() error {
 }
 
 func grpc(s *server, conn net.Conn) error {
-	h := &http2{conn: conn, in: bufio.NewReaderSize(conn, 64<<10), window: 65535, initial: 65535}
+	h := &http2{conn: conn, in: bufio.NewReaderSize(conn, inputBytes), window: 65535, initial: 65535}
 	if _, err := h.in.Discard(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func column() []byte {
 }
 
 func mysql(s *server, conn net.Conn) error {
-	m := &mysqlConn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+	m := &mysqlConn{conn: conn, in: bufio.NewReaderSize(conn, inputBytes)}
 	salt := []byte("12345678abcdefghijkl")
 	flags := uint32(1<<0 | 1<<2 | 1<<3 | 1<<9 | 1<<13 | 1<<15 | 1<<17 | 1<<19)
 	if s.tls != nil {
@@ -115,7 +115,7 @@ func mysql(s *server, conn net.Conn) error {
 	}
 	if s.tls != nil && len(hello) == 32 { // nothing but the wish for TLS
 		m.conn = tls.Server(read{conn, m.in}, s.tls)
-		m.in = bufio.NewReaderSize(m.conn, 64<<10)
+		m.in = bufio.NewReaderSize(m.conn, inputBytes)
 		if hello, err = m.read(); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func (p *postgresConn) row(value []byte) {
 func (p *postgresConn) ready() { p.add('Z', []byte{'I'}) }
 
 func postgres(s *server, conn net.Conn) error {
-	p := &postgresConn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+	p := &postgresConn{conn: conn, in: bufio.NewReaderSize(conn, inputBytes)}
 	_, hello, err := p.read(false)
 	if err == nil && len(hello) == 4 { // nothing but the wish for TLS
 		answer := []byte{'N'}

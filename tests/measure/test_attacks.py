@@ -1,0 +1,101 @@
+"""Ways to publish what was not measured, each tried by a server, a client or a file (docs/measuring.md, "Attacks").
+
+That table names what catches each attack, in which test, and what nothing here can catch.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from anncestry import verify
+from anncestry.errors import DataError
+from anncestry.provenance import records
+from tests.builders.bench import failed, scored
+
+
+def reseal(path: Path, **changed) -> None:
+    """Change a record at the top level, as one would who knows how records are made."""
+    records.write_json(path, records.seal({**records.read_json(path), **changed}))
+
+
+def test_rows_that_are_lost_but_counted_are_missed_by_searches_for_all_rows(bench):
+    liar = bench("hide-one-in-100")
+    record = liar.load(liar.matrix.cells[0])
+    assert "row count" not in failed(record)
+    assert "of 1000 rows returned" in failed(record)["all rows that match"]
+
+
+def test_each_round_looks_at_other_rows(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell, runs=2)
+    said = [{gate["gate"]: gate["detail"] for gate in honest.record(cell, run)["gates"]} for run in (0, 1)]
+    assert said[0]["exact-search oracle"] != said[1]["exact-search oracle"], "another filter, of another selectivity"
+
+
+def test_latencies_divided_by_ten_contradict_the_rate(bench):
+    honest = bench()
+    cell = honest.matrix.cells[2]
+    honest.load(cell)
+    honest.query(cell)
+    published, _ = scored(honest, cell)
+    assert failed(published) == {}
+    assert verify.verify(honest.matrix, partial=True).problems == []
+    samples = Path(cell.samples_path)
+    table = parquet.read_table(samples)
+    tenth = pa.array([value // 10 for value in table["latency_ns"].to_pylist()])
+    parquet.write_table(table.set_column(table.column_names.index("latency_ns"), "latency_ns", tenth), samples)
+    forged = {"sha256": records.sha256_file(samples), "bytes": samples.stat().st_size}
+    outputs = {**published["outputs"], "samples": {**published["outputs"]["samples"], **forged}}
+    reseal(Path(cell.query_path), outputs=outputs)
+    found = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
+    assert re.search(r"the samples give: rate × latency is 0\.\d\d requests in flight, of 2 clients", found)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"platform": {"cpu_model": "Zilog Z80"}}, "cpu_model: "),
+        ({"artifact": {"digest": "0" * 64}}, "artifact: "),
+        ({"client": {"driver": {"kind": "native", "sources": "0" * 64}}}, "driver: "),
+        ({"clients": {"grpcio": "0.1"}}, "client libraries: "),
+    ],
+    ids=["machine", "artifact", "driver", "libraries"],
+)
+def test_a_run_of_another_origin_is_not_put_together_with_others(bench, part, name):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell, runs=2)
+    first = Path(cell.run_path(0))
+    record = records.read_json(first)
+    for key, changed in part.items():
+        if key == "client":
+            changed = {"jobs": [{**record["client"]["jobs"][0], **changed}]}
+        record[key] = {**record[key], **changed}
+    reseal(first, **record)
+    with pytest.raises(DataError, match=rf"were not measured .* on one machine \({name}"):
+        honest.publish(cell)
+    assert not first.exists(), "it is measured again"
+    honest.query(cell, runs=2)
+    assert honest.publish(cell)["valid"]
+
+
+def test_which_build_is_the_newest_is_not_told_by_a_clock_that_was_set_back(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell, runs=2)
+    old, new = Path(cell.run_path(0)), Path(cell.run_path(1))
+    record = records.read_json(old)
+    index = {**record["inputs"]["index"], "sha256": "0" * 64}
+    reseal(old, inputs={**record["inputs"], "index": index}, created="2099-01-01T00:00:00+00:00")
+    with pytest.raises(DataError, match=r"build of the index: .* run 1 is dropped"):
+        honest.publish(cell)
+    assert new.exists()
