@@ -250,6 +250,9 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
         yield "its defects do not match its samples", measured["defects"], defects.summarise(runs)
     for name, stored in measured["summary"].items():
         yield f"{name} is {stored.get('value')}, but the samples give {summary.get(name)}", stored, summary.get(name)
+    if "server_cpu_us_per_query" in measured:  # not in records of earlier versions
+        used = published.server_cpu_us_per_query
+        yield "its server_cpu_us_per_query does not match its samples", measured["server_cpu_us_per_query"], used
     for measuring in measuring_of(published.workload):
         yield from measuring.again(published)
 

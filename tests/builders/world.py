@@ -151,12 +151,15 @@ def _load(dataset: str, facts: tuple[str, int, int], system: str, rank: int) -> 
         "rows": rows,
         "dim": dim,
         "times": {
+            "encode_s": insert / 20,
             "insert_s": insert,
             "flush_s": flush,
             "index_s": index,
             "ready_s": ready,
             "load_s": insert + (flush or 0) + (index or 0) + ready,
+            "durable_s": None if rank else insert + flush + index,
         },
+        "durability": "no call has it write its buffers" if rank else "Flush before the index is built",
         "resources": {
             "server": {"load": _used(insert + 1), "insert": _used(insert)},
             "client": {"load": _used(insert + 1)},

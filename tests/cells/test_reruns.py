@@ -197,6 +197,21 @@ def test_a_measured_cell_is_published_by_the_next_run_without_being_measured_aga
     assert not (toy.folder / cell.measured_path).exists()
 
 
+def test_answers_are_scored_by_the_process_that_keeps_them(toy):
+    cell = unpublish(toy)
+    published = toy.folder / cell.recall_path
+    before = json.loads(published.read_text())
+    published.unlink()
+    done = by_hand(toy, "query", cell.query)
+    assert done.returncode == 0, done.stderr
+    scored = toy.folder / "scratch" / "session" / cell.recall / "recall.json"
+    assert json.loads(scored.read_text()).keys() == before.keys()
+    made = scored.stat().st_ino
+    assert toy.jobs() == {"recall": 1, "all": 1}
+    toy.snakemake()
+    assert published.stat().st_ino == made, "it was moved to its place, not made again"
+
+
 def test_of_a_cell_that_was_interrupted_only_the_missing_round_is_measured(toy):
     cell = unpublish(toy)
     kept = (toy.folder / cell.run_path(0)).read_bytes()

@@ -82,7 +82,7 @@ class Store:
             os._exit(3)
         vectors = np.frombuffer(body, np.float32).reshape(head["rows"], -1)
         if self.lie == "lose-rows" and len(self.vectors):
-            vectors = vectors[:-1]
+            vectors, head = vectors[:-1], {**head, "first": len(self.ids)}
         if self.lie == "keep-nothing":  # as fast as a server can be, however many rows there are
             return json.dumps({"failed": 0}).encode()
         if self.lie == "fail-rows" and len(self.vectors):

@@ -296,6 +296,8 @@ def test_each_round_starts_the_server_anew_and_takes_the_cells_in_an_order_of_it
         assert [run["run"] for run in record["rounds"]] == [0, 1, 2, 3]
         assert len({tuple(run["start_s"]) for run in record["rounds"]}) == 4
         assert record["windows_s"] == sorted(record["windows_s"])
+        assert all(us > 0 for us in record["server_cpu_us_per_query"]["runs"])
+        assert record["resources"]["server"]["query"]["pss_mib"] > 1
 
 
 def test_a_gate_that_fails_in_one_round_makes_the_cell_invalid_and_names_the_run(bench, monkeypatch):

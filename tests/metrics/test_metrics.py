@@ -117,9 +117,10 @@ def test_what_is_neither_the_server_s_nor_the_client_s_is_somebody_else_s():
 
 def test_a_window_that_a_late_sampler_missed_still_has_the_samples_on_both_sides():
     rows = [(at, "host", at * 2.0, 1.0, 0.0, 0.0) for at in (0.0, 1.0, 30.0, 31.0)]
-    near = judge.near(table(rows), (10.0, 14.0), 3)
-    assert near["at_s"].to_pylist() == [1.0, 30.0]
-    assert near["run"].to_pylist() == [3, 3]
+    edges = pa.array([True, False, True, False])
+    near = judge.near(table(rows).append_column("edge", edges), (10.0, 14.0), 3)
+    assert near["at_s"].to_pylist() == [0.0, 1.0, 30.0]
+    assert near["run"].to_pylist() == [3, 3, 3]
     assert resources.by_group(near, {"query": [(10.0, 14.0)]})["host"]["query"]["cpu_s"] == pytest.approx(8)
 
 

@@ -26,6 +26,8 @@ from anncestry.errors import ConfigError, Unsupported
 
 TUNING_QUERIES = 400
 """Held-out queries that a target recall is tuned on, where the workload does not say."""
+TRUTH_QUERIES = 1000
+"""Truth is of no fewer queries, as far as the dataset has them."""
 STORED = ("keyword", "int", "float")
 """Kinds of payload columns that are read from a source so far."""
 _NOT_FROM_ELSEWHERE = {
@@ -65,15 +67,15 @@ def _named(where: str) -> Iterator[None]:
         raise kind(f"{where}: {error}") from None
 
 
-def truth_depth(k: int) -> int:
+def truth_depth(k: int, least: int = 100) -> int:
     """How many exact neighbours are kept for workloads of this k: the next of 100, 1000, 10000, …
 
-    Truth of one depth then serves every k below it, and a new k does not change the truth of the others.
+    Truth of one depth then serves every k below it, and a new k does not change the truth of the others. The same, from
+    `least` = 1000 on, for how many queries have neighbours (see `truth.rows_asked`).
     """
-    depth = 100
-    while depth < k:
-        depth *= 10
-    return depth
+    while least < k:
+        least *= 10
+    return least
 
 
 def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], blocks.Room]) -> Matrix:
@@ -207,7 +209,15 @@ class _Expander:
         load.check_workload(asked, where)
         metric, rows = load.entry.metric, load.entry.rows
         depth = min(truth_depth(asked["k"] * deepest), rows)
-        truth = self.add("truth", vectors=load.vectors, metric=metric, filter=asked.get("filter"), depth=depth)
+        queries = truth_depth(asked["queries"], TRUTH_QUERIES)
+        truth = self.add(
+            "truth",
+            vectors=load.vectors,
+            metric=metric,
+            filter=asked.get("filter"),
+            depth=depth,
+            **({"queries": queries, "seed": self.config.seed} if queries < load.entry.queries else {}),
+        )
         # Of a client with packages of its own, which; the keys of all others name no environment.
         environment = load.engine.client_env(load.described.plain, asked)
         query = self.add(

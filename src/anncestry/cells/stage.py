@@ -264,6 +264,7 @@ _ALL = (
         "recall",
         {"record": "results/recall/{dataset}/{system}/{topology}/{workload}@{key}.json"},
         key="recall",
+        beside={"scored": "scratch/session/{key}/recall.json"},
         needs={"query": ("query", "record"), "samples": ("query", "samples"), "truth": ("truth", "record")} | _VECTORS,
         sources={
             "datasets": "payload distance",

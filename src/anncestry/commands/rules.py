@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from anncestry.cells.matrix import PUBLISHED
 from anncestry.cells.stage import STAGES
 from anncestry.commands import Run, command
 from anncestry.errors import Damaged, DataError, ServerError, UserError
-from anncestry.provenance import records
+from anncestry.provenance import platform, records
 
 Spec = dict[str, Any]
 Files = Mapping[str, Path]
@@ -146,9 +147,20 @@ def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
                 said.setdefault(state, f"run {tried['round'] + 1}: {state}")
         where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
         raise ServerError(f"{where}: {'; '.join(said.values())}")
+    # An earlier publication's, of other runs.
+    scored = Path(STAGES["recall"].beside["scored"].format(key=cell.recall))
+    scored.unlink(missing_ok=True)
     inputs = (Path(cell.measured_path), Path(cell.load_path), Path(cell.vectors_path))
     publish.run(spec, options.key, *inputs, files["out"], Path(cell.index_path))
     shutil.rmtree(cell.measured_path)
+    if files["out"] == Path(cell.query_path) and Path(cell.truth_path).exists():
+        # At once, as a process costs as much as most scores; the recall job moves it to its place. What is wrong with
+        # it is for that job to say.
+        from anncestry.measure import recall as scoring
+
+        data = Path(cell.truth_path), Path(cell.vectors_path)
+        with suppress(UserError):
+            scoring.run(run.matrix.spec(cell.recall, "recall"), cell.recall, files["out"], *data, scored)
 
 
 def recall(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
@@ -191,6 +203,7 @@ def report(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
 _COMMANDS = (
     artifact, download, normalize, truth_part, truth, load, record, session, query, recall, table, report,
 )  # fmt: skip
+_MEASURE, _FETCH = {"load", "session"}, {"artifact", "download"}
 RULES: dict[str, Callable[[Run, argparse.Namespace, Spec, Files], None]] = {each.__name__: each for each in _COMMANDS}
 
 
@@ -198,7 +211,9 @@ def _rule(run: Run, options: argparse.Namespace) -> None:
     """Make the output of a key: with the key's spec (a session has none), and the files of the job."""
     name = options.command
     spec = run.matrix.spec(options.key, STAGES[name].spec) if name != "session" else {}
-    RULES[name](run, options, spec, _files(run, options))
+    # Builds and downloads may take hours, and wait for a network or a compiler more than they work.
+    with nullcontext() if name in _MEASURE | _FETCH else platform.beside_none():
+        RULES[name](run, options, spec, _files(run, options))
 
 
 def add(commands: Any) -> None:

@@ -218,13 +218,14 @@ class _Checked:
 def near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:
     """The resource samples in or next to the window, marked with the run.
 
-    Always with the last one before it and the first one after it: on a busy machine the sampler itself may be late,
-    and a window without samples on both sides has no use of resources to interpolate.
+    Always with the last one before it and the first one after it, and with those at its edges: on a busy machine the
+    sampler itself may be late, and a window without samples on both sides has no use of resources to interpolate.
     """
     at = table["at_s"].to_numpy()
+    at_edges = at[table["edge"].to_numpy()]
     start, end = window_s
-    first = min(start - _NEARBY_S, *at[at <= start][-1:])
-    last = max(end + _NEARBY_S, *at[at >= end][:1])
+    first = min(start - _NEARBY_S, *at[at <= start][-1:], *at_edges[at_edges <= start][-1:])
+    last = max(end + _NEARBY_S, *at[at >= end][:1], *at_edges[at_edges >= end][:1])
     keep = (at >= first) & (at <= last)
     chosen = table.filter(pa.array(keep))
     return chosen.append_column("run", pa.array(np.full(len(chosen), run, np.uint8)))

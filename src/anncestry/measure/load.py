@@ -1,4 +1,4 @@
-"""The load stage: start on a clean folder, insert, flush, index, make ready; check; stop; weigh what is on disk.
+"""The load stage: start on a clean folder, encode, insert, flush, index, make ready, store; check; stop; weigh it.
 
 An upgrade in place is a load, too: a newer version opens a copy of the data that an older one has loaded. Nothing is
 inserted, so there is no load time. What is measured is the time without service: from the start of the newer server on
@@ -55,6 +55,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
         system.begin(f"{label}: starting the server")
         server = system.start()
+        server.scratch = out_dir
         with system.sampler() as sampler, Progress(label, len(system.vectors.base), "row") as progress:
             result = system.engine.load(server, system.vectors, spec["index"], spec["load"], progress)
         kill = _judge(system, result)
@@ -63,7 +64,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             sampler,
             result,
             "load",
-            about={"times": _times(result)},
+            about={"times": _times(result), "durability": result.durability},
             inserted={"batches": result.batches, **({"kill": kill} if kill else {})},
             fairness=_KILLED if kill else {},
             inputs={},
@@ -85,11 +86,17 @@ def _judge(system: Filling, result: LoadResult) -> dict[str, Any]:
 
 
 def _times(result: LoadResult) -> dict[str, float | None]:
-    """Seconds of each phase; `load_s` from the first insert to the first search that succeeded."""
+    """Seconds of each phase; `load_s` from the first insert to the first search that succeeded.
+
+    `encode_s` lies before it. `durable_s` is from the first insert until `LoadResult.durable_at_s`; None where nothing
+    was asked for that.
+    """
     first, last = result.phases[0], result.phases[-1]
     return {
+        "encode_s": result.encode_s,
         **{f"{phase}_s": result.seconds(phase) for phase in ("insert", "flush", "index", "ready")},
         "load_s": last.end_s - first.start_s,
+        "durable_s": None if result.durable_at_s is None else result.durable_at_s - first.start_s,
     }
 
 

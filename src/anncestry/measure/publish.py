@@ -58,6 +58,7 @@ def run(
             "summary": published.summary,
             "histogram": latency.histogram(published.of_runs),
             "steadiness": steadiness(published.of_runs),
+            "server_cpu_us_per_query": published.server_cpu_us_per_query,
             **parts,
             "failures": dict(sum((Counter(run["failures"]) for run in runs), Counter()).most_common(_FAILURES_MAX)),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},

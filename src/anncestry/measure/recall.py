@@ -52,12 +52,16 @@ def run(
 
 @dataclass(frozen=True)
 class Truth:
-    """The exact neighbours that answers are compared with: `ids` and `distances` (queries, depth)."""
+    """The exact neighbours that answers are compared with: `ids` and `distances` (asked, depth).
+
+    `rows` int64 (asked,), ascending, are the queries that they belong to.
+    """
 
     path: Path
     vectors: Vectors
     ids: Ids
     distances: Floats
+    rows: Ids
     filters: Filtering | None
 
     @classmethod
@@ -69,8 +73,18 @@ class Truth:
             np.load(path.parent / record["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
             for name in ("ids", "distances")
         )
+        # A truth of all queries, as all were once, has no file that says which.
+        rows = np.load(path.parent / "queries.npy") if "queries" in record["outputs"] else np.arange(len(ids))
         filters = Filtering.of(record["spec"]["filter"], vectors, np.asarray(vectors.query_region))
-        return cls(path, vectors, ids, distances, filters)
+        return cls(path, vectors, ids, distances, rows, filters)
+
+    def of(self, query: Ids) -> tuple[Ids, Floats]:
+        """The ids and distances (n, depth) of queries (n,); DataError for one whose neighbours are not known."""
+        place = np.minimum(np.searchsorted(self.rows, query), len(self.rows) - 1)
+        unknown = query[self.rows[place] != query]
+        if len(unknown):
+            raise DataError(f"{self.path}: has no neighbours of query {int(unknown[0])}, which was asked")
+        return np.asarray(self.ids[place]), np.asarray(self.distances[place])
 
     def scores(self, query: Ids, ids: Ids, k: int) -> dict[str, Floats]:
         """Of answers to the rows `query` (n,) of the queries, with `ids` (n, k): each of `_NAMES`, (n,)."""
@@ -82,7 +96,7 @@ class Truth:
         exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
         if self.filters is not None:
             exact = np.where(self.filters.passing(asked, returned), exact, np.inf)
-        scores = score_answers(returned, exact, self.ids[asked], self.distances[asked], k, vectors.metric)
+        scores = score_answers(returned, exact, *self.of(asked), k, vectors.metric)
         return {name: values[of_sample.reshape(-1)] for name, values in scores.items()}
 
 

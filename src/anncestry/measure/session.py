@@ -255,8 +255,9 @@ class _Session(System):
             protocol.write_together(whole, [_SEARCH, *beside])
         checks = [check for feature in run.features if (check := feature.check(server)) is not None]
         hosts = run.workload.get("driver_hosts", ())
-        done = self.driver.run(whole, check=checks[0] if checks else server.check_alive, hosts=hosts)
-        self.sampled.sample()
+        check = checks[0] if checks else server.check_alive
+        done = self.driver.run(whole, check, hosts, ready=self.sampled.edge)
+        self.sampled.edge()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
         if not run.members_may_fail:

@@ -57,7 +57,7 @@ def words_of(metric: str) -> Words:
         return RATE
     if metric in ("errors", "timeouts", "fail_per_s"):
         return FAILURES
-    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "upgrade")}:
+    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "durable", "upgrade")}:
         return TIME
     return AMOUNT
 

@@ -25,7 +25,7 @@ MARKS = {
     " number may be the client's limit, not the system's.",
     DISTURBED: "Disturbed: other programs, the hypervisor or a client that was held up exceeded the declared limits in"
     " a run, and measuring it again did not help; the number's note and its record say what, and in which run.",
-    DEFECT: "So many answers of the cell are short, empty or repeating, violate the filter, or failed (Table D). Recall"
+    DEFECT: "So many answers of the cell are short, empty or repeating, violate the filter, or failed (Table Z). Recall"
     " charges what they lack. Above 0.1 % of them, nothing of the cell is bold or a point at equal recall.",
 }
 """What stands behind numbers, and what each sign says of them."""

@@ -311,7 +311,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """A row for each `expected` metric; with a `reason` none has a value, whatever the record says."""
     key = record.key if record else Path(path).stem.rpartition("@")[2]
-    body = _with_rate(record.body) if record else {}
+    body = _with_rates(record.body) if record else {}
     names = [where[name] for name in ("dataset", "system", "topology", "workload")]
     for metric in expected(body):
         value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
@@ -382,9 +382,17 @@ def _note(body: Mapping[str, Any], metric: Metric) -> str:
     return "; ".join(filter(None, said))
 
 
-def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    rows, load_s = body.get("rows"), at(body, ("times", "load_s"))
-    return {**body, "rows_per_s": rows / load_s} if rows and load_s else body
+def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A load with what follows from its rows."""
+    rows, load_s, cpu_s = (
+        body.get("rows"),
+        at(body, ("times", "load_s")),
+        at(body, ("resources", "server", "load", "cpu_s")),
+    )
+    if not rows or not load_s:
+        return body
+    per_row = {} if cpu_s is None else {"server_cpu_us_per_row": 1e6 * cpu_s / rows}
+    return {**body, "rows_per_s": rows / load_s, **per_row}
 
 
 def _query_reason(query: _Record | None, load: _Record | None, load_reason: str) -> str:

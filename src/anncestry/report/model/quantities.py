@@ -16,6 +16,9 @@ PHASES = ("insert", "flush", "index", "ready")
 SEARCHES = "searches"
 """Metric of what a node was sent, its name in brackets behind it."""
 
+SERVER_CPU = ("server_cpu_us_per_query", "server_cpu_us_per_row")
+"""Processor time of the server for an answered query, and for an inserted row until it is searchable."""
+
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
 
@@ -28,6 +31,8 @@ _RESOURCES = {
     "cpu_s": "s",
     "rss_avg_mib": "MiB",
     "rss_peak_mib": "MiB",
+    "pss_mib": "MiB",
+    "pss_anon_mib": "MiB",
     "io_read_mib": "MiB",
     "io_write_mib": "MiB",
 }
@@ -56,7 +61,9 @@ _LOAD = (
     Metric("load", "rows", "vectors", ("rows",)),
     Metric("load", "dim", "dimensions", ("dim",)),
     Metric("load", "rows_per_s", "vectors/s", ("rows_per_s",)),
+    Metric("load", "server_cpu_us_per_row", "µs", ("server_cpu_us_per_row",)),
     *(Metric(phase, f"{phase}_s", "s", ("times", f"{phase}_s")) for phase in (*PHASES, "load")),
+    *(Metric("load", name, "s", ("times", name)) for name in ("encode_s", "durable_s")),
     *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
     *(Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
 )
@@ -82,6 +89,7 @@ _QUERY = (
     *(Metric("query", name, "1/s", ("summary", name)) for name in ("qps", "complete_qps")),
     *(Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    Metric("query", "server_cpu_us_per_query", "µs", ("server_cpu_us_per_query",)),
     Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
     Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
     Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
@@ -178,8 +186,11 @@ NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
 UPGRADED = "not measured: upgraded in place"
 NOT_OURS = "somebody else's server"
+NOT_ASKED = "can't be asked"
 _OF_FEATURES = {name: reason for feature in features.known() for name, reason in feature.absent.items()}
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, FAILED, *_OF_FEATURES.values()})
+ABSENT = frozenset(
+    {NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, NOT_ASKED, FAILED, *_OF_FEATURES.values()}
+)
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 UNREACHED = "target not reached: "
@@ -205,10 +216,12 @@ def why_absent(body: Body, metric: Metric) -> str:
     """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
     if upgraded(body) and (metric.phase in (*PHASES, "load")):
         return UPGRADED
-    if metric.at[0] in ("storage", "resources") and remote(body):
+    if (metric.at[0] in ("storage", "resources") or metric.name in SERVER_CPU) and remote(body):
         return NOT_OURS
     if metric.phase in PHASES and at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
+    if metric.name == "durable_s" and "durability" in body:
+        return NOT_ASKED
     if metric.name == "selectivity" and not at(body, ("spec", "workload", "filter")):
         return NO_FILTER
     if metric.at[0] == "summary" and at(body, ("summary", "errors", "value")) and at(body, metric.at) is not None:

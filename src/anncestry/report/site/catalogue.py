@@ -77,6 +77,7 @@ LAST = (
         (
             effort.tables,
             spec.of_features,
+            usage.loading,
             usage.storage_paths,
             spec.of_defects,
             spec.of_killed,

@@ -73,7 +73,7 @@ of_killed = partial(
 of_defects = partial(
     tables,
     TableSpec(
-        "D",
+        "Z",
         "Answers with a defect",
         "Requests whose answers were short (fewer different rows than there are to find), of these empty, repeating a"
         " row, or with rows that the filter excludes; or that failed. An answer may have several defects; the share"
@@ -91,7 +91,7 @@ of_defects = partial(
         all_clients=True,
     ),
 )
-"""Table D: the cells of which some answers have a defect."""
+"""Table Z: the cells of which some answers have a defect."""
 
 
 def of_absent(absent: Sequence[Absent]) -> list[Table]:
