@@ -15,6 +15,7 @@ from anncestry.measure import samples
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources
 from anncestry.provenance import records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY
 
 _FAILURES_MAX = 20
@@ -67,6 +68,7 @@ def run(
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
             **_disturbance(runs),
+            **Ledger.of(spec, spec["load"]).quote(key),
             "client": _client(newest, runs),
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("storage_path",) if name in newest},
