@@ -141,10 +141,10 @@ class Filtering:
         """Which of the returned ids (n, k) pass the filter of their request; padding and unknown ids do not."""
         return self.asked.passing(ids, columns_of(self.vectors), self.vectors.payload, requests)
 
-    def violations(self, requests: NDArray[np.integer[Any]], ids: Ids) -> tuple[int, int]:
-        """How many of the returned ids (n, k) do not pass the request's filter (unknown ones don't), of how many."""
-        returned = ids != -1
-        return int((returned & ~self.passing(requests, ids)).sum()), int(returned.sum())
+    def violating(self, requests: NDArray[np.integer[Any]], ids: Ids) -> Bools:
+        """Which of the answers (n, k) hold ids that do not pass their request's filter (unknown ones don't); (n,)."""
+        found: Bools = ((ids != -1) & ~self.passing(requests, ids)).any(axis=1)
+        return found
 
     def count(self, engine: Engine, server: Server, known: dict[str, int]) -> None:
         """Ask the server how many rows pass each filter, into `known`, by the filter's text."""
