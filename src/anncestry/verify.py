@@ -31,7 +31,7 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
 from anncestry.measure import load, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import disturbance, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources
 from anncestry.progress import Progress
 from anncestry.provenance import gates, prune, records
 from anncestry.provenance.attempts import Ledger
@@ -258,6 +258,8 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
+    if "defects" in measured:
+        yield "its defects do not match its samples", measured["defects"], defects.summarise(runs)
     for name, stored in measured["summary"].items():
         yield f"{name} is {stored.get('value')}, but the samples give {summary.get(name)}", stored, summary.get(name)
     if "server_cpu_us_per_query" in measured:  # not in records of earlier versions

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from anncestry.cells import blocks
-from anncestry.metrics import capacity, latency, recall, resources, stats
+from anncestry.metrics import capacity, defects, latency, recall, resources, stats
 from anncestry.provenance import attempts, gates
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING
@@ -195,7 +195,7 @@ def _gates(records: Records) -> Sheet:
 
 
 def _thresholds() -> Sheet:
-    rows = [threshold for module in (gates, capacity) for threshold in thresholds(module)]
+    rows = [threshold for module in (gates, defects, capacity) for threshold in thresholds(module)]
     return Sheet(("Threshold", "Value", "Meaning"), rows, "Thresholds", "tight")
 
 
