@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from anncestry.engines.base import Component, Engine, Kill, LoadResult, Probe, Server, wait_for
+from anncestry.engines.base import Component, DecodeError, Engine, Kill, LoadResult, Probe, Server, wait_for
 from anncestry.errors import ServerError
 from anncestry.runtimes import credentials
 from anncestry.runtimes.base import Group, Member
@@ -192,6 +192,8 @@ class Flat(Engine):
         return found
 
     def decode(self, response: bytes, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        if len(response) % 16:
+            raise DecodeError(f"{len(response)} bytes are no ids with distances")
         values = np.frombuffer(response, np.float64)
         half = len(values) // 2
         return values[:half].astype(np.int64), values[half:]

@@ -34,7 +34,11 @@ _AGAIN_AFTER_S = 0.1
 
 
 class DecodeError(Exception):
-    """A reply that is no answer: not of the protocol, or an error that the server reports inside a successful call."""
+    """A reply that is no answer: not of the protocol."""
+
+
+class ErrorReplyError(DecodeError):
+    """A reply of the protocol that says that the request failed."""
 
 
 class Vectors(Protocol):

@@ -32,6 +32,7 @@ from anncestry.measure.oracle import Oracle
 from anncestry.measure.server import Filling, Place
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.runtimes import remote
 
 _UPGRADE = "upgrade"
@@ -51,7 +52,11 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
     A load that is not what it should be is not an error: its record says so in its gates, and is invalid.
     """
     build.programs()  # before a server runs: a build would disturb it
-    with platform.alone() as lock, closing(Filling(spec, place, out_dir, lock)) as system:
+    with (
+        platform.alone() as lock,
+        closing(Filling(spec, place, out_dir, lock)) as system,
+        Ledger.of(spec, key).attempt(stage="load"),
+    ):
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
         system.begin(f"{label}: starting the server")
         server = system.start()
@@ -159,7 +164,11 @@ def upgrade(
     the server does not come up on the older data or dies, ConfigError on another machine than declared. An upgrade
     that lost something is not an error: its record says so in its gates, and is invalid.
     """
-    with platform.alone() as lock, closing(Filling(spec, place, out_dir, lock)) as system:
+    with (
+        platform.alone() as lock,
+        closing(Filling(spec, place, out_dir, lock)) as system,
+        Ledger.of(spec, key).attempt(stage="load"),
+    ):
         older = records.read_record(older_index, stage="load", key=spec["upgrade_of"])
         origin = older["spec"]["system"]
         system.begin(

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
+from anncestry.metrics.defects import BITS
+from anncestry.metrics.latency import FAILED
 from anncestry.metrics.resources import OF_MEMBER
 
 PHASES = ("insert", "flush", "index", "ready")
@@ -84,7 +86,7 @@ _KILL = (
 """Of a load during which the server was killed, beside the others."""
 _QUERY = (
     *(Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "p999", "max", "mean")),
-    Metric("query", "qps", "1/s", ("summary", "qps")),
+    *(Metric("query", name, "1/s", ("summary", name)) for name in ("qps", "complete_qps")),
     *(Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
     Metric("query", "server_cpu_us_per_query", "µs", ("server_cpu_us_per_query",)),
@@ -94,7 +96,8 @@ _QUERY = (
     Metric("query", "steady_after_s", "s", ("steadiness", "steady_after_s")),
     Metric("query", "drift", "fraction", ("steadiness", "drift")),
     Metric("query", "selectivity", "fraction", ("selectivity",)),
-    *(Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
+    Metric("query", "defect_share", "fraction", ("defects", "share")),
+    *(Metric("query", f"{name}_answers", "queries", ("defects", name)) for name in BITS),
     *_resource_metrics("query"),
 )
 _DEVICE = {"io_read_mib": "MiB", "io_write_mib": "MiB", "io_reads": "requests", "io_writes": "requests"}
@@ -185,10 +188,14 @@ UPGRADED = "not measured: upgraded in place"
 NOT_OURS = "somebody else's server"
 NOT_ASKED = "can't be asked"
 _OF_FEATURES = {name: reason for feature in features.known() for name, reason in feature.absent.items()}
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, NOT_ASKED, *_OF_FEATURES.values()})
+ABSENT = frozenset(
+    {NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, NOT_ASKED, FAILED, *_OF_FEATURES.values()}
+)
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 UNREACHED = "target not reached: "
+UNANSWERED = "answered: "
+"""How the reason begins where every request failed: the name of that gate."""
 LOAD_INVALID = "its load is invalid: "
 
 
@@ -200,6 +207,8 @@ def brief(reason: str) -> str:
         return "upgraded in place"
     if reason.startswith(UNREACHED):
         return "not reached"
+    if reason == FAILED or reason.startswith(UNANSWERED):
+        return "failed"
     return reason if reason in ABSENT else "invalid"
 
 
@@ -215,6 +224,8 @@ def why_absent(body: Body, metric: Metric) -> str:
         return NOT_ASKED
     if metric.name == "selectivity" and not at(body, ("spec", "workload", "filter")):
         return NO_FILTER
+    if metric.at[0] == "summary" and at(body, ("summary", "errors", "value")) and at(body, metric.at) is not None:
+        return FAILED
     if metric.name == "max_rate_per_s":
         return UNREACHED + str(at(body, ("slo", "reason")))
     return _OF_FEATURES.get(metric.name, NOT_RECORDED)

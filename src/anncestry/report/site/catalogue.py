@@ -79,6 +79,7 @@ LAST = (
             spec.of_features,
             usage.loading,
             usage.storage_paths,
+            spec.of_defects,
             spec.of_killed,
             usage.through_clients,
             usage.over_libraries,
