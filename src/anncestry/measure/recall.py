@@ -17,7 +17,7 @@ from anncestry.datasets.distance import Bools, Floats, Ids
 from anncestry.drive.client import OK
 from anncestry.errors import DataError
 from anncestry.measure.requests import nq_of
-from anncestry.measure.runs import measuring_of
+from anncestry.measure.runs import measuring_of, runs_of
 from anncestry.measure.samples import BATCH_COLUMNS, answers_of
 from anncestry.measure.vectors import Filtering, Vectors, open_vectors
 from anncestry.metrics import recall as metric
@@ -118,7 +118,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     truth = Truth.read(truth_record, vectors_record)
     work = measured["spec"]["workload"]
     k, nq = work["k"], nq_of(work)
-    scores = _Scores(work["runs"], len(truth.vectors.queries))
+    scores = _Scores(runs_of(measured), len(truth.vectors.queries))
     scorings = [of.scoring(measured, samples_path, truth) for of in measuring_of(work)]
     changes = [scoring for scoring in scorings if scoring is not None]
     columns = ["run", "query", "status", "ids", "due_ns", *(name for change in changes for name in change.columns)]
