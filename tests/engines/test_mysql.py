@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from anncestry import engines
 from anncestry.datasets import metadata
 from anncestry.datasets.metadata import matches
-from anncestry.datasets.payload import NO_PAYLOAD
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, LoadResult, batch
 from anncestry.engines.mysql import DIALECTS
@@ -494,7 +493,7 @@ def test_polardbs_statements_are_understood_by_mariadb(loaded: Loaded) -> None:
         )
         create = dialect.create(20)
         ask(create)
-        ask(insertion(batch(vectors, 0, 300, NO_PAYLOAD)))
+        ask(insertion(batch(vectors, 0, 300)))
         comment, variable, analyse = dialect.build(20, INDEX, {}, "l2")
         ask(comment)
         assert dialect.described(str(ask("SHOW CREATE TABLE bench")[0][1])) == {

@@ -287,11 +287,12 @@ _ALL = (
         {"page": f"{_REPORT}/index.html"},
         needs={"table": ("table", "csv")},
         beside={"record": f"{_REPORT}/record.json"},
-        sources={"report": "", "features": "", "provenance": "gates", "cells": "blocks"},
+        sources={"report": "", "features": "", "provenance": "gates attempts", "cells": "blocks"},
         cheap=True,
     ),
     Stage("run", {"record": "scratch/measured/{key}/run-{run}/record.json"}, key="query", rule=False),
     Stage("ceiling", {"record": "results/ceiling/{platform}-{transport}-{clients}@{key}.json"}, rule=False),
+    Stage("attempts", {"ledger": f"{_LOAD.replace('load', 'attempts', 1)}.jsonl"}, key="load", rule=False),
     Stage("platform", {"facts": "results/platform/{platform}.json"}, rule=False),
 )
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _ALL}

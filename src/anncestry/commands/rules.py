@@ -146,6 +146,7 @@ def rounds(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
 def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Combine the runs of a cell into one measurement, or report why runs are missing."""
     from anncestry.measure import publish
+    from anncestry.provenance.attempts import Ledger, count, words
 
     cell = run.matrix.cell(options.key)
     missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
@@ -168,7 +169,8 @@ def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
                 session_file.with_name("failed").touch()
                 said.setdefault(state, f"run {tried['round'] + 1}: {state}")
         where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
-        raise ServerError(f"{where}: {'; '.join(said.values())}")
+        tried = count([line for line, _ in Ledger.of(spec, cell.load).lines()], options.key)
+        raise ServerError(f"{where}: {'; '.join(said.values())} (so far {words(tried)})")
     # An earlier publication's, of other runs.
     scored = Path(STAGES["recall"].beside["scored"].format(key=cell.recall))
     scored.unlink(missing_ok=True)

@@ -14,8 +14,9 @@ from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import disturbance, latency, resources, rounds
+from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.provenance import records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY
 
 _FAILURES_MAX = 20
@@ -69,11 +70,12 @@ def run(
             **parts,
             "failures": dict(sum((Counter(run["failures"]) for run in runs), Counter()).most_common(_FAILURES_MAX)),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
-            **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
+            "defects": defects.summarise(published.of_runs),
             "resources": resources.over_runs(published.table("resources"), "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
             **_disturbance(runs),
+            **Ledger.of(spec, spec["load"]).quote(key),
             "client": _client(newest, runs),
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("storage_path",) if name in newest},

@@ -20,8 +20,8 @@ from anncestry.measure.requests import nq_of
 from anncestry.measure.runs import measuring_of, runs_of
 from anncestry.measure.samples import BATCH_COLUMNS, answers_of
 from anncestry.measure.vectors import Filtering, Vectors, open_vectors
+from anncestry.metrics import defects, stats
 from anncestry.metrics import recall as metric
-from anncestry.metrics import stats
 from anncestry.metrics.latency import over_runs, quantile_of_counts
 from anncestry.provenance import records
 
@@ -123,6 +123,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     changes = [scoring for scoring in scorings if scoring is not None]
     columns = ["run", "query", "status", "ids", "due_ns", *(name for change in changes for name in change.columns)]
     columns += BATCH_COLUMNS if nq > 1 else ()
+    columns += [name for name in ("defect",) if name in parquet.read_schema(samples_path).names]
     at_once = any(change.at_once for change in changes)
     for table in _parts(samples_path, columns, None if at_once else max(1, _PART_IDS // (k * nq))):
         for change in changes:
@@ -135,6 +136,8 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         if of_samples is None:
             of_samples = truth.scores(query, ids, k)
         answered = table["status"].to_numpy()[of_request] == OK
+        if "defect" in table.column_names and not changes:
+            _check_defects(table, truth, query, ids, answered, nq)
         scores.add(runs, query, answered, of_samples)
         for change in changes:
             change.add(runs, table["due_ns"].to_numpy()[of_request] / 1e9, answered, of_samples)
@@ -157,6 +160,16 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         "unanswered": scores.unanswered,
         "without_truth": scores.without_truth,
     }
+
+
+def _check_defects(table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered: Bools, nq: int) -> None:
+    """DataError where samples deny what is wrong with their own ids, or claim what isn't."""
+    wanted = (truth.ids[query, : ids.shape[1]] >= 0).sum(axis=1)
+    violating = None if truth.filters is None else truth.filters.violating(query, ids)
+    found = np.where(answered, defects.of_answers(ids, wanted, violating), 0).reshape(-1, nq)
+    wrong = np.flatnonzero(np.bitwise_or.reduce(found, axis=1) != table["defect"].to_numpy())
+    if len(wrong):
+        raise DataError(f"samples: {len(wrong)} answers do not have the defects that their column `defect` says")
 
 
 _NAMES = ("by_id", "by_distance", "ndcg", "mrr")
