@@ -215,6 +215,7 @@ def _query(cell: dict[str, str], load_key: str, rank: int) -> dict[str, Any]:
             "samples": {"value": 3000},
             "fail_per_s": over_runs(0.0, runs),
         },
+        "server_cpu_us_per_query": over_runs(800 * p50 / clients, runs),
         "selectivity": 0.301 if asked.get("filter") else None,
         "resources": {"server": {"query": _used(10.0)}, "client": {"query": _used(10.0)}},
     }

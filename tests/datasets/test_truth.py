@@ -153,7 +153,7 @@ def made_dataset(
         "sources": [{"kind": "file", "path": str(folder / "made.hdf5"), "format": "hdf5"}],
     }
     download.run(spec, folder / "download", folder / "cache", key="d")
-    asked = {"metric": metric, "prefix": prefix, "seed": 7}
+    asked = {"metric": metric, "prefix": prefix, "seed": 7, "zero_vectors": "keep"}
     normalize.run(asked, folder / "download", folder / "vectors", key="n")
     return folder / "vectors"
 

@@ -55,6 +55,7 @@ class Checker(Protocol):
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None: ...
     def limited(self, system: Spec, topology: Spec) -> int: ...
     def check_upgrade(self, system: Spec, older: Spec) -> None: ...
+    def check_zero_vectors(self, system: Spec) -> None: ...
 
 
 @contextmanager
@@ -166,8 +167,9 @@ class _Expander:
             # Without the digests of all its content, what the dataset is depends on where it came from.
             identity["sources"] = dataset.sources
         download = self.add("download", name=dataset.origin, **identity)
-        prefix, seed = dataset.prefix, self.config.seed
-        return download, self.add("normalize", download=download, metric=dataset.metric, prefix=prefix, seed=seed)
+        rule = {} if dataset.zero_vectors == "refuse" else {"zero_vectors": dataset.zero_vectors}
+        how = {"metric": dataset.metric, "prefix": dataset.prefix, "seed": self.config.seed, **rule}
+        return download, self.add("normalize", download=download, **how)
 
     def index(self, system: System) -> Spec:
         """What the system builds: its own index, or that of the experiment, with what its own changes of it."""
@@ -302,6 +304,9 @@ class _Load:
         with _named(f"system {self.system}"):
             self.engine.check(self.described.plain, self.placed.plain, self.index, None)
             check_fits(self.index, self.entry.dim, f"dataset {self.dataset}")
+            if self.entry.zero_vectors == "keep":
+                with _named(f"dataset {self.dataset}"):
+                    self.engine.check_zero_vectors(self.described.plain)
         if self.placed.storage is not None:
             where = f"{self.config.folder / 'topologies.yaml'}: {self.topology}.storage"
             look_up(self.config.storage, self.placed.storage, "storage path", where)

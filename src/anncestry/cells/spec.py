@@ -93,6 +93,7 @@ class Dataset(Entry):
     dim: int
     licence: str
     content: Mapping[str, str]
+    zero_vectors: Literal["refuse", "leave_out", "keep"]
     conditions: Sequence[str]
     sources: Sequence[Mapping[str, Any]]
     prefix: int | None

@@ -14,6 +14,7 @@ from anncestry.datasets.distance import Bools, Ids
 from anncestry.datasets.metadata import Asked, Columns, matches, resolve
 from anncestry.datasets.payload import NO_PAYLOAD, Payload, open_payload
 from anncestry.engines.base import Engine, Server
+from anncestry.errors import DataError
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
@@ -71,6 +72,11 @@ def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
 
     numpy's legacy generator is used, whose streams are frozen: the same seed chooses the same queries for ever.
     """
+    if count > len(vectors.queries):
+        raise DataError(
+            f"the workload asks {count} queries, and {len(vectors.queries)} are left without those that are zero "
+            "(zero_vectors: leave_out): ask fewer"
+        )
     random = np.random.RandomState(seed)
     order = random.permutation(len(vectors.queries))
     measured, spare = np.sort(order[:count]), np.sort(order[count : count + warmup])

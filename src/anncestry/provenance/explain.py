@@ -199,7 +199,11 @@ def _differences(old: Any, new: Any, at: tuple[str, ...] = ()) -> Iterator[tuple
 
 _PARTS = {
     "download": {"name": "dataset.source"},
-    "normalize": {"metric": "dataset.metric", "prefix": "dataset.prefix"},
+    "normalize": {
+        "metric": "dataset.metric",
+        "prefix": "dataset.prefix",
+        "zero_vectors": "dataset.zero_vectors",
+    },
     "truth": {"metric": "dataset.metric", "filter": "workload.filter", "depth": "truth.depth"},
     "artifact": {"system": "system.name", "version": "system.version"},
 }

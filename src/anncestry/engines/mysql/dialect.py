@@ -63,6 +63,8 @@ class Dialect(ABC):
     """After the definition of the table."""
     functions: ClassVar[Mapping[str, bytes]] = {}
     """Distance → its function. One that is not the index's makes a full scan, in silence."""
+    no_zero_vectors: ClassVar[Mapping[str, str | None]] = {}
+    """Distance → what it makes of a zero vector. None: it keeps it."""
     durability: ClassVar[str] = ""
     """What `persist` asks, in words."""
     ef_variable: ClassVar[str]

@@ -28,6 +28,7 @@ class MariaDB(Dialect):
     runtimes = ("native", "remote")
     quantizers = ()
     distances = {"l2": "euclidean", "cosine": "cosine"}  # noqa: RUF012
+    no_zero_vectors = {"cosine": "puts them at distance 0 from everything when it scans"}  # noqa: RUF012
     # VECTOR KEY `vi` (`v`) `M`=16 `DISTANCE`=euclidean
     patterns = {"distance": r"`DISTANCE`='?(\w+)", "M": r"`M`='?(\d+)"}  # noqa: RUF012
     m = (3, 200)

@@ -24,6 +24,10 @@ class Seekdb(Dialect):
     runtimes = ("native", "remote")
     quantizers = ("sq", "bq")
     distances = {"l2": "l2", "cosine": "cosine", "inner_product": "inner_product"}  # noqa: RUF012
+    no_zero_vectors = {  # noqa: RUF012
+        "cosine": "answers with rows without a distance (cosine_by: inner_product keeps them)",
+        "inner_product": None,
+    }
     types = {"none": "hnsw", "sq": "hnsw_sq", "bq": "hnsw_bq"}  # noqa: RUF012
     # VECTOR KEY `vi` (`v`) WITH (DISTANCE=L2, TYPE=HNSW, LIB=VSAG, M=16, EF_CONSTRUCTION=200, …)
     patterns = {  # noqa: RUF012

@@ -23,13 +23,20 @@ during_queries = partial(
     TableSpec(
         "R",
         "Processor and memory while queries run",
-        "Of all processes of the server, and of the client that asks, over all runs: the mean share of a processor's"
-        " time (100 % is one core, kept busy) and the most resident memory, shared pages counted once a process.",
+        "Of all processes of the server, and of the client that asks, over all runs. CPU a query: processor time for an"
+        " answered query, which depends less on what else a machine does than its time does; of a workload that also"
+        " changes rows, with that work in it. Processor: the mean share of a processor's time (100 % is one core, kept"
+        " busy). Memory: the most resident memory while queries run, shared pages counted once a process (RSS). PSS:"
+        " before or after a run, shared pages divided among those that share them; anonymous: of it, in no file.",
         {
+            "server_cpu_us_per_query": ("Server, CPU a query", "µs"),
+            "client_cpu_us_per_query": ("Client, CPU a query", "µs"),
             "cpu_avg_pct": ("Server, processor", "% of one core"),
             "client_cpu_avg_pct": ("Client, processor", "% of one core"),
             "rss_peak_mib": ("Server, memory", "MiB"),
             "client_rss_peak_mib": ("Client, memory", "MiB"),
+            "pss_mib": ("Server, PSS", "MiB"),
+            "pss_anon_mib": ("Server, anonymous", "MiB"),
         },
         by=("dataset", "topology", "workload"),
         by_system=True,
