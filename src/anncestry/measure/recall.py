@@ -164,7 +164,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
 
 def _check_defects(table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered: Bools, nq: int) -> None:
     """DataError where samples deny what is wrong with their own ids, or claim what isn't."""
-    wanted = (truth.ids[query, : ids.shape[1]] >= 0).sum(axis=1)
+    wanted = (truth.of(query)[0][:, : ids.shape[1]] >= 0).sum(axis=1)
     violating = None if truth.filters is None else truth.filters.violating(query, ids)
     found = np.where(answered, defects.of_answers(ids, wanted, violating), 0).reshape(-1, nq)
     wrong = np.flatnonzero(np.bitwise_or.reduce(found, axis=1) != table["defect"].to_numpy())
