@@ -35,6 +35,7 @@ from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
 
 _INDEX_TIMEOUT_S = 7 * 24 * 3600.0
+_DURABLE_TIMEOUT_S = 3600.0
 _POLL_S = 0.1
 
 
@@ -83,7 +84,7 @@ class MySQL(EngineOf[MySQLServer]):
         if server.mark is None:
             with serve.asking(server) as ask:
                 done = server.dialect.persist(ask)
-                wait_for(f"{server.name}: durable", lambda: done() or None, server, _INDEX_TIMEOUT_S, _POLL_S)
+                wait_for(f"{server.name}: durable", lambda: done() or None, server, _DURABLE_TIMEOUT_S, _POLL_S)
             result.durable(server.dialect.durability)
         return result
 

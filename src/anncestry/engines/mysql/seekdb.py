@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from anncestry.runtimes.base import Limits
 _TIMEOUT_US = 7 * 24 * 3600 * 1_000_000
 _HOLD_ROWS = ("TRANS_SERVICE", "VEC_INDEX_SERVICE")
 """Of its services, those whose memory holds rows or parts of an index."""
+_FREEZE_AGAIN_S = 2.0
 _MEMORY_SHARE = 0.8
 """Of a memory limit, what it plans with."""
 
@@ -67,11 +69,24 @@ class Seekdb(Dialect):
         return [f"SET ob_query_timeout={_TIMEOUT_US}", *super().session(ef_search)]
 
     def persist(self, ask: Ask) -> Callable[[], bool]:
-        """Its log is read again from `rec_log_scn` on after a crash: nanoseconds of its clock, or a number beyond."""
-        ((asked_ns,),) = ask("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000000 AS UNSIGNED)")
-        ask("ALTER SYSTEM MINOR FREEZE")
+        """Its log is read again from `rec_log_scn` on after a crash: nanoseconds of its clock, or a number beyond.
+
+        One freeze may leave some memory out, for good: it is asked again every `_FREEZE_AGAIN_S`.
+        """
+        ((loaded_ns,),) = ask("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000000 AS UNSIGNED)")
         told = f"SELECT rec_log_scn FROM oceanbase.__all_virtual_checkpoint WHERE service_type IN {_HOLD_ROWS}"
-        return lambda: all(int(scn) >= int(asked_ns) for (scn,) in ask(told))
+        due_s = time.monotonic()
+
+        def done() -> bool:
+            nonlocal due_s
+            if all(int(scn) >= int(loaded_ns) for (scn,) in ask(told)):
+                return True
+            if time.monotonic() >= due_s:
+                ask("ALTER SYSTEM MINOR FREEZE")
+                due_s = time.monotonic() + _FREEZE_AGAIN_S
+            return False
+
+        return done
 
     def uses_index(self, plan: Sequence[Sequence[Any]]) -> bool:
         """A vector index scan, adaptive ones with a filter among them."""
