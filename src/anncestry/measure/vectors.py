@@ -135,6 +135,11 @@ class Filtering:
         """Which of the returned ids (n, k) pass the filter of their request; padding and unknown ids do not."""
         return self.asked.passing(ids, columns_of(self.vectors), self.vectors.payload, requests)
 
+    def passing_rows(self, number: int) -> Ids:
+        """The rows that pass the filter of this number among the distinct ones."""
+        passing = matches(self.asked.distinct[number], *columns_of(self.vectors), payload=self.vectors.payload)
+        return np.flatnonzero(passing)
+
     def violations(self, requests: NDArray[np.integer[Any]], ids: Ids) -> tuple[int, int]:
         """How many of the returned ids (n, k) do not pass the request's filter (unknown ones don't), of how many."""
         returned = ids != -1
