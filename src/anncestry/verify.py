@@ -31,7 +31,7 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
 from anncestry.measure import load, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import defects, disturbance, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.progress import Progress
 from anncestry.provenance import gates, prune, records
 from anncestry.provenance.attempts import Ledger
@@ -265,6 +265,12 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     if "server_cpu_us_per_query" in measured:  # not in records of earlier versions
         used = published.server_cpu_us_per_query
         yield "its server_cpu_us_per_query does not match its samples", measured["server_cpu_us_per_query"], used
+    if "rounds" in published.workload:
+        rates, rule, stated = summary["qps"]["runs"], published.workload["rounds"], measured["need"]
+        decision = rounds.decide(rates, rule)
+        yield "its rounds' decision does not match its samples", {name: stated.get(name) for name in decision}, decision
+        wrong = rounds.problem(rates, rule, stated)
+        yield f"its rounds break the declared rule: {wrong}", wrong, ""
     for measuring in measuring_of(published.workload):
         yield from measuring.again(published)
 

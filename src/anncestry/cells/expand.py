@@ -360,6 +360,12 @@ class _Load:
         effort = asked_effort(self.index, declared, self.config.efforts, where)
         given = {key: value for key, value in declared.items() if key not in EFFORTS}
         asked = {**effort, "timeout_s": 30.0, **features.complete(given, where)}
+        if "runs" not in asked:
+            for feature in features.of(asked):
+                raise ConfigError(f"{where}: {feature.name} needs a number of runs; add the key runs")
+            if self.config.rounds.most < self.config.rounds.first:
+                raise ConfigError(f"{self.config.source}: rounds.most: is below rounds.first")
+            asked["rounds"] = self.config.rounds.rule
         held_out = 0
         if "target_recall" in asked:
             for name in EFFORTS:

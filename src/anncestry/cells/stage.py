@@ -242,6 +242,7 @@ _ALL = (
         needs={"index": ("load", "record"), "load": ("record", "record"), **_LOADED},
         beside={"failed": "scratch/session/{key}/failed"},
     ),
+    Stage("rounds", {"rounds": "scratch/rounds/{key}/rounds.json"}),
     Stage(
         "query",
         {
@@ -255,9 +256,9 @@ _ALL = (
         sources={
             "datasets": "payload",
             "": "large",
-            "measure": "server session ceiling requests vectors runs judge publish samples tune",
+            "measure": "server session ceiling requests vectors runs judge publish further samples tune",
             "features": " ".join(f"{name}/measuring" for name in ("batch", "cold", "fault", "rate", "stream")),
-            "metrics": "latency stats capacity",
+            "metrics": "latency stats capacity rounds",
         },
     ),
     Stage(

@@ -6,6 +6,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import defects, disturbance, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY
@@ -35,7 +36,9 @@ def run(
     DataError if a run is missing, is not of this spec, or if runs differ in their origin: such are removed, so that
     the workflow measures them again. `index_record` is of the build that lies here, if any.
     """
-    runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(spec["workload"]["runs"])]
+    workload = spec["workload"]
+    count = workload["runs"] if "runs" in workload else measured_by_need(measured, workload["rounds"])
+    runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(count)]
     _refuse_other_origins(measured, runs, index_record)
     paths = _join(measured, runs, target)
     published = Published(spec["workload"], paths, runs)
@@ -45,6 +48,10 @@ def run(
         parts |= measuring.summarise(published)
     if any(run["counters"] for run in runs):
         parts["searches"] = searches(runs)
+    if "rounds" in workload:
+        decided = measured / "rounds.json"
+        stated = records.read_json(decided) if decided.exists() else {}
+        parts["need"] = {**rounds.decide(published.summary["qps"]["runs"], workload["rounds"]), **stated}
     newest = max(runs, key=lambda run: run["created"])
     windows = [tuple(run["window_s"]) for run in runs]
     return records.write_record(
@@ -77,6 +84,23 @@ def run(
         inputs={"load": load_record, "vectors": vectors_record},
         outputs=paths,
     )
+
+
+def measured_by_need(measured: Path, rule: Mapping[str, Any]) -> int:
+    """How many runs, one after the other, lie here of a cell that is measured by need."""
+    here = takewhile(lambda number: (measured / f"run-{number}" / "record.json").exists(), range(rule["most"]))
+    return max(int(rule["first"]), len(list(here)))
+
+
+def rates_of(measured: Path, spec: Mapping[str, Any], key: str, count: int) -> list[float]:
+    """QPS of each of the first `count` runs in the folder `measured`."""
+    found = []
+    for number in range(count):
+        record = measured / f"run-{number}" / "record.json"
+        files = records.verify_outputs(record, _read(record, spec, key))
+        of_run = samples.by_run(files["samples"], spec["workload"])
+        found.append(latency.of_run(samples.of(of_run, spec["workload"], number))["qps"])
+    return found
 
 
 def _join(measured: Path, runs: Sequence[Mapping[str, Any]], target: Path) -> dict[str, Path]:

@@ -17,7 +17,7 @@ from anncestry.datasets.distance import Bools, Floats, Ids
 from anncestry.drive.client import OK
 from anncestry.errors import DataError
 from anncestry.measure.requests import nq_of
-from anncestry.measure.runs import measuring_of
+from anncestry.measure.runs import measuring_of, runs_of
 from anncestry.measure.samples import BATCH_COLUMNS, answers_of
 from anncestry.measure.vectors import Filtering, Vectors, open_vectors
 from anncestry.metrics import defects, stats
@@ -118,7 +118,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     truth = Truth.read(truth_record, vectors_record)
     work = measured["spec"]["workload"]
     k, nq = work["k"], nq_of(work)
-    scores = _Scores(work["runs"], len(truth.vectors.queries))
+    scores = _Scores(runs_of(measured), len(truth.vectors.queries))
     scorings = [of.scoring(measured, samples_path, truth) for of in measuring_of(work)]
     changes = [scoring for scoring in scorings if scoring is not None]
     columns = ["run", "query", "status", "ids", "due_ns", *(name for change in changes for name in change.columns)]
@@ -164,7 +164,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
 
 def _check_defects(table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered: Bools, nq: int) -> None:
     """DataError where samples deny what is wrong with their own ids, or claim what isn't."""
-    wanted = (truth.ids[query, : ids.shape[1]] >= 0).sum(axis=1)
+    wanted = (truth.of(query)[0][:, : ids.shape[1]] >= 0).sum(axis=1)
     violating = None if truth.filters is None else truth.filters.violating(query, ids)
     found = np.where(answered, defects.of_answers(ids, wanted, violating), 0).reshape(-1, nq)
     wrong = np.flatnonzero(np.bitwise_or.reduce(found, axis=1) != table["defect"].to_numpy())

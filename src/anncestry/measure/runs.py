@@ -161,6 +161,11 @@ class Published:
     runs: Sequence[Mapping[str, Any]] = ()
     stored: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        """How many runs there are."""
+        return len(self.runs) or runs_of(self.stored)
+
     @cached_property
     def by_run(self) -> samples.Runs:
         return samples.by_run(self.files["samples"], self.workload)
@@ -172,7 +177,7 @@ class Published:
             chosen = measuring.samples(self)
             if chosen is not None:
                 return chosen
-        return [samples.of(self.by_run, self.workload, number) for number in range(self.workload["runs"])]
+        return [samples.of(self.by_run, self.workload, number) for number in range(self.count)]
 
     @cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
@@ -197,6 +202,12 @@ class Published:
 
     def table(self, label: str) -> pa.Table:
         return parquet.ParquetFile(self.files[label]).read()
+
+
+def runs_of(measured: Mapping[str, Any]) -> int:
+    """How many runs a query record is of."""
+    workload = measured["spec"]["workload"]
+    return int(workload["runs"] if "runs" in workload else len(measured["rounds"]))
 
 
 class Scoring:

@@ -255,6 +255,7 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         ("session", sessions, "left over from a session"),
         ("run", keys, "measured runs that were not published"),
         ("truth_part", keys - made, "parts of truth"),
+        ("rounds", set(), "left over from further rounds"),
     ):
         _unneeded(sweep, STAGES[name], needed_keys, what)
     for folder in _entries(sweep, REVISIONS):

@@ -149,10 +149,10 @@ def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
         node_bytes=0.0 if theirs else held / topology["nodes"],
         data_bytes=data,
         load_bytes=0.0 if theirs else stored,
-        samples_bytes=workload["runs"] * sent * (SAMPLE_BYTES + workload["k"] * ANSWER_BYTES),
+        samples_bytes=matrix.runs_most(cell) * sent * (SAMPLE_BYTES + workload["k"] * ANSWER_BYTES),
         data_s=vectors / FETCH_BYTES_PER_S + data / DISK_BYTES_PER_S + flop / TRUTH_FLOP_PER_S / cores,
         load_s=START_S + copies * build / cores + stored / 2 / DISK_BYTES_PER_S,
-        query_s=workload["runs"] * (START_S + runs_s + stored / 2 / DISK_BYTES_PER_S),
+        query_s=matrix.runs_most(cell) * (START_S + runs_s + stored / 2 / DISK_BYTES_PER_S),
     )
 
 
