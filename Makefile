@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-peers equality kept config-page lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -127,6 +127,9 @@ bench: env browser  ## benchmark anncestry itself: its overhead, and a run with 
 	@python tests/bench/verify.py
 	@python tests/bench/scale.py
 	@python tests/bench/report.py
+
+bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, coverage (docs/statistics.md)
+	@python tests/bench/decisions.py
 
 bench-peers: env  ## compare the driver with VectorDBBench on the same Milvus
 	@python tests/bench/peers.py

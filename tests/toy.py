@@ -43,6 +43,7 @@ TOY: dict[str, Any] = {
         "index": {"type": "hnsw", "M": 16, "ef_construction": 100},
         "ef_search": 50,
         "load": {"batch_rows": 200},
+        "disturbance": {"repeats": 0},  # a busy machine makes no test slower
         "matrix": [
             {
                 "datasets": ["blobs-l2", "blobs-cosine"],

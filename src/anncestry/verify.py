@@ -31,9 +31,10 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
 from anncestry.measure import load, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.progress import Progress
 from anncestry.provenance import gates, prune, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report.model import numbers
 from anncestry.verify_published import Findings, Problem
@@ -103,6 +104,7 @@ class _Verifier:
             if "gates" in body and body["valid"] != all(gate["ok"] for gate in body["gates"]):
                 raise DataError(f"{path}: `valid` is {body['valid']}, but its gates give the opposite")
             _ceiling(path, body)
+            _attempts(body)
             self._same_machine(path, body)
 
         if not findings.check(path, whole):
@@ -177,6 +179,9 @@ class _Verifier:
         for file in sorted(STAGES["ceiling"].folder.glob("*.json")):
             self.findings.files += 1
             self.findings.check(str(file), partial(records.read_record, file, stage="ceiling"))
+        for file in sorted(STAGES["attempts"].folder.rglob("*.jsonl")):
+            self.findings.files += 1
+            self.findings.check(str(file), Ledger(file).lines)
         if counted:
             listed = ", ".join(f"{count} {words}" for words, count in sorted(counted.items()))
             self.findings.remarks.append(f"results/ also holds records that this experiment does not use: {listed}")
@@ -233,6 +238,13 @@ def _ceiling(path: str, body: Mapping[str, Any]) -> None:
     _compare(path, quotes)
 
 
+def _attempts(body: Mapping[str, Any]) -> None:
+    """The attempts that a record of a load or a query quotes are those of the ledger."""
+    if "attempts" in body:
+        query = body["key"] if body["stage"] == "query" else ""
+        Ledger.of(body["spec"], body["spec"]["load"] if query else body["key"]).check(body["attempts"], query)
+
+
 def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     """The summary of a measurement, and the parts of its features, from its files."""
     folder = Path(cell.query_path).parent
@@ -246,8 +258,19 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
+    if "defects" in measured:
+        yield "its defects do not match its samples", measured["defects"], defects.summarise(runs)
     for name, stored in measured["summary"].items():
         yield f"{name} is {stored.get('value')}, but the samples give {summary.get(name)}", stored, summary.get(name)
+    if "server_cpu_us_per_query" in measured:  # not in records of earlier versions
+        used = published.server_cpu_us_per_query
+        yield "its server_cpu_us_per_query does not match its samples", measured["server_cpu_us_per_query"], used
+    if "rounds" in published.workload:
+        rates, rule, stated = summary["qps"]["runs"], published.workload["rounds"], measured["need"]
+        decision = rounds.decide(rates, rule)
+        yield "its rounds' decision does not match its samples", {name: stated.get(name) for name in decision}, decision
+        wrong = rounds.problem(rates, rule, stated)
+        yield f"its rounds break the declared rule: {wrong}", wrong, ""
     for measuring in measuring_of(published.workload):
         yield from measuring.again(published)
 
@@ -264,19 +287,41 @@ def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
         yield f"{name}_s is {stored}, but its phases give {again}", close, True
     if "kill" in loaded:
         load.check_lost(path, loaded["kill"])
-    yield _resources(path, loaded, lambda table: resources.by_group(table, {name: [at] for name, at in phases.items()}))
+    table = _samples_of_processes(path, loaded)
+    used = resources.by_group(table, {name: [at] for name, at in phases.items()})
+    yield _RESOURCES, loaded["resources"], used
+    if "disturbance" in loaded:
+        phase = "upgrade" if "upgrade_of" in loaded["spec"] else "load"
+        yield _DISTURBANCE, loaded["disturbance"], _disturbance(loaded["disturbance"], used, phase)
 
 
 def _query_resources(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
-    windows = measured["windows_s"]
-    yield _resources(cell.query_path, measured, lambda table: resources.over_runs(table, "query", windows))
+    windows, table = measured["windows_s"], _samples_of_processes(cell.query_path, measured)
+    yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)
+    if "disturbance" in measured:
+        runs = [
+            _disturbance(
+                run,
+                resources.by_group(table.filter(compute.equal(table["run"], number)), {"query": [windows[number]]}),
+                "query",
+            )
+            for number, run in enumerate(measured["disturbance"]["runs"])
+        ]
+        yield _DISTURBANCE, measured["disturbance"], disturbance.over_runs(runs)
 
 
-def _resources(path: str, record: Mapping[str, Any], attribute: Callable[[Any], Any]) -> Remade:
-    """CPU, memory and IO, from the samples of the processes."""
-    samples = Path(path).parent / record["outputs"]["resources"]["path"]
-    again = attribute(parquet.ParquetFile(samples).read())
-    return f"its resources differ from those recomputed from {samples.name}", record["resources"], again
+_RESOURCES = "its resources differ from those recomputed from its samples of processes"
+_DISTURBANCE = "its disturbance differs from that recomputed from its samples of processes"
+
+
+def _samples_of_processes(path: str, record: Mapping[str, Any]) -> pa.Table:
+    """The samples from which CPU, memory and IO were found."""
+    return parquet.ParquetFile(Path(path).parent / record["outputs"]["resources"]["path"]).read()
+
+
+def _disturbance(stored: Mapping[str, Any], used: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """What disturbed a phase: what others used, again, and by the stored limits what was above them."""
+    return disturbance.judged({**stored, **disturbance.of_phase(used, phase)}, stored["limits"])
 
 
 def _recall(cell: Cell, measured: Mapping[str, Any], scored: Mapping[str, Any]) -> Iterator[Remade]:

@@ -22,10 +22,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from anncestry.cells.spec import Disturbance  # noqa: E402
 from anncestry.drive import protocol  # noqa: E402
 from anncestry.drive.driver import KINDS, Driver, complaints  # noqa: E402
 from anncestry.drive.null import NullServer  # noqa: E402
-from anncestry.metrics import latency  # noqa: E402
+from anncestry.metrics import disturbance, latency  # noqa: E402
 
 RATE_PER_S = 200
 REQUESTS = 50
@@ -42,7 +43,7 @@ class Finding:
 
 
 def _run(driver: Driver, folder: Path, server: NullServer, seconds: float, rate_per_s: float | None) -> Any:
-    """The figures of an open loop at this rate (None: a closed loop of two clients), and the driver's complaints."""
+    """The figures of an open loop at this rate (None: a closed loop of two clients), and what held the client up."""
     protocol.write_requests(folder, [f"request {i}".encode() for i in range(REQUESTS)])
     rows, more = np.tile(np.arange(REQUESTS), (2, 1)), {"duration_s": seconds}
     if rate_per_s is not None:
@@ -56,7 +57,8 @@ def _run(driver: Driver, folder: Path, server: NullServer, seconds: float, rate_
     outcome = protocol.read_outcome(folder)
     samples = outcome.samples
     found = latency.of_run(latency.Run(samples["due_ns"], samples["latency_ns"], samples["status"], seconds))
-    return found, complaints([outcome.facts])
+    seen = {"others_pct": 0.0, "steal_pct": 0.0, **disturbance.of_client([outcome.facts])}
+    return found, [*complaints([outcome.facts]), *disturbance.above(seen, Disturbance.of().limits)]
 
 
 def stall(driver: Driver, folder: Path, seconds: float) -> list[Finding]:

@@ -134,6 +134,18 @@ def test_one_changed_digit_of_a_published_number_is_found(audit):
     assert re.search(r"no longer supported: \d+ numbers: n[0-9a-f]{10}", said)
 
 
+@pytest.mark.parametrize("kind", ["results/query/*/*/*/k5@*.json", "results/load/*/*/*.json"])
+def test_a_disturbance_that_is_made_smaller_is_not_what_the_samples_say(audit, kind):
+    victim = one(kind)
+    body = json.loads(victim.read_text())
+    run = body["disturbance"]["runs"][0] if "runs" in body["disturbance"] else body["disturbance"]
+    run["others_pct"] += 1.0
+    records.write_json(victim, records.seal(body))
+    status, said = audit()
+    assert status == 2
+    assert f"{victim}: its disturbance differs from that recomputed" in said
+
+
 def test_a_forged_record_with_a_matching_digest_chain_still_fails_its_samples(audit):
     """Who changes the summary and everything made from it can't change what the samples say."""
     import hashlib

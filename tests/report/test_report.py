@@ -81,6 +81,10 @@ def test_every_number_names_its_record_and_the_record_holds_it(world: World) -> 
     assert _one(df, cell["load_path"], "rows_per_s")["value"] == pytest.approx(
         60000 / _one(df, cell["load_path"], "load_s")["value"]
     )
+    of_load = df[(df["record"] == cell["load_path"]) & (df["phase"] == "load")]
+    cpu_s = of_load[of_load["metric"] == "cpu_s"]["value"].item()
+    assert _one(df, cell["load_path"], "server_cpu_us_per_row")["value"] == pytest.approx(1e6 * cpu_s / 60000)
+    assert _one(df, cell["query_path"], "server_cpu_us_per_query")["std"] > 0
 
 
 def test_the_filter_and_each_storage_component_are_told_apart(world: World) -> None:
@@ -425,6 +429,20 @@ def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(wor
     page = _page(world)
     assert " ‡<" in page
     assert "‡ Client-bound: more than half of what the client itself can send" in page
+
+
+def test_a_number_that_others_disturbed_is_marked_wherever_it_stands_and_says_what_did(world: World) -> None:
+    assert "¶" not in _page(world)
+    cell = world.cell("milvus-2.3.5", "k10-clients16")
+    above = ["run 2: other programs used 128 % of one core"]
+    world.edit(cell["query_path"], lambda record: record.update(disturbance={"above": above, "runs": []}))
+    df = world.tidy()
+    assert df[df["disturbed"].fillna(False)]["record"].unique().tolist() == [cell["query_path"]]
+    assert _one(df, cell["query_path"], "qps")["note"] == f"disturbed: {above[0]}"
+    assert _one(df, cell["query_path"], "rss_peak_mib")["note"] == ""
+    page = _page(world)
+    assert " ¶<" in page
+    assert "¶ Disturbed: other programs" in page
 
 
 def _inlined(page: str, name: str) -> Any:

@@ -146,8 +146,8 @@ def test_two_users_of_one_machine_do_not_measure_at_once(everyones: Path, monkey
     )
     assert run([AS_NOBODY], [sys.executable, "-c", ask], HOME="/nowhere") == "False", "nobody was first, and made it"
     assert platform.lock_path().stat().st_uid == NOBODY
-    with platform.alone() as waited_s:
-        assert waited_s < 60
+    with platform.alone() as lock:
+        assert lock.waited_s < 60
         assert run([AS_NOBODY], [sys.executable, "-c", ask], HOME="/nowhere") == "True"
     assert run([AS_NOBODY], [sys.executable, "-c", ask], HOME="/nowhere") == "False"
 
@@ -179,6 +179,27 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken_for_the_lo
             assert platform.measuring()
     waiting.join(60)
     assert not waiting.is_alive()
+
+
+def test_what_is_not_measured_waits_for_the_end_of_a_measurement(
+    everyones: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANNCESTRY_MEASURE_LOCK", raising=False)
+    monkeypatch.setattr(platform, "_SHARED", (everyones,))
+    entered = threading.Event()
+
+    def score() -> None:
+        with platform.beside_none():
+            entered.set()
+
+    with platform.alone():
+        waiting = threading.Thread(target=score)
+        waiting.start()
+        assert not entered.wait(0.2)
+    waiting.join(60)
+    assert entered.is_set()
+    with platform.beside_none(), platform.beside_none():
+        assert not platform.measuring(), "scores run beside each other"
 
 
 def test_a_machine_without_such_a_folder_has_a_lock_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,7 @@ class Dataset(Entry):
     dim: int
     licence: str
     content: Mapping[str, str]
+    zero_vectors: Literal["refuse", "leave_out", "keep"]
     conditions: Sequence[str]
     sources: Sequence[Mapping[str, Any]]
     prefix: int | None
@@ -130,6 +131,40 @@ class Truth(Entry):
 
 
 @dataclass(frozen=True)
+class Rounds(Entry):
+    """In how many rounds cells are measured whose workloads don't say."""
+
+    first: int
+    most: int
+    interval_percent: float
+    minutes: float
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """What decides on a cell by its own numbers."""
+        return {"first": self.first, "most": self.most, "interval_percent": self.interval_percent}
+
+
+@dataclass(frozen=True)
+class Disturbance(Entry):
+    """How much others may disturb a run, and how often it is measured again because they did."""
+
+    others_pct: float
+    gap_ms: float
+    lag_ms: float
+    repeats: int
+
+    @classmethod
+    def of(cls, **given: float) -> Disturbance:
+        """The declared defaults, but for those `given`."""
+        return read(cls, schema("config")["properties"]["disturbance"], given)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        return {"others_pct": self.others_pct, "gap_ms": self.gap_ms, "lag_ms": self.lag_ms}
+
+
+@dataclass(frozen=True)
 class Config(Entry):
     """config.yaml with an experiment's keys, and the other files; `expand` checks how they fit together."""
 
@@ -143,6 +178,8 @@ class Config(Entry):
     load: Load
     driver: Literal["native", "python"]
     truth: Truth
+    rounds: Rounds
+    disturbance: Disturbance
     equal_totals: bool
     arms: tuple[str, ...]
     matrix: Sequence[Block]

@@ -72,6 +72,7 @@ class Run:
             platform=config.platforms[config.platform],
             first_port=config.load.first_port,
             storage=config.storage,
+            disturbance=config.disturbance,
         )
 
 

@@ -14,7 +14,7 @@ from anncestry import redact
 from anncestry.drive.pools import Elsewhere, InProcess, Native, Pool, Python, PythonApart, once
 
 KINDS = ("native", "python")
-LAG_MS, GAP_MS, QUEUED_MS = 5.0, 100.0, 100.0
+QUEUED_MS = 100.0
 """More than this is complained of: see `complaints`."""
 _OF_TRANSPORT = {"sdk": "python", "inprocess": "inprocess"}
 """Kinds of transport that go by a driver of their own, whatever was chosen for the others."""
@@ -54,14 +54,21 @@ class Driver:
         """Process ids of the clients that search in their own process: what they use is the system's."""
         return self._pools[_IN_PROCESS].pids()
 
-    def run(self, folder: Path, check: Callable[[], None] = lambda: None, hosts: Sequence[str] = ()) -> dict[str, Any]:
+    def run(
+        self,
+        folder: Path,
+        check: Callable[[], None] = lambda: None,
+        hosts: Sequence[str] = (),
+        ready: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
         """Run the job in `folder`, or those that it names together, and write done.json of each; returns the folder's.
 
         `hosts` are variables that hold commands which run the clients on other machines (see `pools`).
 
         ServerError if a client can't connect or dies; requests that fail are samples, not errors. `check` is called
-        twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). There is no limit
-        for the whole: every request has its own.
+        twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). `ready` is called
+        once all clients wait for the clock, right before its start is set. There is no limit for the whole: every
+        request has its own.
         """
         jobs = {name: json.loads((folder / name / "job.json").read_text()) for name in _names(folder)}
         transports = {job["transport"]["kind"] for job in jobs.values()}
@@ -70,7 +77,9 @@ class Driver:
         clients = ("hosts", *hosts) if hosts else ("environment", *apart) if apart else (kind,)
         if clients not in self._pools:
             self._pools[clients] = self._elsewhere(hosts) if hosts else PythonApart(*apart)
-        done: dict[str, Any] = redact.body(self._pools[clients].run(folder.resolve(), jobs, check))
+        pool = self._pools[clients]
+        pool.ready = ready
+        done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))
         for facts in (done, *done.get("together", {}).values()):
             for client in facts.get("clients", ()):
                 client["errors"] = redact.counts(client["errors"])
@@ -94,19 +103,13 @@ def _names(folder: Path) -> list[str]:
 
 
 def complaints(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What the client did that no number may hide, each as a sentence; `runs` are the facts of outcomes."""
+    """Schedules that could not be kept, each as a sentence; `runs` are the facts of outcomes.
+
+    What held up the client itself is the run's disturbance (`metrics.disturbance`).
+    """
     found: list[str] = []
     for number, run in enumerate(runs):
-        lag_ms, queued_ms = run["lag_p99_ms"], run["queued_p99_ms"]
-        # A driver that does not watch itself tells it by the one request that waited for it.
-        gap_ms = run["lag_max_ms"] if run["gap_max_ms"] is None else run["gap_max_ms"]
-        if lag_ms > LAG_MS:
-            found.append(f"run {number}: the client was slow: 1 % of its requests left {lag_ms:.1f} ms late or later")
-        if gap_ms > GAP_MS:
-            found.append(f"run {number}: the client was not let run for {gap_ms:.0f} ms")
-        if collected := run.get("gc_runs"):  # none of runs of drivers that did not count
-            pause_ms = run["gc_pause_us"] / 1e3
-            found.append(f"run {number}: the client collected garbage {collected} times (pauses of {pause_ms:.1f} ms)")
+        queued_ms = run["queued_p99_ms"]
         if queued_ms > QUEUED_MS or run["unsent"]:
             found.append(
                 f"run {number}: the schedule could not be kept: 1 % of the arrivals waited {queued_ms:.0f} ms or more "

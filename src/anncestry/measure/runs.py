@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from anncestry.cells import features
 from anncestry.cells.indexes import effort_of
 from anncestry.datasets.distance import Bools, Floats, Ids
 from anncestry.drive import protocol
+from anncestry.drive.client import OK
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import ConfigError
 from anncestry.measure import samples
@@ -25,7 +28,7 @@ from anncestry.measure.reference import Reference
 from anncestry.measure.server import System
 from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Filtering, Vectors
-from anncestry.metrics import latency
+from anncestry.metrics import latency, resources
 from anncestry.provenance.gates import Gate
 
 
@@ -62,6 +65,17 @@ class Run:
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     failure: str | None = None
     ceiling: dict[str, Any] | None = None
+    disturbance: dict[str, Any] = field(default_factory=dict)
+    """What disturbed it (`metrics.disturbance`)."""
+    repeats: int = 0
+    """How often it was measured again, as it was disturbed."""
+
+    def again(self) -> None:
+        """Forget what was measured, which was disturbed."""
+        for job in self.jobs:
+            shutil.rmtree(self.folder / f"job{job.number}")
+        self.jobs, self.counters, self.repeats = [], {}, self.repeats + 1
+        vars(self).pop("features", None)
 
     @property
     def workload(self) -> Mapping[str, Any]:
@@ -125,7 +139,6 @@ class Context:
     filtered: dict[str, list[Gate]] = field(default_factory=dict)
     reference: Reference | None = None
     counted: dict[str, int] = field(default_factory=dict)
-    waited_s: float = 0.0
     resources: pa.Table | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
@@ -151,6 +164,11 @@ class Published:
     runs: Sequence[Mapping[str, Any]] = ()
     stored: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        """How many runs there are."""
+        return len(self.runs) or runs_of(self.stored)
+
     @cached_property
     def by_run(self) -> samples.Runs:
         return samples.by_run(self.files["samples"], self.workload)
@@ -162,11 +180,24 @@ class Published:
             chosen = measuring.samples(self)
             if chosen is not None:
                 return chosen
-        return [samples.of(self.by_run, self.workload, number) for number in range(self.workload["runs"])]
+        return [samples.of(self.by_run, self.workload, number) for number in range(self.count)]
 
     @cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
         return latency.summarise(self.of_runs)
+
+    @property
+    def server_cpu_us_per_query(self) -> dict[str, Any]:
+        """Over runs: the server's CPU from right before the clock until right after it, all jobs, by good answers."""
+        table = self.table("resources")
+        windows = [run["window_s"] for run in self.runs] or self.stored["windows_s"]
+        each = []
+        for number, window in enumerate(windows):
+            answered = sum(int((run.status == OK).sum()) for (of, _), run in self.by_run.items() if of == number)
+            of_run = table.filter(pa.compute.equal(table["run"], number))
+            cpu_s = resources.cpu_between_edges(of_run, "server", window)
+            each.append(1e6 * cpu_s / answered if answered else math.nan)
+        return latency.over_runs(each)
 
     def facts(self, part: str) -> list[Mapping[str, Any]]:
         """A feature's facts of each run: from the records of the runs, or from "runs" in that part of the record."""
@@ -174,6 +205,12 @@ class Published:
 
     def table(self, label: str) -> pa.Table:
         return parquet.ParquetFile(self.files[label]).read()
+
+
+def runs_of(measured: Mapping[str, Any]) -> int:
+    """How many runs a query record is of."""
+    workload = measured["spec"]["workload"]
+    return int(workload["runs"] if "runs" in workload else len(measured["rounds"]))
 
 
 class Scoring:

@@ -19,16 +19,20 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from anncestry import durable, engines
+from anncestry.cells.spec import Disturbance
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
 from anncestry.errors import ServerError
 from anncestry.measure.oracle import EF, Oracle, over_codes
 from anncestry.measure.reference import Reference
 from anncestry.measure.vectors import Vectors, open_vectors
+from anncestry.metrics import disturbance
 from anncestry.metrics.resources import Sampler, allocated_mib, by_group
 from anncestry.provenance import gates, platform, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
+from anncestry.provenance.platform import Lock
 from anncestry.runtimes import artifacts, namespaces, storage
 from anncestry.runtimes.base import Ending
 from anncestry.runtimes.storage import FOLDER, Placed, copy
@@ -45,13 +49,14 @@ def client_versions() -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage finds what it needs: records of the vectors and the artifact, the declared platform and storage."""
+    """What a stage needs beside its spec: records of vectors and artifact, and what config declares."""
 
     vectors: Path
     artifact: Path
     platform: Mapping[str, Any]
     first_port: int | None = None
     storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    disturbance: Disturbance = field(default_factory=lambda: Disturbance.of(repeats=0))
 
 
 @dataclass(frozen=True)
@@ -246,9 +251,9 @@ class Filling(System):
     It is judged while it runs (`judge`), then stopped, and put on record (`write`).
     """
 
-    def __init__(self, spec: Mapping[str, Any], place: Place, out_dir: Path, waited_s: float) -> None:
+    def __init__(self, spec: Mapping[str, Any], place: Place, out_dir: Path, lock: Lock) -> None:
         super().__init__(spec, place, out_dir / "data")
-        self.out_dir, self.waited_s = out_dir, waited_s
+        self.out_dir, self.lock = out_dir, lock
         self.gates: list[Gate] = []
         self.facts: dict[str, Any] = {}
         """Of the server."""
@@ -308,7 +313,7 @@ class Filling(System):
         used = by_group(table, windows)
         self.gates += [
             gates.stopped(ending.clean, ending.signal, ending.seconds),
-            gates.alone(self.waited_s, used["other"][whole]["cpu_avg_pct"]),
+            gates.alone(self.lock.waited_s, self.lock.held()),
             gates.on_platform(self.spec["platform"]),
         ]
         spec, base, resources = self.spec, self.vectors.base, self.out_dir / "resources.parquet"
@@ -317,11 +322,13 @@ class Filling(System):
         parquet.write_table(table, resources, compression="zstd")
         body = {
             **gates.verdict(self.gates),
+            **Ledger.of(spec, key).quote(),
             "rows": len(base),
             "dim": int(base.shape[1]),
             **about,
             "phases": [[phase.name, phase.start_s, phase.end_s] for phase in result.phases],
             "resources": used,
+            "disturbance": disturbance.judged(disturbance.of_phase(used, whole), self.place.disturbance.limits),
             "storage": on_disk,
             **self._on_path,
             "server": self.facts,

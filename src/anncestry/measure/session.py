@@ -33,9 +33,12 @@ from anncestry.measure.oracle import EF, Oracle, over_codes
 from anncestry.measure.runs import Context, Job, Measuring, Run
 from anncestry.measure.server import Place, System, client_versions, member_gates, probe_facts
 from anncestry.measure.vectors import Filtering, choose
-from anncestry.metrics.resources import Sampler
+from anncestry.metrics import disturbance
+from anncestry.metrics.resources import Sampler, by_group
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
+from anncestry.provenance.attempts import Ledger
+from anncestry.provenance.platform import Lock
 from anncestry.runtimes import namespaces
 
 _SEARCH = "search"
@@ -53,11 +56,17 @@ def counted_since(before: _Counted, after: _Counted) -> _Counted:
     }
 
 
+def _place(run: Run) -> tuple[bool, bool]:
+    """Where a run comes in its session."""
+    return run.own_server, run.spends_server
+
+
 class _Session(System):
     """One session; `run` below is its story."""
 
     driver: Driver
     sampled: Sampler
+    ledger: Ledger
 
     def __init__(
         self,
@@ -78,7 +87,7 @@ class _Session(System):
         order = np.random.RandomState([first["seed"] % 2**32, number]).permutation(len(runs))
         # What leaves no server behind comes last, so that as few runs as can be need a server of their own; and cold
         # starts, which need one anyway, after all.
-        self.runs = sorted((runs[i] for i in order), key=lambda run: (run.own_server, run.spends_server))
+        self.runs = sorted((runs[i] for i in order), key=_place)
         self.to_look_after = False
         """Whether a run was measured on the server that runs, and nobody has looked at it since."""
         self.ef_search: int | None = None
@@ -207,17 +216,39 @@ class _Session(System):
         """One run: one job of the driver, or as many as a feature of its workload takes."""
         self.apply(run.ef_search)
         server = self.running
-        before = server.counters()
+        before, waited = server.counters(), self.waited()
         for feature in run.features:
             feature.before(self, server)
         if not any(feature.run_jobs(partial(self.drive, run)) for feature in run.features):
             self.drive(run, None)
+        run.disturbance = self.disturbance_of(run, waited)
         if not run.members_may_fail:
             run.counters = counted_since(before, server.counters())
         if run.spends_server:
             self.close()  # no other run may get its data and members
         else:
             self.to_look_after = True
+
+    def waited(self) -> dict[str, disturbance.Delay | None]:
+        """What the threads of server and client ran, and waited for a core, so far; and the server under its quotas."""
+        found = {name: disturbance.run_delay(self.sampled.pids(name)) for name in ("server", "client")}
+        limited = self.server is not None and "limits" in self.spec["topology"]
+        used = [facts.get("usage", {}) for facts in self.running.members().values()] if limited else []
+        return {**found, "quota": (0.0, sum(usage.get("throttled_s", 0.0) for usage in used))}
+
+    def disturbance_of(self, run: Run, before: Mapping[str, disturbance.Delay | None]) -> dict[str, Any]:
+        """What disturbed a run that is over; `before` it threads had `waited` so."""
+        window_s, after = run.window_s, self.waited()
+        used = by_group(judge.near(self.sampled.table(), window_s, run.number), {"query": [window_s]})
+        quota_s = (after["quota"] or (0, 0))[1] - (before["quota"] or (0, 0))[1]
+        facts = {
+            **disturbance.of_phase(used, "query"),
+            **disturbance.of_client([protocol.open_outcome(job.folder).facts for job in run.jobs]),
+            "server_delay_share": disturbance.delay_share(before["server"], after["server"], quota_s),
+            "client_delay_share": disturbance.delay_share(before["client"], after["client"]),
+            "repeats": run.repeats,
+        }
+        return disturbance.judged(facts, self.place.disturbance.limits)
 
     def drive(self, run: Run, rate_per_s: float | None) -> Job:
         """One job: an open loop at this rate, or a closed loop."""
@@ -230,8 +261,9 @@ class _Session(System):
             protocol.write_together(whole, [_SEARCH, *beside])
         checks = [check for feature in run.features if (check := feature.check(server)) is not None]
         hosts = run.workload.get("driver_hosts", ())
-        done = self.driver.run(whole, check=checks[0] if checks else server.check_alive, hosts=hosts)
-        self.sampled.sample()
+        check = checks[0] if checks else server.check_alive
+        done = self.driver.run(whole, check, hosts, ready=self.sampled.edge)
+        self.sampled.edge()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
         if not run.members_may_fail:
@@ -259,19 +291,34 @@ class _Session(System):
         )
 
     def measure_all(self) -> None:
-        """All runs; one whose server died is given up, the others go on."""
+        """All runs; one whose server died is given up, one that was disturbed is measured again after the others."""
         name = f"query {self.spec['system']['name']} · {self.spec['dataset']['name']}"
         with (
             self.sampler(self.driver.pids, self.driver.libraries) as self.sampled,
             Progress(name, len(self.runs), "run") as progress,
         ):
-            for run in self.runs:
+            waiting = list(self.runs)
+            while waiting:
+                run = waiting.pop(0)
                 try:
                     self.measure_on_server(run)
                 except ServerError as error:
                     run.failure = self._failure(error)
                     self.close()
-                progress.add(1)
+                if run.failure is None and self.disturbed_again(run):
+                    waiting = sorted([*waiting, run], key=_place)
+                else:
+                    progress.add(1)
+
+    def disturbed_again(self, run: Run) -> bool:
+        """Whether a run was disturbed and may be measured again; it is ready for that then."""
+        above = run.disturbance["above"]
+        if not above or run.repeats >= self.place.disturbance.repeats:
+            return False
+        self.ledger.add("repeat", query=run.key, round=run.number, above=above)
+        print(f"{run.workload['name']}: is measured again: {'; '.join(above)}", file=sys.stderr, flush=True)
+        run.again()
+        return True
 
     def measure_on_server(self, run: Run) -> None:
         """Measure a run on the server that runs, or on a fresh one, which is judged as the first was.
@@ -322,10 +369,10 @@ class _Session(System):
         if self.reference is not None:
             self.reference.drop()
 
-    def finish(self, key: str, load_record: Path, load_before: float, waited_s: float) -> None:
-        self.gates.append(gates.on_platform(self.spec["platform"]))
+    def finish(self, key: str, load_record: Path, load_before: float, lock: Lock) -> None:
+        self.gates += [gates.alone(lock.waited_s, lock.held()), gates.on_platform(self.spec["platform"])]
         context = self.context
-        context.waited_s, context.resources = waited_s, self.sampled.table()
+        context.resources = self.sampled.table()
         context.inputs = {"load": load_record, "index": self.index_record, "vectors": self.place.vectors}
         context.facts = {
             "load_key": str(self.loaded["key"]),
@@ -341,7 +388,7 @@ class _Session(System):
             "platform": platform.afterwards({**self.machine, "load_average_before": round(load_before, 2)}),
             "clients": client_versions(),
             **self.on_path,
-            "session": {"key": key, "cells": len(self.runs), "waited_s": waited_s},
+            "session": {"key": key, "cells": len(self.runs), "waited_s": lock.waited_s},
         }
 
     def keep_all(self) -> dict[str, str]:
@@ -374,9 +421,12 @@ def run(
     records.clear(out_dir)
     out_dir.mkdir(parents=True)
     build.programs()  # before a server runs: a build would disturb it
+    first = next(iter(cells.values()))
+    ledger = Ledger.of(first, first["load"])
     with (
-        platform.alone() as waited_s,
+        platform.alone() as lock,
         closing(_Session(number, cells, index_record, place, out_dir, measured_dir)) as session,
+        ledger.attempt(stage="session", session=key, round=number, queries=sorted(cells)) as ending,
     ):
         print(
             f"query {session.spec['system']['name']} · {session.spec['dataset']['name']}: "
@@ -384,6 +434,7 @@ def run(
             file=sys.stderr,
             flush=True,
         )
+        session.ledger = ledger
         session.open()
         with Driver(session.driver_kind, out_dir.resolve()) as session.driver:
             session.judge()
@@ -394,8 +445,10 @@ def run(
         session.close()
         session.find_ceilings()
         session.refer()
-        session.finish(key, load_record, load_before, waited_s)
-    outcome = session.keep_all()
+        session.finish(key, load_record, load_before, lock)
+        outcome = session.keep_all()
+        failed = {query: redact.short(state) for query, state in outcome.items() if state != "ok"}
+        ending |= {"failed": failed, "restarts": session.repeated}
     shutil.rmtree(out_dir / "oracle", ignore_errors=True)
     records.write_json(out_dir / "session.json", {"session": key, "round": number, "cells": redact.body(outcome)})
     return outcome

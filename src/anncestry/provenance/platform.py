@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +186,12 @@ def _open_lock() -> int:
     raise UserError(f"{path}: the measuring lock of this machine keeps disappearing: does a program clean its folder?")
 
 
-def _lock(wait: bool) -> int | None:
+def _lock(wait: bool, kind: int = fcntl.LOCK_EX) -> int | None:
     """Hold the lock, as a handle to close; None if another does and this does not `wait`."""
     while True:
         handle = _open_lock()
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, kind | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(handle)
             return None
@@ -201,15 +202,46 @@ def _lock(wait: bool) -> int | None:
 
 
 def measuring() -> bool:
-    handle = _lock(wait=False)
+    handle = _lock(wait=False, kind=fcntl.LOCK_SH)
     if handle is not None:
         os.close(handle)
     return handle is None
 
 
+@dataclass(frozen=True)
+class Lock:
+    """The machine's lock while it is held; `waited_s` seconds for it."""
+
+    waited_s: float
+    _handle: int
+
+    def held(self) -> bool:
+        """Whether whoever measures now has to wait: the file of the lock is still the one that is held."""
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._handle), lock_path().stat())
+        return False
+
+
 @contextmanager
-def alone() -> Iterator[float]:
-    """Hold the machine for one measurement; yields the seconds waited. Another's measurement is waited for.
+def beside_none() -> Iterator[None]:
+    """Do what is not measured while nothing is measured on this machine: wait for the end, and have others wait.
+
+    What runs so may run beside each other.
+    """
+    handle = _lock(wait=False, kind=fcntl.LOCK_SH)
+    if handle is None:
+        print("waiting for a measurement on this machine to end", file=sys.stderr, flush=True)
+        handle = _lock(wait=True, kind=fcntl.LOCK_SH)
+    assert handle is not None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def alone() -> Iterator[Lock]:
+    """Hold the machine for one measurement. Another's measurement is waited for.
 
     Snakemake's threads already keep the jobs of one run apart; this keeps two runs apart. The kernel drops the lock
     with the process, however it ends.
@@ -221,6 +253,6 @@ def alone() -> Iterator[float]:
         handle = _lock(wait=True)
     assert handle is not None
     try:
-        yield time.monotonic() - started
+        yield Lock(time.monotonic() - started, handle)
     finally:
         os.close(handle)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anncestry.metrics.defects import HEADLINE_SHARE, percent
 from anncestry.metrics.stats import Sample, differ
+from anncestry.report.model import quantities
 from anncestry.report.model.quantities import brief
 
 Row = dict[str, Any]
@@ -17,8 +19,16 @@ NO_CELL = "—"
 _COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches", "rows"})
 """Units of what is counted: whole numbers are printed as such, means over runs need not be whole."""
 
-CLIENT_BOUND = " ‡"
-"""Stands beside numbers of cells that are client-bound."""
+CLIENT_BOUND, DISTURBED, DEFECT = "‡", "¶", "†"
+MARKS = {
+    CLIENT_BOUND: "Client-bound: more than half of what the client itself can send to a server that costs nothing; the"
+    " number may be the client's limit, not the system's.",
+    DISTURBED: "Disturbed: other programs, the hypervisor or a client that was held up exceeded the declared limits in"
+    " a run, and measuring it again did not help; the number's note and its record say what, and in which run.",
+    DEFECT: "So many answers of the cell are short, empty or repeating, violate the filter, or failed (Table Z). Recall"
+    " charges what they lack. Above 0.1 % of them, nothing of the cell is bold or a point at equal recall.",
+}
+"""What stands behind numbers, and what each sign says of them."""
 _CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
 
 
@@ -84,9 +94,25 @@ def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
     return place if all(differ(sample_of(best), sample_of(row)) for row in others) else None
 
 
-def client_mark(row: Row) -> str:
-    """What stands behind a number that may be the client's limit."""
-    return CLIENT_BOUND if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS else ""
+def marks(row: Row) -> str:
+    """What stands behind a number: the client's limit, a disturbance, the share of its cell's defective answers."""
+    said = []
+    if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS:
+        said.append(CLIENT_BOUND)
+    if row["disturbed"] is True and row["unit"] in quantities.DISTURBED:
+        said.append(DISTURBED)
+    if row["defect_share"]:
+        said.append(f"{DEFECT} {percent(row['defect_share'])}")
+    return "".join(f" {sign}" for sign in said)
+
+
+def headline(row: Row, unit: str = "") -> str:
+    """A number as a headline shows it: where too many answers of its cell have a defect, their share in its place."""
+    if row["value"] is None:
+        return brief(row["reason"])
+    if (row["defect_share"] or 0) > HEADLINE_SHARE:
+        return f"{percent(row['defect_share'])} of answers defective"
+    return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
 
 
 def text_of(value: float, std: float | None, unit: str) -> str:
@@ -127,7 +153,7 @@ def with_interval(row: Row | None) -> Cell:
     shown = text_of(row["value"], None, row["unit"])
     if row["low"] is not None:
         shown += f" ({text_of(row['low'], None, row['unit'])} to {text_of(row['high'], None, row['unit'])})"
-    return Cell(shown + client_mark(row), row["value"], row["std"], row["number_id"])
+    return Cell(shown + marks(row), row["value"], row["std"], row["number_id"])
 
 
 def computed(

@@ -19,6 +19,7 @@ from pandas.api.types import is_numeric_dtype
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
 from anncestry.errors import DataError
+from anncestry.metrics import defects
 from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report.model import quantities
@@ -55,6 +56,8 @@ _DTYPES: dict[str, str] = {
     "interval": "str",
     "runs": "Int64",
     "client_bound": "boolean",
+    "defect_share": "float64",
+    "disturbed": "boolean",
     "rebuilds": "Int64",
     "rebuild_mean": "float64",
     "rebuild_std": "float64",
@@ -122,7 +125,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         load_reason = quantities.NOT_MEASURED if load is None else load.failed_gates()
         if load_path not in loads_done:
             loads_done.add(load_path)
-            row = facts.of(cell, workload="")
+            row = {**facts.of(cell, workload=""), "disturbed": _disturbed(load)}
             rows += _rows(row, load_path, load, load_reason, quantities.of_load)
         query_reason = _query_reason(query, load, load_reason)
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
@@ -130,7 +133,7 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
-            where = {**row, "client_bound": None}
+            where = {**row, "client_bound": None, "disturbed": None}
             rows += _rows(where, str(cell["recall_path"]), recall, reason, quantities.of_recall)
     df = frame(rows)
     twice = df["number_id"][df["number_id"].duplicated()]
@@ -260,7 +263,7 @@ class Facts:
                 )
 
     def of(self, cell: Mapping[str, Any], *, workload: str, query: _Record | None = None) -> dict[str, Any]:
-        """The columns that say where a number belongs."""
+        """The columns that say where a number belongs, and what a reader must know of every number of its cell."""
         asked = query.body["spec"]["workload"] if query else self._workloads.get(workload, {})
         return {
             "dataset": str(cell["dataset"]),
@@ -280,6 +283,9 @@ class Facts:
             "ef_search": (query.body.get("ef_search") if query else None) or asked.get("ef_search"),
             "target_recall": asked.get("target_recall"),
             "client_bound": _client_bound(query),
+            "defect_share": at(query.body, ("defects", "share", "value")) if query else None,
+            "note": defects.words(query.body["defects"]) if query and query.body.get("defects") else "",
+            "disturbed": _disturbed(query),
         }
 
 
@@ -288,6 +294,12 @@ def _client_bound(query: _Record | None) -> bool | None:
     ceiling = at(query.body, ("client", "ceiling", "qps")) if query else None
     rate = at(query.body, ("summary", "qps", "value")) if query else None
     return None if not ceiling or rate is None else bool(rate > CLIENT_SHARE * ceiling)
+
+
+def _disturbed(record: _Record | None) -> bool | None:
+    """Whether others disturbed a measurement above the limits of its record; None where that was not kept."""
+    above = at(record.body, ("disturbance", "above")) if record else None
+    return None if above is None else bool(above)
 
 
 def _rows(
@@ -299,7 +311,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """A row for each `expected` metric; with a `reason` none has a value, whatever the record says."""
     key = record.key if record else Path(path).stem.rpartition("@")[2]
-    body = _with_rate(record.body) if record else {}
+    body = _with_rates(record.body) if record else {}
     names = [where[name] for name in ("dataset", "system", "topology", "workload")]
     for metric in expected(body):
         value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
@@ -319,7 +331,7 @@ def _rows(
             "runs": runs,
             "valid": not reason and not absent,
             "reason": reason or absent,
-            "note": _note(body, metric) if value is not None else "",
+            "note": "; ".join(filter(None, (_note(body, metric), where["note"]))) if value is not None else "",
             "record": path,
             "record_sha256": record.sha256 if record else "",
             "key": key,
@@ -364,12 +376,23 @@ def _number(value: Any, metric: Metric, path: str) -> float | None:
 def _note(body: Mapping[str, Any], metric: Metric) -> str:
     """What a reader must know of a number that is valid: a schedule that was not kept, a limit that is not its own."""
     notes = (feature.note(metric, body) for feature in features.among(body))
-    return next((note for note in notes if note), "")
+    said = [next((note for note in notes if note), "")]
+    if metric.unit in quantities.DISTURBED:
+        said += (f"disturbed: {text}" for text in at(body, ("disturbance", "above")) or ())
+    return "; ".join(filter(None, said))
 
 
-def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    rows, load_s = body.get("rows"), at(body, ("times", "load_s"))
-    return {**body, "rows_per_s": rows / load_s} if rows and load_s else body
+def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A load with what follows from its rows."""
+    rows, load_s, cpu_s = (
+        body.get("rows"),
+        at(body, ("times", "load_s")),
+        at(body, ("resources", "server", "load", "cpu_s")),
+    )
+    if not rows or not load_s:
+        return body
+    per_row = {} if cpu_s is None else {"server_cpu_us_per_row": 1e6 * cpu_s / rows}
+    return {**body, "rows_per_s": rows / load_s, **per_row}
 
 
 def _query_reason(query: _Record | None, load: _Record | None, load_reason: str) -> str:

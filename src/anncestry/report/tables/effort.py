@@ -7,6 +7,7 @@ from itertools import combinations, groupby
 from typing import Any
 
 from anncestry.cells.features import Place
+from anncestry.metrics.defects import percent
 from anncestry.metrics.stats import MIN_RUNS, difference_interval, holm, permutation_p, welch_p
 from anncestry.report.model import equal_recall
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, text_of, with_interval
@@ -100,6 +101,8 @@ def _tuned(numbers: Mapping[Place, Row], system: str, metric: str) -> Cell:
     recall = numbers.get((system, equal_recall.RECALL))
     if cell.value is None or recall is None or recall["value"] is None:
         return cell
+    if equal_recall.defective(recall):
+        return Cell(f"{percent(recall['defect_share'])} of answers defective", number_id=cell.number_id)
     said = f"{cell.text}; ef {recall['ef_search']}, recall {text_of(recall['value'], None, 'fraction')}"
     return Cell(said, cell.value, cell.std, cell.number_id)
 

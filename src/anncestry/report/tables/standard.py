@@ -16,8 +16,8 @@ from anncestry.report.model.cells import (
     Table,
     TableRow,
     best_of,
-    client_mark,
     computed,
+    marks,
     sample_of,
     text_of,
 )
@@ -358,7 +358,7 @@ class _Tables:
             return Cell(NO_CELL, published=published)
         if row["value"] is None:
             return Cell(brief(row["reason"]), number_id=row["number_id"], published=published, problem=row["reason"])
-        text = text_of(row["value"], row["std"], row["unit"]) + client_mark(row)
+        text = text_of(row["value"], row["std"], row["unit"]) + marks(row)
         return Cell(text, row["value"], row["std"], row["number_id"], published, best)
 
     def _change(self, number: str, row: Row | None, base: Row | None, metric: str) -> Cell:
@@ -416,6 +416,7 @@ class _Tables:
         blocks = [
             self._block("II", "Load", "s", "load", "load_s", lower=True),
             self._block("II", "Rate", "vectors/s", "load", "rows_per_s"),
+            self._block("II", "Server's CPU a row", "µs", "load", "server_cpu_us_per_row", lower=True),
         ]
         if len(self._systems) == 2:
             first, second = self._systems

@@ -1,0 +1,410 @@
+"""The one verdict on two numbers: they differ, they are equivalent, or neither is known yet.
+
+Speeds, times and sizes are compared on the log scale, in pairs where both sides were measured in the same rounds.
+Their variance is moderated: that of a comparison is drawn towards what all comparisons of one quantity have in common,
+as far as those agree (Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and
+Molecular Biology 3, 2004); with three rounds, a variance of its own has two degrees of freedom. Recalls are compared
+query by query, shares of different queries by Newcombe's interval. *Equivalent* needs two one-sided tests within a
+margin (Schuirmann 1987): failing to see a difference shows nothing. What is shown together is corrected by Holm's
+method (1979).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+from scipy import stats as distributions
+
+MIN_RUNS = 3
+"""Below this, runs say too little of their own noise; where noise is pooled, two will do."""
+_POOLED_MIN = 6  # variances of one quantity without which they tell nothing of what they have in common
+_PRIOR_MAX = 4.0
+"""Degrees of freedom that what cells have in common counts for at most: bursts give spreads longer tails than the model
+of their moderation has (`make bench-decisions`: without a bound, 7 false alarms in 100, with it below 5)."""
+_POWER = 0.8
+_FURTHER_MAX = 10_000
+_SMALLEST_P = 1e-9
+_ROUNDING = 1e-12  # means over runs are rounded: runs that agree have a relative spread of this order
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When two numbers count as one: within `margin` (a share of the first), recalls within `recall_margin`.
+
+    `level` is the chance of any false verdict among all that are given together.
+    """
+
+    margin: float = 0.05
+    recall_margin: float = 0.005
+    level: float = 0.05
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A mean over runs or builds, with their sample standard deviation (n - 1); `values` (runs,) by round, if known."""
+
+    mean: float
+    std: float
+    runs: int
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean over `queries` of values from 0 to 1; `by_query`: that of each query, by its row, where it is known."""
+
+    mean: float
+    queries: int
+    by_query: Mapping[int, float] = field(default_factory=dict, compare=False)
+
+
+Evidence = Sample | Share
+
+
+class Outcome(StrEnum):
+    """What is known of B against A."""
+
+    LESS = "lower"
+    MORE = "higher"
+    EQUIVALENT = "equivalent"
+    UNDETERMINED = "undetermined"
+    SAME_RECORD = "same record"
+    """Both sides quote one file: nothing was measured twice."""
+    NOT_COMPARABLE = "not comparable"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of B against A, and what it rests on.
+
+    `low` and `high` bound B - A with 95 % confidence, for itself alone. `p` is that of "no difference", `p_apart` that
+    of "a difference beyond the margin", both corrected for all that were judged together. `noise` names what counted as
+    noise, empty where none is known. `further` is how many more of `of` (rounds, builds, queries) a side would probably
+    (power 0.8) determine it, None above
+    10,000. `reason` says why there is no better outcome, `note` what to bear in mind with this one.
+    """
+
+    outcome: Outcome
+    low: float | None = None
+    high: float | None = None
+    noise: str = ""
+    reason: str = ""
+    note: str = ""
+    p: float | None = None
+    p_apart: float | None = None
+    further: int | None = None
+    of: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the two differ."""
+        return self.outcome in (Outcome.LESS, Outcome.MORE)
+
+    @property
+    def words(self) -> str:
+        """The outcome; of an undetermined one also what would determine it."""
+        if self.outcome is not Outcome.UNDETERMINED or not self.of:
+            return self.outcome.value
+        count = "many" if self.further is None else f"{self.further:,}"
+        return f"{self.outcome.value} ({count} more {self.of})"
+
+
+class Pair(NamedTuple):
+    """Two numbers to judge. `quantity` names what they have in common with others (a metric); `paired`: whether run r
+    of both was measured in one round; `unknown` says why their noise is not known, if that is known before."""
+
+    a: Evidence
+    b: Evidence
+    quantity: str = ""
+    paired: bool = False
+    unknown: str = ""
+    of: str = "rounds"
+
+
+def judge(a: Evidence, b: Evidence, unknown: str = "", rule: Rule | None = None) -> Verdict:
+    """B against A, alone."""
+    return judge_all([Pair(a, b, unknown=unknown)], rule)[0]
+
+
+def judge_all(pairs: Sequence[Pair], rule: Rule | None = None) -> list[Verdict]:
+    """B against A of every pair, at a level that holds for all of them."""
+    rule = rule or Rule()
+    tests = _moderated([_test(pair, rule) for pair in pairs])
+    known = [test for test in tests if not test.problem]
+    apart, within = (iter(holm([of(test) for test in known])) for of in (_p_differs, _p_apart))
+    return [
+        _verdict(pair, test, next(apart), next(within), rule.level, len(known))
+        if not test.problem
+        else Verdict(Outcome.UNDETERMINED, reason=test.problem)
+        for pair, test in zip(pairs, tests, strict=True)
+    ]
+
+
+def ratio_interval(a: Evidence, b: Evidence) -> tuple[float, float] | None:
+    """The 95 % interval of a / b; None where noise can't be told, or a mean isn't above zero."""
+    found = judge(b, a)
+    if found.low is None or found.high is None or min(a.mean, b.mean) <= 0:
+        return None
+    return 1 + found.low / b.mean, 1 + found.high / b.mean
+
+
+# Tests
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A variance (s², with its degrees of freedom) and its weight in that of the difference."""
+
+    variance: float
+    freedom: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A difference B - A (of logarithms, if `log`), within which it counts as none (`margin`), and its variance.
+
+    `interval` is that of shares, whose distribution is not Student's. `runs` are those that a variance rests on.
+    """
+
+    problem: str = ""
+    difference: float = 0.0
+    margin: float = 0.0
+    log: bool = False
+    parts: tuple[_Part, ...] = ()
+    family: str = ""
+    noise: str = ""
+    runs: int = 0
+    few: str = ""
+    interval: Callable[[float], tuple[float, float]] | None = None
+
+    @property
+    def error(self) -> float:
+        """Standard error of the difference."""
+        return math.sqrt(sum(part.variance * part.weight for part in self.parts))
+
+    @property
+    def freedom(self) -> float:
+        """Welch and Satterthwaite's degrees of freedom."""
+        each = [(part.variance * part.weight, part.freedom) for part in self.parts]
+        return float(sum(v for v, _ in each) ** 2 / sum(v**2 / f for v, f in each))
+
+    def bounds(self, confidence: float) -> tuple[float, float]:
+        """The interval of the difference."""
+        if self.interval:
+            return self.interval(confidence)
+        half = float(distributions.t.ppf(0.5 + confidence / 2, self.freedom)) * self.error
+        return self.difference - half, self.difference + half
+
+
+def _test(pair: Pair, rule: Rule) -> _Test:
+    a, b = pair.a, pair.b
+    if pair.unknown:
+        return _Test(pair.unknown)
+    if isinstance(a, Share) and isinstance(b, Share):
+        return _of_shares(a, b, rule.recall_margin)
+    if isinstance(a, Share) or isinstance(b, Share):
+        return _Test("a share of queries against a mean over runs")
+    runs = min(a.runs, b.runs)
+    if runs < 2:
+        return _Test(f"at least {MIN_RUNS} runs are needed")
+    log = min(a.mean, b.mean, *a.values, *b.values) > 0
+    few = f"at least {MIN_RUNS} runs are needed" if runs < MIN_RUNS else ""
+    margin = math.log1p(rule.margin) if log else rule.margin * abs(a.mean)
+    if pair.paired and len(a.values) == len(b.values) > 1:
+        first, second = (np.log(one.values) if log else np.array(one.values) for one in (a, b))
+        apart = second - first
+        difference, how = float(apart.mean()), "in pairs"
+        parts: tuple[_Part, ...] = (_Part(float(apart.var(ddof=1)), runs - 1, 1 / runs),)
+    else:
+        (middle_a, var_a), (middle_b, var_b) = (_spread(one, log) for one in (a, b))
+        difference, how = middle_b - middle_a, pair.of
+        parts = (_Part(var_a, a.runs - 1, 1 / a.runs), _Part(var_b, b.runs - 1, 1 / b.runs))
+    noise = "builds" if pair.of == "builds" else "runs"
+    return _Test("", difference, margin, log, parts, f"{pair.quantity} {how}", noise, runs, few)
+
+
+def _spread(one: Sample, log: bool) -> tuple[float, float]:
+    """Mean and variance of the runs; of logarithms by the delta method where the runs' values are not known."""
+    if not log:
+        return one.mean, one.std**2
+    if one.values:
+        logs = np.log(one.values)
+        return float(logs.mean()), float(logs.var(ddof=1))
+    return math.log(one.mean), (one.std / one.mean) ** 2
+
+
+def _of_shares(a: Share, b: Share, margin: float) -> _Test:
+    common = sorted(a.by_query.keys() & b.by_query.keys())
+    if len(common) < 2:
+        if not a.queries or not b.queries:
+            return _Test("the number of queries is not recorded")
+
+        def interval(confidence: float) -> tuple[float, float]:
+            return proportion_interval(b.mean, b.queries, a.mean, a.queries, confidence)
+
+        queries = min(a.queries, b.queries)
+        variance = b.mean * (1 - b.mean) + a.mean * (1 - a.mean)
+        part = _Part(max(variance, 1 / queries), queries, 1 / queries)
+        return _Test("", b.mean - a.mean, margin, False, (part,), "", "queries", queries, interval=interval)
+    apart = np.array([b.by_query[query] - a.by_query[query] for query in common])
+    # Agresti and Min, "Simple improved confidence intervals for comparing matched proportions" (2005): half a query
+    # more each way, as where all queries agree the next need not.
+    count = len(apart) + 1
+    centre = float(apart.sum()) / count
+    variance = (float((apart**2).sum()) + 1) / count - centre**2
+    part = _Part(variance, count - 1, 1 / count)
+    return _Test("", float(apart.mean()), margin, False, (part,), "", "the same queries", len(apart))
+
+
+def _moderated(tests: Sequence[_Test]) -> list[_Test]:
+    """The tests with moderated variances, where their family is large enough; else a problem where noise is unknown."""
+    families: dict[str, list[_Part]] = {}
+    for test in tests:
+        if test.family:
+            families.setdefault(test.family, []).extend(test.parts)
+    prior = {name: _prior(parts) for name, parts in families.items()}
+    done = []
+    for test in tests:
+        common = prior.get(test.family)
+        if common is not None and not test.problem:
+            typical, weight, whole = common
+            parts = tuple(
+                _Part(
+                    (weight * typical + part.freedom * part.variance) / (weight + part.freedom),
+                    min(weight + part.freedom, whole),
+                    part.weight,
+                )
+                for part in test.parts
+            )
+            test = replace(test, parts=parts)
+        elif test.few and not test.problem:
+            test = replace(test, problem=test.few)
+        if not test.problem and test.family and not test.error > _ROUNDING * abs(test.difference):
+            test = replace(test, problem="no run differed from another")
+        done.append(test)
+    return done
+
+
+def _prior(parts: Sequence[_Part]) -> tuple[float, float, float] | None:
+    """What variances have in common: its size, its weight in degrees of freedom, and those of all
+    together; None for too few. By the moments of log s² (Smyth 2004, section 6.2)."""
+    whole = sum(part.freedom for part in parts)
+    if len(parts) < _POOLED_MIN or not any(part.variance > _ROUNDING**2 for part in parts):
+        return None
+    variance, freedom = (np.array(values) for values in zip(*((p.variance, p.freedom) for p in parts), strict=True))
+    variance = np.maximum(variance, 1e-5 * np.median(variance[variance > 0]))
+    away = np.log(variance) - special.digamma(freedom / 2) + np.log(freedom / 2)
+    beyond = float(away.var(ddof=1) - special.polygamma(1, freedom / 2).mean())
+    if beyond <= 0:
+        return float((variance * freedom).sum() / whole), _PRIOR_MAX, whole
+    half = _trigamma_inverse(beyond)
+    typical = math.exp(float(away.mean()) + float(special.digamma(half)) - math.log(half))
+    return typical, min(2 * half, _PRIOR_MAX), whole
+
+
+def _trigamma_inverse(value: float) -> float:
+    """The x with trigamma(x) = value, by Newton's method (Smyth 2004, appendix)."""
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(special.polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(special.polygamma(2, x))
+        x += step
+        if -step / x < 1e-8:
+            break
+    return x
+
+
+def _p_differs(test: _Test) -> float:
+    if test.interval:
+        return _level_at(lambda level: not _holds_zero(test.bounds(1 - level)))
+    return 2 * float(distributions.t.sf(abs(test.difference) / test.error, test.freedom))
+
+
+def _p_apart(test: _Test) -> float:
+    """Of the two one-sided tests, the larger p."""
+    if test.interval:
+        return _level_at(lambda level: max(map(abs, test.bounds(1 - 2 * min(level, 0.499)))) < test.margin)
+    return float(distributions.t.sf((test.margin - abs(test.difference)) / test.error, test.freedom))
+
+
+def _holds_zero(bounds: tuple[float, float]) -> bool:
+    return bounds[0] <= 0 <= bounds[1]
+
+
+def _level_at(reached: Callable[[float], bool]) -> float:
+    """The least level at which a test is `reached`."""
+    low, high = _SMALLEST_P, 1.0
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def _verdict(pair: Pair, test: _Test, p: float, p_apart: float, level: float, judged: int) -> Verdict:
+    low, high = test.bounds(0.95)
+    if test.log:
+        low, high = (pair.a.mean * math.expm1(bound) for bound in (low, high))
+    found = Verdict(Outcome.EQUIVALENT, low, high, test.noise, p=p, p_apart=p_apart)
+    if p_apart <= level:
+        return found
+    if p <= level:
+        return replace(found, outcome=Outcome.MORE if test.difference > 0 else Outcome.LESS)
+    of = "queries" if isinstance(pair.a, Share) else pair.of
+    return replace(found, outcome=Outcome.UNDETERMINED, further=_further(test, level / judged), of=of)
+
+
+def _further(test: _Test, level: float) -> int | None:
+    """How many more observations a side would show a difference of this size, or that it is within the margin."""
+    size, spread = abs(test.difference), test.error * math.sqrt(test.runs)
+    normal = distributions.norm.ppf
+    needed = []
+    if size > 0:
+        needed.append(((normal(1 - level / 2) + normal(_POWER)) * spread / size) ** 2)
+    if size < test.margin:
+        needed.append(((normal(1 - level) + normal(_POWER)) * spread / (test.margin - size)) ** 2)
+    more = max(1, math.ceil(min(needed)) - test.runs) if needed else _FURTHER_MAX + 1
+    return more if more <= _FURTHER_MAX else None
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p adjusted so that the chance of any false difference among all stays at the level (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = worst
+    return adjusted
+
+
+# Shares of queries
+
+
+def proportion_interval(
+    first: float, first_count: int, second: float, second_count: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """The interval of `first` - `second`, both means over `*_count` (>= 1) queries of values from 0 to 1.
+
+    Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10). It is wide rather than narrow: the
+    score interval takes p (1 - p) for the variance of one query, the most that values from 0 to 1 with mean p can have
+    (Bhatia and Davis 2000), and takes the queries of the two sides for different ones.
+    """
+    low_1, high_1 = wilson(first, first_count, confidence)
+    low_2, high_2 = wilson(second, second_count, confidence)
+    below, above = math.hypot(first - low_1, high_2 - second), math.hypot(high_1 - first, second - low_2)
+    return first - second - below, first - second + above
+
+
+def wilson(p: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (1927): it does not collapse where p is 0 or 1."""
+    z = float(distributions.norm.ppf(0.5 + confidence / 2))
+    middle = p + z**2 / (2 * count)
+    half = z * math.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
+    whole = 1 + z**2 / count
+    return (middle - half) / whole, (middle + half) / whole
