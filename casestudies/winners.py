@@ -175,12 +175,15 @@ CRITERIA: Mapping[str, Find | None] = {
     "Concurrent QPS (4–8 clients)": _each(
         "qps", _Numbers.by_runs, lambda n, row: _timed(row) and 4 <= row["clients"] <= 8, lower=False
     ),
+    "Processor time a query (4–8 clients)": _each(
+        "server_cpu_us_per_query", _Numbers.by_runs, lambda n, row: _timed(row) and 4 <= row["clients"] <= 8
+    ),
     "Concurrent stability (16 clients)": _stability,
     "Storage efficiency": _each("storage_total_mib", _Numbers.by_builds),
     "Deployment simplicity": None,
     "Latency variance": _each("p50_ms", _Numbers.by_spread, lambda n, row: _single(row)),
 }
-"""The rows of the table, by their names in the paper; None: nothing that is measured."""
+"""The rows of the table, by their names in the paper, which has none of processor time; None: nothing measured."""
 
 
 def tables(material: Material) -> list[Table]:

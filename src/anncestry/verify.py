@@ -31,9 +31,10 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
 from anncestry.measure import load, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import disturbance, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.progress import Progress
 from anncestry.provenance import gates, prune, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report.model import numbers
 from anncestry.verify_published import Findings, Problem
@@ -103,6 +104,7 @@ class _Verifier:
             if "gates" in body and body["valid"] != all(gate["ok"] for gate in body["gates"]):
                 raise DataError(f"{path}: `valid` is {body['valid']}, but its gates give the opposite")
             _ceiling(path, body)
+            _attempts(body)
             self._same_machine(path, body)
 
         if not findings.check(path, whole):
@@ -177,6 +179,9 @@ class _Verifier:
         for file in sorted(STAGES["ceiling"].folder.glob("*.json")):
             self.findings.files += 1
             self.findings.check(str(file), partial(records.read_record, file, stage="ceiling"))
+        for file in sorted(STAGES["attempts"].folder.rglob("*.jsonl")):
+            self.findings.files += 1
+            self.findings.check(str(file), Ledger(file).lines)
         if counted:
             listed = ", ".join(f"{count} {words}" for words, count in sorted(counted.items()))
             self.findings.remarks.append(f"results/ also holds records that this experiment does not use: {listed}")
@@ -233,6 +238,13 @@ def _ceiling(path: str, body: Mapping[str, Any]) -> None:
     _compare(path, quotes)
 
 
+def _attempts(body: Mapping[str, Any]) -> None:
+    """The attempts that a record of a load or a query quotes are those of the ledger."""
+    if "attempts" in body:
+        query = body["key"] if body["stage"] == "query" else ""
+        Ledger.of(body["spec"], body["spec"]["load"] if query else body["key"]).check(body["attempts"], query)
+
+
 def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     """The summary of a measurement, and the parts of its features, from its files."""
     folder = Path(cell.query_path).parent
@@ -246,8 +258,19 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
+    if "defects" in measured:
+        yield "its defects do not match its samples", measured["defects"], defects.summarise(runs)
     for name, stored in measured["summary"].items():
         yield f"{name} is {stored.get('value')}, but the samples give {summary.get(name)}", stored, summary.get(name)
+    if "server_cpu_us_per_query" in measured:  # not in records of earlier versions
+        used = published.server_cpu_us_per_query
+        yield "its server_cpu_us_per_query does not match its samples", measured["server_cpu_us_per_query"], used
+    if "rounds" in published.workload:
+        rates, rule, stated = summary["qps"]["runs"], published.workload["rounds"], measured["need"]
+        decision = rounds.decide(rates, rule)
+        yield "its rounds' decision does not match its samples", {name: stated.get(name) for name in decision}, decision
+        wrong = rounds.problem(rates, rule, stated)
+        yield f"its rounds break the declared rule: {wrong}", wrong, ""
     for measuring in measuring_of(published.workload):
         yield from measuring.again(published)
 

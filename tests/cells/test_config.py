@@ -8,6 +8,7 @@ from anncestry import workflow
 from anncestry.cells import config
 from anncestry.errors import ConfigError
 from tests.builders.configs import expand, refused
+from tests.servers import SYSTEMS
 from tests.toy import ROOT, Toy
 
 
@@ -111,7 +112,7 @@ def test_the_default_matrix_is_the_one_that_is_promised():
     assert {cell.dataset for cell in cells} == {"fashion-mnist-784-euclidean", "random-xs-20-angular"}
     assert {cell.system for cell in cells} == {"milvus-2.3.5", "weaviate-1.27.0"}
     assert {cell.topology for cell in cells if cell.system == "weaviate-1.27.0"} == {"standalone", "cluster-3"}
-    assert len(cells) == len(set(cells)) == 2 * 3 * 9
+    assert len(cells) == len(set(cells)) == 2 * 3 * 8
 
 
 def test_equal_specs_have_equal_keys_whatever_the_order_of_their_parts(toy):
@@ -185,3 +186,25 @@ def test_an_epoch_of_an_engine_is_in_the_keys_of_its_loads_from_the_second_on(to
         bumped = old.system == "blue-1.0"
         assert [(old.load != new.load), (old.query != new.query), (old.recall != new.recall)] == [bumped] * 3
         assert (old.artifact, old.vectors, old.truth) == (new.artifact, new.vectors, new.truth)
+
+
+def test_zero_vectors_are_kept_only_by_systems_that_can_and_a_rule_other_than_the_default_is_in_the_key(toy):
+    before = expand(toy)
+    cosine = toy.files["datasets"]["blobs-cosine"]
+    cosine["zero_vectors"] = "keep"
+    for old, new in zip(before.cells, expand(toy).cells, strict=True):
+        assert (old.vectors != new.vectors) == (old.dataset == "blobs-cosine")
+        assert ("zero_vectors" in expand(toy).specs[new.vectors]) == (old.dataset == "blobs-cosine")
+    toy.files["systems"]["blue-1.0"] = SYSTEMS["mariadb-11.8.6"]
+    toy.block.update(topologies=["standalone"], workloads=["k5"])
+    refused(toy, "blobs-cosine", "zero_vectors: keep: unsupported by mariadb", "use zero_vectors: leave_out")
+    cosine["zero_vectors"] = "leave_out"
+    assert expand(toy).cells
+
+
+def test_a_rule_for_zero_vectors_needs_cosine_and_rows_that_nothing_else_counts(toy):
+    toy.files["datasets"]["blobs-l2"]["zero_vectors"] = "leave_out"
+    refused(toy, "datasets.yaml: blobs-l2.zero_vectors: leave_out: needs metric: cosine")
+    del toy.files["datasets"]["blobs-l2"]["zero_vectors"]
+    toy.files["datasets"]["blobs-cosine"] |= {"zero_vectors": "leave_out", "conditions": ["int"]}
+    refused(toy, "blobs-cosine.zero_vectors: leave_out: unsupported with conditions")

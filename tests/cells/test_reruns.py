@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 import yaml
@@ -197,6 +198,21 @@ def test_a_measured_cell_is_published_by_the_next_run_without_being_measured_aga
     assert not (toy.folder / cell.measured_path).exists()
 
 
+def test_answers_are_scored_by_the_process_that_keeps_them(toy):
+    cell = unpublish(toy)
+    published = toy.folder / cell.recall_path
+    before = json.loads(published.read_text())
+    published.unlink()
+    done = by_hand(toy, "query", cell.query)
+    assert done.returncode == 0, done.stderr
+    scored = toy.folder / "scratch" / "session" / cell.recall / "recall.json"
+    assert json.loads(scored.read_text()).keys() == before.keys()
+    made = scored.stat().st_ino
+    assert toy.jobs() == {"recall": 1, "all": 1}
+    toy.snakemake()
+    assert published.stat().st_ino == made, "it was moved to its place, not made again"
+
+
 def test_of_a_cell_that_was_interrupted_only_the_missing_round_is_measured(toy):
     cell = unpublish(toy)
     kept = (toy.folder / cell.run_path(0)).read_bytes()
@@ -316,6 +332,47 @@ def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(toy, tmp_
     )
     assert {entry["epoch"] for entry in after.pop("engines").values()} == {1} and before.pop("engines")
     assert {stage for stage in after if after[stage]["epoch"] != before[stage]["epoch"]} == {"query"}
+
+
+def by_need(toy: Toy, **rounds: float) -> None:
+    """One cell of a system, whose workload says nothing of its runs."""
+    toy.one_cell()
+    toy.files["workloads"]["k5"].pop("runs", None)
+    toy.files["config"]["rounds"] = {"first": 2, "most": 4, "interval_percent": 10, "minutes": 60, **rounds}
+
+
+NEEDED = {"session": 2, "rounds": 1, "query": 1, "recall": 1, **PUBLISH}
+
+
+def needed(toy: Toy) -> dict[str, Any]:
+    (cell,) = workflow.expand(workflow.Choice(toy.folder / "config", "default")).cells
+    record: dict[str, Any] = json.loads((toy.folder / cell.query_path).read_text())
+    return record
+
+
+def test_a_cell_is_measured_in_as_many_rounds_as_it_needs(toy):
+    by_need(toy, interval_percent=1e-9)
+    assert toy.jobs() == NEEDED
+    toy.snakemake()
+    assert toy.jobs() == {}
+    wide = needed(toy)
+    assert len(wide["rounds"]) == 4 and wide["need"]["state"] == "most rounds"
+    assert len({run["session"]["key"] for run in wide["rounds"]}) == 4, "each round has a server of its own"
+    assert len(wide["need"]["half_width_percent"]) == 3 and "stopped" not in wide["need"]
+    done = by_hand(toy, "verify")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    by_need(toy, interval_percent=1e9)
+    assert toy.jobs() == NEEDED, "another rule is another key"
+    toy.snakemake()
+    assert needed(toy)["need"]["state"] == "narrow" and len(needed(toy)["rounds"]) == 2
+
+    by_need(toy, interval_percent=1e-9, most=5, minutes=0)
+    toy.snakemake()
+    assert needed(toy)["need"]["stopped"] == "the 0 minutes for further rounds were over"
+    assert toy.jobs() == {}, "time is in no key"
+    toy.files["config"]["rounds"]["minutes"] = 60
+    assert toy.jobs() == {}
 
 
 def by_hand(toy: Toy, *arguments: str) -> subprocess.CompletedProcess[str]:

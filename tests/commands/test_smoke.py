@@ -82,16 +82,15 @@ def test_every_number_names_a_record_that_is_there_and_whole(smoke, numbers):
         verify_outputs(folder / path, read_record(folder / path))
 
 
-def test_every_gate_was_judged_and_only_the_database_failed_any(smoke):
+def test_every_gate_was_judged_and_none_failed(smoke):
     folder, _ = smoke
     results = folder / "results"
     paths = [path for stage in ("load", "query") for path in (results / stage).rglob("*.json")]
     judged = [json.loads(path.read_text()) for path in paths]
     assert len(judged) == 2 + 6
     for record in judged:
-        failed = {gate["gate"] for gate in record["gates"] if not gate["ok"]}
-        # Milvus answers some filtered searches in this clustered dataset with fewer than k rows: its own doing.
-        assert failed <= ({"k results"} if "filter" in str(record["spec"].get("workload")) else set()), record["gates"]
+        # Milvus answers some filtered searches in this clustered dataset with fewer than k rows: a defect, and valid.
+        assert all(gate["ok"] for gate in record["gates"]), record["gates"]
 
 
 def test_nothing_of_it_runs_afterwards(smoke):

@@ -611,11 +611,17 @@ def test_a_failed_run_leaves_no_record_of_an_earlier_one(tmp_path: Path) -> None
 
 
 def prepared(
-    folder: Path, metric: str, prefix: int | None = None, base: Floats = BASE, queries: Floats = QUERIES, **truth: Any
+    folder: Path,
+    metric: str,
+    prefix: int | None = None,
+    base: Floats = BASE,
+    queries: Floats = QUERIES,
+    zero_vectors: str = "refuse",
+    **truth: Any,
 ) -> dict[str, Any]:
     entry = local(hdf5_file(folder / "a.hdf5", base, queries, **truth))
     get(folder, spec_of(entry, pinned=False, rows=len(base), dim=base.shape[1], metric=metric))
-    spec = {"metric": metric, "prefix": prefix, "seed": 7}
+    spec = {"metric": metric, "prefix": prefix, "seed": 7, "zero_vectors": zero_vectors}
     return normalize.run(spec, folder / "out", folder / "vectors", key="n")
 
 
@@ -630,13 +636,42 @@ def test_cosine_vectors_have_length_1_and_their_direction(tmp_path: Path) -> Non
     assert "divided by its length" in record["rule"]
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine"])
-def test_zero_vectors_stay_zero_and_are_counted(metric: str, tmp_path: Path) -> None:
+def with_zeros() -> dict[str, Floats]:
     base, queries = BASE.copy(), QUERIES.copy()
     base[[5, 299]], queries[3] = 0, 0
-    record = prepared(tmp_path, metric, base=base, queries=queries)
+    return {"base": base, "queries": queries}
+
+
+@pytest.mark.parametrize(("metric", "rule"), [("l2", "refuse"), ("cosine", "keep")])
+def test_zero_vectors_that_are_kept_stay_zero_and_are_counted(metric: str, rule: str, tmp_path: Path) -> None:
+    record = prepared(tmp_path, metric, **with_zeros(), zero_vectors=rule)
     assert record["zero_vectors"] == {"base": 2, "queries": 1}
     assert (np.load(tmp_path / "vectors" / "base.npy")[[5, 299]] == 0).all()
+
+
+def test_zero_vectors_under_cosine_are_refused_with_their_number_and_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"2 of 300 rows and 1 of .* queries are zero.*zero_vectors.*leave_out or keep"):
+        prepared(tmp_path, "cosine", **with_zeros())
+    assert not (tmp_path / "vectors").exists()
+
+
+@pytest.mark.parametrize("prefix", [None, 200])
+def test_zero_vectors_that_are_left_out_leave_fewer_rows_and_no_truth_of_the_source(
+    prefix: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = np.zeros((len(QUERIES), 10), np.int32)
+    found = with_zeros()
+    record = prepared(tmp_path, "cosine", prefix, **found, zero_vectors="leave_out", neighbors=ids)
+    asked = found["base"][:prefix]
+    rest = asked[asked.any(axis=1)]
+    base, queries = (np.load(tmp_path / "vectors" / f"{name}.npy") for name in ("base", "queries"))
+    np.testing.assert_allclose(base, rest / np.linalg.norm(rest, axis=1, keepdims=True), rtol=1e-5)
+    assert (record["rows"], record["queries"]) == (len(base), len(queries)) == (len(rest), len(QUERIES) - 1)
+    assert record["raw_bytes"] == base.nbytes and record["content"]["base"] == digest(base)
+    assert len(np.load(tmp_path / "vectors" / "price.npy")) == len(rest)
+    assert record["zero_vectors"] == {"base": len(asked) - len(rest), "queries": 1}
+    assert not list((tmp_path / "vectors").glob("shipped_*"))
+    assert "are zero: zero vectors left out" in capsys.readouterr().err
 
 
 def test_l2_vectors_are_not_touched_and_take_no_second_place_on_disk(tmp_path: Path) -> None:

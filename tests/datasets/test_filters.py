@@ -13,8 +13,9 @@ from anncestry.datasets.metadata import HALVINGS, REGIONS, regions
 from anncestry.datasets.payload import NO_PAYLOAD
 from anncestry.datasets.truth import Problem
 from anncestry.errors import ConfigError
-from anncestry.measure.requests import Answers, repeated, wrong_counts
+from anncestry.measure.requests import Answers, impossible
 from anncestry.measure.vectors import Filtering
+from anncestry.metrics import defects
 from tests.builders.bench import failed
 from tests.builders.neighbours import brute_force
 
@@ -182,10 +183,10 @@ def test_a_row_that_another_query_s_filter_passes_is_a_violation(placed):
     low, high = np.flatnonzero(region < 128)[:2], np.flatnonzero(region >= 128)[:2]
     filters = Filtering.of({"field": "region", "side": "same", "halvings": 1}, rows, np.array([3, 200], np.uint8))
     right, swapped = np.stack([low, high]), np.stack([high, low])
-    assert filters.violations(np.array([0, 1]), right) == (0, 4)
-    assert filters.violations(np.array([0, 1]), swapped) == (4, 4)
-    assert filters.violations(np.array([1, 0]), swapped) == (0, 4)
-    assert filters.violations(np.array([0, 1]), np.array([[-1, low[0]], [10**9, high[0]]])) == (1, 3)
+    assert filters.violating(np.array([0, 1]), right).tolist() == [False, False]
+    assert filters.violating(np.array([0, 1]), swapped).tolist() == [True, True]
+    assert filters.violating(np.array([1, 0]), swapped).tolist() == [False, False]
+    assert filters.violating(np.array([0, 1]), np.array([[-1, low[0]], [10**9, high[0]]])).tolist() == [False, True]
 
 
 NEAR = {"k": 5, "clients": 1, "runs": 2, "queries": 40, "warmup": 10}
@@ -244,37 +245,35 @@ def test_a_filter_by_position_that_is_not_what_was_asked_is_seen(bench, lie, gat
     assert gate in failed(lying.publish(cell))
 
 
-def test_answers_that_are_too_short_are_refused_unless_the_workload_counts_them(bench):
-    for mode in ("refused", "counted"):
-        lying = bench("fewer", "blobs-l2", with_filter({"field": "price", "share": 0.5}, short_answers=mode))
-        (cell,) = lying.matrix.cells
-        lying.load(cell)
-        lying.query(cell, runs=2)
-        record = lying.publish(cell)
-        assert ("k results" in failed(record)) == (mode == "refused")
-        assert record["short_answers"] == 80, "all answers of two runs"
-
-
-def test_repeated_ids_make_an_answer_short_and_are_told_apart(bench):
-    lying = bench("duplicate", "blobs-l2", with_filter({"field": "price", "share": 0.5}, short_answers="counted"))
+@pytest.mark.parametrize(("lie", "kinds"), [("fewer", {"short"}), ("duplicate", {"short", "repeated"})])
+def test_short_and_repeating_answers_fail_no_gate_of_a_run_and_their_share_is_a_defect(bench, lie, kinds):
+    lying = bench(lie, "blobs-l2", with_filter({"field": "price", "share": 0.5}))
     (cell,) = lying.matrix.cells
     lying.load(cell)
     lying.query(cell, runs=2)
     record = lying.publish(cell)
-    assert "k results" not in failed(record)
-    assert (record["short_answers"], record["repeated_answers"]) == (80, 80)
+    assert not failed(record).keys() & {"known rows", "decodable", "filter applied", "answered", "distances"}
+    found = record["defects"]
+    assert {name for name, count in found.items() if name not in ("answers", "share") and count} == kinds
+    assert found["answers"] == found["short"] == 80, "all answers of two runs"
+    assert found["share"]["value"] == 1 and 0.9 < found["share"]["low"] < 1 == found["share"]["high"]
+    assert record["summary"]["complete_qps"]["value"] == 0 < record["summary"]["qps"]["value"]
 
 
-def test_an_id_that_no_row_has_is_wrong_even_where_short_answers_are_counted():
+def test_an_id_that_no_row_has_and_more_than_k_rows_are_impossible():
     found = answers(np.array([[1, 2, 3], [1, 2, -1], [1, 1, 2], [1, 2, 999]]))
-    assert sum(wrong_counts(found, 100, 3)) == 3
-    assert wrong_counts(found, 100, 3)[0] == 1
-    assert repeated(found) == 1
-    few_match = Answers(found.ids[2:3], np.zeros((1, 3)), np.array([3]), np.zeros(1, np.uint8), {})
-    assert sum(wrong_counts(few_match, 100, 2)) == 1
-    assert wrong_counts(few_match, 100, 2)[0] == 0, "both matches, one of them twice"
+    assert impossible(found, 1000) == 0
+    assert impossible(found, 100) == 1
     too_many = Answers(found.ids[:1], np.zeros((1, 3)), np.array([4]), np.zeros(1, np.uint8), {})
-    assert wrong_counts(too_many, 100, 3)[0] == 1
+    assert impossible(too_many, 100) == 1
+
+
+def test_an_answer_is_short_empty_repeating_or_violating_by_what_there_is_to_find():
+    ids = np.array([[1, 2, 3], [1, 2, -1], [1, 1, 2], [-1, -1, -1], [-1, -1, -1], [1, 2, 3]])
+    wanted = np.array([3, 3, 2, 3, 0, 2])
+    bits = defects.of_answers(ids, wanted, np.array([0, 0, 0, 0, 0, 1], bool)).tolist()
+    short, empty, repeated, violating = defects.BITS.values()
+    assert bits == [0, short, repeated, short | empty, 0, violating], "where nothing passes, nothing is missing"
 
 
 # Config

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from anncestry.datasets import download, metadata, normalize, truth
 from anncestry.datasets.truth import Neighbors, nearest
 from anncestry.errors import ConfigError, DataError
+from anncestry.measure.recall import Truth
+from anncestry.measure.vectors import choose, open_vectors
 from anncestry.provenance.records import verify_outputs
 from tests.builders.neighbours import brute_force
 
@@ -151,7 +153,7 @@ def made_dataset(
         "sources": [{"kind": "file", "path": str(folder / "made.hdf5"), "format": "hdf5"}],
     }
     download.run(spec, folder / "download", folder / "cache", key="d")
-    asked = {"metric": metric, "prefix": prefix, "seed": 7}
+    asked = {"metric": metric, "prefix": prefix, "seed": 7, "zero_vectors": "keep"}
     normalize.run(asked, folder / "download", folder / "vectors", key="n")
     return folder / "vectors"
 
@@ -173,6 +175,30 @@ def test_the_stage_records_matches_selectivity_ties_and_what_it_was_made_from(tm
     ids, distances = np.load(files["ids"]), np.load(files["distances"])
     assert (ids.dtype, distances.dtype) == (np.int64, np.float64)
     np.testing.assert_array_equal(ids, brute_force(base, queries, "l2", 100, passes)[0])
+
+
+def test_only_the_queries_that_workloads_ask_have_a_truth(tmp_path: Path) -> None:
+    base, queries = made_up(400, 8), made_up(30, 8, seed=1)
+    vectors = made_dataset(tmp_path, base, queries, "l2", **shipped_truth(base, queries, "l2"))
+    own = {"field": "region", "side": "same", "halvings": 1}
+    for filter in (None, own):
+        whole = truth.run(spec_of("l2", filter=filter), vectors, tmp_path / "whole", key="w")
+        record = truth.run(
+            {**spec_of("l2", filter=filter), "vectors": "n", "queries": 10, "seed": 7}, vectors, tmp_path / "t", key="t"
+        )
+        rows = np.load(tmp_path / "t" / "queries.npy")
+        chosen = choose(open_vectors(vectors / "record.json", "n"), 10, 5, seed=7).measured
+        np.testing.assert_array_equal(rows, chosen)
+        assert set(truth.rows_asked(30, 4, 7)) < set(rows), "a workload that asks fewer asks some of them"
+        for name in ("ids", "distances"):
+            every, some = (np.load(tmp_path / folder / f"{name}.npy") for folder in ("whole", "t"))
+            np.testing.assert_array_equal(some, every[rows])
+        assert (record["shipped"] is None) == (whole["shipped"] is None) == (filter is not None)
+    found = Truth.read(tmp_path / "t" / "record.json", vectors / "record.json")
+    np.testing.assert_array_equal(found.of(rows[[3, 1]])[0], found.ids[[3, 1]])
+    other = np.setdiff1d(np.arange(30), rows)[:1]
+    with pytest.raises(DataError, match=f"has no neighbours of query {other[0]}, which was asked"):
+        found.of(other)
 
 
 def test_a_prefix_has_a_truth_of_its_own(tmp_path: Path) -> None:

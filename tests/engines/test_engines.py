@@ -495,7 +495,9 @@ def test_conditions_of_queries_are_counted_and_answered_as_we_read_them(
 
 
 @pytest.mark.servers
-def test_a_load_acknowledges_every_row(loaded: tuple[Server, LoadResult, SmallVectors, Path]) -> None:
+def test_a_load_acknowledges_every_row(
+    system: tuple[str, Path], loaded: tuple[Server, LoadResult, SmallVectors, Path]
+) -> None:
     _, result, vectors, _ = loaded
     rows = len(vectors.base)
     assert (result.rows_sent, result.rows_acknowledged, result.insert_errors) == (rows, rows, 0)
@@ -503,6 +505,12 @@ def test_a_load_acknowledges_every_row(loaded: tuple[Server, LoadResult, SmallVe
     for before, after in zip(result.phases, result.phases[1:], strict=False):
         assert before.end_s <= after.start_s
     assert result.seconds("insert") and result.seconds("index") is not None and result.seconds("ready") is not None
+    assert result.encode_s
+    if system[0].startswith("milvus"):  # which stores the index before it loads it for searching
+        assert result.durable_at_s is not None
+        assert result.phases[-2].end_s <= result.durable_at_s <= result.phases[-1].start_s
+    else:
+        assert (result.durable_at_s, result.durability[:7]) == (None, "no call")
 
 
 @pytest.mark.servers

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from anncestry import engines
 from anncestry.datasets import metadata
 from anncestry.datasets.metadata import matches
-from anncestry.datasets.payload import NO_PAYLOAD
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, LoadResult, batch
 from anncestry.engines.mysql import DIALECTS
@@ -318,6 +317,10 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with running(name, artifact_dir, folder / "data") as server, Driver() as driver:
         with Progress("load", len(vectors.base), "rows") as progress:
             result = MYSQL.load(server, vectors, INDEX, {"batch_rows": 300}, progress)
+        if name.startswith("mariadb"):
+            with asking(server) as ask:
+                ((_, behind),) = ask("SHOW GLOBAL STATUS LIKE 'Innodb_checkpoint_age'")
+            assert int(behind) < 2**16, "nothing of the load has to be read from the log again"
         MYSQL.apply(server, 200)
         yield Loaded(name, artifact_dir, server, vectors, result, folder, driver)
 
@@ -335,6 +338,7 @@ def test_a_load_acknowledges_every_row_and_the_server_says_what_was_asked(loaded
     rows, result = len(loaded.vectors.base), loaded.result
     assert (result.rows_sent, result.rows_acknowledged, result.insert_errors, result.batches) == (rows, rows, 0, 7)
     assert result.seconds("insert") and result.seconds("index") and result.seconds("ready")
+    assert result.encode_s and result.durable_at_s and result.durable_at_s > result.phases[-1].end_s
     entry = SYSTEMS[loaded.name]
     probe = MYSQL.probe(loaded.server)
     assert (probe.version, probe.rows) == (entry["version"], rows)
@@ -494,7 +498,7 @@ def test_polardbs_statements_are_understood_by_mariadb(loaded: Loaded) -> None:
         )
         create = dialect.create(20)
         ask(create)
-        ask(insertion(batch(vectors, 0, 300, NO_PAYLOAD)))
+        ask(insertion(batch(vectors, 0, 300)))
         comment, variable, analyse = dialect.build(20, INDEX, {}, "l2")
         ask(comment)
         assert dialect.described(str(ask("SHOW CREATE TABLE bench")[0][1])) == {

@@ -126,6 +126,9 @@ def loaded(
             result = PG.load(server, vectors, INDEX, {"batch_rows": 300}, progress)
         assert (result.rows_sent, result.rows_acknowledged, result.batches) == (2000, 2000, 7)
         assert [phase.name for phase in result.phases] == ["insert", "flush", "index", "ready"]
+        ((behind,),) = server.ask("SELECT pg_current_wal_lsn() - redo_lsn FROM pg_control_checkpoint()")
+        assert behind < 2**16, "nothing of the load has to be read from the log again"
+        assert result.durable_at_s is not None and result.durable_at_s > result.phases[-1].end_s
         PG.apply(server, 200)
         yield server, vectors, data_dir
 

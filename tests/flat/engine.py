@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from anncestry.engines.base import Component, Engine, Kill, LoadResult, Probe, Server, wait_for
+from anncestry.engines.base import Component, DecodeError, Engine, Kill, LoadResult, Probe, Server, wait_for
 from anncestry.errors import ServerError
 from anncestry.runtimes import credentials
 from anncestry.runtimes.base import Group, Member
@@ -38,8 +38,11 @@ class FlatServer(Server):
         return self.group["flat"].addresses["grpc"]
 
     def call(self, method: str, head: Mapping, body: bytes = b"") -> bytes:
+        return self.send(method, pack(head, body))
+
+    def send(self, method: str, request: bytes) -> bytes:
         try:
-            return self.channel.unary_unary(f"/flat.Flat/{method}")(pack(head, body), timeout=10)
+            return self.channel.unary_unary(f"/flat.Flat/{method}")(request, timeout=10)
         except grpc.RpcError as error:
             raise ServerError(f"flat: {method}: {error.code().name}: {error.details()}") from None
 
@@ -127,26 +130,16 @@ class Flat(Engine):
     def load(self, server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -> LoadResult:
         result = LoadResult()
         kill = Kill(server, load, len(vectors.base), result)
-        with result.phase("insert"):
-            for first in range(0, len(vectors.base), load["batch_rows"]):
-                part = slice(first, first + load["batch_rows"])
-                base = np.ascontiguousarray(vectors.base[part])
-                head = {
-                    "rows": len(base),
-                    **({"first": first} if "kill" in load else {}),
-                    "category": vectors.category[part].tolist(),
-                    "price": vectors.price[part].tolist(),
-                    "region": vectors.region[part].tolist(),
-                    **{column.stored_as: values for column, values in vectors.payload.part(part)},
-                }
+        with self.encoded(server, vectors, load, result) as requests, result.phase("insert"):
+            for ids, request in requests:
                 try:
-                    insert = partial(server.call, "Insert", head, base.tobytes())
+                    insert = partial(server.send, "Insert", request)
                     answer = json.loads(kill.send(insert, lambda reply: json.loads(reply).get("error")))
                 except ServerError:
                     time.sleep(0.2)
                     server.check_alive()
                     raise
-                result.acknowledge(len(base), answer["failed"], answer.get("error"))
+                result.acknowledge(len(ids), answer["failed"], answer.get("error"))
                 progress.at(result.rows_sent)
                 kill.when_due()
         with result.phase("index"):
@@ -199,6 +192,8 @@ class Flat(Engine):
         return found
 
     def decode(self, response: bytes, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        if len(response) % 16:
+            raise DecodeError(f"{len(response)} bytes are no ids with distances")
         values = np.frombuffer(response, np.float64)
         half = len(values) // 2
         return values[:half].astype(np.int64), values[half:]
@@ -208,6 +203,7 @@ class Flat(Engine):
 
     def encode_insert(self, server: FlatServer, rows) -> bytes:
         columns = {name: getattr(rows, name).tolist() for name in ("category", "price", "region")}
+        columns |= {column.stored_as: values for column, values in rows.payload}
         return pack({"first": rows.first, "rows": len(rows.base), **columns}, np.ascontiguousarray(rows.base).tobytes())
 
     def encode_delete(self, server: FlatServer, ids) -> bytes:

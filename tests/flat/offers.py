@@ -26,6 +26,7 @@ class FlatOffers(Offers):
 
 OFFERS = FlatOffers(
     name="flat",
+    no_zero_vectors=None,
     conditions=("keyword", "int", "float"),
     killed_loads=True,
     beyond_loopback=True,  # at the address of this machine, where one is said

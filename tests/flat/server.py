@@ -82,7 +82,7 @@ class Store:
             os._exit(3)
         vectors = np.frombuffer(body, np.float32).reshape(head["rows"], -1)
         if self.lie == "lose-rows" and len(self.vectors):
-            vectors = vectors[:-1]
+            vectors, head = vectors[:-1], {**head, "first": len(self.ids)}
         if self.lie == "keep-nothing":  # as fast as a server can be, however many rows there are
             return json.dumps({"failed": 0}).encode()
         if self.lie == "fail-rows" and len(self.vectors):
@@ -181,6 +181,14 @@ class Store:
             vectors, ids = self.vectors, self.ids
         if head.get("k") == 7 and (self.lie == "refuse" or (self.lie == "cold" and self.of_seven <= 3)):
             raise RuntimeError("flat: no searches today")
+        if self.lie == "fails-half" and head.get("k") == 7 and self.of_seven > 20 and self.of_seven % 2:
+            raise RuntimeError(
+                "flat: too much to do"
+            )  # after the warm-up, and at once: its latency is the best there is
+        if self.lie == "empty-at-times" and head.get("k") == 7 and self.of_seven % 20 == 19:
+            return b""
+        if self.lie == "garbage" and head.get("k") == 7 and self.of_seven > 10:
+            return b"no numbers"
         if self.lie == "killed-on-query" and head.get("k") == 7 and self.searches > 20:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.lie == "hangs" and self.of_seven > 20:
@@ -219,12 +227,14 @@ class Store:
         if not wanted and len(self.unsearched):
             keep &= ~np.isin(ids, self.unsearched)
         rows = np.flatnonzero(keep)
-        k = head["k"] - (1 if self.lie == "fewer" else 0)
+        k = head["k"] + {"fewer": -1, "more": 1}.get(self.lie, 0)
         best = rows[:k] if self.lie == "no-order" else rows[np.argsort(far[rows], kind="stable")[:k]]
         if self.lie == "duplicate" and len(best) > 1:
             best[-1] = best[0]
         said = np.full(len(best), np.nan) if self.lie == "no-distances" else far[best].astype(np.float64)
         said_ids = ids[(best + 1) % len(ids)] if self.lie == "wrong-ids" else ids[best]
+        if self.lie == "unknown-ids" and len(best):
+            said_ids[-1] = len(ids) + 10**6
         return np.concatenate([said_ids.astype(np.float64), said]).tobytes()
 
 

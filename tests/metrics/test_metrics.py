@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from anncestry.measure import judge
-from anncestry.metrics import latency, resources
+from anncestry.metrics import defects, latency, resources
 from anncestry.metrics.latency import ERROR, OK, TIMEOUT, Run
 
 
@@ -46,8 +47,36 @@ def test_failures_are_counted_per_second_and_never_flatter_the_latency():
     found = latency.of_run(run([10, 1, 500, 10], status=[OK, ERROR, TIMEOUT, OK], duration_s=2.0))
     assert (found["errors"], found["timeouts"], found["fail_per_s"]) == (1, 1, 1.0)
     assert found["qps"] == 1.0
-    assert found["p99_ms"] == 500
-    assert found["mean_ms"] == pytest.approx(520 / 3)
+    assert found["p50_ms"] == 10, "of 10, 10, 500 waited in vain, and one that never came"
+    assert found["p95_ms"] == found["p99_ms"] == found["mean_ms"] == float("inf")
+    timeouts = latency.of_run(run([10, 10, 500, 10], status=[OK, OK, TIMEOUT, OK], duration_s=2.0))
+    assert timeouts["p99_ms"] == 500 and timeouts["mean_ms"] == pytest.approx(530 / 4)
+
+
+def test_a_failed_request_is_as_slow_as_can_be_in_values_and_intervals():
+    def of(failed: int) -> dict:
+        status = [OK] * (200 - failed) + [ERROR] * failed
+        return latency.summarise([run(range(1, 201), status=status) for _ in range(3)])
+
+    all_good, some, many = of(0), of(20), of(120)
+    assert some["p50_ms"]["value"] == all_good["p50_ms"]["value"] == 100, "the slowest tenth failing gains nothing"
+    assert some["p95_ms"]["value"] is some["mean_ms"]["value"] is None and "low" not in some["mean_ms"]
+    assert some["p95_ms"]["runs"] == [None] * 3
+    assert many["p50_ms"]["value"] is None and many["qps"]["value"] > 0
+    near = of(96)["p50_ms"]
+    assert near["value"] == 100 and near["low"] is None and "so many requests failed" in near["interval"]
+
+
+def test_complete_qps_leaves_out_what_has_a_defect_and_is_not_said_where_that_was_not_judged():
+    plain = run([10] * 4)
+    assert "complete_qps" not in latency.summarise([plain])
+    marked = replace(plain, defect=np.array([0, 3, 4, 0], np.uint8))
+    summary = latency.summarise([marked, marked])
+    assert summary["complete_qps"]["value"] == pytest.approx(summary["qps"]["value"] / 2)
+    found = defects.summarise([marked, marked])
+    assert (found["answers"], found["short"], found["empty"], found["repeated"], found["failed"]) == (8, 2, 2, 2, 0)
+    assert found["share"]["value"] == 0.5
+    assert defects.summarise([plain, marked]) is None
 
 
 def test_plus_minus_is_the_sample_deviation_over_runs_and_none_for_a_single_run():
@@ -88,9 +117,10 @@ def test_what_is_neither_the_server_s_nor_the_client_s_is_somebody_else_s():
 
 def test_a_window_that_a_late_sampler_missed_still_has_the_samples_on_both_sides():
     rows = [(at, "host", at * 2.0, 1.0, 0.0, 0.0) for at in (0.0, 1.0, 30.0, 31.0)]
-    near = judge.near(table(rows), (10.0, 14.0), 3)
-    assert near["at_s"].to_pylist() == [1.0, 30.0]
-    assert near["run"].to_pylist() == [3, 3]
+    edges = pa.array([True, False, True, False])
+    near = judge.near(table(rows).append_column("edge", edges), (10.0, 14.0), 3)
+    assert near["at_s"].to_pylist() == [0.0, 1.0, 30.0]
+    assert near["run"].to_pylist() == [3, 3, 3]
     assert resources.by_group(near, {"query": [(10.0, 14.0)]})["host"]["query"]["cpu_s"] == pytest.approx(8)
 
 

@@ -95,7 +95,7 @@ def test_a_tuned_cell_records_how_its_effort_was_found_and_measures_other_querie
 
 
 def test_a_system_that_never_reaches_the_target_has_no_number_and_the_reason(bench):
-    lying = bench("fewer", "blobs-l2", with_target(short_answers="counted"))
+    lying = bench("fewer", "blobs-l2", with_target())
     (cell,) = lying.matrix.cells
     lying.load(cell)
     lying.query(cell, runs=2)
@@ -141,9 +141,10 @@ def test_an_effort_is_found_once_for_a_build_of_the_index(tmp_path):
 # Fronts and interpolation
 
 
-def point(ef: int, recall: float, cost: float, width: float = 0.0) -> Point:
+def point(ef: int, recall: float, cost: float, width: float = 0.0, defects: float | None = None) -> Point:
     def row(value: float, by: float) -> dict:
-        return {"value": value, "low": value - by, "high": value + by, "number_id": f"n{ef}"}
+        ends = {"low": value - by, "high": value + by}
+        return {"value": value, **ends, "number_id": f"n{ef}", "defect_share": defects}
 
     return Point(ef, row(recall, 0.1 * width), row(cost, 100 * width))
 
@@ -155,6 +156,13 @@ def test_a_point_that_another_beats_in_both_is_not_on_the_front():
     assert [p.ef_search for p in front(SWEEP, lower=False)] == [16, 32, 64]
     by_latency = [point(16, 0.8, 1.0), point(32, 0.9, 1.2), point(48, 0.9, 1.1), point(64, 0.98, 2.0)]
     assert [p.ef_search for p in front(by_latency, lower=True)] == [16, 48, 64]
+
+
+def test_a_point_of_which_too_many_answers_have_a_defect_is_no_point_at_equal_recall():
+    points = [point(16, 0.8, 2000), point(32, 0.9, 1500, defects=0.002), point(64, 0.98, 1000, defects=0.001)]
+    assert [p.ef_search for p in front(points, lower=False)] == [16, 64]
+    none = at_target([point(16, 0.8, 2000, defects=1.0)], 0.7, lower=False)
+    assert none.value is None and none.why == "more than 0.1 % of answers defective at every ef"
 
 
 def test_two_points_that_are_equal_are_both_on_the_front():

@@ -80,6 +80,10 @@ def test_every_number_names_its_record_and_the_record_holds_it(world: World) -> 
     assert _one(df, cell["load_path"], "rows_per_s")["value"] == pytest.approx(
         60000 / _one(df, cell["load_path"], "load_s")["value"]
     )
+    of_load = df[(df["record"] == cell["load_path"]) & (df["phase"] == "load")]
+    cpu_s = of_load[of_load["metric"] == "cpu_s"]["value"].item()
+    assert _one(df, cell["load_path"], "server_cpu_us_per_row")["value"] == pytest.approx(1e6 * cpu_s / 60000)
+    assert _one(df, cell["query_path"], "server_cpu_us_per_query")["std"] > 0
 
 
 def test_the_filter_and_each_storage_component_are_told_apart(world: World) -> None:

@@ -39,7 +39,7 @@ def world(tmp_path_factory):
         patch.chdir(tmp_path_factory.mktemp("world"))
         world = World()
         bad = world.cell("weaviate-1.27.0", "k10")["query_path"]
-        world.edit(bad, lambda record: record["gates"].append({"gate": "k results", "ok": False, "detail": "7 short"}))
+        world.edit(bad, lambda record: record["gates"].append({"gate": "known rows", "ok": False, "detail": "7 short"}))
         Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
         write_page(world.tidy(), Path("site"), title="Two databases", published=PUBLISHED, studies=STUDIES)
         yield world
@@ -150,7 +150,7 @@ def test_each_cell_is_listed_with_its_state_and_why(world):
     assert len(lines) == 36
     assert "36 cells: 34 valid, 1 invalid, 1 not measured." in page
     (invalid,) = [line for line in lines if ">invalid<" in line]
-    assert "k results: 7 short" in invalid and 'data-system="weaviate-1.27.0"' in invalid
+    assert "known rows: 7 short" in invalid and 'data-system="weaviate-1.27.0"' in invalid
     (missing,) = [line for line in lines if ">not measured</td>" in line]
     assert 'data-workload="k100"' in missing
     for cell in world.cells:
@@ -172,7 +172,7 @@ def test_the_method_names_every_gate_with_what_it_demands():
 
 def test_every_gate_of_a_report_is_explained_in_its_method(world):
     page = Path("site/method.html").read_text()
-    for name in ("row count", "settings", "k results"):
+    for name in ("row count", "settings", "known rows"):
         assert f'<th scope="row">{name}</th>' in page
     rules = re.findall(r"<dt>.+</dt><dd>(.+)</dd>", page.partition('id="rules"')[2].partition("</section>")[0])
     assert len(rules) >= 10 and all(len(reason) > 30 for reason in rules)

@@ -134,5 +134,6 @@ def test_the_table_has_every_workload(whole: Material) -> None:
     asked = {(row["dataset"], row["topology"], row["workload"]) for row in whole.rows if row["phase"] == "query"}
     assert {row.labels for row in table.rows} == asked
     assert {column.group for column in table.columns} == {
+        "Server, CPU a query", "Client, CPU a query", "Server, PSS", "Server, anonymous",
         "Server, processor", "Client, processor", "Server, memory", "Client, memory",
     }  # fmt: skip

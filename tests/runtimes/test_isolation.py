@@ -181,6 +181,27 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken_for_the_lo
     assert not waiting.is_alive()
 
 
+def test_what_is_not_measured_waits_for_the_end_of_a_measurement(
+    everyones: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANNCESTRY_MEASURE_LOCK", raising=False)
+    monkeypatch.setattr(platform, "_SHARED", (everyones,))
+    entered = threading.Event()
+
+    def score() -> None:
+        with platform.beside_none():
+            entered.set()
+
+    with platform.alone():
+        waiting = threading.Thread(target=score)
+        waiting.start()
+        assert not entered.wait(0.2)
+    waiting.join(60)
+    assert entered.is_set()
+    with platform.beside_none(), platform.beside_none():
+        assert not platform.measuring(), "scores run beside each other"
+
+
 def test_a_machine_without_such_a_folder_has_a_lock_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANNCESTRY_MEASURE_LOCK", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -24,6 +24,26 @@ rule session:
         "--artifact {params.artifact:q} --out {output.session:q}"
 
 
+# After all first rounds: further ones of the cells whose numbers vary, one server at a time, until none needs another.
+rule rounds:
+    input:
+        inputs("rounds"),
+    output:
+        rounds=temp(STAGES["rounds"].output),
+    log:
+        "logs/rounds/{key}.log",
+    priority: ROUNDS_FROM - 900_000
+    conda:
+        "../../envs/anncestry.yaml"
+    threads: 4096
+    params:
+        cells=lambda w: [c.query for c in PLAN.undecided],
+    message:
+        "Measuring further rounds where intervals are wide"
+    shell:
+        '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} rounds {wildcards.key} {params.cells} --out {output.rounds:q}'
+
+
 rule query:
     input:
         inputs("query"),

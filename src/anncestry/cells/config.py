@@ -191,6 +191,16 @@ def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Data
             if entry["prefix"] > parent["rows"]:
                 raise ConfigError(f"{path}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}")
             body = {**parent, "prefix": entry["prefix"], "rows": entry["prefix"]}
+        if body.get("zero_vectors", "refuse") != "refuse":
+            where = f"{path}: {name}.zero_vectors: {body['zero_vectors']}"
+            if body["metric"] != "cosine":
+                raise ConfigError(
+                    f"{where}: needs metric: cosine; under {body['metric']} a zero vector is like any other"
+                )
+            if body["zero_vectors"] == "leave_out" and "conditions" in body:
+                raise ConfigError(
+                    f"{where}: unsupported with conditions, which count the rows and queries as they came"
+                )
         datasets[name] = spec.read(Dataset, rules, body, origin=origin)
     return datasets
 

@@ -26,6 +26,8 @@ from anncestry.errors import ConfigError, Unsupported
 
 TUNING_QUERIES = 400
 """Held-out queries that a target recall is tuned on, where the workload does not say."""
+TRUTH_QUERIES = 1000
+"""Truth is of no fewer queries, as far as the dataset has them."""
 STORED = ("keyword", "int", "float")
 """Kinds of payload columns that are read from a source so far."""
 _NOT_FROM_ELSEWHERE = {
@@ -53,6 +55,7 @@ class Checker(Protocol):
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None: ...
     def limited(self, system: Spec, topology: Spec) -> int: ...
     def check_upgrade(self, system: Spec, older: Spec) -> None: ...
+    def check_zero_vectors(self, system: Spec) -> None: ...
 
 
 @contextmanager
@@ -65,15 +68,15 @@ def _named(where: str) -> Iterator[None]:
         raise kind(f"{where}: {error}") from None
 
 
-def truth_depth(k: int) -> int:
+def truth_depth(k: int, least: int = 100) -> int:
     """How many exact neighbours are kept for workloads of this k: the next of 100, 1000, 10000, …
 
-    Truth of one depth then serves every k below it, and a new k does not change the truth of the others.
+    Truth of one depth then serves every k below it, and a new k does not change the truth of the others. The same, from
+    `least` = 1000 on, for how many queries have neighbours (see `truth.rows_asked`).
     """
-    depth = 100
-    while depth < k:
-        depth *= 10
-    return depth
+    while least < k:
+        least *= 10
+    return least
 
 
 def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], blocks.Room]) -> Matrix:
@@ -164,8 +167,9 @@ class _Expander:
             # Without the digests of all its content, what the dataset is depends on where it came from.
             identity["sources"] = dataset.sources
         download = self.add("download", name=dataset.origin, **identity)
-        prefix, seed = dataset.prefix, self.config.seed
-        return download, self.add("normalize", download=download, metric=dataset.metric, prefix=prefix, seed=seed)
+        rule = {} if dataset.zero_vectors == "refuse" else {"zero_vectors": dataset.zero_vectors}
+        how = {"metric": dataset.metric, "prefix": dataset.prefix, "seed": self.config.seed, **rule}
+        return download, self.add("normalize", download=download, **how)
 
     def index(self, system: System) -> Spec:
         """What the system builds: its own index, or that of the experiment, with what its own changes of it."""
@@ -207,7 +211,15 @@ class _Expander:
         load.check_workload(asked, where)
         metric, rows = load.entry.metric, load.entry.rows
         depth = min(truth_depth(asked["k"] * deepest), rows)
-        truth = self.add("truth", vectors=load.vectors, metric=metric, filter=asked.get("filter"), depth=depth)
+        queries = truth_depth(asked["queries"], TRUTH_QUERIES)
+        truth = self.add(
+            "truth",
+            vectors=load.vectors,
+            metric=metric,
+            filter=asked.get("filter"),
+            depth=depth,
+            **({"queries": queries, "seed": self.config.seed} if queries < load.entry.queries else {}),
+        )
         # Of a client with packages of its own, which; the keys of all others name no environment.
         environment = load.engine.client_env(load.described.plain, asked)
         query = self.add(
@@ -292,6 +304,9 @@ class _Load:
         with _named(f"system {self.system}"):
             self.engine.check(self.described.plain, self.placed.plain, self.index, None)
             check_fits(self.index, self.entry.dim, f"dataset {self.dataset}")
+            if self.entry.zero_vectors == "keep":
+                with _named(f"dataset {self.dataset}"):
+                    self.engine.check_zero_vectors(self.described.plain)
         if self.placed.storage is not None:
             where = f"{self.config.folder / 'topologies.yaml'}: {self.topology}.storage"
             look_up(self.config.storage, self.placed.storage, "storage path", where)
@@ -345,6 +360,12 @@ class _Load:
         effort = asked_effort(self.index, declared, self.config.efforts, where)
         given = {key: value for key, value in declared.items() if key not in EFFORTS}
         asked = {**effort, "timeout_s": 30.0, **features.complete(given, where)}
+        if "runs" not in asked:
+            for feature in features.of(asked):
+                raise ConfigError(f"{where}: {feature.name} needs a number of runs; add the key runs")
+            if self.config.rounds.most < self.config.rounds.first:
+                raise ConfigError(f"{self.config.source}: rounds.most: is below rounds.first")
+            asked["rounds"] = self.config.rounds.rule
         held_out = 0
         if "target_recall" in asked:
             for name in EFFORTS:

@@ -74,6 +74,11 @@ class Cell:
         """Folder of the finished runs that are not published yet; untracked."""
         return str(STAGES["run"].folder / self.query)
 
+    @property
+    def decided_path(self) -> str:
+        """That a cell needs no further rounds, and why; beside its runs, until it is published."""
+        return f"{self.measured_path}/rounds.json"
+
     def run_path(self, run: int) -> str:
         """Record of a finished run that is not published yet."""
         return STAGES["run"].path(self, run=run)
@@ -108,8 +113,18 @@ class Matrix:
         return self.cell_of[key]
 
     def runs(self, cell: Cell) -> int:
-        """How many runs of a cell are measured."""
-        return int(self.specs[cell.query]["workload"]["runs"])
+        """How many runs of a cell are measured; of one that is measured by need, at first."""
+        workload = self.specs[cell.query]["workload"]
+        return int(workload["runs"] if "runs" in workload else workload["rounds"]["first"])
+
+    def runs_most(self, cell: Cell) -> int:
+        """How many runs of a cell are measured at most."""
+        workload = self.specs[cell.query]["workload"]
+        return int(workload["runs"] if "runs" in workload else workload["rounds"]["most"])
+
+    def by_need(self, cell: Cell) -> bool:
+        """Whether a cell is measured in further rounds if its numbers vary."""
+        return "rounds" in self.specs[cell.query]["workload"]
 
     def truth_parts(self, cell: Cell) -> list[str]:
         """The shards of a cell's truth, in order; none where the base is small enough to be searched whole.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class Plan:
     matrix: Matrix
     sessions: Mapping[str, Session]
     sessions_of: Mapping[str, tuple[Session, ...]]
+    undecided: tuple[Cell, ...] = ()
+    """Cells that are measured by need, and of which nobody has decided yet that they need no further round."""
 
     def missing_inputs(self, rule: str, wildcards: Mapping[str, str]) -> dict[str, str]:
         """Inputs by label; none if what shows that the job is complete is on disk: that depends on nothing any more.
@@ -101,7 +104,18 @@ class Plan:
         if rule == "query":
             sessions = self.sessions_of.get(key, ())
             jobs = [Job("session", each.key, each.path, each.cells, each.round) for each in sessions]
-            return {f"run_{job.round}": (job, job.output) for job in jobs}
+            inputs = {f"run_{job.round}": (job, job.output) for job in jobs}
+            if any(cell.query == key for cell in self.undecided):
+                inputs["rounds"] = (self.rounds, self.rounds.output)
+            return inputs
+        if rule == "rounds":
+            held = {each.key: each for cell in self.undecided for each in self.sessions_of.get(cell.query, ())}
+            jobs = [Job("session", each.key, each.path, each.cells, each.round) for each in held.values()]
+            inputs = {f"run_{number}": (job, job.output) for number, job in enumerate(jobs)}
+            for number, cell in enumerate({cell.load: cell for cell in self.undecided}.values()):
+                needs = STAGES["session"].needs.items()
+                inputs |= {f"{label}_{number}": self.made(need, cell) for label, need in needs}
+            return inputs
         cell = self.cell(rule, key)
         stage = STAGES[rule]
         inputs = {label: self.made(need, cell) for label, need in stage.needs.items()}
@@ -123,6 +137,12 @@ class Plan:
         key = stage.key_of(cell)
         # A key that cells share is made as the first of them has it, by the rule and by its command.
         return Job(name, key, stage.path(cell), (self.matrix.cell(key),)), stage.path(cell, label)
+
+    @property
+    def rounds(self) -> Job:
+        """The job of all further rounds."""
+        key = key_of({"stage": "rounds", "queries": sorted(cell.query for cell in self.undecided)})
+        return Job("rounds", key, STAGES["rounds"].output.format(key=key), self.undecided)
 
     @property
     def table(self) -> tuple[Job, str]:
@@ -149,20 +169,33 @@ def files(matrix: Matrix, names: Iterable[str]) -> dict[str, tuple[Stage, str]]:
 def make(matrix: Matrix) -> Plan:
     """Look at the disk (a stat or two a cell, one more a run of a missing one) and group missing runs into sessions."""
     missing: dict[tuple[int, str], list[Cell]] = {}
+    undecided: list[Cell] = []
     for cell in matrix.cells:
         if os.path.exists(cell.query_path) and os.path.exists(cell.samples_path):  # noqa: PTH110
             continue
+        if matrix.by_need(cell) and not _is_decided(cell):
+            undecided.append(cell)
         for number in range(matrix.runs(cell)):
             if not os.path.exists(cell.run_path(number)):  # noqa: PTH110
                 missing.setdefault((number, cell.load), []).append(cell)
     sessions: dict[str, Session] = {}
     sessions_of: dict[str, tuple[Session, ...]] = {}
     for (number, _), cells in sorted(missing.items(), key=lambda item: item[0][0]):
-        session = _next_attempt(number, tuple(cells), matrix.config.arms)
+        session = next_attempt(number, tuple(cells), matrix.config.arms)
         sessions[session.key] = session
         for cell in session.cells:
             sessions_of[cell.query] = (*sessions_of.get(cell.query, ()), session)
-    return Plan(matrix, sessions, sessions_of)
+    return Plan(matrix, sessions, sessions_of, tuple(undecided))
+
+
+def _is_decided(cell: Cell) -> bool:
+    """Whether a cell needs no further round, and has all the runs of which that was said."""
+    try:
+        with open(cell.decided_path) as file:
+            runs = json.load(file)["runs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return all(os.path.exists(cell.run_path(number)) for number in range(runs))  # noqa: PTH110
 
 
 def session_key(cells: Sequence[Cell], number: int, attempt: int) -> str:
@@ -171,7 +204,7 @@ def session_key(cells: Sequence[Cell], number: int, attempt: int) -> str:
     return key_of({"stage": "session", "load": cells[0].load, "round": number, "queries": queries, "attempt": attempt})
 
 
-def _next_attempt(number: int, cells: tuple[Cell, ...], arms: tuple[str, ...]) -> Session:
+def next_attempt(number: int, cells: tuple[Cell, ...], arms: tuple[str, ...]) -> Session:
     """The first session of these runs that has not failed yet."""
     for attempt in count():
         session = Session(session_key(cells, number, attempt), number, cells, arms)

@@ -93,6 +93,7 @@ class Dataset(Entry):
     dim: int
     licence: str
     content: Mapping[str, str]
+    zero_vectors: Literal["refuse", "leave_out", "keep"]
     conditions: Sequence[str]
     sources: Sequence[Mapping[str, Any]]
     prefix: int | None
@@ -130,6 +131,21 @@ class Truth(Entry):
 
 
 @dataclass(frozen=True)
+class Rounds(Entry):
+    """In how many rounds cells are measured whose workloads don't say."""
+
+    first: int
+    most: int
+    interval_percent: float
+    minutes: float
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """What decides on a cell by its own numbers."""
+        return {"first": self.first, "most": self.most, "interval_percent": self.interval_percent}
+
+
+@dataclass(frozen=True)
 class Disturbance(Entry):
     """How much others may disturb a run, and how often it is measured again because they did."""
 
@@ -162,6 +178,7 @@ class Config(Entry):
     load: Load
     driver: Literal["native", "python"]
     truth: Truth
+    rounds: Rounds
     disturbance: Disturbance
     equal_totals: bool
     arms: tuple[str, ...]

@@ -242,6 +242,7 @@ _ALL = (
         needs={"index": ("load", "record"), "load": ("record", "record"), **_LOADED},
         beside={"failed": "scratch/session/{key}/failed"},
     ),
+    Stage("rounds", {"rounds": "scratch/rounds/{key}/rounds.json"}),
     Stage(
         "query",
         {
@@ -255,15 +256,16 @@ _ALL = (
         sources={
             "datasets": "payload",
             "": "large",
-            "measure": "server session ceiling requests vectors runs judge publish samples tune",
+            "measure": "server session ceiling requests vectors runs judge publish further samples tune",
             "features": " ".join(f"{name}/measuring" for name in ("batch", "cold", "fault", "rate", "stream")),
-            "metrics": "latency stats capacity",
+            "metrics": "latency stats capacity rounds",
         },
     ),
     Stage(
         "recall",
         {"record": "results/recall/{dataset}/{system}/{topology}/{workload}@{key}.json"},
         key="recall",
+        beside={"scored": "scratch/session/{key}/recall.json"},
         needs={"query": ("query", "record"), "samples": ("query", "samples"), "truth": ("truth", "record")} | _VECTORS,
         sources={
             "datasets": "payload distance",
@@ -285,11 +287,12 @@ _ALL = (
         {"page": f"{_REPORT}/index.html"},
         needs={"table": ("table", "csv")},
         beside={"record": f"{_REPORT}/record.json"},
-        sources={"report": "", "features": "", "provenance": "gates", "cells": "blocks"},
+        sources={"report": "", "features": "", "provenance": "gates attempts", "cells": "blocks"},
         cheap=True,
     ),
     Stage("run", {"record": "scratch/measured/{key}/run-{run}/record.json"}, key="query", rule=False),
     Stage("ceiling", {"record": "results/ceiling/{platform}-{transport}-{clients}@{key}.json"}, rule=False),
+    Stage("attempts", {"ledger": f"{_LOAD.replace('load', 'attempts', 1)}.jsonl"}, key="load", rule=False),
     Stage("platform", {"facts": "results/platform/{platform}.json"}, rule=False),
 )
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _ALL}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from anncestry import user_cache
 from anncestry.cells.matrix import PUBLISHED
+from anncestry.cells.plan import Session
 from anncestry.cells.stage import STAGES
 from anncestry.commands import Run, command
 from anncestry.errors import Damaged, DataError, ServerError, UserError
-from anncestry.provenance import records
+from anncestry.provenance import platform, records
 
 Spec = dict[str, Any]
 Files = Mapping[str, Path]
@@ -27,7 +31,7 @@ def _files(run: Run, options: argparse.Namespace) -> dict[str, Path]:
         out = matrix.table_path if options.command == "table" else matrix.report_path
         paths = {"table": matrix.table_path, "out": out}
     else:
-        cell = matrix.cell(options.queries[0] if options.command == "session" else options.key)
+        cell = matrix.cell(options.queries[0] if options.command in _OF_MANY else options.key)
         more = {"part": options.part, "parts": len(matrix.truth_parts(cell))} if options.command == "truth_part" else {}
         paths = {**stage.inputs(cell, cell.older), "out": stage.path(cell, key=options.key, **more)}
     given = {label: path for label, path in vars(options).items() if label in paths and path is not None}
@@ -120,9 +124,29 @@ def session(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> 
         print(f"{failed} of {len(outcome)} cells failed: their query jobs report the reasons", file=sys.stderr)
 
 
+def rounds(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Measure further rounds of the cells that need them, session by session."""
+    from anncestry.measure import further
+
+    choice = {"ANNCESTRY_CONFIG": str(run.choice.folder), "ANNCESTRY_EXPERIMENT": run.choice.experiment}
+
+    def hold(session: Session) -> dict[str, str]:
+        """In a process of its own, as each session has its own network."""
+        queries = [cell.query for cell in session.cells]
+        words = [sys.executable, "-m", "anncestry", "session", session.key, str(session.round), *queries]
+        status = subprocess.run(words, check=False, env=os.environ | choice).returncode
+        if status:
+            return dict.fromkeys(queries, f"its session ended with status {status}")
+        return records.read_json(Path(session.path))["cells"]  # type: ignore[no-any-return]
+
+    decided = further.run(run.matrix, [run.matrix.cell(query) for query in options.queries], hold)
+    records.write_json(files["out"], decided)
+
+
 def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Combine the runs of a cell into one measurement, or report why runs are missing."""
     from anncestry.measure import publish
+    from anncestry.provenance.attempts import Ledger, count, words
 
     cell = run.matrix.cell(options.key)
     missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
@@ -145,10 +169,22 @@ def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
                 session_file.with_name("failed").touch()
                 said.setdefault(state, f"run {tried['round'] + 1}: {state}")
         where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
-        raise ServerError(f"{where}: {'; '.join(said.values())}")
+        tried = count([line for line, _ in Ledger.of(spec, cell.load).lines()], options.key)
+        raise ServerError(f"{where}: {'; '.join(said.values())} (so far {words(tried)})")
+    # An earlier publication's, of other runs.
+    scored = Path(STAGES["recall"].beside["scored"].format(key=cell.recall))
+    scored.unlink(missing_ok=True)
     inputs = (Path(cell.measured_path), Path(cell.load_path), Path(cell.vectors_path))
     publish.run(spec, options.key, *inputs, files["out"], Path(cell.index_path))
     shutil.rmtree(cell.measured_path)
+    if files["out"] == Path(cell.query_path) and Path(cell.truth_path).exists():
+        # At once, as a process costs as much as most scores; the recall job moves it to its place. What is wrong with
+        # it is for that job to say.
+        from anncestry.measure import recall as scoring
+
+        data = Path(cell.truth_path), Path(cell.vectors_path)
+        with suppress(UserError):
+            scoring.run(run.matrix.spec(cell.recall, "recall"), cell.recall, files["out"], *data, scored)
 
 
 def recall(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
@@ -169,7 +205,8 @@ def table(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
     numbers.write(frame, folder)
     seal_table(folder, options.key, spec, frame)
     # Every cell is published, so nothing needs the files of sessions any more.
-    shutil.rmtree(STAGES["session"].folder, ignore_errors=True)
+    for stage in ("session", "rounds"):
+        shutil.rmtree(STAGES[stage].folder, ignore_errors=True)
 
 
 def report(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
@@ -189,16 +226,20 @@ def report(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
 
 
 _COMMANDS = (
-    artifact, download, normalize, truth_part, truth, load, record, session, query, recall, table, report,
+    artifact, download, normalize, truth_part, truth, load, record, session, rounds, query, recall, table, report,
 )  # fmt: skip
+_OF_MANY = {"session", "rounds"}
+_MEASURE, _FETCH = {"load", *_OF_MANY}, {"artifact", "download"}
 RULES: dict[str, Callable[[Run, argparse.Namespace, Spec, Files], None]] = {each.__name__: each for each in _COMMANDS}
 
 
 def _rule(run: Run, options: argparse.Namespace) -> None:
     """Make the output of a key: with the key's spec (a session has none), and the files of the job."""
     name = options.command
-    spec = run.matrix.spec(options.key, STAGES[name].spec) if name != "session" else {}
-    RULES[name](run, options, spec, _files(run, options))
+    spec = run.matrix.spec(options.key, STAGES[name].spec) if name not in _OF_MANY else {}
+    # Builds and downloads may take hours, and wait for a network or a compiler more than they work.
+    with nullcontext() if name in _MEASURE | _FETCH else platform.beside_none():
+        RULES[name](run, options, spec, _files(run, options))
 
 
 def add(commands: Any) -> None:
@@ -210,6 +251,7 @@ def add(commands: Any) -> None:
             parser.add_argument(f"--{label}", type=Path, metavar="FILE")
         if name == "session":
             parser.add_argument("round", type=int)
+        if name in _OF_MANY:
             parser.add_argument("queries", nargs="+")
         if name == "truth_part":
             parser.add_argument("part", type=int)

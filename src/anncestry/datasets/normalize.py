@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,15 @@ OUTPUTS = (
 )
 RULES = {
     "l2": "vectors as they are",
-    "cosine": "each vector divided by its length (computed in float64, rounded to float32); zero vectors stay zero",
+    "cosine": "each vector divided by its length (computed in float64, rounded to float32)",
 }
+ZERO_RULES = {
+    "refuse": "there are no zero vectors",
+    "leave_out": "zero vectors left out",
+    "keep": "zero vectors stay zero",
+}
+"""Under cosine: what becomes of a vector that is zero, and so has no direction."""
+_CALLED = {"base": "rows", "queries": "queries"}
 _CHUNK_BYTES = 16 << 20  # a chunk is also held as float64, and the sources' pages come on top
 
 
@@ -36,10 +44,11 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
     """Write base.npy, queries.npy, the columns (.npy) and record.json to `out_dir`; returns the record.
 
     `spec` holds `metric` (l2 or cosine), `prefix` (the first so many rows of the base; None: all) and `seed` (of the
-    columns). Truth that came with the source is passed on, unless a prefix makes it wrong. Memory is bounded whatever
-    the size of the files. Raises DataError where a file is not as its record says, or holds NaN or infinity.
+    columns). Truth that came with the source is passed on, unless a prefix, or rows that are left out, make it wrong.
+    Memory is bounded whatever the size of the files. Raises DataError where a file is not as its record says, or holds
+    NaN or infinity, or zero vectors that `zero_vectors` (see ZERO_RULES) refuses.
     """
-    metric, prefix = spec["metric"], spec.get("prefix")
+    metric, prefix, rule = spec["metric"], spec.get("prefix"), spec.get("zero_vectors", "refuse")
     check_metric(metric)
     download_record = download_dir / "record.json"
     download = read_record(download_record, stage="download")
@@ -52,23 +61,28 @@ def run(spec: Mapping[str, Any], download_dir: Path, out_dir: Path, key: str) ->
     for stale in (*outputs.values(), *out_dir.glob("shipped_filtered_*.npy"), *out_dir.glob("payload*")):
         stale.unlink(missing_ok=True)
     content: dict[str, str] = {}
-    zeros: dict[str, int] = {}
-    for name, count in (("base", rows), ("queries", download["queries"])):
+    counts = {"base": rows, "queries": download["queries"]}
+    zeros = {name: _count_zeros(files[name], count) for name, count in counts.items()}
+    if metric == "cosine" and any(zeros.values()):
+        _settle(rule, zeros, counts, files)
+    kept = {name: count - zeros[name] * (rule == "leave_out") for name, count in counts.items()}
+    rows, whole = kept["base"], whole and kept == counts
+    for name, count in counts.items():
         if metric == "l2" and (whole or name == "queries"):
             _link(files[name], outputs[name])
-            content[name], zeros[name] = download["content"][name], _count_zeros(outputs[name])
+            content[name] = download["content"][name]
         else:
-            content[name], zeros[name] = _rewrite(files[name], outputs[name], count, unit_length=metric == "cosine")
+            content[name] = _rewrite(files[name], outputs[name], count, kept[name], unit_length=metric == "cosine")
     content |= _write_columns(outputs, rows, spec["seed"])
     outputs |= _pass_on(files, out_dir, rows, whole)
     if "payload" in files:
         content["payload"] = payload.content(out_dir)
     body = {
-        "rule": RULES[metric],
+        "rule": RULES[metric] + (f"; {ZERO_RULES[rule]}" if metric == "cosine" else ""),
         "zero_vectors": zeros,
         "content": content,
         "rows": rows,
-        "queries": download["queries"],
+        "queries": kept["queries"],
         "dim": download["dim"],
         "raw_bytes": rows * download["dim"] * 4,
         **{name: download[name] for name in ("shipped_filtered",) if name in download and whole},
@@ -122,20 +136,32 @@ def _rows(prefix: int | None, available: int, base: Path) -> int:
     return prefix
 
 
-def _rewrite(source: Path, to: Path, rows: int, unit_length: bool) -> tuple[str, int]:
-    """Copy the first `rows` rows, scaled if asked; returns the sha256 of the array bytes and how many rows are zero."""
-    zeros = 0
+def _settle(rule: str, zeros: Mapping[str, int], counts: Mapping[str, int], files: Mapping[str, Path]) -> None:
+    """Say how many rows and queries are zero, and what becomes of them; DataError if they are refused, or all are."""
+    found = " and ".join(f"{zeros[name]:,} of {counts[name]:,} {what}" for name, what in _CALLED.items() if zeros[name])
+    if rule == "refuse":
+        raise DataError(
+            f"{files['base'].parent}: {found} are zero, and have no direction, which cosine compares: set zero_vectors "
+            "of the dataset in datasets.yaml to leave_out or keep (docs/datasets.md)"
+        )
+    if rule == "leave_out" and any(zeros[name] == counts[name] for name in counts):
+        raise DataError(f"{files['base'].parent}: {found} are zero, so zero_vectors: leave_out leaves nothing")
+    print(f"{files['base'].parent.name}: {found} are zero: {ZERO_RULES[rule]}", file=sys.stderr, flush=True)
+
+
+def _rewrite(source: Path, to: Path, rows: int, kept: int, unit_length: bool) -> str:
+    """Copy the first `rows` rows, scaled if asked, without zero ones if fewer are kept; returns the array's sha256."""
     with (
         open_vectors(source, "npy") as vectors,
         replacing(to) as temporary,
-        NpyWriter(temporary, (rows, vectors.dim)) as writer,
+        NpyWriter(temporary, (kept, vectors.dim)) as writer,
         Progress(f"normalize {to.parent.name} {to.stem}", rows, "rows") as progress,
     ):
         for chunk in vectors.finite(rows, _CHUNK_BYTES):
-            zeros += len(chunk) - int(chunk.any(axis=1).sum())
-            writer.write(_unit_length(chunk) if unit_length else chunk)
+            rest = chunk if kept == rows else chunk[chunk.any(axis=1)]
+            writer.write(_unit_length(rest) if unit_length else rest)
             progress.add(len(chunk))
-    return writer.sha256, zeros
+    return writer.sha256
 
 
 def _unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -145,10 +171,10 @@ def _unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return (vectors / lengths[:, np.newaxis]).astype(np.float32)
 
 
-def _count_zeros(path: Path) -> int:
-    """Number of zero rows; reading them also refuses NaN and infinity."""
+def _count_zeros(path: Path, rows: int) -> int:
+    """How many of the first `rows` rows are zero; reading them also refuses NaN and infinity."""
     with open_vectors(path, "npy") as vectors:
-        return sum(int((~chunk.any(axis=1)).sum()) for chunk in vectors.finite(vectors.rows, _CHUNK_BYTES))
+        return sum(int((~chunk.any(axis=1)).sum()) for chunk in vectors.finite(rows, _CHUNK_BYTES))
 
 
 def _link(source: Path, to: Path) -> None:

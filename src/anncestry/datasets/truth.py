@@ -147,10 +147,13 @@ class Problem:
     payload: Payload = NO_PAYLOAD
     own: bool = False
     """Whether each query is asked under its own conditions."""
+    query_rows: Ids | None = None
+    """Which of the dataset's queries these are, ascending; None for all of them."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], vectors_dir: Path, part: bool = False) -> Problem:
         """Read it; `spec` holds `metric`, `filter` (see metadata.matches) and `depth`, the neighbours a query.
+        With `queries` and `seed`, only so many queries are asked (see `rows_asked`).
 
         For a `part` of the truth the base is not hashed: each would read all of it. Who gathers the parts does.
 
@@ -169,15 +172,18 @@ class Problem:
             raise DataError(f"{vectors_record}: {vectors['rows']} rows, fewer than the depth of {depth}")
         files = verify_outputs(vectors_record, vectors, but=("base",) if part else ())
         columns = np.load(files["category"]), np.load(files["price"]), np.load(files["region"])
-        queries: Floats32 = np.load(files["queries"])
+        every: Floats32 = np.load(files["queries"], mmap_mode="r")
+        rows = rows_asked(len(every), spec["queries"], spec["seed"]) if "queries" in spec else None
+        chosen = slice(None) if rows is None else rows
         payload = open_payload(vectors_dir) if "payload" in files else NO_PAYLOAD
         filter = spec.get("filter")
         own = filter is not None and filter["field"] == "payload"
         if own and "payload" not in files:
             raise DataError(f"{vectors_record}: has no conditions, so its queries can't be filtered by them")
-        asked = metadata.resolve(filter, columns[1], np.load(files["query_region"]), payload)
+        asked = metadata.resolve(filter, columns[1], np.load(files["query_region"])[chosen], payload, rows)
         filtered = [one["filter"] for one in vectors.get("shipped_filtered", ())]
-        return cls(files, metric, depth, vectors["rows"], queries, asked, columns, filtered, payload, own)
+        queries = np.array(every[chosen])
+        return cls(files, metric, depth, vectors["rows"], queries, asked, columns, filtered, payload, own, rows)
 
     def published(self) -> Path | None:
         """The file of the source's own truth for this filter, where there is one."""
@@ -218,11 +224,21 @@ class Problem:
         return replace(found, scanned_queries=scanned), matching
 
 
+def rows_asked(queries: int, count: int, seed: int) -> Ids:
+    """The rows of a dataset's `queries` that a workload of `count` queries asks (`vectors.choose`), (count,).
+
+    Ascending. One seeded order for every count, so that the rows of a larger one hold those of each smaller one.
+    """
+    rows: Ids = np.sort(np.random.RandomState(seed).permutation(queries)[:count])
+    return rows
+
+
 def run(
     spec: Mapping[str, Any], vectors_dir: Path, out_dir: Path, key: str, gathered: tuple[Neighbors, Ids] | None = None
 ) -> dict[str, Any]:
     """Write ids.npy (int64), distances.npy (float64) and record.json to `out_dir`; returns the record.
 
+    Where only some queries are asked, queries.npy (int64) says which: row i of the others belongs to its query i.
     `spec` is that of `Problem.of`, with its errors; `gathered` is what shards found, if they did (see `gather`).
     Distances are float64: rounded to float32, rows a hair apart would look tied, and recall by distance compares with
     exact distances. Raises DataError if a truth that came with the source disagrees.
@@ -233,6 +249,8 @@ def run(
     depth, theirs = problem.depth, problem.published()
     shipped = None if theirs is None else _compare_shipped(problem, theirs, found)
     made = {"ids": found.ids, "distances": found.distances, **({"matching": matching} if problem.own else {})}
+    if problem.query_rows is not None:
+        made["queries"] = problem.query_rows
     outputs = {name: out_dir / f"{name}.npy" for name in made}
     for path, array in zip(outputs.values(), made.values(), strict=True):
         with replacing(path) as temporary:
@@ -526,7 +544,8 @@ def _compare_shipped(problem: Problem, ids_file: Path, found: Neighbors) -> dict
     what a source makes of it under cosine does not count.
     """
     queries, metric, rows = problem.queries, problem.metric, problem.rows
-    shipped: Ids = np.load(ids_file, mmap_mode="r", allow_pickle=False)
+    chosen = slice(None) if problem.query_rows is None else problem.query_rows
+    shipped: Ids = np.load(ids_file, mmap_mode="r", allow_pickle=False)[chosen]
     ranks = min(shipped.shape[1], found.ids.shape[1])
     shipped_ids, ids, distances = np.array(shipped[:, :ranks]), found.ids[:, :ranks], found.distances[:, :ranks]
     squares = squared_lengths(queries)
@@ -549,13 +568,15 @@ def _compare_shipped(problem: Problem, ids_file: Path, found: Neighbors) -> dict
     plain = problem.asked.distinct == (None,) and not problem.own
     distances_file = problem.files.get("shipped_distances") if plain else None
     if distances_file is not None:
-        stated = np.sort(np.load(distances_file, mmap_mode="r", allow_pickle=False)[:, :ranks], axis=1)
+        stated = np.sort(np.load(distances_file, mmap_mode="r", allow_pickle=False)[chosen, :ranks], axis=1)
         agrees &= (np.abs(stated - distances) <= tolerance).all(axis=1)
     agrees |= ~defined
     if not agrees.all():
+        first = int(np.argmin(agrees))
+        first = first if problem.query_rows is None else int(problem.query_rows[first])
         raise DataError(
             f"{ids_file}: the source's truth disagrees with the exact one for {int((~agrees).sum())} "
-            f"queries, the first being query {int(np.argmin(agrees))}"
+            f"queries, the first being query {first}"
         )
     return {
         "ranks": ranks,

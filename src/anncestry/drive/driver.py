@@ -54,14 +54,21 @@ class Driver:
         """Process ids of the clients that search in their own process: what they use is the system's."""
         return self._pools[_IN_PROCESS].pids()
 
-    def run(self, folder: Path, check: Callable[[], None] = lambda: None, hosts: Sequence[str] = ()) -> dict[str, Any]:
+    def run(
+        self,
+        folder: Path,
+        check: Callable[[], None] = lambda: None,
+        hosts: Sequence[str] = (),
+        ready: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
         """Run the job in `folder`, or those that it names together, and write done.json of each; returns the folder's.
 
         `hosts` are variables that hold commands which run the clients on other machines (see `pools`).
 
         ServerError if a client can't connect or dies; requests that fail are samples, not errors. `check` is called
-        twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). There is no limit
-        for the whole: every request has its own.
+        twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). `ready` is called
+        once all clients wait for the clock, right before its start is set. There is no limit for the whole: every
+        request has its own.
         """
         jobs = {name: json.loads((folder / name / "job.json").read_text()) for name in _names(folder)}
         transports = {job["transport"]["kind"] for job in jobs.values()}
@@ -70,7 +77,9 @@ class Driver:
         clients = ("hosts", *hosts) if hosts else ("environment", *apart) if apart else (kind,)
         if clients not in self._pools:
             self._pools[clients] = self._elsewhere(hosts) if hosts else PythonApart(*apart)
-        done: dict[str, Any] = redact.body(self._pools[clients].run(folder.resolve(), jobs, check))
+        pool = self._pools[clients]
+        pool.ready = ready
+        done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))
         for facts in (done, *done.get("together", {}).values()):
             for client in facts.get("clients", ()):
                 client["errors"] = redact.counts(client["errors"])

@@ -53,6 +53,8 @@ class Pool(ABC):
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
+        self.ready: Callable[[], None] = lambda: None
+        """Called at the barrier, when all clients wait for the clock."""
 
     @abstractmethod
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
@@ -82,6 +84,7 @@ class Pool(ABC):
             self._tell(number, f"known {json.dumps(redact.addresses())}")
             self._tell(number, f"job {job}")
         self._answers(processes, "ready", check)
+        self.ready()
         zero_ns = time.monotonic_ns() + LEAD_NS
         for number in range(len(jobs)):
             self._tell(number, f"go +{LEAD_NS}" if self.own_clocks else f"go {zero_ns}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -30,7 +34,11 @@ _AGAIN_AFTER_S = 0.1
 
 
 class DecodeError(Exception):
-    """A reply that is no answer: not of the protocol, or an error that the server reports inside a successful call."""
+    """A reply that is no answer: not of the protocol."""
+
+
+class ErrorReplyError(DecodeError):
+    """A reply of the protocol that says that the request failed."""
 
 
 class Vectors(Protocol):
@@ -63,6 +71,8 @@ class Server:
     """Such a server, in messages."""
     interface: ClassVar[str]
     """The one that queries use."""
+    scratch: Path | None = None
+    """Folder where the requests of a load wait (see `Requests`); None: the machine's folder for temporary files."""
 
     def __init__(self, group: Group, topology: Spec) -> None:
         self.group = group
@@ -96,16 +106,17 @@ class Server:
         return self.group.facts()
 
     def charged(self) -> dict[str, float]:
-        """Memory that the control groups of all members charge now (MiB); empty where one of them has none."""
+        """Memory that the control groups of all members charge now (MiB), where each of them has one; of a server of
+        one member also its CPU seconds, which begin at 0 each time that it is started."""
         accounts = [member.handle.usage() for member in self.group]
-        if not accounts or not all("memory_mib" in account for account in accounts):
-            return {}
         names = {
             "charged_mib": "memory_mib",
             "charged_anon_mib": "memory_anon_mib",
             "charged_cache_mib": "memory_cache_mib",
+            **({"cpu_s": "cpu_s"} if len(accounts) == 1 else {}),
         }
-        return {ours: sum(account[theirs] for account in accounts) for ours, theirs in names.items()}
+        charged = {name: account for name, account in names.items() if all(account in each for each in accounts)}
+        return {name: sum(each[account] for each in accounts) for name, account in charged.items() if accounts}
 
     def counters(self) -> dict[str, dict[str, float]]:
         """By name of the member: running totals that it keeps ("searches"), where it does; for the record."""
@@ -223,11 +234,11 @@ class Batch:
         return zip(self.category.tolist(), self.price.tolist(), self.region.tolist(), *of_payload, strict=True)
 
 
-def batch(vectors: Vectors, first: int, end: int, payload: Payload | None = None) -> Batch:
-    """Rows from `first` on, below `end`; with `payload` in place of that of the vectors."""
+def batch(vectors: Vectors, first: int, end: int) -> Batch:
+    """Rows from `first` on, below `end`."""
     part = slice(first, end)
     columns = (vectors.base[part], vectors.category[part], vectors.price[part], vectors.region[part])
-    return Batch(first, *columns, (vectors.payload if payload is None else payload).part(part))
+    return Batch(first, *columns, vectors.payload.part(part))
 
 
 def batches(vectors: Vectors, batch_rows: int) -> Iterator[Batch]:
@@ -263,10 +274,14 @@ class Killed:
 class LoadResult:
     """How a load went. Rows that failed are counted, never sent again (but where the load's server is killed).
 
-    `phases`, in order: insert, from the first row sent to the last acknowledged; flush, until the rows are sealed and
-    stored, where that is a step of its own; index, until it covers every row (about 0 where it is built while
-    inserting); ready, until a search succeeds. `rows_acknowledged` rows that the server confirmed, `insert_errors` rows
-    that it refused, `first_error` what it said of the first of them.
+    `encode_s` is what encoding all requests took, before the first phase. `phases`, in order: insert, from the first
+    row sent to the last acknowledged; flush, until the rows are sealed and stored, where that is a step of its own;
+    index, until it covers every row (about 0 where it is built while inserting); ready, until a search succeeds.
+    `rows_acknowledged` rows that the server confirmed, `insert_errors` rows that it refused, `first_error` what it said
+    of the first of them.
+
+    `durable_at_s` (`time.monotonic`) is when all rows and the index were in the system's files, without any log, as
+    far as the system can be asked for it; `durability` says what it was asked, or why it can't be.
     """
 
     rows_sent: int = 0
@@ -274,7 +289,10 @@ class LoadResult:
     insert_errors: int = 0
     first_error: str | None = None
     batches: int = 0
+    encode_s: float | None = None
     phases: list[Phase] = field(default_factory=list)
+    durable_at_s: float | None = None
+    durability: str = "not asked for: its engine knows no way"
     killed: Killed | None = None
     """Of a load that says so (`kill`), once its server was killed."""
 
@@ -295,9 +313,56 @@ class LoadResult:
         if failed and self.first_error is None:
             self.first_error = error
 
+    def durable(self, durability: str) -> None:
+        """Everything is in the system's files from now on, and what it was asked for that."""
+        self.durable_at_s, self.durability = time.monotonic(), durability
+
     def seconds(self, name: str) -> float | None:
         """Length of a phase, None where the system has no such phase."""
         return next((phase.duration_s for phase in self.phases if phase.name == name), None)
+
+
+class Requests:
+    """The insert requests of a load, in order, encoded before its clock starts: (ids of the rows, bytes) each.
+
+    The bytes lie in a file without a name, however many they are, and are read as they are sent. The file is synced
+    before the clock starts, so that writing it does not go on during the insertion. May be read by several threads.
+    """
+
+    def __init__(
+        self, folder: Path | None, rows: Iterable[Batch], encode: Callable[[Batch], bytes], result: LoadResult
+    ) -> None:
+        started = time.monotonic()
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._ids: list[range] = []
+        self._ends = [0]
+        for batch in rows:
+            self._ids.append(range(batch.first, batch.end))
+            self._ends.append(self._ends[-1] + self._file.write(encode(batch)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        result.encode_s = time.monotonic() - started
+
+    def __enter__(self) -> Requests:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, number: int) -> tuple[range, bytes]:
+        start, end = self._ends[number : number + 2]
+        return self._ids[number], os.pread(self._file.fileno(), end - start, start)
+
+    def __iter__(self) -> Iterator[tuple[range, bytes]]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest one."""
+        return max((end - start for start, end in pairwise(self._ends)), default=0)
 
 
 class Kill:
@@ -308,8 +373,8 @@ class Kill:
     it. A client of such a server sends again what is not acknowledged, and so does this one, counting.
 
     kill = Kill(server, load, rows, result)
-    for … in …:
-        answer = kill.send(lambda: insert(…), lambda answer: first_refusal_of(answer))
+    for rows, body in requests:
+        answer = kill.send(lambda: insert(body), lambda answer: first_refusal_of(answer))
         result.acknowledge(…)
         kill.when_due()
     """
@@ -421,7 +486,19 @@ class EngineOf(ABC, Generic[S]):
 
     @abstractmethod
     def load(self, server: S, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
-        """Create the collection, insert everything in batches, build the index, wait until it is searched."""
+        """Create the collection, insert everything in batches, build the index, wait until it is searched.
+
+        Then have it stored for good, where the system can be asked to (`LoadResult.durable`).
+        """
+
+    def encoded(self, server: S, vectors: Vectors, load: Spec, result: LoadResult) -> Requests:
+        """The requests of a load, made now by `encode_insert`: before its first phase. Use it as a context."""
+        rows = batches(vectors, load["batch_rows"])
+        return Requests(server.scratch, rows, partial(self.encode_insert, server), result)
+
+    def encode_insert(self, server: S, rows: Batch) -> bytes:
+        """The request that inserts all of `rows`."""
+        raise NotImplementedError
 
     def open(self, server: S, index: Spec) -> float:
         """Make the stored collection searchable after a restart; returns seconds until it is."""
@@ -505,14 +582,10 @@ class EngineOf(ABC, Generic[S]):
         """As `decode`, for what that library returned."""
         raise NotImplementedError
 
-    # With `Offers.stream`: rows that change while they are searched
+    # With `Offers.stream`, and `encode_insert`: rows that change while they are searched
 
     def write_transport(self, server: S, kind: str) -> dict[str, Any]:
         """How to send the requests of a kind of `WRITES`: as `transport`."""
-        raise NotImplementedError
-
-    def encode_insert(self, server: S, rows: Batch) -> bytes:
-        """The request that inserts all of `rows`."""
         raise NotImplementedError
 
     def encode_delete(self, server: S, ids: Sequence[int]) -> bytes:

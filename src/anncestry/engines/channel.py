@@ -40,10 +40,12 @@ def open_channel(target: str, options: Any, header: str | None, named: tls.Named
 
 
 def call(channel: grpc.Channel, method: str, request: Any, reply: type[Any], timeout_s: float, what: str) -> Any:
-    """The answer, a `reply`, to the message `request` to `method` (/SERVICE/NAME); ServerError names `what` failed."""
-    invoke = channel.unary_unary(
-        method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
-    )
+    """The answer, a `reply`, to the message `request` to `method` (/SERVICE/NAME); ServerError names `what` failed.
+
+    A message, or the bytes of one.
+    """
+    encode = None if isinstance(request, bytes) else type(request).SerializeToString
+    invoke = channel.unary_unary(method, request_serializer=encode, response_deserializer=reply.FromString)
     try:
         return invoke(request, timeout=timeout_s)
     except grpc.RpcError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from anncestry.drive.transports import unpack
 from anncestry.engines import library_host
 from anncestry.engines.base import (
     Answer,
+    Batch,
     Component,
     DecodeError,
     EngineOf,
@@ -30,7 +32,6 @@ from anncestry.engines.base import (
     Server,
     Spec,
     Vectors,
-    batches,
     components,
     listed,
 )
@@ -70,11 +71,15 @@ class LibraryServer(Server):
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Have that process do something; ServerError with its reason if it can't, or is gone."""
+        return self.send(name, pickle.dumps((name, arguments)))
+
+    def send(self, name: str, message: bytes) -> Any:
+        """The same, of a call that is encoded already."""
         try:
             if self._connection is None:
                 host, _, port = self.endpoint.rpartition(":")
                 self._connection = Client((host, int(port)), authkey=self._secret)
-            self._connection.send((name, arguments))
+            self._connection.send_bytes(message)
             done, answer = self._connection.recv()
         except (OSError, EOFError) as error:
             self._connection = None
@@ -143,7 +148,7 @@ class Library(EngineOf[LibraryServer]):
             "clients": "each a process with a copy of the index (spawned, no lock shared); their CPU and memory are "
             "what the tables call the server's",
             "filters": "none; the exact-search oracle scans the vectors that the index holds",
-            "durability": "none: written once, when it is built",
+            "durability": "none while it is built: written once, and synced after the load",
             "set by the system": listed(settings),
             "set by anncestry": "one thread a search"
             + ("" if "build_threads" in settings else "; as many threads to build as there are cores"),
@@ -201,23 +206,27 @@ class Library(EngineOf[LibraryServer]):
                 "seed": _SEED,
             },
         )
-        with result.phase("insert"):
-            for batch in batches(vectors, load["batch_rows"]):
-                base = np.ascontiguousarray(batch.base, "<f4")
-                metadata = {name: np.ascontiguousarray(getattr(batch, name)) for name in library_host.COLUMNS}
-                columns = {name: (values.dtype.str, values.tobytes()) for name, values in metadata.items()}
+        with self.encoded(server, vectors, load, result) as requests, result.phase("insert"):
+            for ids, request in requests:
                 try:
-                    server.call("add", base.tobytes(), columns)
-                    result.acknowledge(len(base), 0, None)
+                    server.send("add", request)
+                    result.acknowledge(len(ids), 0, None)
                 except ServerError as error:
                     server.check_alive()
-                    result.acknowledge(len(base), len(base), str(error.args[0]))
+                    result.acknowledge(len(ids), len(ids), str(error.args[0]))
                 progress.at(result.rows_sent)
         with result.phase("index"):
             server.call("finish")
         with result.phase("ready"):
             server.call("try_it")
+        server.call("sync")
+        result.durable("the files that the library wrote are synced by the process that built them")
         return result
+
+    def encode_insert(self, server: LibraryServer, rows: Batch) -> bytes:
+        metadata = {name: np.ascontiguousarray(getattr(rows, name)) for name in library_host.COLUMNS}
+        columns = {name: (values.dtype.str, values.tobytes()) for name, values in metadata.items()}
+        return pickle.dumps(("add", (np.ascontiguousarray(rows.base, "<f4").tobytes(), columns)))
 
     def open(self, server: LibraryServer, index: Spec) -> float:
         """Load the stored index once, search it, and let it go; returns the seconds that this took."""

@@ -123,6 +123,13 @@ class Host:
             np.save(self.folder / f"{name}.npy", np.concatenate(parts))
         self.columns = {}
 
+    def sync(self) -> None:
+        """Have what was written on the disk: a library only writes it."""
+        for path in [self.folder, *self.folder.rglob("*")]:
+            file = os.open(path, os.O_RDONLY)
+            os.fsync(file)
+            os.close(file)
+
     def try_it(self) -> float:
         """Load the stored index and search it once; returns the seconds that this took."""
         started = time.monotonic()
@@ -141,7 +148,7 @@ class Host:
 
 def serve(host: Host, connection: Connection) -> None:
     """Answer calls (name, arguments) by (True, result) or (False, why not) until the other side is gone."""
-    calls = ("version", "create", "add", "finish", "try_it", "describe", "count")
+    calls = ("version", "create", "add", "finish", "sync", "try_it", "describe", "count")
     while True:
         try:
             name, arguments = connection.recv()

@@ -140,6 +140,9 @@ class Offers:
     """A request can hold several vectors (`nq`)."""
     no_fault: str | None = "has one member, and nobody who could take its place"
     """Why no fault can be injected. None: it can."""
+    no_zero_vectors: str | None = "was never tried with them"
+    """Why zero vectors can't be kept under cosine: their distance to everything is told as 1, and no other row is lost
+    for them. None: they can, though a graph need not find them."""
     conditions: Sequence[str] = ()
     """Kinds of payload columns (keyword, int, float) that the conditions of a query can be on."""
     killed_loads: bool = False
@@ -155,6 +158,14 @@ class Offers:
         self.check_settings(system, topology, index)
         if workload is not None:
             self.check_workload(system, topology, index, workload)
+
+    def check_zero_vectors(self, system: Spec) -> None:
+        """Unsupported if the system can't keep a zero vector under cosine."""
+        if self.no_zero_vectors is not None:
+            raise Unsupported(
+                f"zero_vectors: keep: unsupported by {self.name}, which {self.no_zero_vectors}; use zero_vectors: "
+                "leave_out, or another system"
+            )
 
     def limited(self, system: Spec, topology: Spec) -> int:
         """Number of members to which the topology's `limits` apply, each."""

@@ -17,11 +17,11 @@ from anncestry.datasets.distance import Floats, Ids
 from anncestry.drive import protocol
 from anncestry.drive.client import OK
 from anncestry.measure import samples as raw
-from anncestry.measure.requests import Answers, decode, decoder, distance_errors, nq_of, repeated, wrong_counts
+from anncestry.measure.requests import Answers, decode, decoder, distance_errors, impossible, nq_of
 from anncestry.measure.runs import Context, Findings, Job, Run
 from anncestry.measure.samples import Writer
 from anncestry.measure.vectors import Vectors
-from anncestry.metrics import latency
+from anncestry.metrics import defects, latency
 from anncestry.metrics.recall import exact_distances
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
@@ -36,22 +36,17 @@ class _Judged:
     def __init__(self, run: Run, context: Context) -> None:
         self.run, self.context = run, context
         self.k, self.nq = run.workload["k"], nq_of(run.workload)
-        self.lenient = run.workload.get("short_answers") == "counted" or run.spends_server
         # Rows that came meanwhile are known, too; which of them a query may return is for recall to say.
         self.rows_known = len(context.vectors.base) + sum(feature.rows_added for feature in run.features)
         self.selectivity: float | None = None
-        self.fewest: int | None = None
-        """How many rows a right answer to the measured query with the narrowest filter holds."""
         self.filters: dict[str, Any] | None = None
         if run.filtering is not None:
             every = np.arange(len(run.choice.measured))
             self.selectivity, self.filters = run.filtering.share(every), run.filtering.facts(every)
-            self.fewest = int(run.filtering.wanted(every, self.k).min())
         self.findings = Findings()
         self.driver: list[dict[str, Any]] = []
         """The driver's facts of each job."""
-        self.sent = self.good = self.answers = self.wrong = self.short = self.repeated = 0
-        self.primed = self.violated = self.returned = 0
+        self.sent = self.good = self.answers = self.impossible = self.undecodable = self.primed = self.violating = 0
         self.errors_rel: list[Floats] = []
         self.busy = latency.Busy(run.workload["clients"]) if latency.closed(run.workload) else None
 
@@ -82,17 +77,16 @@ class _Judged:
         good = answered.status == OK
         answers = int(good.sum())
         self.good, self.answers = self.good + answers // self.nq, self.answers + answers
-        expected = self.k if run.filtering is None else run.filtering.wanted(asked, self.k)
-        wrong, short = wrong_counts(answered, self.rows_known, expected)
-        self.wrong += wrong if self.lenient else wrong + short
-        self.short += short
-        self.repeated += repeated(answered)
+        self.impossible += impossible(answered, self.rows_known)
+        self.undecodable += answered.undecodable
+        wanted, violating = self.k, None
         if run.filtering is not None:
-            violated, returned = run.filtering.violations(asked[good], answered.ids[good])
-            self.violated, self.returned = self.violated + violated, self.returned + returned
+            wanted, violating = run.filtering.wanted(asked, self.k), run.filtering.violating(asked, answered.ids)
+            self.violating += int((violating & good).sum())
+        defect = np.where(good, defects.of_answers(answered.ids, wanted, violating), 0).astype(np.uint8)
         rows = run.choice.measured[asked]
         checked.add(rows, answered)
-        return raw.table(run.number, rows, samples, answered, self.nq)
+        return raw.table(run.number, rows, samples, answered, self.nq, defect)
 
     def gates(self) -> list[Gate]:
         """Everything that must hold of the run."""
@@ -103,17 +97,17 @@ class _Judged:
             *context.settings[run.ef_search],
             *context.batched.get(self.nq, ()),
             gates.answered(self.good, self.sent),
-            gates.result_count(self.wrong, self.answers, self.k, self.fewest),
+            gates.decodable(self.undecodable, self.sent),
+            gates.possible(self.impossible, self.answers, self.k),
             _distances(np.concatenate(self.errors_rel), context),
             gates.primed(self.primed),
             None if self.busy is None else gates.littles_law(**self.busy.facts()),
-            gates.short_answers(self.short, self.repeated, self.answers) if self.lenient else None,
             None if run.tuned is None else run.tuned.gate(),
             gates.shared(searches, run.workload["clients"]),
         ]
         if run.filtering is not None and self.selectivity is not None:
             judged.append(run.filtering.gate(context.counted))
-            judged.append(gates.filtered(self.violated, self.returned, self.selectivity))
+            judged.append(gates.filtered(self.violating, self.answers, self.selectivity))
         return [gate for gate in judged if gate is not None]
 
     def body(self) -> dict[str, Any]:
@@ -128,8 +122,6 @@ class _Judged:
             **self.findings.facts,
             "selectivity": self.selectivity,
             "filters": self.filters,
-            "short_answers": self.short,
-            "repeated_answers": self.repeated,
             "client": {
                 "asked_by": run.workload.get("client", "bytes"),
                 "warmup_source": run.choice.warmup_source,
@@ -226,13 +218,14 @@ class _Checked:
 def near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:
     """The resource samples in or next to the window, marked with the run.
 
-    Always with the last one before it and the first one after it: on a busy machine the sampler itself may be late,
-    and a window without samples on both sides has no use of resources to interpolate.
+    Always with the last one before it and the first one after it, and with those at its edges: on a busy machine the
+    sampler itself may be late, and a window without samples on both sides has no use of resources to interpolate.
     """
     at = table["at_s"].to_numpy()
+    at_edges = at[table["edge"].to_numpy()]
     start, end = window_s
-    first = min(start - _NEARBY_S, *at[at <= start][-1:])
-    last = max(end + _NEARBY_S, *at[at >= end][:1])
+    first = min(start - _NEARBY_S, *at[at <= start][-1:], *at_edges[at_edges <= start][-1:])
+    last = max(end + _NEARBY_S, *at[at >= end][:1], *at_edges[at_edges >= end][:1])
     keep = (at >= first) & (at <= last)
     chosen = table.filter(pa.array(keep))
     return chosen.append_column("run", pa.array(np.full(len(chosen), run, np.uint8)))

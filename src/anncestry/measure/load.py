@@ -1,4 +1,4 @@
-"""The load stage: start on a clean folder, insert, flush, index, make ready; check; stop; weigh what is on disk.
+"""The load stage: start on a clean folder, encode, insert, flush, index, make ready, store; check; stop; weigh it.
 
 An upgrade in place is a load, too: a newer version opens a copy of the data that an older one has loaded. Nothing is
 inserted, so there is no load time. What is measured is the time without service: from the start of the newer server on
@@ -32,6 +32,7 @@ from anncestry.measure.oracle import Oracle
 from anncestry.measure.server import Filling, Place
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.runtimes import remote
 
 _UPGRADE = "upgrade"
@@ -51,10 +52,15 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
     A load that is not what it should be is not an error: its record says so in its gates, and is invalid.
     """
     build.programs()  # before a server runs: a build would disturb it
-    with platform.alone() as lock, closing(Filling(spec, place, out_dir, lock)) as system:
+    with (
+        platform.alone() as lock,
+        closing(Filling(spec, place, out_dir, lock)) as system,
+        Ledger.of(spec, key).attempt(stage="load"),
+    ):
         label = f"load {spec['system']['name']} ← {spec['dataset']['name']}"
         system.begin(f"{label}: starting the server")
         server = system.start()
+        server.scratch = out_dir
         with system.sampler() as sampler, Progress(label, len(system.vectors.base), "row") as progress:
             result = system.engine.load(server, system.vectors, spec["index"], spec["load"], progress)
         kill = _judge(system, result)
@@ -63,7 +69,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             sampler,
             result,
             "load",
-            about={"times": _times(result)},
+            about={"times": _times(result), "durability": result.durability},
             inserted={"batches": result.batches, **({"kill": kill} if kill else {})},
             fairness=_KILLED if kill else {},
             inputs={},
@@ -85,11 +91,17 @@ def _judge(system: Filling, result: LoadResult) -> dict[str, Any]:
 
 
 def _times(result: LoadResult) -> dict[str, float | None]:
-    """Seconds of each phase; `load_s` from the first insert to the first search that succeeded."""
+    """Seconds of each phase; `load_s` from the first insert to the first search that succeeded.
+
+    `encode_s` lies before it. `durable_s` is from the first insert until `LoadResult.durable_at_s`; None where nothing
+    was asked for that.
+    """
     first, last = result.phases[0], result.phases[-1]
     return {
+        "encode_s": result.encode_s,
         **{f"{phase}_s": result.seconds(phase) for phase in ("insert", "flush", "index", "ready")},
         "load_s": last.end_s - first.start_s,
+        "durable_s": None if result.durable_at_s is None else result.durable_at_s - first.start_s,
     }
 
 
@@ -152,7 +164,11 @@ def upgrade(
     the server does not come up on the older data or dies, ConfigError on another machine than declared. An upgrade
     that lost something is not an error: its record says so in its gates, and is invalid.
     """
-    with platform.alone() as lock, closing(Filling(spec, place, out_dir, lock)) as system:
+    with (
+        platform.alone() as lock,
+        closing(Filling(spec, place, out_dir, lock)) as system,
+        Ledger.of(spec, key).attempt(stage="load"),
+    ):
         older = records.read_record(older_index, stage="load", key=spec["upgrade_of"])
         origin = older["spec"]["system"]
         system.begin(

@@ -6,6 +6,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import samples
 from anncestry.measure.runs import Published, measuring_of
-from anncestry.metrics import disturbance, latency, resources
+from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.provenance import records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY
 
 _FAILURES_MAX = 20
@@ -34,7 +36,9 @@ def run(
     DataError if a run is missing, is not of this spec, or if runs differ in their origin: such are removed, so that
     the workflow measures them again. `index_record` is of the build that lies here, if any.
     """
-    runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(spec["workload"]["runs"])]
+    workload = spec["workload"]
+    count = workload["runs"] if "runs" in workload else measured_by_need(measured, workload["rounds"])
+    runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(count)]
     _refuse_other_origins(measured, runs, index_record)
     paths = _join(measured, runs, target)
     published = Published(spec["workload"], paths, runs)
@@ -44,6 +48,10 @@ def run(
         parts |= measuring.summarise(published)
     if any(run["counters"] for run in runs):
         parts["searches"] = searches(runs)
+    if "rounds" in workload:
+        decided = measured / "rounds.json"
+        stated = records.read_json(decided) if decided.exists() else {}
+        parts["need"] = {**rounds.decide(published.summary["qps"]["runs"], workload["rounds"]), **stated}
     newest = max(runs, key=lambda run: run["created"])
     windows = [tuple(run["window_s"]) for run in runs]
     return records.write_record(
@@ -58,14 +66,16 @@ def run(
             "summary": published.summary,
             "histogram": latency.histogram(published.of_runs),
             "steadiness": steadiness(published.of_runs),
+            "server_cpu_us_per_query": published.server_cpu_us_per_query,
             **parts,
             "failures": dict(sum((Counter(run["failures"]) for run in runs), Counter()).most_common(_FAILURES_MAX)),
             **{name: newest[name] for name in ("ef_search", "tuning", "selectivity", "filters")},
-            **{name: sum(run[name] for run in runs) for name in ("short_answers", "repeated_answers")},
+            "defects": defects.summarise(published.of_runs),
             "resources": resources.over_runs(published.table("resources"), "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
             **_disturbance(runs),
+            **Ledger.of(spec, spec["load"]).quote(key),
             "client": _client(newest, runs),
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
             **{name: newest[name] for name in ("storage_path",) if name in newest},
@@ -74,6 +84,23 @@ def run(
         inputs={"load": load_record, "vectors": vectors_record},
         outputs=paths,
     )
+
+
+def measured_by_need(measured: Path, rule: Mapping[str, Any]) -> int:
+    """How many runs, one after the other, lie here of a cell that is measured by need."""
+    here = takewhile(lambda number: (measured / f"run-{number}" / "record.json").exists(), range(rule["most"]))
+    return max(int(rule["first"]), len(list(here)))
+
+
+def rates_of(measured: Path, spec: Mapping[str, Any], key: str, count: int) -> list[float]:
+    """QPS of each of the first `count` runs in the folder `measured`."""
+    found = []
+    for number in range(count):
+        record = measured / f"run-{number}" / "record.json"
+        files = records.verify_outputs(record, _read(record, spec, key))
+        of_run = samples.by_run(files["samples"], spec["workload"])
+        found.append(latency.of_run(samples.of(of_run, spec["workload"], number))["qps"])
+    return found
 
 
 def _join(measured: Path, runs: Sequence[Mapping[str, Any]], target: Path) -> dict[str, Path]:

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from anncestry.datasets.distance import Bools, Floats, Ids
 from anncestry.drive.client import OK
+from anncestry.errors import DataError
 from anncestry.measure.requests import nq_of
-from anncestry.measure.runs import measuring_of
+from anncestry.measure.runs import measuring_of, runs_of
 from anncestry.measure.samples import BATCH_COLUMNS, answers_of
 from anncestry.measure.vectors import Filtering, Vectors, open_vectors
+from anncestry.metrics import defects, stats
 from anncestry.metrics import recall as metric
-from anncestry.metrics import stats
 from anncestry.metrics.latency import over_runs, quantile_of_counts
 from anncestry.provenance import records
 
@@ -51,12 +52,16 @@ def run(
 
 @dataclass(frozen=True)
 class Truth:
-    """The exact neighbours that answers are compared with: `ids` and `distances` (queries, depth)."""
+    """The exact neighbours that answers are compared with: `ids` and `distances` (asked, depth).
+
+    `rows` int64 (asked,), ascending, are the queries that they belong to.
+    """
 
     path: Path
     vectors: Vectors
     ids: Ids
     distances: Floats
+    rows: Ids
     filters: Filtering | None
 
     @classmethod
@@ -68,8 +73,18 @@ class Truth:
             np.load(path.parent / record["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)
             for name in ("ids", "distances")
         )
+        # A truth of all queries, as all were once, has no file that says which.
+        rows = np.load(path.parent / "queries.npy") if "queries" in record["outputs"] else np.arange(len(ids))
         filters = Filtering.of(record["spec"]["filter"], vectors, np.asarray(vectors.query_region))
-        return cls(path, vectors, ids, distances, filters)
+        return cls(path, vectors, ids, distances, rows, filters)
+
+    def of(self, query: Ids) -> tuple[Ids, Floats]:
+        """The ids and distances (n, depth) of queries (n,); DataError for one whose neighbours are not known."""
+        place = np.minimum(np.searchsorted(self.rows, query), len(self.rows) - 1)
+        unknown = query[self.rows[place] != query]
+        if len(unknown):
+            raise DataError(f"{self.path}: has no neighbours of query {int(unknown[0])}, which was asked")
+        return np.asarray(self.ids[place]), np.asarray(self.distances[place])
 
     def scores(self, query: Ids, ids: Ids, k: int) -> dict[str, Floats]:
         """Of answers to the rows `query` (n,) of the queries, with `ids` (n, k): each of `_NAMES`, (n,)."""
@@ -81,7 +96,7 @@ class Truth:
         exact = metric.exact_distances(vectors.base, vectors.queries[asked], returned, vectors.metric)
         if self.filters is not None:
             exact = np.where(self.filters.passing(asked, returned), exact, np.inf)
-        scores = score_answers(returned, exact, self.ids[asked], self.distances[asked], k, vectors.metric)
+        scores = score_answers(returned, exact, *self.of(asked), k, vectors.metric)
         return {name: values[of_sample.reshape(-1)] for name, values in scores.items()}
 
 
@@ -103,11 +118,12 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     truth = Truth.read(truth_record, vectors_record)
     work = measured["spec"]["workload"]
     k, nq = work["k"], nq_of(work)
-    scores = _Scores(work["runs"], len(truth.vectors.queries))
+    scores = _Scores(runs_of(measured), len(truth.vectors.queries))
     scorings = [of.scoring(measured, samples_path, truth) for of in measuring_of(work)]
     changes = [scoring for scoring in scorings if scoring is not None]
     columns = ["run", "query", "status", "ids", "due_ns", *(name for change in changes for name in change.columns)]
     columns += BATCH_COLUMNS if nq > 1 else ()
+    columns += [name for name in ("defect",) if name in parquet.read_schema(samples_path).names]
     at_once = any(change.at_once for change in changes)
     for table in _parts(samples_path, columns, None if at_once else max(1, _PART_IDS // (k * nq))):
         for change in changes:
@@ -120,6 +136,8 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         if of_samples is None:
             of_samples = truth.scores(query, ids, k)
         answered = table["status"].to_numpy()[of_request] == OK
+        if "defect" in table.column_names and not changes:
+            _check_defects(table, truth, query, ids, answered, nq)
         scores.add(runs, query, answered, of_samples)
         for change in changes:
             change.add(runs, table["due_ns"].to_numpy()[of_request] / 1e9, answered, of_samples)
@@ -142,6 +160,16 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         "unanswered": scores.unanswered,
         "without_truth": scores.without_truth,
     }
+
+
+def _check_defects(table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered: Bools, nq: int) -> None:
+    """DataError where samples deny what is wrong with their own ids, or claim what isn't."""
+    wanted = (truth.of(query)[0][:, : ids.shape[1]] >= 0).sum(axis=1)
+    violating = None if truth.filters is None else truth.filters.violating(query, ids)
+    found = np.where(answered, defects.of_answers(ids, wanted, violating), 0).reshape(-1, nq)
+    wrong = np.flatnonzero(np.bitwise_or.reduce(found, axis=1) != table["defect"].to_numpy())
+    if len(wrong):
+        raise DataError(f"samples: {len(wrong)} answers do not have the defects that their column `defect` says")
 
 
 _NAMES = ("by_id", "by_distance", "ndcg", "mrr")

@@ -23,7 +23,7 @@ from anncestry import redact
 from anncestry.datasets.distance import Floats, Ids
 from anncestry.datasets.metadata import Asked
 from anncestry.drive.client import ERROR, OK
-from anncestry.engines.base import Answer, DecodeError, Engine, Server
+from anncestry.engines.base import Answer, DecodeError, Engine, ErrorReplyError, Server
 from anncestry.measure.vectors import Filtering
 
 _PRIME_MIN = 5
@@ -143,7 +143,8 @@ class Answers:
     """Decoded answers of n vectors, in order: `ids` and `distances` (n, k) padded with -1 and infinity.
 
     `size` (n,) is how many results each held (more than k are cut off, and `size` tells), `status` (n,) the driver's
-    status of the vector's request, with ERROR where the reply itself was an error; `errors` the texts of those.
+    status of the vector's request, with ERROR where the reply itself was an error; `errors` the texts of those. So many
+    requests were `undecodable`: their replies are none of the protocol.
     """
 
     ids: Ids
@@ -151,6 +152,7 @@ class Answers:
     size: Ids
     status: NDArray[np.uint8]
     errors: dict[str, int]
+    undecodable: int = 0
 
 
 Decode = Callable[[bytes, str], Answer] | Callable[[bytes, str], Sequence[Answer]]
@@ -176,6 +178,7 @@ def decode(
     size = np.zeros(n, dtype=np.int64)
     judged: NDArray[np.uint8] = np.repeat(status.astype(np.uint8), nq)
     errors: Counter[str] = Counter()
+    undecodable = 0
     for i in np.flatnonzero(status == OK).tolist():
         rows = range(i * nq, (i + 1) * nq)
         try:
@@ -185,39 +188,23 @@ def decode(
         except DecodeError as error:
             judged[rows] = ERROR
             errors[redact.short(str(error))] += 1
+            undecodable += not isinstance(error, ErrorReplyError)
             continue
         for row, (found, far) in zip(rows, answers, strict=True):
             size[row] = len(found)
             kept = min(k, len(found))
             ids[row, :kept] = found[:kept]
             distances[row, :kept] = far[:kept]
-    return Answers(ids, distances, size, judged, errors)
+    return Answers(ids, distances, size, judged, errors, undecodable)
 
 
-def wrong_counts(answers: Answers, rows: int, wanted: int | Ids) -> tuple[int, int]:
-    """How many good answers do not hold exactly `wanted` (of all, or of each) different ids of known rows.
-
-    Wrong are those with an id that no row has, more different rows than wanted, or more results than k. Apart from them
-    are counted the short ones, which hold fewer different rows than wanted, or repeat some.
-    """
+def impossible(answers: Answers, rows: int) -> int:
+    """How many good answers can't be right: with an id that none of the `rows` has, or more results than k."""
     good = answers.status == OK
-    k = answers.ids.shape[1]
-    wanted = np.broadcast_to(np.asarray(wanted), answers.status.shape)[good]
-    ids = np.sort(answers.ids[good], axis=1)
-    known = (ids >= 0) & (ids < rows)
-    fresh = np.ones_like(known)
-    fresh[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    different = (known & fresh).sum(axis=1)
-    size = answers.size[good]
-    off = (different != wanted) | (size != wanted)
-    short = (different <= wanted) & (known.sum(axis=1) == np.minimum(size, k)) & (size <= k)
-    return int((off & ~short).sum()), int((off & short).sum())
-
-
-def repeated(answers: Answers) -> int:
-    """How many good answers hold an id more than once."""
-    ids = np.sort(answers.ids[answers.status == OK], axis=1)
-    return int(((ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] != -1)).any(axis=1).sum())
+    ids, size = answers.ids[good], answers.size[good]
+    k = ids.shape[1]
+    known = ((ids >= 0) & (ids < rows)).sum(axis=1)
+    return int(((size > k) | (known != np.minimum(size, k))).sum())
 
 
 def distance_errors(reported: Floats, exact: Floats, metric: str) -> Floats:

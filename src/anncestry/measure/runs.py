@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +20,14 @@ from anncestry.cells import features
 from anncestry.cells.indexes import effort_of
 from anncestry.datasets.distance import Bools, Floats, Ids
 from anncestry.drive import protocol
+from anncestry.drive.client import OK
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import ConfigError
 from anncestry.measure import samples
 from anncestry.measure.server import System
 from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Filtering, Vectors
-from anncestry.metrics import latency
+from anncestry.metrics import latency, resources
 from anncestry.provenance.gates import Gate
 
 
@@ -159,6 +161,11 @@ class Published:
     runs: Sequence[Mapping[str, Any]] = ()
     stored: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        """How many runs there are."""
+        return len(self.runs) or runs_of(self.stored)
+
     @cached_property
     def by_run(self) -> samples.Runs:
         return samples.by_run(self.files["samples"], self.workload)
@@ -170,11 +177,24 @@ class Published:
             chosen = measuring.samples(self)
             if chosen is not None:
                 return chosen
-        return [samples.of(self.by_run, self.workload, number) for number in range(self.workload["runs"])]
+        return [samples.of(self.by_run, self.workload, number) for number in range(self.count)]
 
     @cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
         return latency.summarise(self.of_runs)
+
+    @property
+    def server_cpu_us_per_query(self) -> dict[str, Any]:
+        """Over runs: the server's CPU from right before the clock until right after it, all jobs, by good answers."""
+        table = self.table("resources")
+        windows = [run["window_s"] for run in self.runs] or self.stored["windows_s"]
+        each = []
+        for number, window in enumerate(windows):
+            answered = sum(int((run.status == OK).sum()) for (of, _), run in self.by_run.items() if of == number)
+            of_run = table.filter(pa.compute.equal(table["run"], number))
+            cpu_s = resources.cpu_between_edges(of_run, "server", window)
+            each.append(1e6 * cpu_s / answered if answered else math.nan)
+        return latency.over_runs(each)
 
     def facts(self, part: str) -> list[Mapping[str, Any]]:
         """A feature's facts of each run: from the records of the runs, or from "runs" in that part of the record."""
@@ -182,6 +202,12 @@ class Published:
 
     def table(self, label: str) -> pa.Table:
         return parquet.ParquetFile(self.files[label]).read()
+
+
+def runs_of(measured: Mapping[str, Any]) -> int:
+    """How many runs a query record is of."""
+    workload = measured["spec"]["workload"]
+    return int(workload["runs"] if "runs" in workload else len(measured["rounds"]))
 
 
 class Scoring:

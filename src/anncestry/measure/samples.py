@@ -22,7 +22,7 @@ _GROUP_BYTES = 16 << 20
 """Of a row group, uncompressed: what a reader may have to hold at once."""
 _GROUP_ROWS = 1 << 20
 _READ_ROWS = 1 << 16
-_COLUMNS = {"query": np.uint32, "due_ns": np.int64, "latency_ns": np.int64, "status": np.uint8}
+_COLUMNS = {"query": np.uint32, "due_ns": np.int64, "latency_ns": np.int64, "status": np.uint8, "defect": np.uint8}
 
 BATCH_COLUMNS = ("queries", "sizes")
 """What samples of requests of several vectors hold beside: the rows of the dataset's queries that were asked, and how
@@ -80,16 +80,19 @@ def join(paths: list[Path], target: Path) -> None:
 
 def by_run(path: Path, workload: Mapping[str, Any]) -> Runs:
     """When the requests of each run were due, what they took and what came of them; nothing of their answers."""
-    names = ["run", *_COLUMNS, *(["probe"] if "slo" in workload else [])]
+    file = parquet.ParquetFile(path)
+    # Samples of earlier versions do not say what is wrong with an answer.
+    kinds = {name: kind for name, kind in _COLUMNS.items() if name in file.schema_arrow.names}
+    names = ["run", *kinds, *(["probe"] if "slo" in workload else [])]
     found: dict[tuple[int, int | None], dict[str, large.Growing]] = {}
-    for batch in parquet.ParquetFile(path).iter_batches(_READ_ROWS, columns=names):
+    for batch in file.iter_batches(_READ_ROWS, columns=names):
         here = {name: batch.column(name).to_numpy() for name in names}
         runs, probes = here["run"], here.get("probe")
         for run in np.unique(runs).tolist():
             of_run = runs == run
             for probe in [None] if probes is None else np.unique(probes[of_run]).tolist():
                 chosen = of_run if probes is None else of_run & (probes == probe)
-                growing = found.setdefault((run, probe), {name: large.Growing(kind) for name, kind in _COLUMNS.items()})
+                growing = found.setdefault((run, probe), {name: large.Growing(kind) for name, kind in kinds.items()})
                 for name, target in growing.items():
                     target.append(here[name][chosen])
     return {
@@ -124,10 +127,13 @@ def lists(values: NDArray[Any], sizes: Ids) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
-def table(run: int, rows: Ids, samples: NDArray[Any], answered: Answers, nq: int) -> pa.Table:
+def table(
+    run: int, rows: Ids, samples: NDArray[Any], answered: Answers, nq: int, defect: NDArray[np.uint8]
+) -> pa.Table:
     """Raw data of a run, a row a request; `query` is a row of the dataset's queries, `status` 0 ok, 1 error, 2 timeout.
 
-    Of requests of several vectors `query` is the first of them, and BATCH_COLUMNS say all.
+    Of requests of several vectors `query` is the first of them, and BATCH_COLUMNS say all. `defect` (vectors,) is what
+    is wrong with each good answer (see `metrics.defects`); a request has the defects of all its answers.
     """
     kept = answered.ids != -1
     sizes = kept.sum(axis=1).reshape(-1, nq)
@@ -140,6 +146,7 @@ def table(run: int, rows: Ids, samples: NDArray[Any], answered: Answers, nq: int
             "query": pa.array(rows[::nq].astype(np.uint32)),
             **{name: pa.array(samples[name].astype(np.int64)) for name in ("due_ns", "start_ns", "latency_ns")},
             "status": pa.array(answered.status[::nq]),
+            "defect": pa.array(np.bitwise_or.reduce(defect.reshape(-1, nq), axis=1)),
             "ids": lists(answered.ids[kept], sizes.sum(axis=1)),
             "distances": lists(answered.distances[kept].astype(np.float32), sizes.sum(axis=1)),
             **{name: lists(values.astype(kind), np.full(n, nq)) for name, (values, kind) in of_batch.items()},

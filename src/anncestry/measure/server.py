@@ -28,6 +28,7 @@ from anncestry.measure.vectors import Vectors, open_vectors
 from anncestry.metrics import disturbance
 from anncestry.metrics.resources import Sampler, allocated_mib, by_group
 from anncestry.provenance import gates, platform, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
 from anncestry.provenance.platform import Lock
@@ -316,6 +317,7 @@ class Filling(System):
         parquet.write_table(table, resources, compression="zstd")
         body = {
             **gates.verdict(self.gates),
+            **Ledger.of(spec, key).quote(),
             "rows": len(base),
             "dim": int(base.shape[1]),
             **about,

@@ -37,6 +37,7 @@ from anncestry.metrics import disturbance
 from anncestry.metrics.resources import Sampler, by_group
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import Lock
 from anncestry.runtimes import namespaces
 
@@ -65,6 +66,7 @@ class _Session(System):
 
     driver: Driver
     sampled: Sampler
+    ledger: Ledger
 
     def __init__(
         self,
@@ -255,8 +257,9 @@ class _Session(System):
             protocol.write_together(whole, [_SEARCH, *beside])
         checks = [check for feature in run.features if (check := feature.check(server)) is not None]
         hosts = run.workload.get("driver_hosts", ())
-        done = self.driver.run(whole, check=checks[0] if checks else server.check_alive, hosts=hosts)
-        self.sampled.sample()
+        check = checks[0] if checks else server.check_alive
+        done = self.driver.run(whole, check, hosts, ready=self.sampled.edge)
+        self.sampled.edge()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
         if not run.members_may_fail:
@@ -308,6 +311,7 @@ class _Session(System):
         above = run.disturbance["above"]
         if not above or run.repeats >= self.place.disturbance.repeats:
             return False
+        self.ledger.add("repeat", query=run.key, round=run.number, above=above)
         print(f"{run.workload['name']}: is measured again: {'; '.join(above)}", file=sys.stderr, flush=True)
         run.again()
         return True
@@ -405,9 +409,12 @@ def run(
     records.clear(out_dir)
     out_dir.mkdir(parents=True)
     build.programs()  # before a server runs: a build would disturb it
+    first = next(iter(cells.values()))
+    ledger = Ledger.of(first, first["load"])
     with (
         platform.alone() as lock,
         closing(_Session(number, cells, index_record, place, out_dir, measured_dir)) as session,
+        ledger.attempt(stage="session", session=key, round=number, queries=sorted(cells)) as ending,
     ):
         print(
             f"query {session.spec['system']['name']} · {session.spec['dataset']['name']}: "
@@ -415,6 +422,7 @@ def run(
             file=sys.stderr,
             flush=True,
         )
+        session.ledger = ledger
         session.open()
         with Driver(session.driver_kind, out_dir.resolve()) as session.driver:
             session.judge()
@@ -425,7 +433,9 @@ def run(
         session.close()
         session.find_ceilings()
         session.finish(key, load_record, load_before, lock)
-    outcome = session.keep_all()
+        outcome = session.keep_all()
+        failed = {query: redact.short(state) for query, state in outcome.items() if state != "ok"}
+        ending |= {"failed": failed, "restarts": session.repeated}
     shutil.rmtree(out_dir / "oracle", ignore_errors=True)
     records.write_json(out_dir / "session.json", {"session": key, "round": number, "cells": redact.body(outcome)})
     return outcome

@@ -14,6 +14,7 @@ from anncestry.datasets.distance import Bools, Ids
 from anncestry.datasets.metadata import Asked, Columns, matches, resolve
 from anncestry.datasets.payload import NO_PAYLOAD, Payload, open_payload
 from anncestry.engines.base import Engine, Server
+from anncestry.errors import DataError
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
@@ -71,6 +72,11 @@ def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
 
     numpy's legacy generator is used, whose streams are frozen: the same seed chooses the same queries for ever.
     """
+    if count > len(vectors.queries):
+        raise DataError(
+            f"the workload asks {count} queries, and {len(vectors.queries)} are left without those that are zero "
+            "(zero_vectors: leave_out): ask fewer"
+        )
     random = np.random.RandomState(seed)
     order = random.permutation(len(vectors.queries))
     measured, spare = np.sort(order[:count]), np.sort(order[count : count + warmup])
@@ -135,10 +141,10 @@ class Filtering:
         """Which of the returned ids (n, k) pass the filter of their request; padding and unknown ids do not."""
         return self.asked.passing(ids, columns_of(self.vectors), self.vectors.payload, requests)
 
-    def violations(self, requests: NDArray[np.integer[Any]], ids: Ids) -> tuple[int, int]:
-        """How many of the returned ids (n, k) do not pass the request's filter (unknown ones don't), of how many."""
-        returned = ids != -1
-        return int((returned & ~self.passing(requests, ids)).sum()), int(returned.sum())
+    def violating(self, requests: NDArray[np.integer[Any]], ids: Ids) -> Bools:
+        """Which of the answers (n, k) hold ids that do not pass their request's filter (unknown ones don't); (n,)."""
+        found: Bools = ((ids != -1) & ~self.passing(requests, ids)).any(axis=1)
+        return found
 
     def count(self, engine: Engine, server: Server, known: dict[str, int]) -> None:
         """Ask the server how many rows pass each filter, into `known`, by the filter's text."""

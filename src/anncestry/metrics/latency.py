@@ -27,7 +27,9 @@ _BATCH, _BATCHES_MIN = 5, 8  # of good answers, to tell whether a run is steady
 _QUERIES_MAX = 1 << 26  # numbers of queries up to which they are looked up in a table
 
 TOTALS = ("samples", "errors", "timeouts")
-RATES = ("qps", "fail_per_s")
+RATES = ("qps", "complete_qps", "fail_per_s")
+FAILED = "no finite value: more requests failed than it leaves out"
+"""Why a cell has no percentile or mean: a request that failed has no answer after any time."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Run:
     """Samples of one run, each array (n,): nanoseconds relative to the clock's zero, and status.
 
     `duration_s` is the window of a run by time, None for a run by count. `query` (n,) is which query was asked; where
-    it is not known every sample counts as a query of its own.
+    it is not known every sample counts as a query of its own. `defect` (n,) is what is wrong with a good answer (see
+    `metrics.defects`; 0: nothing), None where it was not judged.
     """
 
     due_ns: NDArray[np.int64]
@@ -43,6 +46,7 @@ class Run:
     status: NDArray[np.integer[Any]]
     duration_s: float | None = None
     query: NDArray[np.integer[Any]] | None = None
+    defect: NDArray[np.uint8] | None = None
 
     @property
     def window_s(self) -> float:
@@ -54,22 +58,24 @@ class Run:
 
     @cached_property
     def values(self) -> stats.Values:
-        """Latencies (ms) that count: of good answers, and of timeouts the time they waited; and the query of each.
+        """Latencies (ms) and the query of each sample: of timeouts the time they waited, of other failures infinity.
 
         Where queries are not known, which sample it is.
         """
         waited_ms, queries = large.Growing(np.float64), large.Growing(np.int64)
         for part in large.parts(len(self.status)):
-            counts = self.status[part] != ERROR
-            asked = np.arange(part.start, part.stop) if self.query is None else self.query[part]
-            waited_ms.append((self.latency_ns[part] / 1e6)[counts])
-            queries.append(asked[counts])
+            waited_ms.append(np.where(self.status[part] == ERROR, np.inf, self.latency_ns[part] / 1e6))
+            queries.append(np.arange(part.start, part.stop) if self.query is None else self.query[part])
         return stats.Values(waited_ms.array(), queries.array())
 
-    def ends_s(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.integer[Any]]]]:
-        """When answers came, and their status, part by part."""
+    def ends_s(self) -> Iterator[tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]]:
+        """When answers came, and which of them each of `RATES` counts, part by part."""
         for part in large.parts(len(self.due_ns)):
-            yield (self.due_ns[part] + self.latency_ns[part]) / 1e9, self.status[part]
+            good = self.status[part] == OK
+            counted = {"qps": good, "fail_per_s": ~good}
+            if self.defect is not None:
+                counted["complete_qps"] = good & (self.defect[part] == 0)
+            yield (self.due_ns[part] + self.latency_ns[part]) / 1e9, counted
 
 
 class Busy:
@@ -113,32 +119,30 @@ def quantile_of_counts(values: Sequence[float], counts: Sequence[int], q: float)
 def of_run(run: Run) -> dict[str, float]:
     """Latency (ms), throughput and failures of one run.
 
-    A request that ran into its deadline counts with the time it waited; one that failed otherwise has no latency.
-    Throughput counts good answers that ended within the window: what was still under way then is latency, not QPS.
+    A request that ran into its deadline counts with the time it waited; one that failed otherwise as infinity: to fail
+    fast is not to be fast. Throughput counts good answers that ended within the window: what was still under way then
+    is latency, not QPS. `complete_qps` counts those without a defect.
     """
     ascending = run.values.in_order().value
     window_s = run.window_s
-    in_time, seen = 0, dict.fromkeys((OK, ERROR, TIMEOUT), 0)
+    seen, counts = dict.fromkeys((ERROR, TIMEOUT), 0), Counter[str]()
     for part in large.parts(len(run.status)):
-        status = run.status[part]
         for kind in seen:
-            seen[kind] += int((status == kind).sum())
-        if run.duration_s is not None:
-            ends_ns = run.due_ns[part] + run.latency_ns[part]
-            in_time += int(((status == OK) & (ends_ns <= window_s * 1e9)).sum())
-    if run.duration_s is None:
-        in_time = seen[OK]
-    failed = len(run.status) - seen[OK]
+            seen[kind] += int((run.status[part] == kind).sum())
+    for ends_s, counted in run.ends_s():
+        # A failure after the window is still a failure of it.
+        in_time = np.full(len(ends_s), True) if run.duration_s is None else ends_s <= window_s
+        counts.update({name: int((of & (in_time | (name == "fail_per_s"))).sum()) for name, of in counted.items()})
+    rates = [name for name in RATES if name != "complete_qps" or run.defect is not None]
     return {
         **{name: quantile(ascending, q) for name, q in QUANTILES.items()},
         "p999_ms": quantile(ascending, P999),
         "max_ms": quantile(ascending, 1.0),
         "mean_ms": float(run.values.value.mean()) if len(ascending) else math.nan,
-        "qps": float(in_time / window_s) if window_s else math.nan,
+        **{name: float(counts[name] / window_s) if window_s else math.nan for name in rates},
         "samples": len(run.status),
         "errors": seen[ERROR],
         "timeouts": seen[TIMEOUT],
-        "fail_per_s": failed / window_s if window_s else math.nan,
     }
 
 
@@ -161,51 +165,60 @@ def summarise(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     sample beyond its p99.9. Samples, errors and timeouts are totals.
     """
     each = [of_run(run) for run in runs]
-    summary = {name: over_runs([run[name] for run in each]) for name in each[0]}
+    summary = {name: over_runs([run[name] for run in each]) for name in min(each, key=len)}
     values, queries = _values(runs)
     pooled = _pooled(values)
     for name in TOTALS:
         summary[name].update(value=int(sum(run[name] for run in each)), std=None)
     waited = pooled.in_order().value
     for name, q in (("p999_ms", P999), ("max_ms", 1.0)):
-        summary[name].update(value=quantile(waited, q) if len(waited) else None, std=None)
+        value = quantile(waited, q)
+        summary[name].update(value=value if math.isfinite(value) else None, std=None)
     windows = [run.window_s for run in runs]
     whole = sum(windows)
     for name in RATES:
-        if summary[name]["value"] is not None and whole > 0:
+        if name in summary and summary[name]["value"] is not None and whole > 0:
             rates = [run[name] for run in each]
             summary[name]["value"] = float(sum(r * w for r, w in zip(rates, windows, strict=True)) / whole)
-    for name, found in _intervals(runs, values, queries, pooled, windows).items():
-        if summary[name]["value"] is not None:
-            summary[name].update(found.facts())
+    finite = [name for name, found in summary.items() if found["value"] is not None]
+    for name, interval in _intervals(runs, values, queries, pooled, windows, finite).items():
+        summary[name].update(interval.facts())
     return summary
 
 
 def _intervals(
-    runs: Sequence[Run], values: Sequence[stats.Values], queries: int, pooled: stats.Values, windows: Sequence[float]
+    runs: Sequence[Run],
+    values: Sequence[stats.Values],
+    queries: int,
+    pooled: stats.Values,
+    windows: Sequence[float],
+    names: Sequence[str],
 ) -> Mapping[str, stats.Interval]:
-    found = {name: stats.quantile_interval(values, queries, q) for name, q in QUANTILES.items()}
-    found["mean_ms"] = stats.mean_interval(values, queries)
+    """The intervals of the metrics `names`."""
+    found = {name: stats.quantile_interval(values, queries, q) for name, q in QUANTILES.items() if name in names}
+    if "mean_ms" in names:
+        found["mean_ms"] = stats.mean_interval(values, queries)
     tail = len(pooled.value) * (1 - P999)
     found["p999_ms"] = (
         stats.quantile_interval([pooled], queries, P999)
-        if tail >= _TAIL_MIN
+        if tail >= _TAIL_MIN and "p999_ms" in names
         else stats.unknown(f"{tail:.1f} samples beyond it, {_TAIL_MIN} wanted")
     )
     found["max_ms"] = stats.unknown("of a maximum nothing bounds the next")
-    for name, wanted in (("qps", True), ("fail_per_s", False)):
-        counts = [_in_parts(run, window, wanted) for run, window in zip(runs, windows, strict=True)]
-        found[name] = stats.rate_interval(counts, windows)
-    return {name: stats.clipped(interval, low=0.0) for name, interval in found.items()}
+    for name in RATES:
+        if name in names:
+            counts = [_in_parts(run, window, name) for run, window in zip(runs, windows, strict=True)]
+            found[name] = stats.rate_interval(counts, windows)
+    return {name: stats.clipped(interval, low=0.0) for name, interval in found.items() if name in names}
 
 
-def _in_parts(run: Run, window_s: float, wanted: bool) -> NDArray[np.int64]:
-    """How many good answers (or failures) fell into each part of the run's time."""
-    if not wanted:  # a failure after the window is still a failure of it
+def _in_parts(run: Run, window_s: float, rate: str) -> NDArray[np.int64]:
+    """How many answers of a rate fell into each part of the run's time."""
+    if rate == "fail_per_s":  # a failure after the window is still a failure of it
         window_s = max(window_s, *(float(ends_s.max()) for ends_s, _ in run.ends_s()), 0.0)
     counts = stats.in_parts(np.empty(0), window_s)
-    for ends_s, status in run.ends_s():
-        counts += stats.in_parts(ends_s[(status == OK) == wanted], window_s)
+    for ends_s, counted in run.ends_s():
+        counts += stats.in_parts(ends_s[counted[rate]], window_s)
     return counts
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,32 +14,40 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+from numpy.typing import NDArray
+
+from anncestry.metrics.processes import Tree, Used
 
 CHARGED = ("charged_mib", "charged_anon_mib", "charged_cache_mib")
 """Memory that control groups charge: all of it, heaps and stacks, file pages. Null where nobody accounts."""
-COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib", *CHARGED)
+RESIDENT = ("pss_mib", "pss_anon_mib")
+"""Resident memory, pages that n processes share counted 1/n times in each: all of it, and the anonymous pages. Null but
+in thorough samples: see `Sampler`."""
+COLUMNS = ("at_s", "group", "cpu_s", "rss_mib", "io_read_mib", "io_write_mib", *CHARGED, *RESIDENT, "edge")
 OPERATIONS = ("io_reads", "io_writes")
 """Columns beside them where a block device is sampled: requests that it has served. Null for processes: none counts."""
-_TYPES = {name: pa.float64() for name in (*CHARGED, *OPERATIONS)}
+_TYPES = {name: pa.float64() for name in (*CHARGED, *RESIDENT, *OPERATIONS)}
 OF_MEMBER = "server/"
 """What the name of the group of one member of a server begins with; "server" is all of them together."""
-_Used = tuple[float, float, float, float]
 _MIB = float(1 << 20)
 _PEAK_WINDOW_S = 0.2
+_SEEK_S = 2.0
+_NEAR_S = 1.0
 
 
 class Sampler:
     """Samples groups of processes every `every_s` seconds, in a thread, until the block ends.
 
-    `groups` maps a name to a function that gives its main pids now; their children count along.
-    A sample holds the group's total CPU seconds since it started, its RSS (shared pages counted once a process),
-    and what it read from and wrote to storage (`/proc/PID/io`, page cache writes included when written back).
-    `charged` gives for a group what its control groups (a container's, those of a limit) charge now: see CHARGED.
-    CPU of a process that ended stays counted. Two groups come by themselves: "host", the CPU seconds of all processes
-    of the machine, and "steal", those that its hypervisor gave to other machines. With `device`, which gives reads,
-    bytes read, writes and bytes written of a block device since it is there, there is a group "device": its IO, by
-    whatever program. `members` gives for a group its main pids by name of the member (a node, a store of metadata):
-    where there are several, each is also a group of its own, "server/NAME" of "server", with what it started.
+    `groups` maps a name to a function that gives its main pids now; what these start counts along, found every 2 s.
+    A sample holds the group's total CPU seconds since it started (of its control groups where `charged` knows them,
+    else of `processes.Tree`), its RSS (shared pages counted once a process), and what it read from and wrote to storage
+    (`/proc/PID/io`, page cache writes included when written back). `charged` gives for a group what its control groups
+    (a container's, those of a limit) charge now: see CHARGED, and "cpu_s".
+    Two groups come by themselves: "host", the CPU seconds of all processes of the machine, and "steal", those that its
+    hypervisor gave to other machines. With `device`, which gives reads, bytes read, writes and bytes written of a block
+    device since it is there, there is a group "device": its IO, by whatever program. `members` gives for a group its
+    main pids by name of the member (a node, a store of metadata): where there are several, each is also a group of its
+    own, "server/NAME" of "server", with what it started.
     """
 
     def __init__(
@@ -55,118 +63,81 @@ class Sampler:
         self._charged = dict(charged or {})
         self._every_s = every_s
         self._rows: list[tuple[Any, ...]] = []
-        self._known: dict[str, dict[int, psutil.Process]] = {name: {} for name in groups}
-        self._last: dict[str, dict[int, tuple[float, float, float]]] = {name: {} for name in groups}
+        self._trees = {name: Tree() for name in groups}
         self._members = dict(members or {})
-        self._member_of: dict[str, dict[int, str]] = {name: {} for name in groups}
+        self._accounts: dict[str, _Account] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
-        self._scan_at = 0.0
+        self._seek_at = 0.0
 
     def __enter__(self) -> Sampler:
-        self.sample()
+        self.sample(thorough=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.sample()
+        self.sample(thorough=True)
 
     def _loop(self) -> None:
         while not self._stop.wait(self._every_s):
             self.sample()
 
-    def sample(self) -> None:
-        """Take a sample of every group now: at the edge of a phase, so that nothing is interpolated there."""
+    def edge(self) -> None:
+        """Sample right before the clock of a job starts, and once it has stopped: `cpu_between_edges` needs both."""
+        self.sample(thorough=True, edge=True)
+
+    def sample(self, thorough: bool = False, edge: bool = False) -> None:
+        """Take a sample of every group now; a `thorough` one seeks every process and reads RESIDENT."""
         with self._lock:
             now = time.monotonic()
-            nobody = (None,) * len(CHARGED)
-            rescan = now >= self._scan_at
-            if rescan:
-                self._scan_at = now + 2.0
-            mains = {name: set(pids()) for name, pids in self._groups.items()}
+            seek = thorough or now >= self._seek_at
+            if seek:
+                self._seek_at = now + _SEEK_S
+            mains = {name: dict.fromkeys(pids(), "") for name, pids in self._groups.items()}
             for name, by_member in self._members.items():
-                self._member_of[name].update({pid: member for member, pids in by_member().items() for pid in pids})
-            for name in self._groups:
-                others = set().union(*(pids for other, pids in mains.items() if other != name))
-                self._find(name, mains[name], others, rescan)
-                if not mains[name] and not self._last[name]:
+                mains[name] |= {pid: member for member, pids in by_member().items() for pid in pids}
+            for name, tree in self._trees.items():
+                # The server is a child of the harness: it is not to be charged to the client, too.
+                others = {pid for other, pids in mains.items() if other != name for pid in pids}
+                parts = tree.read(mains[name], others, seek)
+                if not parts:
                     continue  # a remote group has no samples, so no zeros are made up
                 charged = self._charged[name]() if name in self._charged else {}
-                whole, parts = self._read(name)
-                self._rows.append((now, name, *whole, *(charged.get(column) for column in CHARGED)))
-                if len(parts) > 1:
-                    self._rows += [(now, f"{name}/{member}", *used, *nobody) for member, used in parts.items()]
+                whole = sum(parts.values(), Used())
+                if "cpu_s" in charged or name in self._accounts:
+                    whole.cpu_s = self._accounts.setdefault(name, _Account()).total(charged.get("cpu_s"))
+                resident = (tree.resident() if thorough else None) or (None, None)
+                self._add(now, name, whole, (*map(charged.get, CHARGED), *resident), edge)
+                for member in sorted(filter(None, parts)) if len(parts) > 1 else ():
+                    self._add(now, f"{name}/{member}", parts[member], edge=edge)
             times = psutil.cpu_times()
             busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
-            self._rows.append((now, "host", busy, psutil.virtual_memory().used / _MIB, 0.0, 0.0, *nobody))
-            self._rows.append((now, "steal", getattr(times, "steal", 0.0), 0.0, 0.0, 0.0, *nobody))
+            self._add(now, "host", Used(busy, psutil.virtual_memory().used / _MIB), edge=edge)
+            self._add(now, "steal", Used(getattr(times, "steal", 0.0)), edge=edge)
             if self._device is not None:
                 reads, read, writes, written = self._device()
-                self._rows.append((now, "device", 0.0, 0.0, read / _MIB, written / _MIB, *nobody, reads, writes))
+                of_device = Used(0.0, 0.0, read / _MIB, written / _MIB)
+                self._add(now, "device", of_device, edge=edge, operations=(reads, writes))
 
-    def _find(self, name: str, pids: set[int], others: set[int], rescan: bool) -> None:
-        """Learn of processes that are new: down from each known one, but not into those of another group.
-
-        The server is a child of the harness: without that it would be charged to the client, too.
-        """
-        known = self._known[name]
-        for pid in pids:
-            if pid not in known:
-                with suppress(psutil.Error):
-                    known[pid] = psutil.Process(pid)
-        if rescan:
-            # One pass over all processes, not one for each known one.
-            children: dict[int, list[psutil.Process]] = {}
-            for process in psutil.process_iter(["ppid"]):
-                children.setdefault(process.info["ppid"], []).append(process)
-            parents = list(known)
-            while parents:
-                parent = parents.pop()
-                for child in children.get(parent, ()):
-                    if child.pid not in known and child.pid not in others:
-                        known[child.pid] = child
-                        parents.append(child.pid)
-                        if parent in self._member_of[name]:
-                            self._member_of[name].setdefault(child.pid, self._member_of[name][parent])
-
-    def _read(self, name: str) -> tuple[_Used, dict[str, _Used]]:
-        """What a group used, and what each of its members, by name: CPU seconds, RSS, MiB read and written."""
-        rss = 0.0
-        rss_of: dict[int, float] = {}
-        for pid, process in list(self._known[name].items()):
-            try:
-                with process.oneshot():
-                    cpu = process.cpu_times()
-                    rss_of[pid] = process.memory_info().rss / _MIB
-                    rss += rss_of[pid]
-                    read, written = 0.0, 0.0
-                    with suppress(psutil.Error, OSError):
-                        io = process.io_counters()
-                        read, written = io.read_bytes / _MIB, io.write_bytes / _MIB
-                self._last[name][pid] = (cpu.user + cpu.system, read, written)
-            except psutil.Error:
-                del self._known[name][pid]
-        pids: dict[str, list[int]] = {}
-        for pid in self._last[name]:
-            if pid in self._member_of[name]:
-                pids.setdefault(self._member_of[name][pid], []).append(pid)
-        parts = {
-            member: self._total(name, of_member, sum(rss_of.get(pid, 0.0) for pid in of_member))
-            for member, of_member in sorted(pids.items())
-        }
-        return self._total(name, self._last[name], rss), parts
-
-    def _total(self, name: str, pids: Iterable[int], rss_mib: float) -> _Used:
-        totals = np.sum([self._last[name][pid] for pid in pids] or [(0.0, 0.0, 0.0)], axis=0)
-        return float(totals[0]), rss_mib, float(totals[1]), float(totals[2])
+    def _add(
+        self,
+        at_s: float,
+        group: str,
+        used: Used,
+        memory: Sequence[float | None] = (None,) * (len(CHARGED) + len(RESIDENT)),
+        edge: bool = False,
+        operations: Sequence[int] = (),
+    ) -> None:
+        of_group = (used.cpu_s, used.rss_mib, used.io_read_mib, used.io_write_mib)
+        self._rows.append((at_s, group, *of_group, *memory, edge, *operations))
 
     def pids(self, name: str) -> list[int]:
         """The processes of a group that were found so far."""
         with self._lock:
-            return list(self._known[name])
+            return self._trees[name].pids()
 
     def table(self) -> pa.Table:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
@@ -178,6 +149,21 @@ class Sampler:
             for i, name in enumerate(names)
         }
         return pa.table(columns)
+
+
+class _Account:
+    """A running total that begins anew when a member of the server is started again, in another control group."""
+
+    def __init__(self) -> None:
+        self._before = self._last = 0.0
+
+    def total(self, now: float | None) -> float:
+        """The total, by what the account holds now; None: a member is gone, and its group with it."""
+        if now is not None:
+            if now < self._last:
+                self._before += self._last
+            self._last = now
+        return self._before + self._last
 
 
 def by_group(
@@ -214,7 +200,8 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
     """What a group used within the windows (start, end on the samples' clock); None without samples there.
 
     CPU and IO are differences of running totals, interpolated between samples; 100 % is one core.
-    The peak is the highest CPU between samples at least 0.2 s apart.
+    The peak is the highest CPU between samples at least 0.2 s apart. RESIDENT is the highest of what was read up to 1 s
+    before a window or after it.
     """
     chosen = table.filter(pa.compute.equal(table["group"], group))
     at = chosen["at_s"].to_numpy()
@@ -251,7 +238,32 @@ def attribute(table: pa.Table, group: str, windows: Sequence[tuple[float, float]
         "io_read_mib": used["io_read_mib"],
         "io_write_mib": used["io_write_mib"],
         **{_peak(name): float(np.interp(inside, at, chosen[name].to_numpy()).max()) for name in charged},
+        **_resident(chosen, at, windows),
     }
+
+
+def _resident(chosen: pa.Table, at: NDArray[np.float64], windows: Sequence[tuple[float, float]]) -> dict[str, float]:
+    if RESIDENT[0] not in chosen.column_names:  # of earlier versions
+        return {}
+    near = np.any([(start - _NEAR_S <= at) & (at <= end + _NEAR_S) for start, end in windows], axis=0)
+    read = {name: chosen.filter(pa.array(near))[name].drop_null().to_numpy() for name in RESIDENT}
+    return {name: float(values.max()) for name, values in read.items() if len(values)}
+
+
+def cpu_between_edges(table: pa.Table, group: str, window: tuple[float, float]) -> float:
+    """CPU seconds that a group used from right before a run's window until right after it; NaN if nobody looked then.
+
+    By totals read at these instants, nothing interpolated: what a server does in between runs is not in it. `table`
+    holds the samples of one run, `window` is from the start of its first job to the end of its last.
+    """
+    if "edge" not in table.column_names:  # of earlier versions
+        return math.nan
+    edges = table.filter(pa.compute.and_(table["edge"], pa.compute.equal(table["group"], group)))
+    at, cpu_s = edges["at_s"].to_numpy(), edges["cpu_s"].to_numpy()
+    before, after = np.flatnonzero(at <= window[0]), np.flatnonzero(at >= window[1])
+    if not len(before) or not len(after):
+        return math.nan
+    return float(cpu_s[after[0]] - cpu_s[before[-1]])
 
 
 def of_device(table: pa.Table, windows: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
@@ -272,7 +284,7 @@ def _peak(name: str) -> str:
 
 
 _SUMS = ("wall_s", "cpu_s", "io_read_mib", "io_write_mib", *OPERATIONS)
-_PEAKS = ("cpu_peak_pct", "rss_peak_mib", *map(_peak, CHARGED))
+_PEAKS = ("cpu_peak_pct", "rss_peak_mib", *map(_peak, CHARGED), *RESIDENT)
 
 
 def over_runs(table: pa.Table, phase: str, windows: Sequence[tuple[float, float]]) -> dict[str, dict[str, Any]]:

@@ -248,6 +248,8 @@ def _bounds(value: float, deviations: Floats, method: str) -> Interval:
     if len(known) < len(deviations) / 2 or not math.isfinite(value):
         return unknown("too few observations")
     tail = (1 - CONFIDENCE) / 2
+    if np.isposinf(deviations).mean() > tail / 2:  # of failures, which are infinite latencies
+        return unknown("so many requests failed that its upper end may be infinite")
     low, high = np.quantile(known, [tail, 1 - tail])
     return Interval(float(value + min(low, 0.0)), float(value + max(high, 0.0)), method)
 

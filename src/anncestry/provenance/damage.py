@@ -111,7 +111,7 @@ def _expected(matrix: Matrix) -> Iterator[tuple[Path, str, str]]:
     paths = {path: (stage.spec, key) for path, (stage, key) in stages.items()}
     for cell in matrix.cells:
         if os.path.isdir(cell.measured_path):  # noqa: PTH112 - called per cell
-            paths |= {cell.run_path(number): ("run", cell.query) for number in range(matrix.runs(cell))}
+            paths |= {cell.run_path(number): ("run", cell.query) for number in range(matrix.runs_most(cell))}
     for name, path, key in (("table", matrix.table_path, matrix.table), ("report", matrix.report_path, matrix.report)):
         paths[str(Path(path).with_name("record.json"))] = name, key
     return ((Path(path), stage, key) for path, (stage, key) in paths.items())

@@ -152,6 +152,9 @@ class _Guesser:
             return self._load(job.cells[0])
         if job.rule == "session":
             return self._session(job.cells)
+        if job.rule == "rounds":
+            most_s = 60 * self._matrix.config.rounds.minutes
+            return Guess(most_s / 2, 0.0, most_s, "as many as cells need, within the time of the config")
         if noted := self._noted.get(job.rule):
             return Guess.of(statistics.median(noted), "median", f"median of {_many(len(noted), 'earlier job')} here")
         default_s = _DEFAULT_S[job.rule]

@@ -199,7 +199,11 @@ def _differences(old: Any, new: Any, at: tuple[str, ...] = ()) -> Iterator[tuple
 
 _PARTS = {
     "download": {"name": "dataset.source"},
-    "normalize": {"metric": "dataset.metric", "prefix": "dataset.prefix"},
+    "normalize": {
+        "metric": "dataset.metric",
+        "prefix": "dataset.prefix",
+        "zero_vectors": "dataset.zero_vectors",
+    },
     "truth": {"metric": "dataset.metric", "filter": "workload.filter", "depth": "truth.depth"},
     "artifact": {"system": "system.name", "version": "system.version"},
 }
@@ -247,7 +251,7 @@ class _Reasons:
             return self._table
         if job.rule == "report":
             return self._report
-        if job.rule == "session":
+        if job.rule in ("session", "rounds"):
             # Its cells may have several reasons; the most frequent one speaks for all.
             reasons = Counter(self._of_stage("query", cell.query, cell.query_path) for cell in job.cells)
             return reasons.most_common(1)[0][0]

@@ -24,11 +24,16 @@ FINDABLE_TAIL_DROP_MAX = 0.05
 """How much rarer the rows inserted last may be found: a lost tail of the index shows here, while counts are right."""
 DISTANCE_REL_ERROR_MAX = 1e-3
 """Difference of a reported distance from the exact one, relative to it (float32 sums of up to 65,535 terms)."""
+CONTRADICTIONS_MAX = 0.01
+"""Share of answers that are none of the protocol, or that hold rows which the filter excludes. Above it, something else
+was asked or answered; below it, these are failures and defects, which stand beside the numbers."""
 ESTIMATE_REL_ERROR_MAX = 0.25
 """The same of distances that an index estimates from codes, at the median: enough to tell a metric from another."""
 IDLE_SHARE_MAX, IDLE_PER_REQUEST_US, LITTLE_REQUESTS_MIN = 0.02, 50.0, 20
 """Little's law: the share of a client's time between its requests, and how long that may always be on average (the
 Python driver needs some µs, beside a library that answers in 30); fewer requests say nothing."""
+
+_FEW = f"{CONTRADICTIONS_MAX:.0%}"
 
 
 @dataclass(frozen=True)
@@ -206,16 +211,16 @@ def findable(body: float, tail: float, body_rows: int, tail_rows: int, behind: i
     return Gate("rows findable", ok, f"{detail} by their own vector{'' if behind is None else or_behind}")
 
 
-def result_count(wrong: int, samples: int, k: int, matches: int | None) -> Gate:
-    """Every answer holds k different rows of the dataset (or all that match, if fewer)."""
-    expected = k if matches is None or matches >= k else matches
-    return Gate("k results", wrong == 0, f"{wrong} of {samples} answers do not hold {expected} different known rows")
+def possible(impossible: int, answers: int, k: int) -> Gate:
+    """No answer holds an id that no row has, or more than k rows. Fewer rows than that are a defect of the system."""
+    detail = f"{impossible} of {answers} answers hold an id that no row has, or more than {k} rows"
+    return Gate("known rows", impossible == 0, detail)
 
 
-def short_answers(short: int, repeated: int, samples: int) -> Gate:
-    """Answers with fewer different rows than match, in a workload that counts them: recall charges what they lack."""
-    detail = f"{short} of {samples} answers hold fewer different rows than there are to find ({repeated} repeat one)"
-    return Gate("short answers", True, f"{detail}: counted, as the workload asks, and charged by recall")
+def decodable(undecodable: int, requests: int) -> Gate:
+    """Replies are of the protocol: errors that a server reports are, and are counted as failures."""
+    ok = undecodable <= CONTRADICTIONS_MAX * requests
+    return Gate("decodable", ok, f"{undecodable} of {requests} replies can't be decoded, {_FEW} allowed")
 
 
 def selectivity(counted: int, matching: int, rows: int) -> Gate:
@@ -245,10 +250,11 @@ def older_load(valid: bool, system: str, created: str) -> Gate:
     return Gate("older load", valid, f"opened on a copy of what {system} loaded at {created}, {how}")
 
 
-def filtered(violations: int, returned: int, selectivity: float) -> Gate:
-    """Every returned row satisfies the filter: checked on the metadata, not taken from the request."""
-    detail = f"{violations} of {returned} returned rows violate the filter; it matches {selectivity:.4f} of all rows"
-    return Gate("filter applied", violations == 0, detail)
+def filtered(violating: int, answers: int, selectivity: float) -> Gate:
+    """Returned rows satisfy the filter: checked on the metadata, not taken from the request."""
+    detail = f"{violating} of {answers} answers hold rows that violate the filter, {_FEW} allowed"
+    ok = violating <= CONTRADICTIONS_MAX * answers
+    return Gate("filter applied", ok, f"{detail}; it matches {selectivity:.4f} of all rows")
 
 
 def estimates(median: float, checked: int, nearest: bool = False) -> Gate:

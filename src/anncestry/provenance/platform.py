@@ -186,12 +186,12 @@ def _open_lock() -> int:
     raise UserError(f"{path}: the measuring lock of this machine keeps disappearing: does a program clean its folder?")
 
 
-def _lock(wait: bool) -> int | None:
+def _lock(wait: bool, kind: int = fcntl.LOCK_EX) -> int | None:
     """Hold the lock, as a handle to close; None if another does and this does not `wait`."""
     while True:
         handle = _open_lock()
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, kind | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(handle)
             return None
@@ -202,7 +202,7 @@ def _lock(wait: bool) -> int | None:
 
 
 def measuring() -> bool:
-    handle = _lock(wait=False)
+    handle = _lock(wait=False, kind=fcntl.LOCK_SH)
     if handle is not None:
         os.close(handle)
     return handle is None
@@ -220,6 +220,23 @@ class Lock:
         with suppress(OSError):
             return os.path.samestat(os.fstat(self._handle), lock_path().stat())
         return False
+
+
+@contextmanager
+def beside_none() -> Iterator[None]:
+    """Do what is not measured while nothing is measured on this machine: wait for the end, and have others wait.
+
+    What runs so may run beside each other.
+    """
+    handle = _lock(wait=False, kind=fcntl.LOCK_SH)
+    if handle is None:
+        print("waiting for a measurement on this machine to end", file=sys.stderr, flush=True)
+        handle = _lock(wait=True, kind=fcntl.LOCK_SH)
+    assert handle is not None
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

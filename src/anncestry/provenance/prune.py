@@ -22,6 +22,7 @@ from anncestry.cells.plan import Plan, Session, session_key
 from anncestry.cells.stage import RECORDS, STAGES, Stage
 from anncestry.errors import DataError, UserError
 from anncestry.provenance import explain, running
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.records import DAMAGED, clear, peek
 from anncestry.provenance.versioning import REVISIONS
 
@@ -52,6 +53,8 @@ class Sweep:
     remove: list[Item] = field(default_factory=list)
     keep: list[Item] = field(default_factory=list)
     strange: list[tuple[Path, str]] = field(default_factory=list)
+    drops: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What ledgers of attempts are to say of it, before it is removed."""
 
     def add(self, path: Path, what: str, keep: bool = False) -> None:
         """Take up something that is there, if it lies in the working directory."""
@@ -81,6 +84,8 @@ def remove(sweep: Sweep) -> None:
     """
     if running.at_work(Path()):
         raise DataError("Snakemake is running in this folder and may need these files: wait for its end")
+    for path, said in sweep.drops.items():
+        Ledger(path).add("drop", **said)
     for item in sweep.remove:
         if not _inside(item.path):
             raise DataError(f"{item.path}: {_LINK}")
@@ -151,6 +156,13 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         for part in files_of(Path(cell.load_path)):
             sweep.add(part, f"load of {cell.where}")
         sweep.add(Path(cell.index_path).parent, f"index of {cell.where}")
+    removed = {item.path for item in sweep.remove}
+    for cell in cells:
+        again = cell.load in loads
+        made = {Path(cell.query_path), Path(cell.measured_path), *([Path(cell.load_path)] if again else ())}
+        if made & removed:
+            said = sweep.drops.setdefault(Path(STAGES["attempts"].path(cell)), {"load": again, "queries": []})
+            said["queries"].append(cell.query)
     return sweep
 
 
@@ -243,6 +255,7 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         ("session", sessions, "left over from a session"),
         ("run", keys, "measured runs that were not published"),
         ("truth_part", keys - made, "parts of truth"),
+        ("rounds", set(), "left over from further rounds"),
     ):
         _unneeded(sweep, STAGES[name], needed_keys, what)
     for folder in _entries(sweep, REVISIONS):

@@ -124,19 +124,20 @@ def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
     rows, dim, metric = (load["dataset"][name] for name in ("rows", "dim", "metric"))
     index, topology, workload = load["index"], load["topology"], query["workload"]
     queries = matrix.config.datasets[cell.dataset].queries
-    depth = int(matrix.specs[cell.truth]["depth"])
+    truth = matrix.specs[cell.truth]
+    depth, asked = int(truth["depth"]), int(truth.get("queries", queries))
     vectors = float((rows + queries) * dim * FLOAT_BYTES)
     copies = int(topology["replicas"])
 
     # As shipped, as downloaded, and for cosine once more, scaled (for l2 the same file).
     data = vectors * (3 if metric == "cosine" else 2) + rows * METADATA_BYTES
-    data += queries * depth * ANSWER_BYTES
+    data += asked * depth * ANSWER_BYTES
     held = copies * index_bytes(index, rows, dim)
     # What was inserted, the index with its vectors, and the copy that a session works on.
     stored = 2 * copies * (vectors + max(index_bytes(index, rows, dim), vectors))
     sent = _sent(workload)
 
-    flop = 2.0 * rows * queries * dim
+    flop = 2.0 * rows * asked * dim
     links = index.get("M", 16) * index.get("ef_construction", 200)
     build = rows * links * dim * BUILD_CORE_S * max(1.0, math.log(rows) / math.log(BUILD_ROWS))
     build *= 1.0 if index["type"] in ("hnsw", "dynamic", "diskann") else FLAT_BUILD_SHARE
@@ -148,10 +149,10 @@ def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
         node_bytes=0.0 if theirs else held / topology["nodes"],
         data_bytes=data,
         load_bytes=0.0 if theirs else stored,
-        samples_bytes=workload["runs"] * sent * (SAMPLE_BYTES + workload["k"] * ANSWER_BYTES),
+        samples_bytes=matrix.runs_most(cell) * sent * (SAMPLE_BYTES + workload["k"] * ANSWER_BYTES),
         data_s=vectors / FETCH_BYTES_PER_S + data / DISK_BYTES_PER_S + flop / TRUTH_FLOP_PER_S / cores,
         load_s=START_S + copies * build / cores + stored / 2 / DISK_BYTES_PER_S,
-        query_s=workload["runs"] * (START_S + runs_s + stored / 2 / DISK_BYTES_PER_S),
+        query_s=matrix.runs_most(cell) * (START_S + runs_s + stored / 2 / DISK_BYTES_PER_S),
     )
 
 

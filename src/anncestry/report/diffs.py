@@ -20,9 +20,12 @@ FOLDERS = ("metrics", "plots/latency", "plots/qps")
 """Folders of `results/` that are written here; dvc.yaml names them."""
 
 _METRICS = {
-    "load": ("load_s", "rows_per_s"),
+    "load": ("load_s", "rows_per_s", "server_cpu_us_per_row"),
     "storage": ("storage_total_mib",),
-    "query": ("p50_ms", "p95_ms", "p99_ms", "mean_ms", "qps", "fail_per_s", "cpu_avg_pct", "rss_peak_mib"),
+    "query": (
+        *("p50_ms", "p95_ms", "p99_ms", "mean_ms", "qps", "fail_per_s"),
+        *("server_cpu_us_per_query", "cpu_avg_pct", "rss_peak_mib"),
+    ),
     "recall": ("recall_by_id", "recall_by_distance"),
 }
 """Phase → metrics of the numbers that are compared: a diff of all of them would be read by nobody."""

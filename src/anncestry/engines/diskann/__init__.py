@@ -25,6 +25,7 @@ class DiskannOffers(LibraryOffers):
 OFFERS = DiskannOffers(
     name="diskann",
     versions=((0, 7, 0), (0, 8, 0)),
+    no_zero_vectors="compares by squared distances, by which a zero vector is nearer than it is by cosine",
     settings={
         **SETTINGS,
         "beam_width": (1, 64),  # nodes read at once in a step of a search

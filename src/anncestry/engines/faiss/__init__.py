@@ -12,6 +12,7 @@ _NLIST = Parameter(1, 65_536)
 OFFERS = LibraryOffers(
     name="faiss",
     versions=((1, 15, 0), (1, 16, 0)),
+    no_zero_vectors=None,
     indexes={
         "hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)},
         "flat": {},

@@ -11,6 +11,7 @@ from anncestry.engines.offers import Parameter
 OFFERS = LibraryOffers(
     name="hnswlib",
     versions=((0, 8, 0), (0, 9, 0)),
+    no_zero_vectors=None,
     indexes={"hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)}},
 )
 

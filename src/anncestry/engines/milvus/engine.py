@@ -23,7 +23,6 @@ from anncestry.engines.base import (
     Probe,
     Spec,
     Vectors,
-    batches,
     components,
     listed,
     wait_for,
@@ -50,6 +49,7 @@ _INSERT_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 600.0
 _REGISTRATIONS_TIMEOUT_S = 120.0
 _INDEX_TIMEOUT_S = 24 * 3600.0
+_DURABLE = "Flush before the index is built: rows, then the index, as files of its storage; local ones it does not sync"
 
 
 class Milvus(EngineOf[MilvusServer]):
@@ -80,16 +80,15 @@ class Milvus(EngineOf[MilvusServer]):
         rpc.call("CreateCollection", create, common_pb2.Status)
         result = LoadResult()
         kill = Kill(server, load, rows, result)
-        with result.phase("insert"):
-            for batch in batches(vectors, load["batch_rows"]):
-                sent, request = len(batch.base), wire.insert_request(batch)
+        with self.encoded(server, vectors, load, result) as requests, result.phase("insert"):
+            for ids, request in requests:
                 try:
                     reply = kill.send(partial(_insert, server, request), _refusal)
                 except ServerError as error:
                     server.check_alive()
-                    raise ServerError(f"rows {batch.first} to {batch.end - 1}: {error}") from None
-                result.acknowledge(sent, sent - reply.insert_cnt, _refusal(reply))
-                progress.at(batch.end)
+                    raise ServerError(f"rows {ids[0]} to {ids[-1]}: {error}") from None
+                result.acknowledge(len(ids), len(ids) - reply.insert_cnt, _refusal(reply))
+                progress.at(result.rows_sent)
                 kill.when_due()
         rpc = server.rpc  # another one after a kill
         with result.phase("flush"):
@@ -124,6 +123,7 @@ class Milvus(EngineOf[MilvusServer]):
             )
             expected = rows if result.killed is None else 0  # how many a kill has left is what is asked later
             wait_for("milvus: index", lambda: _index_done(server.rpc.index(), expected), server, _INDEX_TIMEOUT_S)
+        result.durable(_DURABLE)
         with result.phase("ready"):
             serve.open_collection(server)
         return result
@@ -317,7 +317,7 @@ def _limits_beside(topology: Spec) -> str:
     )
 
 
-def _insert(server: MilvusServer, request: milvus_pb2.InsertRequest) -> milvus_pb2.MutationResult:
+def _insert(server: MilvusServer, request: bytes) -> milvus_pb2.MutationResult:
     return server.rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
 
 

@@ -13,7 +13,7 @@ from pymilvus import MilvusClient
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 
 from anncestry.datasets.payload import WORD_BYTES, Column
-from anncestry.engines.base import Answer, Batch, DecodeError, Spec
+from anncestry.engines.base import Answer, Batch, DecodeError, ErrorReplyError, Spec
 from anncestry.engines.conditions import Comparison, in_text
 from anncestry.engines.milvus import build_params
 from anncestry.engines.milvus.rpc import COLLECTION, METRICS, SERVICE, status_error
@@ -164,7 +164,7 @@ def _results(response: bytes) -> schema_pb2.SearchResultData:
         raise DecodeError(f"not a Milvus search reply: {error}") from None
     problem = status_error(reply.status)
     if problem is not None:
-        raise DecodeError(problem)
+        raise ErrorReplyError(problem)
     return reply.results
 
 
@@ -190,7 +190,7 @@ def decode_write(kind: str, response: bytes) -> int | None:
         raise DecodeError(f"not a Milvus reply to a change: {error}") from None
     problem = status_error(reply.status)
     if problem is not None:
-        raise DecodeError(problem)
+        raise ErrorReplyError(problem)
     return int(reply.insert_cnt if kind == "insert" else reply.delete_cnt)
 
 

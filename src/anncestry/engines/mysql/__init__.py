@@ -37,6 +37,9 @@ class MySQLOffers(Offers):
         if (system.get("settings") or {}) != (older.get("settings") or {}):
             raise ConfigError("settings: an upgrade in place has those of the older system")
 
+    def check_zero_vectors(self, system: Spec) -> None:
+        super(MySQLOffers, self._of(system)).check_zero_vectors(system)
+
     @staticmethod
     def _of(system: Spec) -> MySQLOffers:
         """What the database of this system offers."""
@@ -51,6 +54,9 @@ class MySQLOffers(Offers):
             indexes={"hnsw": graph},
             quantizers={"hnsw": dialect.quantizers},
             largest_k=dialect.largest_k,
+            no_zero_vectors=dialect.no_zero_vectors.get(
+                dialect.distance(system["settings"], "cosine"), OFFERS.no_zero_vectors
+            ),
         )
 
     def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:

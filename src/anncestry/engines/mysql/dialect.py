@@ -63,6 +63,10 @@ class Dialect(ABC):
     """After the definition of the table."""
     functions: ClassVar[Mapping[str, bytes]] = {}
     """Distance → its function. One that is not the index's makes a full scan, in silence."""
+    no_zero_vectors: ClassVar[Mapping[str, str | None]] = {}
+    """Distance → what it makes of a zero vector. None: it keeps it."""
+    durability: ClassVar[str] = ""
+    """What `persist` asks, in words."""
     ef_variable: ClassVar[str]
     """The session's variable of the search effort."""
     hint: ClassVar[bytes] = b""
@@ -110,6 +114,10 @@ class Dialect(ABC):
     def await_built(self, ask: Ask, rows: int) -> bool:
         """Whether the index covers all rows by now: asked again until it does. Here, building it was waiting for it."""
         return True
+
+    def persist(self, ask: Ask) -> Callable[[], bool]:
+        """Ask for rows and index in its files, synced; what is returned says whether they are. Of a server of ours."""
+        raise NotImplementedError
 
     def distance_of(self, literal: bytes, distance: str) -> bytes:
         """The expression for the distance to a vector."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,9 +14,20 @@ import numpy as np
 import pymysql
 from numpy.typing import NDArray
 
-from anncestry.datasets.payload import NO_PAYLOAD, Payload
-from anncestry.engines.base import Answer, Component, EngineOf, LoadResult, Probe, Spec, Vectors, components, wait_for
-from anncestry.engines.base import batch as rows_between
+from anncestry.datasets.payload import NO_PAYLOAD
+from anncestry.engines.base import (
+    Answer,
+    Batch,
+    Component,
+    EngineOf,
+    LoadResult,
+    Probe,
+    Requests,
+    Spec,
+    Vectors,
+    components,
+    wait_for,
+)
 from anncestry.engines.mysql import dialect_of, serve, wire
 from anncestry.engines.mysql.dialect import MARKS, TABLE
 from anncestry.engines.mysql.serve import MySQLServer
@@ -50,8 +62,14 @@ class MySQL(EngineOf[MySQLServer]):
             ask(server.dialect.create(dim, wire.definitions(payload.columns)))
             ((allowed,),) = ask("SELECT @@max_allowed_packet")
         result = LoadResult()
-        with result.phase("insert"):
-            _insert(server, vectors, payload, load["batch_rows"], int(allowed), result, progress)
+        with self.encoded(server, vectors, load, result) as requests:
+            if requests.longest >= allowed:
+                raise UserError(
+                    f"load.batch_rows: {load['batch_rows']} rows are a statement of {requests.longest >> 20} MiB; "
+                    f"{server.name} takes {int(allowed) >> 20} MiB (max_allowed_packet)"
+                )
+            with result.phase("insert"):
+                _insert(server, requests, result, progress)
         with result.phase("index"), serve.asking(server) as ask:
             for statement in server.dialect.build(dim, index, server.settings, distance):
                 ask(statement)
@@ -61,7 +79,16 @@ class MySQL(EngineOf[MySQLServer]):
         with result.phase("ready"):
             server.table(afresh=True)
             serve.await_searchable(server)
+        result.durability = "not ours to ask of somebody else's server"
+        if server.mark is None:
+            with serve.asking(server) as ask:
+                done = server.dialect.persist(ask)
+                wait_for(f"{server.name}: durable", lambda: done() or None, server, _INDEX_TIMEOUT_S, _POLL_S)
+            result.durable(server.dialect.durability)
         return result
+
+    def encode_insert(self, server: MySQLServer, rows: Batch) -> bytes:
+        return wire.insertion(rows if server.dialect.conditions else replace(rows, payload=()))
 
     def await_open(self, server: MySQLServer, index: Spec) -> None:
         serve.await_searchable(server)
@@ -174,51 +201,34 @@ class MySQL(EngineOf[MySQLServer]):
         }
 
 
-def _insert(
-    server: MySQLServer,
-    vectors: Vectors,
-    payload: Payload,
-    batch_rows: int,
-    allowed: int,
-    result: LoadResult,
-    progress: Progress,
-) -> None:
-    rows, workers = len(vectors.base), server.settings.get("insert_connections", 1)
+def _insert(server: MySQLServer, requests: Requests, result: LoadResult, progress: Progress) -> None:
+    workers = server.settings.get("insert_connections", 1)
     with ExitStack() as stack:
         free: SimpleQueue[pymysql.Connection[Any]] = SimpleQueue()
         for _ in range(workers):
             free.put(stack.enter_context(closing(serve.connect(server))))
 
-        def insert(first: int) -> tuple[int, str | None]:
-            part = rows_between(vectors, first, min(first + batch_rows, rows), payload)
-            sent, statement = len(part.base), wire.insertion(part)
-            if len(statement) >= allowed:
-                raise UserError(
-                    f"load.batch_rows: {batch_rows} rows are a statement of {len(statement) >> 20} MiB; "
-                    f"{server.name} takes {allowed >> 20} MiB (max_allowed_packet)"
-                )
+        def insert(number: int) -> tuple[int, str | None]:
+            ids, statement = requests[number]
             connection = free.get()
             try:
                 with connection.cursor() as cursor:
                     cursor.execute(statement)
             except pymysql.err.OperationalError as error:
                 if connection.open:
-                    return sent, str(error)
+                    return len(ids), str(error)
                 server.check_alive()
-                raise ServerError(f"{server.name}: insertion of rows {first} to {part.end - 1}: {error}") from None
+                raise ServerError(f"{server.name}: insertion of rows {ids[0]} to {ids[-1]}: {error}") from None
             except pymysql.err.MySQLError as error:
-                return sent, str(error)
+                return len(ids), str(error)
             finally:
                 free.put(connection)
-            return sent, None
+            return len(ids), None
 
         with ThreadPoolExecutor(workers) as pool:
-            # Results in the order of the rows; not all batches at once: each waits here as bytes.
-            for start in range(0, rows, batch_rows * workers * 4):
-                window = range(start, min(start + batch_rows * workers * 4, rows), batch_rows)
-                for first, (sent, error) in zip(window, pool.map(insert, window), strict=True):
-                    result.acknowledge(sent, sent if error else 0, error)
-                    progress.at(first + sent)
+            for sent, error in pool.map(insert, range(len(requests))):  # results in the order of the rows
+                result.acknowledge(sent, sent if error else 0, error)
+                progress.at(result.rows_sent)
         serve.asker(server, free.get())("SELECT 1")
 
 

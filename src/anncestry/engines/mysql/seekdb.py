@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from anncestry.errors import UserError
 from anncestry.runtimes.base import Limits
 
 _TIMEOUT_US = 7 * 24 * 3600 * 1_000_000
+_HOLD_ROWS = ("TRANS_SERVICE", "VEC_INDEX_SERVICE")
+"""Of its services, those whose memory holds rows or parts of an index."""
 _MEMORY_SHARE = 0.8
 """Of a memory limit, what it plans with."""
 
@@ -22,6 +24,10 @@ class Seekdb(Dialect):
     runtimes = ("native", "remote")
     quantizers = ("sq", "bq")
     distances = {"l2": "l2", "cosine": "cosine", "inner_product": "inner_product"}  # noqa: RUF012
+    no_zero_vectors = {  # noqa: RUF012
+        "cosine": "answers with rows without a distance (cosine_by: inner_product keeps them)",
+        "inner_product": None,
+    }
     types = {"none": "hnsw", "sq": "hnsw_sq", "bq": "hnsw_bq"}  # noqa: RUF012
     # VECTOR KEY `vi` (`v`) WITH (DISTANCE=L2, TYPE=HNSW, LIB=VSAG, M=16, EF_CONSTRUCTION=200, …)
     patterns = {  # noqa: RUF012
@@ -43,6 +49,7 @@ class Seekdb(Dialect):
         "cosine": b"cosine_distance",
         "inner_product": b"negative_inner_product",
     }
+    durability = "MINOR FREEZE: rows and index in its data file, no log before it needed; before that in the log"
     ef_variable = "ob_hnsw_ef_search"
     approximate = b" APPROXIMATE"  # without it, the search is exact
 
@@ -58,6 +65,13 @@ class Seekdb(Dialect):
     def session(self, ef_search: int) -> list[str]:
         """The search effort; and a client, not the server, says when it has waited for long enough."""
         return [f"SET ob_query_timeout={_TIMEOUT_US}", *super().session(ef_search)]
+
+    def persist(self, ask: Ask) -> Callable[[], bool]:
+        """Its log is read again from `rec_log_scn` on after a crash: nanoseconds of its clock, or a number beyond."""
+        ((asked_ns,),) = ask("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000000 AS UNSIGNED)")
+        ask("ALTER SYSTEM MINOR FREEZE")
+        told = f"SELECT rec_log_scn FROM oceanbase.__all_virtual_checkpoint WHERE service_type IN {_HOLD_ROWS}"
+        return lambda: all(int(scn) >= int(asked_ns) for (scn,) in ask(told))
 
     def uses_index(self, plan: Sequence[Sequence[Any]]) -> bool:
         """A vector index scan, adaptive ones with a filter among them."""

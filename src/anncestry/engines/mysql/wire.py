@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets.payload import WORD_BYTES, Column
-from anncestry.engines.base import Answer, Batch, DecodeError, Spec
+from anncestry.engines.base import Answer, Batch, DecodeError, ErrorReplyError, Spec
 from anncestry.engines.conditions import Comparison, in_sql
 from anncestry.engines.mysql.dialect import TABLE
 
@@ -80,7 +80,7 @@ def decode(response: bytes) -> Answer:
         packets = _packets(response)
         first = next(packets)
         if first[:1] == b"\xff":
-            raise DecodeError(f"MySQL error: {first[9:].decode(errors='replace')}")
+            raise ErrorReplyError(f"MySQL error: {first[9:].decode(errors='replace')}")
         if first != b"\x02":
             raise DecodeError("not a result of two columns")
         _, column = next(packets), _strings(next(packets), 5)[4].decode()

@@ -52,5 +52,6 @@ OFFERS = PgvectorOffers(
     indexes=INDEXES,
     largest_k=1000,
     ef_max=1000,
+    no_zero_vectors=None,
     conditions=("keyword", "int", "float"),
 )

@@ -10,7 +10,7 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from anncestry.engines.base import Component, EngineOf, LoadResult, Probe, Spec, Vectors, batches, components, listed
+from anncestry.engines.base import Batch, Component, EngineOf, LoadResult, Probe, Spec, Vectors, components, listed
 from anncestry.engines.pgvector import INDEXES, REMOTE_SETTINGS, serve, wire
 from anncestry.engines.pgvector.serve import EFFORTS, INDEX, OPERATORS, PLAN, PgvectorServer
 from anncestry.errors import ServerError
@@ -46,31 +46,34 @@ class Pgvector(EngineOf[PgvectorServer]):
         if server.mark is not None:
             server.ask(f"COMMENT ON TABLE items IS '{server.mark}'".encode())
 
-        def checkpoint() -> None:
-            """Have all of it written. On a remote server that is not ours to ask for."""
-            if server.mark is None:
-                server.ask("CHECKPOINT")
-
-        with result.phase("insert"), server.connect() as connection:
-            for batch in batches(vectors, load["batch_rows"]):
-                sent, data = len(batch.base), wire.copy_data(batch)
+        with (
+            self.encoded(server, vectors, load, result) as requests,
+            server.connect() as connection,
+            result.phase("insert"),
+        ):
+            for ids, data in requests:
                 try:
                     with connection.cursor().copy("COPY items FROM STDIN (FORMAT BINARY)") as copy:
                         copy.write(data)
-                    result.acknowledge(sent, 0, None)
+                    result.acknowledge(len(ids), 0, None)
                 except psycopg.Error as error:
                     server.check_alive()
-                    result.acknowledge(sent, sent, " ".join(str(error).split()))
+                    result.acknowledge(len(ids), len(ids), " ".join(str(error).split()))
                 progress.at(result.rows_sent)
         with result.phase("flush"):
             server.ask("VACUUM (ANALYZE) items")
-            checkpoint()
         with result.phase("index"):
             server.ask(definition(index, OPERATORS[vectors.metric][1]).encode())
-            checkpoint()
         with result.phase("ready"):
             server.search_once()
+        result.durability = "not ours to ask: a CHECKPOINT is for the whole server, which is somebody else's"
+        if server.mark is None:
+            server.ask("CHECKPOINT")
+            result.durable("CHECKPOINT: rows and index in their files, synced; before that in the log, synced")
         return result
+
+    def encode_insert(self, server: PgvectorServer, rows: Batch) -> bytes:
+        return wire.copy_data(rows)
 
     def await_open(self, server: PgvectorServer, index: Spec) -> None:
         server.search_once()
@@ -190,9 +193,9 @@ class Pgvector(EngineOf[PgvectorServer]):
             "vectors": "stored as PostgreSQL does by default: those of more than 2 kB apart from their row (TOAST)",
             "set by the system": listed(settings),
             "set by anncestry": "enable_seqscan=off and scans of the index for its own account; VACUUM (ANALYZE) after "
-            "the load; all else is whose server it is"
+            "the rows; all else is whose server it is"
             if topology["runtime"] == "remote"
-            else "paths, port, loopback; enable_seqscan=off; VACUUM (ANALYZE) and CHECKPOINT after the load",
+            else "paths, port, loopback; enable_seqscan=off; VACUUM (ANALYZE) after the rows, CHECKPOINT at the end",
             "left at defaults": "planner, autovacuum, jit, checkpoints, caches that no setting names",
         }
 

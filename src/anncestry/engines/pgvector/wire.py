@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.engines.base import Answer, Batch, DecodeError
+from anncestry.engines.base import Answer, Batch, DecodeError, ErrorReplyError
 
 _HEAD = struct.Struct(">cI")
 _ROW = struct.Struct(">hiqid")
@@ -80,7 +80,7 @@ def decode(response: bytes, metric: str) -> Answer:
                 raise DecodeError(f"a row of {fields} fields, not 2")
             rows.append((row, far))
         elif kind == b"E":
-            raise DecodeError(body.replace(b"\0", b" ").decode(errors="replace").strip())
+            raise ErrorReplyError(body.replace(b"\0", b" ").decode(errors="replace").strip())
         complete = complete or kind == b"C"
     if not complete:
         raise DecodeError("not a reply of PostgreSQL: the statement was not completed")

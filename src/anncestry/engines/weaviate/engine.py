@@ -23,7 +23,6 @@ from anncestry.engines.base import (
     Probe,
     Spec,
     Vectors,
-    batches,
     components,
     listed,
 )
@@ -82,8 +81,9 @@ def _property(column: Column) -> dict[str, Any]:
     return {"name": column.stored_as, "dataType": [kind], "indexFilterable": True, "indexRangeFilters": True}
 
 
-Insert = Callable[[Batch], dict[int, str]]
-"""A batch → the rows of it that were refused, by their place in it, and why."""
+Insert = Callable[[range, bytes], dict[int, str]]
+"""Ids of a batch and its request → the rows of it that were refused, by their place in it, and why."""
+_DURABILITY = "no call has it write its buffers; its log of writes is not synced"
 
 
 @contextmanager
@@ -93,16 +93,16 @@ def _inserter(server: WeaviateServer) -> Iterator[Insert]:
         address = next(iter(server.group)).addresses["http"]
         with closing(wire.json_connection(address, _BATCH_TIMEOUT_S, server.tls)) as link:
 
-            def by_json(batch: Batch) -> dict[int, str]:
-                return wire.insert_json(link, wire.json_batch(batch), len(batch.base), server.consistency)
+            def by_json(ids: range, body: bytes) -> dict[int, str]:
+                return wire.insert_json(link, body, len(ids), server.consistency)
 
             yield by_json
         return
     with serve.channel(server) as connection:
 
-        def by_grpc(batch: Batch) -> dict[int, str]:
-            request, reply = wire.batch_request(batch, server.consistency), wire.InsertReply
-            answer = call(connection, wire.WRITE_METHODS["insert"], request, reply, _BATCH_TIMEOUT_S, "BatchObjects")
+        def by_grpc(_: range, request: bytes) -> dict[int, str]:
+            method, reply = wire.WRITE_METHODS["insert"], wire.InsertReply
+            answer = call(connection, method, request, reply, _BATCH_TIMEOUT_S, "BatchObjects")
             return {problem.index: problem.error for problem in answer.errors}
 
         yield by_grpc
@@ -126,18 +126,21 @@ class Weaviate(EngineOf[WeaviateServer]):
             ),
         )
         rows = len(vectors.base)
-        result = LoadResult()
+        result = LoadResult(durability=_DURABILITY)
         kill = Kill(server, load, rows, result)
-        with _inserter(server) as insert, result.phase("insert"):
-            for batch in batches(vectors, load["batch_rows"]):
+        with (
+            self.encoded(server, vectors, load, result) as requests,
+            _inserter(server) as insert,
+            result.phase("insert"),
+        ):
+            for ids, request in requests:
                 try:
-                    refused = kill.send(partial(insert, batch), lambda answer: next(iter(answer.values()), None))
+                    refused = kill.send(partial(insert, ids, request), lambda answer: next(iter(answer.values()), None))
                 except ServerError as error:
                     server.check_alive()
-                    message = f"weaviate: insertion of rows {batch.first} to {batch.end - 1}: {error}"
-                    raise ServerError(message) from None
-                result.acknowledge(len(batch.base), len(refused), next(iter(refused.values()), None))
-                progress.at(batch.end)
+                    raise ServerError(f"weaviate: insertion of rows {ids[0]} to {ids[-1]}: {error}") from None
+                result.acknowledge(len(ids), len(refused), next(iter(refused.values()), None))
+                progress.at(result.rows_sent)
                 kill.when_due()
         with result.phase("index"):
             state.await_placed(server)
@@ -260,6 +263,8 @@ class Weaviate(EngineOf[WeaviateServer]):
         return server.grpc_transport(wire.WRITE_METHODS[kind])
 
     def encode_insert(self, server: WeaviateServer, rows: Batch) -> bytes:
+        if server.by_rest:
+            return wire.json_batch(rows)
         return bytes(wire.batch_request(rows, server.consistency).SerializeToString())
 
     def encode_delete(self, server: WeaviateServer, ids: Sequence[int]) -> bytes:

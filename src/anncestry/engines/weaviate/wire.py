@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError as ProtobufError  # type: ignore
 from numpy.typing import NDArray
 
 from anncestry import redact, web
-from anncestry.engines.base import Answer, Batch, DecodeError, Spec
+from anncestry.engines.base import Answer, Batch, DecodeError, ErrorReplyError, Spec
 from anncestry.engines.conditions import Comparison, Value, compose
 from anncestry.engines.weaviate import COLLECTION
 from anncestry.errors import ServerError
@@ -174,13 +174,13 @@ def decode_write(kind: str, response: bytes) -> int | None:
         if kind == "delete":
             gone = batch_delete_pb2.BatchDeleteReply.FromString(response)
             if gone.failed:
-                raise DecodeError(f"{gone.failed} of {gone.matches} rows were not deleted")
+                raise ErrorReplyError(f"{gone.failed} of {gone.matches} rows were not deleted")
             return int(gone.successful)
         reply = batch_pb2.BatchObjectsReply.FromString(response)
     except ProtobufError as error:
         raise DecodeError(f"not a Weaviate reply to a change: {error}") from None
     if reply.errors:
-        raise DecodeError(f"{len(reply.errors)} rows refused, the first: {reply.errors[0].error}")
+        raise ErrorReplyError(f"{len(reply.errors)} rows refused, the first: {reply.errors[0].error}")
     return None
 
 
@@ -207,7 +207,7 @@ def json_answer(response: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]
     try:
         reply = json.loads(response)
         if reply.get("errors"):
-            raise DecodeError(f"GraphQL: {reply['errors'][0].get('message')}")
+            raise ErrorReplyError(f"GraphQL: {reply['errors'][0].get('message')}")
         hits = [hit["_additional"] for hit in reply["data"]["Get"][COLLECTION]]
         names = [str(hit["id"]) for hit in hits]
         distances = np.array([hit["distance"] for hit in hits], dtype=np.float64)

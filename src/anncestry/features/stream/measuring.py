@@ -356,7 +356,7 @@ def _lives(writes: pa.Table, rows: int) -> tuple[recall.Lives, Ids]:
 def _candidates(truth: Truth, asked: Ids, source: Ids) -> recall.Candidates:
     """The truth of what was loaded, and the new rows within its reach; `asked` (q,) are rows of the queries."""
     vectors, rows = truth.vectors, len(truth.vectors.base)
-    truth_ids, truth_distances = np.asarray(truth.ids[asked]), np.asarray(truth.distances[asked])
+    truth_ids, truth_distances = truth.of(asked)
     near: list[Ids] = []
     far: list[Floats] = []
     came = np.asarray(vectors.queries[source], np.float64)

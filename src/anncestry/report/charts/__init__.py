@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from anncestry.report.model.cells import Row, text_of
+from anncestry.report.model.cells import Row, marks, text_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette for the colour-blind, without yellow and black, which vanish on a light or dark ground."""
@@ -99,7 +99,7 @@ def datum(row: Row, **more: Any) -> dict[str, Any]:
         "workload": row["workload"],
         "what": row["metric"],
         "value": row["value"],
-        "shown": f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}",
+        "shown": f"{text_of(row['value'], row['std'], row['unit'])} {row['unit']}{marks(row)}",
         "number_id": row["number_id"],
         **more,
     }

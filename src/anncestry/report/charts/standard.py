@@ -177,6 +177,22 @@ def _recall(rows: list[Row], look: Look) -> Any:
     )
 
 
+def _cpu(rows: list[Row], look: Look) -> Any:
+    used = charts.measured_rows(rows, "server_cpu_us_per_query")
+    if not used:
+        return None
+    title = "server's processor time, microseconds a query"
+    base, x = _by_workload(look.palette), alt.X("value:Q", title=title, scale=alt.Scale(zero=True))
+    spread = charts.layer_of([charts.spread(row) for row in used if row["std"]]).mark_rule()
+    return charts.layered(
+        alt.Step(17, **{"for": "offset"}),
+        spread.encode(x=alt.X("low:Q"), x2="high:Q", **base),
+        charts.points_of([charts.datum(row) for row in used], 60).encode(
+            x=x, tooltip=charts.tooltip("workload"), **base
+        ),
+    )
+
+
 def _storage(rows: list[Row], look: Look) -> Any:
     bars = []
     for system in look.palette:
@@ -379,6 +395,13 @@ FIGURES = (
         "Closed loop, K = {k}, no filter; clients on a logarithmic scale.",
         clients_table,
         _clients,
+    ),
+    FigureSpec(
+        "server-cpu",
+        "Processor time a query",
+        "Of all processes of the server, for an answered query: the mean over runs, and ± one standard deviation.",
+        "R",
+        _cpu,
     ),
     FigureSpec(
         "recall", "Recall", "Against exact neighbours; the axis does not start at zero.", "VIII", _recall, "recall"

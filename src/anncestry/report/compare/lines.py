@@ -17,10 +17,13 @@ from anncestry.report.compare.sides import Body, Side, listed, quoted_input
 from anncestry.report.compare.verdict import Noise, above, between_pairs
 from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import rows_of
-from anncestry.report.model.quantities import ABSENT, MISSING, PHASES
+from anncestry.report.model.quantities import ABSENT, MISSING, PHASES, SERVER_CPU
 from anncestry.report.model.verdicts import by_query, of_runs
 
-HEADLINE = ("load_s", "p50_ms", "p95_ms", "p99_ms", "qps", "recall_by_id", "storage_total_mib", "storage_net_mib")
+HEADLINE = (
+    *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
+    *("recall_by_id", "storage_total_mib", "storage_net_mib"),
+)
 _STAGES = ("load", "query", "recall")
 _KEY = ("dataset", "topology", "workload", "phase", "metric")
 
@@ -45,6 +48,7 @@ RATE = Words("slower", "faster", +1)
 RECALL = Words("worse", "better", +1)
 SIZE = Words("smaller", "larger", -1)
 FAILURES = Words("fewer", "more", -1)
+COST = Words("less", "more", -1)
 AMOUNT = Words("lower", "higher", 0)  # being busy is neither good nor bad
 
 
@@ -58,7 +62,9 @@ def words_of(metric: str) -> Words:
         return RATE
     if metric in ("errors", "timeouts", "fail_per_s"):
         return FAILURES
-    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "upgrade")}:
+    if metric in SERVER_CPU:
+        return COST
+    if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "durable", "upgrade")}:
         return TIME
     return AMOUNT
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anncestry.metrics.decide import Sample
+from anncestry.metrics.defects import HEADLINE_SHARE, percent
 from anncestry.report.model import quantities
 from anncestry.report.model.quantities import brief
 
@@ -18,10 +19,16 @@ NO_CELL = "—"
 _COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches", "rows"})
 """Units of what is counted: whole numbers are printed as such, means over runs need not be whole."""
 
-CLIENT_BOUND = " ‡"
-"""Stands beside numbers of cells that are client-bound."""
-DISTURBED = " ¶"
-"""Stands beside times and rates of runs that others disturbed."""
+CLIENT_BOUND, DISTURBED, DEFECT = "‡", "¶", "†"
+MARKS = {
+    CLIENT_BOUND: "Client-bound: more than half of what the client itself can send to a server that costs nothing; the"
+    " number may be the client's limit, not the system's.",
+    DISTURBED: "Disturbed: other programs, the hypervisor or a client that was held up exceeded the declared limits in"
+    " a run, and measuring it again did not help; the number's note and its record say what, and in which run.",
+    DEFECT: "So many answers of the cell are short, empty or repeating, violate the filter, or failed (Table Z). Recall"
+    " charges what they lack. Above 0.1 % of them, nothing of the cell is bold or a point at equal recall.",
+}
+"""What stands behind numbers, and what each sign says of them."""
 _CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
 
 
@@ -78,10 +85,24 @@ class Table:
 
 
 def marks(row: Row) -> str:
-    """What stands behind a number that may be the client's limit, or was disturbed."""
-    bound = row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS
-    disturbed = row["disturbed"] is True and row["unit"] in quantities.DISTURBED
-    return (CLIENT_BOUND if bound else "") + (DISTURBED if disturbed else "")
+    """What stands behind a number: the client's limit, a disturbance, the share of its cell's defective answers."""
+    said = []
+    if row["client_bound"] is True and row["metric"] in _CLIENT_MATTERS:
+        said.append(CLIENT_BOUND)
+    if row["disturbed"] is True and row["unit"] in quantities.DISTURBED:
+        said.append(DISTURBED)
+    if row["defect_share"]:
+        said.append(f"{DEFECT} {percent(row['defect_share'])}")
+    return "".join(f" {sign}" for sign in said)
+
+
+def headline(row: Row, unit: str = "") -> str:
+    """A number as a headline shows it: where too many answers of its cell have a defect, their share in its place."""
+    if row["value"] is None:
+        return brief(row["reason"])
+    if (row["defect_share"] or 0) > HEADLINE_SHARE:
+        return f"{percent(row['defect_share'])} of answers defective"
+    return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
 
 
 def text_of(value: float, std: float | None, unit: str) -> str:

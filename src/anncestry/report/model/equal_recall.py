@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.report.model.cells import Row
 
 RECALL = "recall_by_distance"
@@ -71,7 +72,11 @@ def sweeps(rows: Sequence[Row], metric: str) -> list[Sweep]:
 
 
 def front(points: Sequence[Point], *, lower: bool) -> list[Point]:
-    """The points that no other beats in recall and cost (or equals in one and beats in the other), by recall."""
+    """The points that no other beats in recall and cost (or equals in one and beats in the other), by recall.
+
+    A point of which too many answers have a defect is none of them.
+    """
+    points = [point for point in points if not defective(point.cost)]
 
     def beats(one: Point, other: Point) -> bool:
         gain = (other.cost["value"] - one.cost["value"]) * (1 if lower else -1)
@@ -82,6 +87,11 @@ def front(points: Sequence[Point], *, lower: bool) -> list[Point]:
     return sorted(kept, key=lambda point: (point.recall["value"], point.ef_search))
 
 
+def defective(row: Row) -> bool:
+    """Whether more answers of the number's cell have a defect than a winner's may."""
+    return (row["defect_share"] or 0.0) > MARKED_SHARE
+
+
 def at_target(points: Sequence[Point], target: float, *, lower: bool) -> AtTarget:
     """What `target` recall costs, linearly between the two neighbours of the front.
 
@@ -90,7 +100,8 @@ def at_target(points: Sequence[Point], target: float, *, lower: bool) -> AtTarge
     """
     ordered = front(points, lower=lower)
     if not ordered:
-        return AtTarget(None, None, None, (), "not measured")
+        why = f"more than {percent(MARKED_SHARE)} of answers defective at every ef" if points else "not measured"
+        return AtTarget(None, None, None, (), why)
     best, least = ordered[-1], ordered[0]
     if best.recall["value"] < target:
         why = f"target not reached, best was {best.recall['value']:.4f}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anncestry.report.model.cells import Row, text_of
+from anncestry.report.model.cells import Row, headline
 from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
-from anncestry.report.model.quantities import MISSING, brief
+from anncestry.report.model.quantities import MISSING
 
 _WIDTH = 100
 
@@ -98,11 +98,7 @@ def _first(rows: Iterable[Row], metric: str) -> Row | None:
 
 
 def _text(row: Row | None) -> str:
-    if row is None:
-        return "-"
-    if row["value"] is None:
-        return brief(row["reason"])
-    return text_of(row["value"], row["std"], row["unit"])
+    return "-" if row is None else headline(row)
 
 
 def _line(texts: tuple[str, ...], widths: list[int]) -> str:

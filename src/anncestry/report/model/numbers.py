@@ -19,6 +19,7 @@ from pandas.api.types import is_numeric_dtype
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
 from anncestry.errors import DataError
+from anncestry.metrics import defects
 from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report.model import quantities
@@ -55,6 +56,7 @@ _DTYPES: dict[str, str] = {
     "interval": "str",
     "runs": "Int64",
     "client_bound": "boolean",
+    "defect_share": "float64",
     "disturbed": "boolean",
     "rebuilds": "Int64",
     "rebuild_mean": "float64",
@@ -261,7 +263,7 @@ class Facts:
                 )
 
     def of(self, cell: Mapping[str, Any], *, workload: str, query: _Record | None = None) -> dict[str, Any]:
-        """The columns that say where a number belongs."""
+        """The columns that say where a number belongs, and what a reader must know of every number of its cell."""
         asked = query.body["spec"]["workload"] if query else self._workloads.get(workload, {})
         return {
             "dataset": str(cell["dataset"]),
@@ -281,6 +283,8 @@ class Facts:
             "ef_search": (query.body.get("ef_search") if query else None) or asked.get("ef_search"),
             "target_recall": asked.get("target_recall"),
             "client_bound": _client_bound(query),
+            "defect_share": at(query.body, ("defects", "share", "value")) if query else None,
+            "note": defects.words(query.body["defects"]) if query and query.body.get("defects") else "",
             "disturbed": _disturbed(query),
         }
 
@@ -307,7 +311,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """A row for each `expected` metric; with a `reason` none has a value, whatever the record says."""
     key = record.key if record else Path(path).stem.rpartition("@")[2]
-    body = _with_rate(record.body) if record else {}
+    body = _with_rates(record.body) if record else {}
     names = [where[name] for name in ("dataset", "system", "topology", "workload")]
     for metric in expected(body):
         value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
@@ -327,7 +331,7 @@ def _rows(
             "runs": runs,
             "valid": not reason and not absent,
             "reason": reason or absent,
-            "note": _note(body, metric) if value is not None else "",
+            "note": "; ".join(filter(None, (_note(body, metric), where["note"]))) if value is not None else "",
             "record": path,
             "record_sha256": record.sha256 if record else "",
             "key": key,
@@ -378,9 +382,17 @@ def _note(body: Mapping[str, Any], metric: Metric) -> str:
     return "; ".join(filter(None, said))
 
 
-def _with_rate(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    rows, load_s = body.get("rows"), at(body, ("times", "load_s"))
-    return {**body, "rows_per_s": rows / load_s} if rows and load_s else body
+def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A load with what follows from its rows."""
+    rows, load_s, cpu_s = (
+        body.get("rows"),
+        at(body, ("times", "load_s")),
+        at(body, ("resources", "server", "load", "cpu_s")),
+    )
+    if not rows or not load_s:
+        return body
+    per_row = {} if cpu_s is None else {"server_cpu_us_per_row": 1e6 * cpu_s / rows}
+    return {**body, "rows_per_s": rows / load_s, **per_row}
 
 
 def _query_reason(query: _Record | None, load: _Record | None, load_reason: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
+from anncestry.metrics.defects import BITS
+from anncestry.metrics.latency import FAILED
 from anncestry.metrics.resources import OF_MEMBER
 
 PHASES = ("insert", "flush", "index", "ready")
@@ -13,6 +15,9 @@ PHASES = ("insert", "flush", "index", "ready")
 
 SEARCHES = "searches"
 """Metric of what a node was sent, its name in brackets behind it."""
+
+SERVER_CPU = ("server_cpu_us_per_query", "server_cpu_us_per_row")
+"""Processor time of the server for an answered query, and for an inserted row until it is searchable."""
 
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
@@ -26,6 +31,8 @@ _RESOURCES = {
     "cpu_s": "s",
     "rss_avg_mib": "MiB",
     "rss_peak_mib": "MiB",
+    "pss_mib": "MiB",
+    "pss_anon_mib": "MiB",
     "io_read_mib": "MiB",
     "io_write_mib": "MiB",
 }
@@ -54,7 +61,9 @@ _LOAD = (
     Metric("load", "rows", "vectors", ("rows",)),
     Metric("load", "dim", "dimensions", ("dim",)),
     Metric("load", "rows_per_s", "vectors/s", ("rows_per_s",)),
+    Metric("load", "server_cpu_us_per_row", "µs", ("server_cpu_us_per_row",)),
     *(Metric(phase, f"{phase}_s", "s", ("times", f"{phase}_s")) for phase in (*PHASES, "load")),
+    *(Metric("load", name, "s", ("times", name)) for name in ("encode_s", "durable_s")),
     *(metric for phase in (*PHASES, "load") for metric in _resource_metrics(phase)),
     *(Metric("storage", f"storage_{part}_mib", "MiB", ("storage", f"{part}_mib")) for part in ("total", "net", "raw")),
 )
@@ -77,16 +86,18 @@ _KILL = (
 """Of a load during which the server was killed, beside the others."""
 _QUERY = (
     *(Metric("query", f"{p}_ms", "ms", ("summary", f"{p}_ms")) for p in ("p50", "p95", "p99", "p999", "max", "mean")),
-    Metric("query", "qps", "1/s", ("summary", "qps")),
+    *(Metric("query", name, "1/s", ("summary", name)) for name in ("qps", "complete_qps")),
     *(Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
+    Metric("query", "server_cpu_us_per_query", "µs", ("server_cpu_us_per_query",)),
     Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
     Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
     Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
     Metric("query", "steady_after_s", "s", ("steadiness", "steady_after_s")),
     Metric("query", "drift", "fraction", ("steadiness", "drift")),
     Metric("query", "selectivity", "fraction", ("selectivity",)),
-    *(Metric("query", name, "queries", (name,)) for name in ("short_answers", "repeated_answers")),
+    Metric("query", "defect_share", "fraction", ("defects", "share")),
+    *(Metric("query", f"{name}_answers", "queries", ("defects", name)) for name in BITS),
     *_resource_metrics("query"),
 )
 _DEVICE = {"io_read_mib": "MiB", "io_write_mib": "MiB", "io_reads": "requests", "io_writes": "requests"}
@@ -175,11 +186,16 @@ NO_SUCH_PHASE = "no such phase"
 NO_FILTER = "no filter"
 UPGRADED = "not measured: upgraded in place"
 NOT_OURS = "somebody else's server"
+NOT_ASKED = "can't be asked"
 _OF_FEATURES = {name: reason for feature in features.known() for name, reason in feature.absent.items()}
-ABSENT = frozenset({NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, *_OF_FEATURES.values()})
+ABSENT = frozenset(
+    {NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, NOT_ASKED, FAILED, *_OF_FEATURES.values()}
+)
 """The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
 
 UNREACHED = "target not reached: "
+UNANSWERED = "answered: "
+"""How the reason begins where every request failed: the name of that gate."""
 LOAD_INVALID = "its load is invalid: "
 
 
@@ -191,6 +207,8 @@ def brief(reason: str) -> str:
         return "upgraded in place"
     if reason.startswith(UNREACHED):
         return "not reached"
+    if reason == FAILED or reason.startswith(UNANSWERED):
+        return "failed"
     return reason if reason in ABSENT else "invalid"
 
 
@@ -198,12 +216,16 @@ def why_absent(body: Body, metric: Metric) -> str:
     """Tell a phase that a system does not have, and a filter that wasn't asked, from what the record lacks."""
     if upgraded(body) and (metric.phase in (*PHASES, "load")):
         return UPGRADED
-    if metric.at[0] in ("storage", "resources") and remote(body):
+    if (metric.at[0] in ("storage", "resources") or metric.name in SERVER_CPU) and remote(body):
         return NOT_OURS
     if metric.phase in PHASES and at(body, ("times", f"{metric.phase}_s")) is None:
         return NO_SUCH_PHASE
+    if metric.name == "durable_s" and "durability" in body:
+        return NOT_ASKED
     if metric.name == "selectivity" and not at(body, ("spec", "workload", "filter")):
         return NO_FILTER
+    if metric.at[0] == "summary" and at(body, ("summary", "errors", "value")) and at(body, metric.at) is not None:
+        return FAILED
     if metric.name == "max_rate_per_s":
         return UNREACHED + str(at(body, ("slo", "reason")))
     return _OF_FEATURES.get(metric.name, NOT_RECORDED)

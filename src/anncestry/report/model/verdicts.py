@@ -11,6 +11,7 @@ from typing import Any
 
 from anncestry.cells.features import at
 from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all
+from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.report.model.cells import Row, sample_of
 
 COMPARED = {
@@ -19,14 +20,13 @@ COMPARED = {
     "p99_ms": True,
     "qps": False,
     "server_cpu_us_per_query": True,
+    "server_cpu_us_per_row": True,
     "load_s": True,
     "storage_total_mib": True,
     "storage_net_mib": True,
 }
 """Metrics in which systems are compared, and whether lower is better: one family of comparisons."""
 RECALL = "recall_by_distance"
-DEFECTS_MAX = 0.001
-"""Share of defective answers above which a number wins nothing."""
 
 
 class Verdicts:
@@ -36,7 +36,7 @@ class Verdicts:
         self.rule = rule or Rule()
         self._records = records
         self._rows = rows
-        self._of_cell = {(*_cell(row), row["metric"]): row for row in rows if row["metric"] in (RECALL, "defect_share")}
+        self._recalls = {_cell(row): row for row in rows if row["metric"] == RECALL}
 
     def evidence(self, row: Row) -> Evidence:
         """What a number rests on: its queries, its builds where there are several, else its runs."""
@@ -102,10 +102,9 @@ class Verdicts:
         """Why a better number wins nothing against another: answers with a defect, or less recall. Empty if it may."""
         if not best["workload"]:
             return ""
-        defects = self._of_cell.get((*_cell(best), "defect_share"))
-        if defects is not None and (defects["value"] or 0.0) > DEFECTS_MAX:
-            return f"{100 * defects['value']:.2g} % of its answers have a defect"
-        mine, theirs = (self._of_cell.get((*_cell(row), RECALL)) for row in (best, other))
+        if (best["defect_share"] or 0.0) > MARKED_SHARE:
+            return f"with {percent(best['defect_share'])} of answers defective"
+        mine, theirs = (self._recalls.get(_cell(row)) for row in (best, other))
         known = [row for row in (mine, theirs) if row is not None and row["value"] is not None]
         if not known:
             return ""
@@ -122,7 +121,8 @@ class Verdicts:
 def of_runs(row: Row, record: Mapping[str, Any]) -> Sample:
     """A number over its runs, with the value of each round where the record has them."""
     sample = sample_of(row)
-    values = (at(record, ("summary", row["metric"])) or {}).get("runs") if row["phase"] == "query" else None
+    entry = at(record, ("summary", row["metric"])) or record.get(row["metric"])
+    values = entry.get("runs") if isinstance(entry, Mapping) and row["phase"] == "query" else None
     if sample.runs < 2 or not values or len(values) != sample.runs or any(value is None for value in values):
         return sample
     # A number that is no mean of its runs (of pooled samples, over windows of other lengths) is no sum of pairs.

@@ -77,7 +77,9 @@ LAST = (
         (
             effort.tables,
             spec.of_features,
+            usage.loading,
             usage.storage_paths,
+            spec.of_defects,
             spec.of_killed,
             usage.through_clients,
             usage.over_libraries,

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from anncestry.cells import blocks
-from anncestry.metrics import capacity, latency, recall, resources, stats
-from anncestry.provenance import gates
+from anncestry.metrics import capacity, defects, latency, recall, resources, stats
+from anncestry.provenance import attempts, gates
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING
 from anncestry.report.model.records import Records, flat
@@ -130,6 +130,12 @@ def _row(cell: _Cell, records: Records, *, several: bool) -> dict[str, Any]:
         "state": cell.state,
         "why": "; ".join(reason.removeprefix(LOAD_INVALID) for reason in cell.reasons) or "—",
         "gates": f"{sum(bool(gate['ok']) for gate in gates)} of {len(gates)}" if gates else "—",
+        "attempts": "; ".join(
+            f"{stage}: {attempts.words(records[path]['attempts'])}"
+            for stage in _STAGES
+            if (path := cell.records.get(stage, "")) in records and "attempts" in records[path]
+        )
+        or "—",
         "keys": [
             (stage, Path(cell.records[stage]).stem.rpartition("@")[2], cell.records[stage] in records)
             for stage in _STAGES
@@ -189,7 +195,7 @@ def _gates(records: Records) -> Sheet:
 
 
 def _thresholds() -> Sheet:
-    rows = [threshold for module in (gates, capacity) for threshold in thresholds(module)]
+    rows = [threshold for module in (gates, defects, capacity) for threshold in thresholds(module)]
     return Sheet(("Threshold", "Value", "Meaning"), rows, "Thresholds", "tight")
 
 

@@ -16,11 +16,11 @@ import pandas as pd
 from anncestry.cells.blocks import Absent, sentence
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
-from anncestry.report.model.cells import CLIENT_BOUND, DISTURBED, Row, Table, text_of
+from anncestry.report.model.cells import MARKS, Row, Table, headline
 from anncestry.report.model.highlights import Highlight, highlights
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING, brief
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
@@ -121,8 +121,7 @@ def _write_index(
         table_files=downloads.names,
         linked=any(cell.number_id or cell.parents or cell.source for cell in cells),
         published=any(cell.published for cell in cells),
-        client_bound=CLIENT_BOUND.strip() if any(CLIENT_BOUND in cell.text for cell in cells) else "",
-        disturbed=DISTURBED.strip() if any(DISTURBED in cell.text for cell in cells) else "",
+        marks=[(sign, words) for sign, words in MARKS.items() if any(sign in cell.text for cell in cells)],
         missing=missing,
         invalid=invalid,
         machine=sheets.machine(records),
@@ -189,10 +188,7 @@ def _peak(item: Highlight) -> tuple[str, Row | None, str]:
 
 
 def _shown(row: Row) -> str:
-    if row["value"] is None:
-        return brief(row["reason"])
-    unit = "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}"
-    return text_of(row["value"], row["std"], row["unit"]) + unit
+    return headline(row, "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}")
 
 
 def _facts(records: Records) -> dict[str, str]:

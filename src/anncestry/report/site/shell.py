@@ -216,6 +216,7 @@ def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
         if has and row.get("low") is not None:
             low, high = (text_of(row[end], None, row["unit"]) for end in ("low", "high"))
             shown += f", {low} to {high} ({row['interval']})"
+        shown += f"; {row['note']}" if row["note"] else ""
         lines.append([*(row[name] for name in columns), shown])
     return {
         "columns": [*columns, "shown"],

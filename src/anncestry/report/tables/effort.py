@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from anncestry.cells.features import Place
 from anncestry.metrics.decide import Outcome, Verdict
+from anncestry.metrics.defects import percent
 from anncestry.report.model import equal_recall
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
 from anncestry.report.model.equal_recall import AtTarget, Sweep
@@ -95,6 +96,8 @@ def _tuned(numbers: Mapping[Place, Row], system: str, metric: str) -> Cell:
     recall = numbers.get((system, equal_recall.RECALL))
     if cell.value is None or recall is None or recall["value"] is None:
         return cell
+    if equal_recall.defective(recall):
+        return Cell(f"{percent(recall['defect_share'])} of answers defective", number_id=cell.number_id)
     said = f"{cell.text}; ef {recall['ef_search']}, recall {text_of(recall['value'], None, 'fraction')}"
     return Cell(said, cell.value, cell.std, cell.number_id)
 

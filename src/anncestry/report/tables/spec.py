@@ -7,6 +7,7 @@ from functools import partial
 
 from anncestry.cells.blocks import Absent
 from anncestry.cells.features import Place, TableSpec
+from anncestry.metrics.defects import BITS
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, with_interval
 from anncestry.report.model.material import Material
 
@@ -67,6 +68,30 @@ of_killed = partial(
     ),
 )
 """Table K: what was lost when a server was killed while it was loaded."""
+
+
+of_defects = partial(
+    tables,
+    TableSpec(
+        "Z",
+        "Answers with a defect",
+        "Requests whose answers were short (fewer different rows than there are to find), of these empty, repeating a"
+        " row, or with rows that the filter excludes; or that failed. An answer may have several defects; the share"
+        " counts it once, with Wilson's interval of as many observations as different queries were asked. Recall"
+        " charges what is missing. Queries per second of all answers, and of those without a defect.",
+        {
+            "defect_share": ("Share", "fraction"),
+            **{f"{name}_answers": (name.capitalize(), "queries") for name in BITS},
+            "errors": ("Failed", "queries"),
+            "timeouts": ("Timed out", "queries"),
+            "qps": ("Queries per second", "1/s"),
+            "complete_qps": ("Of complete answers", "1/s"),
+        },
+        of=lambda row: bool(row["defect_share"]),
+        all_clients=True,
+    ),
+)
+"""Table Z: the cells of which some answers have a defect."""
 
 
 def of_absent(absent: Sequence[Absent]) -> list[Table]:

@@ -440,6 +440,7 @@ class _Tables:
         blocks = [
             self._block("II", "Load", "s", "load", "load_s", lower=True),
             self._block("II", "Rate", "vectors/s", "load", "rows_per_s"),
+            self._block("II", "Server's CPU a row", "µs", "load", "server_cpu_us_per_row", lower=True),
         ]
         if len(self._systems) == 2:
             first, second = self._systems

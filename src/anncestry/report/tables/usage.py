@@ -1,4 +1,4 @@
-"""Tables of what servers used (by workload, member, query node, storage path), and of libraries."""
+"""Tables of loads, of what servers used (by workload, member, query node, storage path), and of libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anncestry.cells.features import Place, TableSpec
 from anncestry.metrics.decide import ratio_interval
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, with_interval
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import SEARCHES
+from anncestry.report.model.quantities import PHASES, SEARCHES
 from anncestry.report.tables.spec import made, of_rows, pivot, tables
 
 _PLACE = ("dataset", "topology", "system", "workload")
@@ -23,13 +23,20 @@ during_queries = partial(
     TableSpec(
         "R",
         "Processor and memory while queries run",
-        "Of all processes of the server, and of the client that asks, over all runs: the mean share of a processor's"
-        " time (100 % is one core, kept busy) and the most resident memory, shared pages counted once a process.",
+        "Of all processes of the server, and of the client that asks, over all runs. CPU a query: processor time for an"
+        " answered query, which depends less on what else a machine does than its time does; of a workload that also"
+        " changes rows, with that work in it. Processor: the mean share of a processor's time (100 % is one core, kept"
+        " busy). Memory: the most resident memory while queries run, shared pages counted once a process (RSS). PSS:"
+        " before or after a run, shared pages divided among those that share them; anonymous: of it, in no file.",
         {
+            "server_cpu_us_per_query": ("Server, CPU a query", "µs"),
+            "client_cpu_us_per_query": ("Client, CPU a query", "µs"),
             "cpu_avg_pct": ("Server, processor", "% of one core"),
             "client_cpu_avg_pct": ("Client, processor", "% of one core"),
             "rss_peak_mib": ("Server, memory", "MiB"),
             "client_rss_peak_mib": ("Client, memory", "MiB"),
+            "pss_mib": ("Server, PSS", "MiB"),
+            "pss_anon_mib": ("Server, anonymous", "MiB"),
         },
         by=("dataset", "topology", "workload"),
         by_system=True,
@@ -121,6 +128,41 @@ def _evenness(cells: Mapping[str, Cell]) -> Cell:
         return Cell(NO_CELL)
     value = min(counts) * len(counts) / sum(counts)
     return Cell(f"{value:.2f}", value, parents=tuple(cell.number_id for cell in cells.values()))
+
+
+# Loads
+
+_OF_LOADS = {
+    "encode_s": "Encode, before",
+    **{f"{phase}_s": phase.capitalize() for phase in PHASES},
+    "load_s": "Searchable",
+    "durable_s": "Durable",
+}
+
+
+def loading(material: Material) -> list[Table]:
+    """Table D: the phases of loads, until they are searchable and until they are durable."""
+    body = []
+    for place, rows in sorted(pivot(material.rows, _PLACE[:3]).items()):
+        measured = {name: row for (name,), row in rows.items() if name in _OF_LOADS and row["phase"] != "query"}
+        if any(row["value"] is not None for row in measured.values()):
+            record = material.records.get(measured["load_s"]["record"]) or {}
+            cells = [with_interval(measured.get(name)) for name in _OF_LOADS]
+            body.append(TableRow(place, (*cells, Cell(record.get("durability", NO_CELL)))))
+    return made(
+        Table(
+            "D",
+            "Loading, phase by phase",
+            "Seconds of wall clock. All insert requests are encoded before the clock starts. From the first insert:"
+            " searchable once a search succeeds, which is all phases together; durable once rows and index are in the"
+            " system's files, so that it needs no log to have them again, as far as it can be asked for that. Whether"
+            " these files were synced the last column says. A system that stores the index before it loads it for"
+            " searching is durable before it is searchable.",
+            tuple(name.capitalize() for name in _PLACE[:3]),
+            (*(Column(label, "s") for label in _OF_LOADS.values()), Column("What was asked")),
+            tuple(body),
+        )
+    )
 
 
 # Storage paths

@@ -1,0 +1,66 @@
+"""Further rounds of the cells whose numbers vary more than the config allows, after the first rounds of all cells."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.plan import Session, next_attempt
+from anncestry.measure.publish import measured_by_need, rates_of
+from anncestry.metrics.rounds import WIDE, decide
+from anncestry.provenance import records
+
+Hold = Callable[[Session], Mapping[str, str]]
+"""Holds a session; returns "ok" or why its run failed, by query key."""
+
+
+def run(matrix: Matrix, cells: Sequence[Cell], hold: Hold) -> dict[str, Any]:
+    """Measure further rounds of the cells until none needs one, or the time of the config for them is over.
+
+    Round r of every load comes before round r + 1 of any, as in the first rounds. What was measured before counts, so
+    that a run that was interrupted goes on. Leaves each cell's decision beside its runs; returns all by query key.
+    """
+    started = time.monotonic()
+    minutes = matrix.config.rounds.minutes
+    why = dict.fromkeys((cell.query for cell in cells), f"the {minutes:g} minutes for further rounds were over")
+    for session in _sessions(matrix, cells):
+        if time.monotonic() - started >= 60 * minutes:
+            break
+        print(f"further rounds: {session.name}", file=sys.stderr, flush=True)
+        for query, state in hold(session).items():
+            if state != "ok":
+                why[query] = f"run {session.round + 1} failed: {state}"
+                Path(session.failed_path).touch()
+    spent = round((time.monotonic() - started) / 60, 2)
+    decided: dict[str, Any] = {}
+    for cell in cells:
+        wide, valid, count = _state(matrix, cell)
+        stopped = why[cell.query] if valid else "a gate failed, so that no number is shown"
+        decided[cell.query] = {"runs": count, "minutes": spent, **({"stopped": stopped} if wide else {})}
+        records.write_json(Path(cell.decided_path), decided[cell.query])
+    return decided
+
+
+def _state(matrix: Matrix, cell: Cell) -> tuple[bool, bool, int]:
+    """Whether a cell may become narrower and is not narrow yet, whether its gates hold, and how many runs it has."""
+    spec, measured = matrix.spec(cell.query, "query"), Path(cell.measured_path)
+    rule = spec["workload"]["rounds"]
+    count = measured_by_need(measured, rule)
+    valid = all(records.read_record(Path(cell.run_path(number)))["valid"] for number in range(count))
+    return decide(rates_of(measured, spec, cell.query, count), rule)["state"] == WIDE, valid, count
+
+
+def _sessions(matrix: Matrix, cells: Sequence[Cell]) -> Iterator[Session]:
+    """The next sessions, round by round; looks at what those before have measured. A cell that fails has no further."""
+    for number in range(matrix.config.rounds.first, matrix.config.rounds.most):
+        wanting: dict[str, list[Cell]] = {}
+        for cell in cells:
+            wide, valid, count = _state(matrix, cell)
+            if wide and valid and count == number:
+                wanting.setdefault(cell.load, []).append(cell)
+        sessions = [next_attempt(number, tuple(of_load), matrix.config.arms) for of_load in wanting.values()]
+        yield from sorted(sessions, key=lambda session: session.place)

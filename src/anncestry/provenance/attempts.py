@@ -1,0 +1,149 @@
+"""Attempts: an append-only ledger a load, of every start, what it died of, each run measured again, and each drop.
+
+A file of JSON lines in results/. Each line holds the sha256 of the line before, and is on the disk before what it tells
+of goes on. Records quote the number of lines and the sha256 of the last one, so `verify` sees a line that was changed,
+taken out or put in; lines after the last one that a record quotes can be cut off unseen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from anncestry import durable, redact
+from anncestry.cells.stage import STAGES, canonical
+from anncestry.errors import Damaged
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of one load and of all that was measured on it."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], load: str) -> Ledger:
+        """That of the load key `load`; `spec` is that of the load or of a query on it."""
+        names = {axis: spec[axis]["name"] for axis in ("dataset", "system", "topology")}
+        return cls(Path(STAGES["attempts"].output.format(**names, key=load)))
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Append a line, which is on the disk then. A last line that a power cut tore is cut off first."""
+        new = not self.path.exists()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            file.truncate(len(whole))
+            before = _digest(whole.splitlines()[-1]) if whole else ""
+            line = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **redact.body(facts)}
+            file.write(canonical({**line, "before": before}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            durable.sync_names([self.path])
+
+    @contextmanager
+    def attempt(self, **facts: Any) -> Iterator[dict[str, Any]]:
+        """An attempt: its start, and its end (with what the block puts there), or what it died of.
+
+        One that is killed leaves a start without an end.
+        """
+        self.add("start", **facts)
+        ending: dict[str, Any] = {}
+        try:
+            yield ending
+        except BaseException as error:
+            self.add("died", why=redact.short(" ".join(str(error).split()) or type(error).__name__))
+            raise
+        self.add("end", **ending)
+
+    def lines(self) -> list[tuple[dict[str, Any], str]]:
+        """Its lines, each with its sha256; Damaged if one is not JSON or does not follow the one before."""
+        found: list[tuple[dict[str, Any], str]] = []
+        before = ""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        for number, line in enumerate(content.splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+                follows = entry["before"] == before
+            except (ValueError, KeyError, TypeError):
+                raise Damaged(self.path, f"{self.path}: line {number} is no line of a ledger of attempts") from None
+            if not follows:
+                raise Damaged(
+                    self.path,
+                    f"{self.path}: line {number} does not follow the one before it: a line was changed, taken out or "
+                    "put in",
+                )
+            before = _digest(line)
+            found.append((entry, before))
+        return found
+
+    def quote(self, query: str = "") -> dict[str, Any]:
+        """For the record of a query, or of the load where none is named: what was attempted, and the ledger's end."""
+        lines = self.lines()
+        if not lines:
+            return {}
+        return {"attempts": {**count([line for line, _ in lines], query), "lines": len(lines), "sha256": lines[-1][1]}}
+
+    def check(self, quoted: Mapping[str, Any], query: str = "") -> None:
+        """Damaged unless the ledger begins with the lines that were quoted, and they say what was quoted of them."""
+        lines = self.lines()[: quoted["lines"]]
+        if len(lines) < quoted["lines"] or lines[-1][1] != quoted["sha256"]:
+            raise Damaged(self.path, f"{self.path}: does not hold the {quoted['lines']} lines that a record quotes")
+        counted = count([line for line, _ in lines], query)
+        if counted != {name: quoted[name] for name in counted}:
+            raise Damaged(self.path, f"{self.path}: says other attempts than the record that quotes it")
+
+
+def count(lines: Sequence[Mapping[str, Any]], query: str = "") -> dict[str, int]:
+    """Attempts at a query (at the load where none is named): starts; of them died; runs measured again; more.
+
+    `restarts` of servers that died before they answered, `dropped` measurements. A start without an end before the
+    next one was killed; the last one may still be at work.
+    """
+    found = dict.fromkeys(("starts", "died", "repeated", "restarts", "dropped"), 0)
+    mine = False
+    for line in lines:
+        event = line["event"]
+        if event == "start":
+            found["died"] += mine
+            mine = query in line.get("queries", ()) if query else line["stage"] == "load"
+            found["starts"] += mine
+        elif event in ("end", "died"):
+            found["died"] += mine and (event == "died" or query in line.get("failed", ()))
+            found["restarts"] += len(line.get("restarts", ())) if mine else 0
+            mine = False
+        elif event == "repeat":
+            found["repeated"] += bool(query) and line["query"] == query
+        elif event == "drop":
+            found["dropped"] += line.get("load", False) or query in line.get("queries", ())
+    return {name: int(number) for name, number in found.items()}
+
+
+def words(quoted: Mapping[str, Any]) -> str:
+    """What a record's `attempts` say, for people."""
+    starts = quoted["starts"]
+    said = [f"{quoted['died']} of {starts} starts died" if quoted["died"] else f"{starts} start{'s' * (starts != 1)}"]
+    for name, what in (
+        ("repeated", "measured again as it was disturbed"),
+        ("restarts", "server started again"),
+        ("dropped", "dropped"),
+    ):
+        if times := quoted[name]:
+            said.append(f"{what} {times} time{'s' * (times != 1)}")
+    return ", ".join(said)

@@ -1,0 +1,182 @@
+"""No attempt vanishes: a ledger has every start, crash, repeated run and drop; records quote it, verify checks it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anncestry import cli
+from anncestry.cells.spec import Disturbance
+from anncestry.errors import Damaged, ServerError
+from anncestry.measure import session
+from anncestry.provenance import prune, records
+from anncestry.provenance.attempts import Ledger, count, words
+from tests.toy import Toy
+
+NONE = {"starts": 0, "died": 0, "repeated": 0, "restarts": 0, "dropped": 0}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(tmp_path / "attempts" / "load@1.jsonl")
+    for number in range(4):
+        ledger.add("start", stage="session", session=str(number), queries=["q"])
+        ledger.add("end", failed={}, restarts=[])
+    return ledger
+
+
+def events(ledger: Ledger) -> list[str]:
+    return [line["event"] for line, _ in ledger.lines()]
+
+
+def start(*queries: str) -> dict:
+    return {"event": "start", "stage": "session", "queries": queries}
+
+
+@pytest.mark.parametrize(
+    ("lines", "counted"),
+    [
+        ([], {}),
+        ([start("q")], {"starts": 1}),  # may be at work
+        ([start("q"), start("q")], {"starts": 2, "died": 1}),  # killed
+        ([start("other"), start("q")], {"starts": 1}),
+        ([start("q"), {"event": "died"}, start("other"), {"event": "died"}], {"starts": 1, "died": 1}),
+        ([start("q"), {"event": "end", "failed": {"q": "gone"}}], {"starts": 1, "died": 1}),
+        ([start("q"), {"event": "end", "restarts": ["etcd"]}], {"starts": 1, "restarts": 1}),
+        ([start("q"), {"event": "end", "failed": {"other": "gone"}}], {"starts": 1}),
+        ([{"event": "repeat", "query": "q"}, {"event": "repeat", "query": "other"}], {"repeated": 1}),
+        ([{"event": "drop", "load": False, "queries": ["q"]}, {"event": "drop", "load": True}], {"dropped": 2}),
+        ([{"event": "start", "stage": "load"}, start("q")], {"starts": 1}),
+    ],
+)  # fmt: skip
+def test_what_was_attempted_is_counted_for_each_query(lines, counted):
+    assert count(lines, "q") == {**NONE, **counted}
+
+
+def test_the_load_has_its_own_count():
+    lines = [{"event": "start", "stage": "load"}, {"event": "start", "stage": "load"}, {"event": "end"}, start("q")]
+    assert count(lines) == {**NONE, "starts": 2, "died": 1}
+    assert count([*lines, {"event": "drop", "load": True, "queries": ["q"]}])["dropped"] == 1
+    assert words(count(lines)) == "1 of 2 starts died"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [lines[0].replace(b"session", b"SESSION"), *lines[1:]],
+        lambda lines: [*lines[:2], *lines[3:]],
+        lambda lines: [*lines[:2], lines[1], *lines[2:]],
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        lambda lines: [b"not a line\n", *lines],
+    ],
+    ids=["changed", "taken out", "put in", "exchanged", "no line"],
+)
+def test_a_line_that_is_changed_taken_out_or_put_in_breaks_the_chain(ledger, change):
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join(change(lines)))
+    with pytest.raises(Damaged, match=r"load@1\.jsonl: line"):
+        ledger.lines()
+
+
+def test_a_quoted_ledger_can_grow_but_not_be_cut_off_or_made_anew(ledger, tmp_path):
+    quoted = ledger.quote("q")["attempts"]
+    assert quoted == {**NONE, "starts": 4, "lines": 8, "sha256": ledger.lines()[-1][1]}
+    ledger.add("drop", load=False, queries=["q"])
+    ledger.check(quoted, "q")
+    with pytest.raises(Damaged, match="other attempts than the record"):
+        ledger.check({**quoted, "died": 1}, "q")
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join(lines[:6]))
+    with pytest.raises(Damaged, match="does not hold the 8 lines"):
+        ledger.check(quoted, "q")
+    ledger.path.unlink()
+    with pytest.raises(Damaged, match="does not hold the 8 lines"):
+        ledger.check(quoted, "q")
+    assert ledger.quote("q") == {}
+
+
+def test_a_line_that_a_power_cut_tore_is_cut_off_by_the_next(ledger):
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole + b'{"at": "2026-')
+    with pytest.raises(Damaged):
+        ledger.lines()
+    ledger.add("drop", load=True, queries=[])
+    assert ledger.path.read_bytes().startswith(whole)
+    assert events(ledger)[-2:] == ["end", "drop"]
+
+
+def test_a_session_that_died_and_one_whose_server_did_are_quoted_by_the_record_of_the_third(bench, monkeypatch):
+    honest = bench()
+    _, _, cell = honest.matrix.cells  # one run
+    assert honest.load(cell)["attempts"]["starts"] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(session._Session, "prepare", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            honest.query(cell)
+    with monkeypatch.context() as patch:
+
+        def gone(self, run):
+            raise ServerError("the server is gone")
+
+        patch.setattr(session._Session, "measure", gone)
+        assert honest.query(cell) == {cell.query: "the server is gone"}
+    assert honest.query(cell, disturbance=Disturbance.of(others_pct=-1, repeats=1)) == {cell.query: "ok"}
+    attempts = honest.publish(cell)["attempts"]
+    ledger = Ledger.of(honest.matrix.spec(cell.query, "query"), cell.load)
+    assert events(ledger) == ["start", "end", "start", "died", "start", "end", "start", "repeat", "end"]
+    assert {name: attempts[name] for name in NONE} == {**NONE, "starts": 3, "died": 2, "repeated": 1}
+    assert words(attempts) == "2 of 3 starts died, measured again as it was disturbed 1 time"
+    ledger.check(attempts, cell.query)
+
+
+def test_a_load_that_died_is_quoted_by_the_next(bench):
+    liar = bench("die-on-load")
+    cell = liar.matrix.cells[0]
+    with pytest.raises(ServerError):
+        liar.load(cell)
+    liar.toy.files["systems"]["blue-1.0"]["settings"] = {}
+    (died,) = Path("results/attempts").rglob("*.jsonl")
+    assert events(Ledger(died)) == ["start", "died"]
+    assert "out of memory" in Ledger(died).lines()[-1][0]["why"]
+
+
+def test_the_workflow_quotes_its_attempts_on_the_page_and_verify_checks_them(tmp_path, monkeypatch, capfd):
+    toy = Toy.finished_place(tmp_path / "toy")
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+    (file,) = Path("results/attempts").rglob("*.jsonl")
+    ledger = Ledger(file)
+    assert events(ledger) == ["start", "end"] * 3  # a load, two rounds
+    (page,) = Path("results/report").glob("*/cells.html")
+    assert "load: 1 start; query: 2 starts" in page.read_text()
+    assert cli.main(["verify"]) == 0
+
+    whole = file.read_bytes()
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    capfd.readouterr()
+    assert cli.main(["verify"]) == 2
+    assert f"{file}: does not hold the 6 lines that a record quotes" in capfd.readouterr().err
+    file.write_bytes(whole)
+    (victim,) = Path("results/query").rglob("k5@*.json")
+    body = json.loads(victim.read_text())
+    body["attempts"]["starts"] = 1
+    before = victim.read_bytes()
+    records.write_json(victim, records.seal(body))
+    assert cli.main(["verify"]) == 2
+    assert f"{file}: says other attempts than the record that quotes it" in capfd.readouterr().err
+    victim.write_bytes(before)
+
+    assert cli.main(["drop", "*/*/*/k5", "--yes"]) == 0
+    dropped, _ = ledger.lines()[-1]
+    assert (dropped["event"], dropped["load"], len(dropped["queries"])) == ("drop", False, 1)
+    toy.snakemake()
+    (again,) = Path("results/query").rglob("k5@*.json")
+    assert json.loads(again.read_text())["attempts"]["dropped"] == 1
+    assert cli.main(["verify"]) == 0
+
+
+def test_what_was_never_measured_is_not_dropped(bench):
+    honest = bench()
+    assert prune.drop(honest.matrix, ["*/*/*/k7"]).drops == {}
