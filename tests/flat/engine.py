@@ -57,6 +57,8 @@ def pack(head: Mapping, body: bytes) -> bytes:
 
 
 class Flat(Engine):
+    plain_hnsw = False
+
     def asked_settings(self, system: Mapping, index: Mapping, metric: str, ef_search: int | None) -> dict[str, Any]:
         return {"metric": metric, "M": index["M"]}
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from concurrent import futures
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class Store:
         self.folder, self.nodes, self.lie, self.version = folder, nodes, lie, version
         self.searches = self.of_seven = 0
         self.lock = threading.Lock()
+        self.known: set[bytes] = set()
         self.vectors = np.empty((0, 0), np.float32)
         self.category, self.price = np.empty(0, np.uint8), np.empty(0, np.float32)
         self.region = np.empty(0, np.uint8)
@@ -197,6 +199,9 @@ class Store:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
         queries = np.frombuffer(body, np.float32).reshape(head.get("nq", 1), -1)
+        if self.lie == "caches-answers" and request not in self.known:
+            time.sleep(0.01)
+            self.known.add(request)
         answers = [self.nearest(head, query, vectors, ids) for query in queries]
         if "nq" not in head:
             return answers[0]
@@ -220,8 +225,14 @@ class Store:
             pass
         elif wanted and self.lie != "ignore-filter":
             keep = self.passes(wanted)
+            if self.lie == "narrow-search-filter" and wanted["field"] == "category":
+                keep &= self.category == wanted["in"][0]  # whatever it counts
         elif self.lie == "lost-tail":
             keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found
+        if self.lie == "silent-shard" and head["k"] == 7:  # a third of the rows, while it is measured
+            keep &= ids % 3 != 0
+        if self.lie == "lost-from-index" and not wanted:  # 4 %: stored, counted, scanned under filters
+            keep &= ids % 25 != 3
         if self.lie.startswith("hide-one-in-"):  # stored and counted, never found
             keep &= ids % int(self.lie.rpartition("-")[2]) != 3
         if not wanted and len(self.unsearched):

@@ -14,8 +14,9 @@ import pytest
 
 from anncestry import verify
 from anncestry.errors import DataError
-from anncestry.provenance import records
+from anncestry.provenance import gates, records
 from tests.builders.bench import failed, scored
+from tests.flat.engine import ENGINE as flat
 
 
 def reseal(path: Path, **changed) -> None:
@@ -28,6 +29,63 @@ def test_rows_that_are_lost_but_counted_are_missed_by_searches_for_all_rows(benc
     record = liar.load(liar.matrix.cells[0])
     assert "row count" not in failed(record)
     assert "of 1000 rows returned" in failed(record)["all rows that match"]
+
+
+@pytest.fixture
+def with_reference(monkeypatch):
+    """The toy claims an HNSW index, which is held against a reference."""
+    monkeypatch.setattr(flat, "plain_hnsw", True)
+
+
+def hard(files: dict) -> None:
+    """A graph of few links over many dimensions, which finds little at a small ef."""
+    files["config"]["index"].update(M=2, ef_construction=8)
+    files["datasets"]["blobs-l2"].update(dim=32)
+
+
+def test_rows_that_the_index_lost_are_searched_for_by_their_own_vectors(bench, with_reference):
+    liar = bench("lost-from-index")
+    record = liar.load(liar.matrix.cells[0])
+    assert set(failed(record)) == {"rows findable"}
+    assert "the reference index finds 1.000" in failed(record)["rows findable"]
+
+
+def test_rows_that_the_reference_misses_as_well_are_forgiven(bench, with_reference):
+    gate = gates.findable(0.98, 0.97, 200, 200, reference=0.975, comparable=True)
+    assert gate.ok
+    assert not gates.findable(0.98, 0.97, 200, 200, reference=0.999, comparable=True).ok
+
+
+def test_a_shard_that_is_silent_while_queries_are_measured_costs_more_recall_than_a_graph_does(bench, with_reference):
+    liar = bench("silent-shard")
+    five, _, seven = liar.matrix.cells
+    assert liar.load(five)["valid"]
+    liar.query(five, seven)
+    assert failed(liar.record(five)) == {}
+    assert set(failed(liar.record(seven))) == {"reference recall"}
+
+
+def test_a_search_effort_that_is_ignored_changes_no_answer(bench, with_reference):
+    liar = bench(change=hard)  # a flat scan, whatever it says
+    record = liar.load(liar.matrix.cells[0])
+    assert set(failed(record)) == {"ef is felt"}
+    assert failed(record)["ef is felt"].startswith("0 of 60 answers change between ef 10 and 400; of the reference's ")
+
+
+def test_an_honest_system_is_as_good_as_the_reference(bench, with_reference):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell)
+    record = honest.record(cell)
+    assert failed(record) == {}
+    assert "reference recall" in {gate["gate"] for gate in record["gates"]}
+
+
+def test_answers_from_a_cache_are_told_from_new_ones(bench):
+    liar = bench("caches-answers")
+    record = liar.load(liar.matrix.cells[0])
+    assert set(failed(record)) == {"no cached answers"}
 
 
 def test_each_round_looks_at_other_rows(bench):

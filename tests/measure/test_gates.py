@@ -35,9 +35,9 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
         assert failed(honest.record(cell)) == {}
     assert {gate["gate"] for gate in honest.record(filtered)["gates"]} == {
         "row count", "index complete", "settings", "topology", "members alive", "server version", "artifact digest",
-        "exact-search oracle", "all rows that match", "rows findable", "nothing else measured", "platform",
+        "exact-search oracle", "all rows that match", "rows findable", "no cached answers", "platform",
         "Little's law", "answered", "decodable", "known rows", "distances", "warm-up", "filter applied",
-        "filter selectivity", "load",
+        "filter selectivity", "rows findable, filtered", "nothing else measured", "load",
     }  # fmt: skip
     assert 0.2 < honest.record(filtered)["selectivity"] < 0.4
 
@@ -116,6 +116,7 @@ def declares_codes(files: dict) -> None:
         ("wrong-ids", "distances", "largest relative error"),
         ("no-distances", "distances", "largest relative error inf"),
         ("narrow-filter", "filter selectivity", "rows that pass the filter"),
+        ("narrow-search-filter", "rows findable, filtered", "found under it by their own vector"),
         ("lost-tail", "rows findable", "of the last inserted"),
         ("other-settings", "settings", "M is 99, asked 16"),
         ("is-a-cluster", "topology", "nodes 3, declared 1"),

@@ -473,6 +473,8 @@ class EngineOf(ABC, Generic[S]):
 
     exact_scans: ClassVar[bool] = False
     """Its exact searches compare the vectors themselves, even where its index holds codes."""
+    plain_hnsw: ClassVar[bool] = True
+    """M, ef_construction and ef of its HNSW mean what they mean in the paper, so that its recall has a reference."""
 
     @abstractmethod
     def start(

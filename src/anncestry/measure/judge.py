@@ -26,7 +26,7 @@ from anncestry.metrics.recall import exact_distances
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
-_CHECKED_QUERIES = 200
+_CHECKED_QUERIES, _COMPARED_QUERIES_MIN = 200, 20
 _NEARBY_S = 0.6
 
 
@@ -48,6 +48,8 @@ class _Judged:
         """The driver's facts of each job."""
         self.sent = self.good = self.answers = self.impossible = self.undecodable = self.primed = self.violating = 0
         self.errors_rel: list[Floats] = []
+        self.checked: _Checked | None = None
+        """Of the last job."""
         self.busy = latency.Busy(run.workload["clients"]) if latency.closed(run.workload) else None
 
     def add(self, job: Job, writer: Writer) -> None:
@@ -66,6 +68,7 @@ class _Judged:
                 part = part.append_column("probe", pa.array(np.full(len(part), job.number, np.uint8)))
             writer.add(part)
         self.errors_rel.append(checked.errors(self.context.vectors))
+        self.checked = checked
 
     def _add_part(self, samples: NDArray[Any], responses: Sequence[bytes], checked: _Checked) -> pa.Table:
         """Judge some of the answers of a job; returns their samples."""
@@ -96,6 +99,8 @@ class _Judged:
             *context.gates,
             *context.settings[run.ef_search],
             *context.batched.get(self.nq, ()),
+            *(() if run.filtering is None else context.filtered.get(repr(run.filtering.asked.distinct), ())),
+            self._reference(),
             gates.answered(self.good, self.sent),
             gates.decodable(self.undecodable, self.sent),
             gates.possible(self.impossible, self.answers, self.k),
@@ -109,6 +114,19 @@ class _Judged:
             judged.append(run.filtering.gate(context.counted))
             judged.append(gates.filtered(self.violating, self.answers, self.selectivity))
         return [gate for gate in judged if gate is not None]
+
+    def _reference(self) -> Gate | None:
+        """Complete answers to the queries whose distances were checked against those of the reference index."""
+        reference, known = self.context.reference, of_reference(self.run, self.context)
+        if reference is None or known is None or self.checked is None:
+            return None
+        recall, distances = known
+        rows, ids = self.checked.complete()
+        asked, ours, theirs = np.intersect1d(rows, self.run.choice.measured[:_CHECKED_QUERIES], return_indices=True)
+        found = reference.score(np.asarray(self.context.vectors.queries[asked]), ids[ours], distances[theirs])
+        if len(asked) < _COMPARED_QUERIES_MIN:
+            return None
+        return gates.reference_recall(float(found.mean()), float(recall[theirs].mean()), len(asked), self.run.ef_search)
 
     def body(self) -> dict[str, Any]:
         """What the record holds of the run itself, beside its gates."""
@@ -134,6 +152,16 @@ class _Judged:
                 {"number": job.number, "rate_per_s": job.rate_per_s, "window_s": list(job.window_s)} for job in run.jobs
             ],
         }
+
+
+def of_reference(run: Run, context: Context) -> tuple[Floats, Floats] | None:
+    """What the reference index finds of the queries whose answers are checked, and their true distances.
+
+    None where there is none to compare with: under a filter, or where rows change.
+    """
+    if context.reference is None or run.filtering is not None or run.spends_server:
+        return None
+    return context.reference.recall(run.choice.measured[:_CHECKED_QUERIES], run.workload["k"], run.ef_search)
 
 
 def judge(run: Run, context: Context, measured_dir: Path) -> None:
@@ -206,6 +234,12 @@ class _Checked:
         distinct, first = np.unique(np.concatenate([self._rows, rows[good]]), return_index=True)
         first = first[:_CHECKED_QUERIES]
         self._rows, self._ids, self._reported = distinct[:_CHECKED_QUERIES], ids[first], reported[first]
+
+    def complete(self) -> tuple[Ids, Ids]:
+        """The queries (n,) that were answered with k different rows, and these (n, k)."""
+        ids = np.sort(self._ids, axis=1)
+        whole = (ids[:, 0] >= 0) & (ids[:, 1:] != ids[:, :-1]).all(axis=1)
+        return self._rows[whole], self._ids[whole]
 
     def errors(self, vectors: Vectors) -> Floats:
         """Relative differences of reported from exact distances, (any,)."""

@@ -1,4 +1,4 @@
-"""Two checks of a loaded system against exact knowledge, before any of its speed is believed.
+"""Checks of a loaded system against exact knowledge, before any of its speed is believed.
 
 Exact-search oracle: a filter so narrow that the system answers by a flat scan must return the true neighbours.
 It sees lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth. Of an index of codes,
@@ -8,27 +8,31 @@ server can't take from elsewhere.
 Findable rows: an index search for a stored vector must find its row. It sees rows that the store has and the index
 lost, which counts don't show.
 
+Rows findable under a workload's filter: a server may count by one filter and search by another.
+No cached answers: new queries and repeated ones, in turn. Ef is felt: a much smaller one changes answers.
+
 Each round of runs asks for other rows, with other queries and filters: what one look misses, the next may see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.cells.indexes import is_lossy
+from anncestry.cells.indexes import is_lossy, least_effort
 from anncestry.datasets.distance import Bools, Floats, Ids
-from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, matches
+from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, Asked, matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
-from anncestry.measure.requests import Answers, cut, decode, distance_errors
-from anncestry.measure.vectors import Vectors
+from anncestry.measure.reference import Reference
+from anncestry.measure.requests import Answers, cut, decode, distance_errors, encode
+from anncestry.measure.vectors import Filtering, Vectors
 from anncestry.metrics.recall import exact_distances
 from anncestry.provenance import gates
 from anncestry.provenance.gates import Gate
@@ -43,6 +47,7 @@ _WINDOW_ROWS = 50
 _QUERIES = 100
 _SAMPLED_ROWS = 200
 _TAIL_ROWS = 1000
+_REPEATED = 40
 _SELECTIVITY = 0.02
 _MATCHES_MAX = 20_000
 _TIE = 1e-6
@@ -93,6 +98,10 @@ class Oracle:
     lossy: bool = False
     round: int = 0
     """Of a load 0, of the runs of a cell 1, 2, …: seeds what is asked."""
+    index: Mapping[str, Any] = field(default_factory=dict)
+    reference: Reference | None = None
+    on_disk: bool = False
+    """Searches may read from a disk."""
 
     def ask(
         self, queries: NDArray[np.float32], k: int, ef_search: int = EF, filter: Mapping[str, Any] | None = None
@@ -101,6 +110,11 @@ class Oracle:
 
     def send(self, requests: Sequence[bytes], k: int, nq: int = 1) -> Answers:
         """Send each request, of `nq` vectors, once, one client, and decode the answers."""
+        outcome = self._run(requests, k * nq)
+        read = self.engine.decode_batch if nq > 1 else self.engine.decode
+        return decode(read, outcome.responses, outcome.samples["status"], k, self.vectors.metric, nq)
+
+    def _run(self, requests: Sequence[bytes], results: int) -> protocol.Outcome:
         protocol.write_requests(self.folder, requests)
         every = np.arange(len(requests))[None, :]
         protocol.write_job(
@@ -110,22 +124,24 @@ class Oracle:
             schedule=every,
             prime=every[:, :0],
             timeout_s=60.0,
-            answer_bytes_max=protocol.bytes_max(k * nq),
+            answer_bytes_max=protocol.bytes_max(results),
         )
         self.driver.run(self.folder, check=self.server.check_alive)
-        outcome = protocol.read_outcome(self.folder)
-        read = self.engine.decode_batch if nq > 1 else self.engine.decode
-        return decode(read, outcome.responses, outcome.samples["status"], k, self.vectors.metric, nq)
+        return protocol.read_outcome(self.folder)
 
     def check(self) -> list[Gate]:
-        """Both checks, as gates. Leaves the server at the search effort `EF`."""
+        """All checks, as gates. Leaves the server at the search effort `EF`."""
         self.engine.apply(self.server, EF)
         self.engine.exact_filters(self.server, True)
         exact = self._exact()
         # A system that never scans can't be asked for all.
         complete = [] if getattr(self.server, "exact_at", None) else self._complete()
         self.engine.exact_filters(self.server, False)
-        return [exact, *complete, self._findable()]
+        found = [exact, *complete, self._findable(), self._not_cached()]
+        if self.reference is not None:
+            found.append(self._effort(self.reference))
+            self.reference.drop()
+        return found
 
     def check_batches(self, nq: int) -> Gate:
         """The exact-search oracle by requests of `nq` vectors: each gets its own answer, not that of one beside it."""
@@ -134,6 +150,31 @@ class Oracle:
         exact = self._exact(nq)
         self.engine.exact_filters(self.server, False)
         return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
+
+    def check_filter(self, filtering: Filtering) -> Gate | None:
+        """Whether searches under a workload's own filters find rows that pass them; None of none to be judged.
+
+        A count under the filter is the server's word; this is what its search does.
+        """
+        if self.lossy or getattr(self.server, "exact_at", None):
+            return None
+        random, base = self._random(3), self.vectors.base
+        wide = filtering.matching >= gates.FILTERED_SELECTIVITY_MIN * len(base)
+        requests = np.flatnonzero(wide[filtering.asked.of])
+        if not len(requests):
+            return None
+        of = np.sort(filtering.asked.of[random.choice(requests, _SAMPLED_ROWS)])
+        rows = np.empty(len(of), np.int64)
+        for number in np.unique(of):
+            passing = filtering.passing_rows(int(number))
+            rows[of == number] = random.choice(passing, int((of == number).sum()))
+        nonzero = np.any(np.asarray(base[rows]) != 0, axis=1)
+        rows, of = rows[nonzero], of[nonzero]
+        k = min(_K, len(base))
+        asked = Asked(filtering.asked.distinct, of)
+        answers = self.send(encode(self.engine, self.server, np.asarray(base[rows]), k, EF, asked), k)
+        found = self._find_themselves(rows, answers.ids)
+        return gates.findable_filtered(float(found.mean()) if len(found) else 1.0, len(rows))
 
     def found_by_own_vector(self, rows: Ids) -> Bools:
         """(n,) whether an index search at the effort `EF` for the vector of each of the (n,) rows finds that row."""
@@ -225,21 +266,66 @@ class Oracle:
         behind = np.zeros(len(asked), bool)
         if self.lossy and not found.all():
             behind[~found] = self._behind_others(asked[~found], answers.distances[~found].max(axis=1))
-        share = [float(part.mean()) if len(part) else 1.0 for part in np.split(found | behind, [len(body)])]
-        return gates.findable(share[0], share[1], len(body), len(tail), int(behind.sum()) if self.lossy else None)
+        found |= behind
+        share = [float(part.mean()) if len(part) else 1.0 for part in np.split(found, [len(body)])]
+        reference, comparable = None, self.reference is not None
+        if self.reference is not None and found.mean() < gates.FINDABLE_MIN:
+            ids = self.reference.search(np.asarray(self.vectors.base[asked]), min(_K, rows), EF)
+            reference = float(self._find_themselves(asked, ids).mean())
+        codes = int(behind.sum()) if self.lossy else None
+        return gates.findable(share[0], share[1], len(body), len(tail), codes, reference, comparable)
+
+    def _effort(self, reference: Reference) -> Gate:
+        """Of the same queries always: what the reference answers is looked up only if nothing changes."""
+        chosen = np.sort(np.random.RandomState(_SEED).permutation(len(self.vectors.queries))[:_QUERIES])
+        queries, k = np.asarray(self.vectors.queries[chosen]), min(_K, len(self.vectors.base))
+        low = least_effort(self.index, k)
+
+        def changed(ask: Callable[[int], Ids]) -> int:
+            return int((np.sort(ask(low), axis=1) != np.sort(ask(EF), axis=1)).any(axis=1).sum())
+
+        def answers(ef_search: int) -> Ids:
+            self.engine.apply(self.server, ef_search)
+            return self.ask(queries, k, ef_search).ids
+
+        own = changed(answers)
+        other = None if own else changed(lambda ef: reference.search(queries, k, ef))
+        return gates.effort(own, len(queries), low, EF, other)
+
+    def _not_cached(self) -> Gate:
+        """New queries, each halfway between two rows, among others that were asked twice before."""
+        random, base = self._random(4), self.vectors.base
+        pairs = np.asarray(base[random.randint(0, len(base), (2, 2 * _REPEATED)).reshape(-1)])
+        between = pairs.reshape(2, 2 * _REPEATED, -1).mean(axis=0, dtype=np.float32)
+        if self.vectors.metric == "cosine":
+            between /= np.maximum(np.linalg.norm(between, axis=1, keepdims=True), np.float32(1e-9))
+        k = min(_K, len(base))
+        requests = self.engine.encode(self.server, between, k, EF, None)
+        known, new = requests[:_REPEATED], requests[_REPEATED:]
+        mixed = [request for pair in zip(new, known, strict=True) for request in pair]
+        took_ns = self._run([*known, *known, *mixed], k).samples["latency_ns"][2 * _REPEATED :].reshape(-1, 2)
+        first, again = took_ns.T.astype(float)
+        ratio = float(np.median(first) / max(1.0, float(np.median(again))))
+        return gates.not_cached(ratio, float((first > 2 * again).mean()), _REPEATED, self.on_disk)
 
     def _by_own_vector(self, asked: Ids) -> tuple[Bools, Answers]:
         queries = np.asarray(self.vectors.base[asked])
         k = min(_K, len(self.vectors.base))
         answers = self.ask(queries, k)
-        # A row hidden behind k or more copies of itself is found as well as can be, by exact distances.
-        ids = answers.ids
+        return self._find_themselves(asked, answers.ids), answers
+
+    def _find_themselves(self, asked: Ids, ids: Ids) -> Bools:
+        """(n,) whether the (n,) rows are among the `ids` (n, k) that their own vectors are answered with.
+
+        A row hidden behind k or more copies of itself is found as well as can be, by exact distances.
+        """
+        queries = np.asarray(self.vectors.base[asked])
         far = self._distances(queries, ids)
         own = self._distances(queries, asked[:, None])[:, 0]
         distinct = np.array([len(np.unique(row)) for row in ids])
-        copies = (distinct >= k) & (far.max(axis=1) <= own + _TIE)
+        copies = (distinct >= ids.shape[1]) & (far.max(axis=1) <= own + _TIE)
         found: Bools = (ids == asked[:, None]).any(axis=1) | copies
-        return found, answers
+        return found
 
     def _behind_others(self, missed: Ids, reach: Floats) -> Bools:
         """(n,) whether the index itself puts each of the (n,) rows no nearer to its own vector than what it returned.

@@ -24,6 +24,7 @@ from anncestry.drive.client import OK
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import ConfigError
 from anncestry.measure import samples
+from anncestry.measure.reference import Reference
 from anncestry.measure.server import System
 from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Choice, Filtering, Vectors
@@ -124,8 +125,8 @@ class Context:
     The index is `lossy` if it holds codes, so that distances are estimates, and `scanned` if the exact-search oracle
     had to scan those: then `gates` judge estimates, too, of all rows that match a filter. `gates` judge the server,
     `settings` its settings at each search effort, `batched` its answers to requests of each number of vectors beside
-    one. `counted` holds the server's own counts of what passes a filter (by the filter's repr), `facts` goes into
-    every record, `inputs` names its sources.
+    one, `filtered` its searches under each workload's filters (by their repr). `counted` holds the server's own counts
+    of what passes a filter (by the filter's repr), `facts` goes into every record, `inputs` names its sources.
     """
 
     engine: Engine
@@ -135,6 +136,8 @@ class Context:
     gates: list[Gate] = field(default_factory=list)
     settings: dict[int, list[Gate]] = field(default_factory=dict)
     batched: dict[int, list[Gate]] = field(default_factory=dict)
+    filtered: dict[str, list[Gate]] = field(default_factory=dict)
+    reference: Reference | None = None
     counted: dict[str, int] = field(default_factory=dict)
     resources: pa.Table | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
 from anncestry.errors import ServerError
 from anncestry.measure.oracle import EF, Oracle, over_codes
+from anncestry.measure.reference import Reference
 from anncestry.measure.vectors import Vectors, open_vectors
 from anncestry.metrics import disturbance
 from anncestry.metrics.resources import Sampler, allocated_mib, by_group
@@ -114,6 +115,7 @@ class System:
         self.engine: Engine = engines.get(spec["system"]["engine"])
         self.path = StoragePath.of(spec, place.storage)
         self.vectors: Vectors = open_vectors(place.vectors, spec["vectors"])
+        self.reference = Reference.of(self.vectors, spec["index"], self.engine)
         self.artifact = artifacts.opened(place.artifact, spec["artifact"])
         self.placed: Placed | None = None
         self.server: Server | None = None
@@ -186,7 +188,10 @@ class System:
     def oracle(self, driver: Driver, folder: Path, round: int = 0) -> Oracle:
         """The checks of the server that runs against exact knowledge; `folder` is for the driver."""
         lossy = over_codes(self.engine, self.spec["index"])
-        return Oracle(self.engine, self.running, driver, folder, self.vectors, lossy, round)
+        index = self.spec["index"]
+        on_disk = self.path is not None or index["type"] == "diskann"
+        checked = self.engine, self.running, driver, folder, self.vectors, lossy, round, index
+        return Oracle(*checked, self.reference, on_disk)
 
     def probe_gates(self, probe: Probe, ef_search: int | None, when: str) -> list[Gate]:
         """What the server reports of itself, compared with what was declared."""

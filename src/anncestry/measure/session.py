@@ -96,7 +96,8 @@ class _Session(System):
         self.repeated: list[str] = []
         """Why a server was started twice, of those that were."""
         index = self.spec["index"]
-        self.context = Context(self.engine, self.vectors, is_lossy(index), over_codes(self.engine, index))
+        lossy, scanned = is_lossy(index), over_codes(self.engine, index)
+        self.context = Context(self.engine, self.vectors, lossy, scanned, reference=self.reference)
         self.gates = self.context.gates
         self.gates.append(gates.loaded(self.loaded["valid"], self.loaded["created"]))
         if "kill" in self.loaded:
@@ -161,6 +162,10 @@ class _Session(System):
         oracle = self.oracle(self.driver, self.out_dir / "oracle", self.number + 1)
         self.gates.append(gates.artifact(self.loaded["artifact"]["digest"], self.artifact["digest"]))
         self.gates += oracle.check()
+        filterings = [run.filtering for run in self.runs if run.filtering is not None]
+        for filters, filtering in {repr(each.asked.distinct): each for each in filterings}.items():
+            found = oracle.check_filter(filtering)
+            context.filtered.setdefault(filters, []).extend([] if found is None else [found])
         for nq in sorted({requests.nq_of(run.workload) for run in self.runs} - {1}):
             context.batched.setdefault(nq, []).append(oracle.check_batches(nq))
         self.ef_search = EF
@@ -182,9 +187,8 @@ class _Session(System):
         self.facts = probe_facts(probe)
         self.on_path = self.path_facts()
         self.gates += self.path_gates(self.on_path)
-        for run in self.runs:
-            if run.filtering is not None:
-                run.filtering.count(self.engine, self.running, context.counted)
+        for filtering in filterings:
+            filtering.count(self.engine, self.running, context.counted)
 
     def tune(self, run: Run, oracle: Oracle) -> tune.Tuned:
         """The effort that reaches the cell's target recall, found in its first run on this build of the index."""
@@ -357,6 +361,14 @@ class _Session(System):
                     folders = [job.folder for job in run.jobs]
                     run.ceiling = ceiling.of_cell(run.folder, folders, self.spec["platform"], driver)
 
+    def refer(self) -> None:
+        """Have the reference answer what was asked, while nothing is measured; it is looked up later."""
+        for run in self.runs:
+            if run.failure is None:
+                judge.of_reference(run, self.context)
+        if self.reference is not None:
+            self.reference.drop()
+
     def finish(self, key: str, load_record: Path, load_before: float, lock: Lock) -> None:
         self.gates += [gates.alone(lock.waited_s, lock.held()), gates.on_platform(self.spec["platform"])]
         context = self.context
@@ -432,6 +444,7 @@ def run(
         session.look_after()
         session.close()
         session.find_ceilings()
+        session.refer()
         session.finish(key, load_record, load_before, lock)
         outcome = session.keep_all()
         failed = {query: redact.short(state) for query, state in outcome.items() if state != "ok"}

@@ -141,6 +141,11 @@ class Filtering:
         """Which of the returned ids (n, k) pass the filter of their request; padding and unknown ids do not."""
         return self.asked.passing(ids, columns_of(self.vectors), self.vectors.payload, requests)
 
+    def passing_rows(self, number: int) -> Ids:
+        """The rows that pass the filter of this number among the distinct ones."""
+        passing = matches(self.asked.distinct[number], *columns_of(self.vectors), payload=self.vectors.payload)
+        return np.flatnonzero(passing)
+
     def violating(self, requests: NDArray[np.integer[Any]], ids: Ids) -> Bools:
         """Which of the answers (n, k) hold ids that do not pass their request's filter (unknown ones don't); (n,)."""
         found: Bools = ((ids != -1) & ~self.passing(requests, ids)).any(axis=1)

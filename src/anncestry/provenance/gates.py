@@ -18,8 +18,9 @@ ORDER_SHARE_MIN = 0.95
 """Share of answers of an index of codes that must be; of answers in no order by distance, 1 in 20 is."""
 ROW_COUNT, ORACLE, LITTLE = "row count", "exact-search oracle", "Little's law"
 """Names of gates that are asked for."""
-FINDABLE_MIN = 0.95
-"""Share of sampled rows that an index search for the row's own vector finds."""
+FINDABLE_MIN, FINDABLE_MIN_ALONE = 0.99, 0.95
+"""Share of sampled rows that an index search for the row's own vector finds: 1 % fewer than the reference at most, or
+.99; and the lower one where there is no reference to tell a hard dataset from a lossy system."""
 FINDABLE_TAIL_DROP_MAX = 0.05
 """How much rarer the rows inserted last may be found: a lost tail of the index shows here, while counts are right."""
 DISTANCE_REL_ERROR_MAX = 1e-3
@@ -29,6 +30,17 @@ CONTRADICTIONS_MAX = 0.01
 was asked or answered; below it, these are failures and defects, which stand beside the numbers."""
 ESTIMATE_REL_ERROR_MAX = 0.25
 """The same of distances that an index estimates from codes, at the median: enough to tell a metric from another."""
+REFERENCE_MISSES, REFERENCE_MARGIN = 3.0, 0.02
+"""A system may miss 3 times as many neighbours as the reference index and .02 more: implementations differ in how they
+prune links, in segments and shards, and in random levels, which all is worth less than a factor of 2 in ef."""
+EF_CHANGES = 20
+"""Of 100 answers of the reference, so many change with ef: then one of the system's must."""
+REPEATED_RATIO, REPEATED_SHARE = 5.0, 0.9
+"""Answers to queries that were asked before come so much faster, at the median, and for 9 of 10 at least twice as fast:
+no warm cache of data does that to queries among others, half of which are new."""
+FILTERED_FINDABLE_MIN, FILTERED_SELECTIVITY_MIN = 0.95, 0.05
+"""The same as FINDABLE_MIN under a workload's own filter; only of filters that so many rows pass (a graph may be right
+to be bad at narrower ones)."""
 IDLE_SHARE_MAX, IDLE_PER_REQUEST_US, LITTLE_REQUESTS_MIN = 0.02, 50.0, 20
 """Little's law: the share of a client's time between its requests, and how long that may always be on average (the
 Python driver needs some µs, beside a library that answers in 30); fewer requests say nothing."""
@@ -200,15 +212,65 @@ def complete(found: int, matching: int, others: int, filters: int) -> Gate:
     return Gate("all rows that match", found == matching and others == 0, detail)
 
 
-def findable(body: float, tail: float, body_rows: int, tail_rows: int, behind: int | None = None) -> Gate:
+def findable(
+    body: float,
+    tail: float,
+    body_rows: int,
+    tail_rows: int,
+    behind: int | None = None,
+    reference: float | None = None,
+    comparable: bool = False,
+) -> Gate:
     """Rows are found by their own vector through the index, the last inserted as well as the others.
 
     `behind` of them, of an index of codes, are not among the results, but the index tells no others from them that are.
+    `reference` is the share that the reference finds, if it was asked; `comparable` says that it can be.
     """
-    ok = min(body, tail) >= FINDABLE_MIN and body - tail <= FINDABLE_TAIL_DROP_MAX
+    found = (body * body_rows + tail * tail_rows) / max(1, body_rows + tail_rows)
+    least = FINDABLE_MIN if comparable else FINDABLE_MIN_ALONE
+    if reference is not None:
+        least = min(least, reference - (1 - FINDABLE_MIN))
+    ok = found >= least and min(body, tail) >= FINDABLE_MIN_ALONE - (1 - (reference or 1.0))
+    ok = ok and body - tail <= FINDABLE_TAIL_DROP_MAX
     detail = f"{body:.3f} of {body_rows} sampled rows and {tail:.3f} of {tail_rows} of the last inserted found"
     or_behind = f", or ({behind}) behind rows that their codes put as near (an index of codes)"
-    return Gate("rows findable", ok, f"{detail} by their own vector{'' if behind is None else or_behind}")
+    said = "" if reference is None else f"; the reference index finds {reference:.3f}"
+    return Gate("rows findable", ok, f"{detail} by their own vector{'' if behind is None else or_behind}{said}")
+
+
+def findable_filtered(found: float, rows: int) -> Gate:
+    """Rows that pass the workload's filter are found under it, by their own vector: the search reads it as we do."""
+    detail = f"{found:.3f} of {rows} sampled rows that pass the filter found under it by their own vector"
+    return Gate("rows findable, filtered", found >= FILTERED_FINDABLE_MIN, detail)
+
+
+def effort(changed: int, queries: int, low: int, high: int, of_reference: int | None) -> Gate:
+    """The search effort is felt: a much smaller one changes answers, unless those of the reference hardly change.
+
+    `of_reference` is how many of its answers change, if it was asked.
+    """
+    ok = changed > 0 or of_reference is None or 100 * of_reference < EF_CHANGES * queries
+    detail = f"{changed} of {queries} answers change between ef {low} and {high}"
+    return Gate("ef is felt", ok, detail + ("" if of_reference is None else f"; of the reference's {of_reference}"))
+
+
+def reference_recall(found: float, reference: float, queries: int, ef_search: int) -> Gate:
+    """Complete answers are about as good as those of a reference index with the same parameters, not far worse."""
+    most = REFERENCE_MISSES * (1 - reference) + REFERENCE_MARGIN
+    detail = f"recall {found:.4f} over {queries} complete answers at ef {ef_search}; the reference index has "
+    detail += f"{reference:.4f}, at least {max(0.0, 1 - most):.4f} wanted"
+    return Gate("reference recall", 1 - found <= most + 1e-9, detail)
+
+
+def not_cached(ratio: float, faster: float, pairs: int, on_disk: bool) -> Gate:
+    """Queries that were asked before are not answered from a cache of answers.
+
+    `ratio` is the median latency of new queries over that of repeated ones between them, `faster` the share of `pairs`
+    in which the repeated one took less than half as long. Told, not judged, of data `on_disk`, where it may be read.
+    """
+    ok = on_disk or ratio < REPEATED_RATIO or faster < REPEATED_SHARE
+    detail = f"a new query takes {ratio:.2f} times as long as a repeated one (median), and twice as long in "
+    return Gate("no cached answers", ok, f"{detail}{faster:.0%} of {pairs} pairs{' (data on disk)' if on_disk else ''}")
 
 
 def possible(impossible: int, answers: int, k: int) -> Gate:

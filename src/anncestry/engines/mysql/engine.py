@@ -42,6 +42,7 @@ class MySQL(EngineOf[MySQLServer]):
     """One server, of the dialect that the system names."""
 
     exact_scans = True
+    plain_hnsw = False
 
     start = staticmethod(serve.start)
 

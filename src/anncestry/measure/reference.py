@@ -1,0 +1,92 @@
+"""The reference: what a graph of faiss answers on the same vectors, at the same M, ef_construction and ef.
+
+It tells a hard dataset from a system that did not do what it was asked. It is built once no server is being measured;
+what it answers is kept in the user's cache, so that rounds and systems share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import zipfile
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import faiss as _faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from anncestry import user_cache
+from anncestry.cells.indexes import is_lossy
+from anncestry.datasets.distance import Floats, Ids
+from anncestry.engines.base import Engine
+from anncestry.measure.vectors import Vectors
+from anncestry.metrics import recall
+from anncestry.provenance import records
+
+NUMBERS_MAX = 1 << 26
+"""Rows × dimensions up to which it is built: half a minute on two cores."""
+_METRICS = {"l2": _faiss.METRIC_L2, "cosine": _faiss.METRIC_INNER_PRODUCT}
+
+faiss: Any = _faiss  # its stubs lack half of it
+
+
+class Reference:
+    """That of the `vectors` under an `index` of type hnsw."""
+
+    def __init__(self, vectors: Vectors, index: Mapping[str, Any]) -> None:
+        self._vectors, self._index, self._metric = vectors, index, _METRICS[vectors.metric]
+
+    @classmethod
+    def of(cls, vectors: Vectors, index: Mapping[str, Any], engine: Engine) -> Reference | None:
+        """None where there is nothing to compare: another type, codes, an HNSW of its own kind, too many rows."""
+        comparable = engine.plain_hnsw and index["type"] == "hnsw" and not is_lossy(index)
+        return cls(vectors, index) if comparable and vectors.base.size <= NUMBERS_MAX else None
+
+    @cached_property
+    def _graph(self) -> Any:
+        print("reference: building a graph of faiss on the same vectors", file=sys.stderr, flush=True)
+        graph = faiss.IndexHNSWFlat(self._vectors.base.shape[1], self._index["M"], self._metric)
+        graph.hnsw.efConstruction = self._index["ef_construction"]
+        graph.add(np.ascontiguousarray(self._vectors.base))
+        return graph
+
+    def drop(self) -> None:
+        """Free its memory: a measurement follows."""
+        self.__dict__.pop("_graph", None)
+
+    def search(self, queries: NDArray[np.float32], k: int, ef_search: int) -> Ids:
+        """(n, k) ids that it answers the (n, d) queries with."""
+        parameters = faiss.SearchParametersHNSW(efSearch=ef_search)
+        ids: Ids = self._graph.search(np.ascontiguousarray(queries), k, params=parameters)[1]
+        return ids
+
+    def recall(self, rows: Ids, k: int, ef_search: int) -> tuple[Floats, Floats]:
+        """Of the (n,) rows of the queries: its recall by distance (n,), and the true distances (n, k), ascending."""
+        base = self._vectors.record["outputs"]["base"]["sha256"]
+        asked = (base, self._metric, sorted(self._index.items()), rows.tolist(), k, ef_search, faiss.__version__)
+        name = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
+        kept = user_cache.folder("reference") / f"{name}.npz"
+        try:
+            with np.load(kept, allow_pickle=False) as stored:
+                return stored["recall"], stored["distances"]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            pass  # not there yet, or damaged
+        queries = np.ascontiguousarray(self._vectors.queries[rows])
+        distances = self._true(queries, k)
+        found = self.score(queries, self.search(queries, k, ef_search), distances)
+        with records.replacing(kept) as temporary, temporary.open("wb") as file:
+            np.savez(file, recall=found, distances=distances)
+        return found, distances
+
+    def score(self, queries: NDArray[np.float32], ids: Ids, distances: Floats) -> Floats:
+        """Recall by distance (n,) of answers with `ids` (n, k), against the true `distances` (n, k)."""
+        metric = self._vectors.metric
+        far = recall.exact_distances(self._vectors.base, queries, ids, metric)
+        return recall.recall_by_distance(ids, far, distances, ids.shape[1], abs_eps=recall.ABS_EPS[metric])
+
+    def _true(self, queries: NDArray[np.float32], k: int) -> Floats:
+        _, ids = faiss.knn(queries, np.ascontiguousarray(self._vectors.base), k, metric=self._metric)
+        exact = recall.exact_distances(self._vectors.base, queries, ids.astype(np.int64), self._vectors.metric)
+        return np.sort(exact, axis=1)
