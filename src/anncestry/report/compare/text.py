@@ -53,7 +53,13 @@ def _columns(line: Line, notes: dict[str, int]) -> tuple[str, ...]:
     remark = _printable(line.judged.note or _obstacle(line))
     mark = f" [{notes.setdefault(remark, len(notes) + 1)}]" if remark else ""
     values = (_value(number, None, line.unit) for number in (line.a, line.b))
-    return _printable(_metric(line)), *values, _ratio(line), _interval(line), f"{line.said}{mark}"
+    return _printable(_metric(line)), *values, _ratio(line), _interval(line), f"{_said(line)}{mark}"
+
+
+def _said(line: Line) -> str:
+    """The verdict, with how many more rounds an undetermined one would take as `+9`: a line is short."""
+    more = line.judged.further
+    return f"{line.verdict} +{more:,}" if more is not None else line.verdict
 
 
 def _obstacle(line: Line) -> str:
@@ -90,7 +96,7 @@ def counted(comparison: Comparison) -> str:
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
     return (
         f"{counts}. Of {judged} numbers with a known noise {differ} differ, corrected for all of"
-        f" them (Holm). Noise: {_noise(comparison)}."
+        f" them (Holm); +9: nine more rounds would probably determine it. Noise: {_noise(comparison)}."
     )
 
 
