@@ -151,6 +151,10 @@ def deleted_table(toy: Toy) -> None:
     remove("results/table/*/*")
 
 
+def by_need(toy: Toy) -> None:
+    del toy.files["workloads"]["k5"]["runs"]
+
+
 def a_session_that_failed(toy: Toy) -> None:
     deleted_cell(toy)
     _, plan = workflow.resolve(workflow.Choice(toy.folder / "config", "default"), Path())
@@ -199,7 +203,7 @@ def killed_before_snakemake_took_note(toy: Toy) -> None:
         title, results_only, results_only_then_version, no_scratch_then_more_workloads, deleted_cell, deleted_samples,
         deleted_samples_beside_a_deleted_cell, deleted_samples_and_recall, deleted_resources, deleted_load_record,
         deleted_recall_without_data, deleted_samples_and_a_recall_of_another_cell_without_vectors, deleted_table,
-        a_session_that_failed, a_session_that_is_not_published_yet, a_run_that_is_not_published_yet,
+        by_need, a_session_that_failed, a_session_that_is_not_published_yet, a_run_that_is_not_published_yet,
         all_runs_that_are_not_published_yet, killed_before_snakemake_took_note,
     ],
 )  # fmt: skip
