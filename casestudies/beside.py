@@ -12,9 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from anncestry.metrics.stats import MIN_RUNS
+from anncestry.metrics.decide import MIN_RUNS, judge
 from anncestry.report.charts import colours
-from anncestry.report.compare.verdict import Outcome, judge
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, sample_of, with_interval
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import flat, merged, of_stage
@@ -59,10 +58,9 @@ _DERIVED = {"load_ratio": "×", "overhead_pct": "%", "change_pct": "%"}
 BY_TIME = ("Table X", "Table XIV")
 """Tables of the paper of runs of a fixed time; the others are of a fixed count of queries."""
 
-NO_NOISE, WITHIN, HIGHER, LOWER = "noise unknown", "within noise", "higher", "lower"
+NO_NOISE = "noise unknown"
 EXACT, OTHER = "the same", "another number"
 INSIDE, OUTSIDE = "inside our interval", "outside our interval"
-_WORDS = {Outcome.SAME: WITHIN, Outcome.MORE: HIGHER, Outcome.LESS: LOWER}
 _COLUMNS = ("Published", "Measured", "Measured / published", "Measured is", "Beside the platform differs")
 
 
@@ -107,8 +105,8 @@ def tables(material: Material) -> list[Table]:
             "Measured beside published",
             "Every figure of the documents that was measured here on the same dataset, engine, number of nodes and"
             " question, in the unit of the document. The machines are never the same (the table below says what is"
-            " known of them), so no ratio tells a database's doing alone. Higher and lower: by more than noise, by"
-            " Welch's interval of both sides' runs; where the document gives no spread, whether its figure is inside"
+            " known of them), so no ratio tells a database's doing alone. Higher, lower, equivalent, undetermined: by"
+            " the runs of both sides; where the document gives no spread, whether its figure is inside"
             " of our own interval.",
             ("Document", "Place", "Figure", "Topology", "System", "Workload"),
             tuple(map(Column, _COLUMNS)),
@@ -172,7 +170,8 @@ def verdict(figure: Figure, found: Counterpart) -> str:
     if row["unit"] in ("vectors", "dimensions"):
         return EXACT if row["value"] == figure.number else OTHER
     if figure.std and row["std"] is not None:
-        return _WORDS.get(judge(paper_sample(figure.number, figure.std), sample_of(row)).outcome, NO_NOISE)
+        judged = judge(paper_sample(figure.number, figure.std), sample_of(row))
+        return judged.outcome.value if judged.low is not None else NO_NOISE
     if row["low"] is None or row["high"] is None or (row["runs"] or 0) < MIN_RUNS:
         return NO_NOISE
     inside = row["low"] <= figure.number <= row["high"]
@@ -180,7 +179,7 @@ def verdict(figure: Figure, found: Counterpart) -> str:
 
 
 def _direction(measured: float, published: float) -> str:
-    return "equal" if measured == published else HIGHER if measured > published else LOWER
+    return "equal" if measured == published else "higher" if measured > published else "lower"
 
 
 class _Finder:

@@ -16,7 +16,7 @@ from statistics import correlation
 import pandas as pd
 
 from anncestry.errors import DataError
-from anncestry.metrics.stats import Sample, differ
+from anncestry.metrics.decide import Sample, judge
 from anncestry.report.published import Figure, Published
 
 TABLES = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV")
@@ -252,7 +252,7 @@ class Checks:
     def significance(self) -> str:
         pairs = self._pairs("Table IV", metric="p50_ms")
         samples = {name: [paper_sample(f.raw, f.source_std) for f in pair] for name, pair in pairs.items()}
-        sure = [name for name, (milvus, weaviate) in samples.items() if differ(milvus, weaviate)]
+        sure = [name for name, (milvus, weaviate) in samples.items() if judge(milvus, weaviate).decided]
         return (
             f"by Welch's test of {RUNS} runs a side, p50 differs for {', '.join(sure) or 'none'}; for the other"
             f" {len(pairs) - len(sure)} of {len(pairs)} datasets, GIST and Deep-5M among them, that can't be told"

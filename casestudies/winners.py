@@ -15,25 +15,30 @@ from typing import Any
 
 import numpy as np
 
-from anncestry.metrics.stats import MIN_RUNS, Sample
-from anncestry.report.compare.verdict import Share, judge_all
+from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Sample, Share, judge_all
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
+from anncestry.report.model.verdicts import Verdicts, of_runs
 from anncestry.report.tables.spec import pivot
 
 _ONCE = Sample(0.0, 0.0, 0)
 """Of what was measured once: nothing to compare."""
-WINNER, TIE, MIXED, UNDECIDED, UNJUDGED = "Winner", "Tie", "Mixed", "Undecided", "not judged"
+WINNER, EQUIVALENT, MIXED = "Winner", "Equivalent", "Mixed"
+UNDETERMINED, UNJUDGED = "Undetermined", "not judged"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A system's answer: its value, the ids of the numbers it comes from, and what `judge_all` compares."""
+    """A system's answer: its value, the ids of the numbers it comes from, and what `judge_all` compares.
+
+    `row` is the number itself, where what it wins depends on its recall.
+    """
 
     value: float
     ids: tuple[str, ...]
     judged_by: Sample | Share = _ONCE
+    row: Row | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class _Numbers:
     def __init__(self, material: Material) -> None:
         self.rows = material.ordinary
         self.records = material.records
+        self.verdicts = material.verdicts
         self.known = [row for row in self.rows if row["value"] is not None]
         dims, counts = (
             {row["dataset"]: row["value"] for row in self.known if row["metric"] == metric}
@@ -79,13 +85,12 @@ class _Numbers:
 
     def by_runs(self, row: Row) -> Entry:
         """What was measured in several runs."""
-        count = row["runs"] or 0 if row["std"] is not None else 0
-        return Entry(row["value"], (row["number_id"],), Sample(row["value"], row["std"] or 0.0, count))
+        sample = of_runs(row, self.records.get(row["record"]) or {})
+        return Entry(row["value"], (row["number_id"],), sample, row)
 
     def by_queries(self, row: Row) -> Entry:
         """A recall: repeats ask one index the same queries, so its noise is that of the choice of queries."""
-        queries = int((self.records.get(row["record"]) or {}).get("queries") or 0)
-        return Entry(row["value"], (row["number_id"],), Share(row["value"], queries) if queries else _ONCE)
+        return Entry(row["value"], (row["number_id"],), self.verdicts.evidence(row))
 
     def by_spread(self, row: Row) -> Entry:
         """How far runs are from their median, as a share of it (compared by Brown and Forsythe's test, 1974)."""
@@ -162,10 +167,10 @@ CRITERIA: Mapping[str, Find | None] = {
     "Small-dataset latency (<100K)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count < 100_000)),
     "Large-scale latency (>2M)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count > 2_000_000)),
     "Recall@10 (standard)": _each(
-        "recall_by_id", _Numbers.by_queries, _sized(lambda dim, count: dim <= 500), lower=False
+        "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim <= 500), lower=False
     ),
     "Recall@10 (high-dim)": _each(
-        "recall_by_id", _Numbers.by_queries, _sized(lambda dim, count: dim > 500), lower=False
+        "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim > 500), lower=False
     ),
     "Concurrent QPS (4–8 clients)": _each(
         "qps", _Numbers.by_runs, lambda n, row: _timed(row) and 4 <= row["clients"] <= 8, lower=False
@@ -187,7 +192,7 @@ def tables(material: Material) -> list[Table]:
     found = {name: find(n) if find else [] for name, find in CRITERIA.items()}
     if not any(found.values()):
         return []
-    verdicts = decide(list(chain.from_iterable(found.values())))
+    verdicts = decide(list(chain.from_iterable(found.values())), n.verdicts)
     systems = sorted({row["system"] for row in n.rows})
     engines = {row["system"]: row["engine"] for row in n.rows}
     printed = _printed(material)
@@ -205,12 +210,13 @@ def tables(material: Material) -> list[Table]:
             "XVI",
             "Head to head",
             "Derived from the numbers of this page, criterion by criterion of the paper. A system wins a comparison"
-            " (one dataset, topology and workload) if it differs from each other system by more than noise, at one in"
-            " twenty, corrected by Holm's method for all comparisons of this table; it wins the criterion if it wins"
-            " some comparisons and no other system wins any. Mixed: each wins some. Tie: noise is known, and no"
-            " difference is larger. Undecided: noise is unknown, as of what was measured once. Noise is that between"
-            " runs; for recall, that of the choice of queries; for loading and storage, that between independent"
-            " builds. Stability is the throughput of many clients as a share of that of half as many.",
+            " (one dataset, topology and workload) if it differs from each other system, at one in twenty, corrected by"
+            " Holm's method for all comparisons of this table, has no less recall, and at most one answer in a thousand"
+            " is defective; it wins the criterion if it wins some comparisons and no other system wins any. Mixed:"
+            " each wins some. Equivalent: surely within the margin. Undetermined: neither is shown. Noise is that"
+            " between runs; for recall (by distance), that of the choice of queries; for loading and storage, that"
+            " between independent builds. Stability is the throughput of many clients as a share of"
+            " that of half as many.",
             ("Criterion",),
             columns,
             tuple(body),
@@ -221,17 +227,36 @@ def tables(material: Material) -> list[Table]:
     ]
 
 
-def decide(comparisons: Sequence[Comparison]) -> dict[int, str]:
-    """The winner of each comparison by its id(): a system, TIE, or UNDECIDED where noise isn't known."""
-    entries = [[(c.entries[a].judged_by, c.entries[b].judged_by) for a, b in c.pairs()] for c in comparisons]
-    judged = iter(judge_all(list(chain.from_iterable(entries))))
+def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, str]:
+    """The winner of each comparison by its id(): a system, EQUIVALENT, or UNDETERMINED."""
+    entries = [
+        [Pair(c.entries[a].judged_by, c.entries[b].judged_by, _quantity(c, a)) for a, b in c.pairs()]
+        for c in comparisons
+    ]
+    judged = iter(judge_all(list(chain.from_iterable(entries)), known.rule))
     verdicts = {}
     for comparison in comparisons:
         best = comparison.best()
-        differs = {pair: next(judged) for pair in comparison.pairs()}
-        against = [differ for pair, differ in differs.items() if best in pair]
-        verdicts[id(comparison)] = best if all(against) else UNDECIDED if None in against else TIE
+        mine = comparison.entries[best].row
+        against = []
+        for pair in comparison.pairs():
+            found = next(judged)
+            if best in pair:
+                other = comparison.entries[pair[pair[0] == best]].row
+                bought = mine is not None and other is not None and known.obstacle(mine, other)
+                against.append(Outcome.UNDETERMINED if found.decided and bought else found.outcome)
+        if all(outcome in (Outcome.LESS, Outcome.MORE) for outcome in against):
+            verdicts[id(comparison)] = best
+        else:
+            unsure = {Outcome.UNDETERMINED, Outcome.EQUAL} & set(against)
+            verdicts[id(comparison)] = UNDETERMINED if unsure else EQUIVALENT
     return verdicts
+
+
+def _quantity(comparison: Comparison, system: str) -> str:
+    """What has its noise in common with others: a metric; what is made from several numbers, only with itself."""
+    row = comparison.entries[system].row
+    return str(id(comparison)) if row is None else str(row["metric"])
 
 
 _NOTHING_MEASURED = Cell(UNJUDGED, problem="a judgement, nothing that is measured")
@@ -249,7 +274,7 @@ def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int,
     ids = tuple(i for comparison in mine for i in comparison.entries[system].ids)
     won = [verdicts[id(comparison)] for comparison in mine]
     wins = won.count(system)
-    losses = sum(winner not in (system, TIE, UNDECIDED) for winner in won)
+    losses = sum(winner not in (system, EQUIVALENT, UNDETERMINED) for winner in won)
     if wins and losses:
         said = f"{MIXED} ({wins} of {len(mine)})"
     elif wins:
@@ -257,7 +282,7 @@ def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int,
     elif losses:
         said = NO_CELL
     else:
-        said = UNDECIDED if UNDECIDED in won else TIE
+        said = UNDETERMINED if UNDETERMINED in won else EQUIVALENT
     return Cell(said, best=bool(wins and not losses), parents=ids)
 
 

@@ -345,7 +345,7 @@ def test_a_bump_of_weaviate_runs_weaviate_only_and_says_what_changed(smoke):
 
     said = smoke.run("anncestry", "--experiment", "smoke", "compare", first, smoke.table(), "--all")
     assert "weaviate-1.27.0" in said and "weaviate-1.29.0" in said
-    verdicts = ("faster", "slower", "same within noise", "noise unknown", "equal")
+    verdicts = ("faster", "slower", "equivalent", "undetermined", "equal")
     assert any(verdict in said for verdict in verdicts), said
     assert "same record" in said  # Milvus, on both sides
     assert "✓" in smoke.run("anncestry", "--experiment", "smoke", "verify")

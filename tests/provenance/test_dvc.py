@@ -364,13 +364,13 @@ def test_two_revisions_are_compared_and_the_checkout_stays_as_it_is(upgraded, si
     results, status = state(upgraded.folder / "results"), upgraded.git("status", "--porcelain")
     lines = compared(upgraded, *sides)
     p50 = lines["blue-1.0", "k5", "p50_ms"]
-    assert p50["verdict"] in ("faster", "slower", "same within noise")
+    assert p50["verdict"] in ("faster", "slower", "equivalent", "undetermined")
     assert p50["ratio"] == pytest.approx(p50["b"] / p50["a"])
     assert p50["low"] < p50["b"] - p50["a"] < p50["high"]
     diff = json.loads(upgraded.dvc("metrics", "diff", "--json", "before"))
     number = diff["results/metrics/default/blobs-l2/blue-1.0/standalone/k5.json"]["p50_ms"]
     assert (p50["a"], p50["b"]) == (number["old"], number["new"]), "the same numbers as DVC's"
-    assert lines["blue-1.0", "", "load_s"]["verdict"] == "noise unknown"
+    assert lines["blue-1.0", "", "load_s"]["verdict"] == "undetermined"
     assert lines["red-1.0", "k5", "p50_ms"]["verdict"] == "same record"
     assert (state(upgraded.folder / "results"), upgraded.git("status", "--porcelain")) == (results, status)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anncestry.metrics.stats import Sample, ratio_interval
+from anncestry.metrics.decide import Sample, ratio_interval
 from anncestry.report.model.cells import Row, Table
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import frame, rows_of

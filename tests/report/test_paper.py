@@ -21,12 +21,13 @@ import vl_convert
 
 import anncestry
 import casestudies
-from anncestry.metrics.stats import Sample, welch_p
+from anncestry.metrics.decide import Sample, judge
 from anncestry.report.charts import Figure
 from anncestry.report.compare import changes
 from anncestry.report.model import records
 from anncestry.report.model.cells import NO_CELL, Table, text_of
 from anncestry.report.model.material import Material
+from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
 from casestudies import STUDIES, documents, winners
@@ -186,16 +187,28 @@ def _verdicts(table: Table) -> dict[str, list[str]]:
     return {row.labels[0]: [cell.text for cell in row.cells] for row in table.rows}
 
 
-def test_a_winner_is_one_whose_difference_can_t_be_noise(tables: dict[str, Table]) -> None:
-    verdicts = _verdicts(tables["XVI"])
+def test_a_winner_is_one_whose_difference_can_t_be_noise(material: Material) -> None:
+    df = material.numbers.copy()
+    df.loc[df["metric"] == "recall_by_distance", "value"] = 0.99
+    (found, *_) = winners.tables(Material(df, material.records, material.paper))
+    verdicts = _verdicts(found)
     assert verdicts["Small-dataset latency (<100K)"] == ["1", NO_CELL, "Winner (1 of 1)"]
-    assert verdicts["Low-dim latency (<200D)"] == ["1", "Tie", "Tie"]
+    assert verdicts["Low-dim latency (<200D)"] == ["1", "Equivalent", "Equivalent"]
     assert verdicts["Concurrent QPS (4–8 clients)"] == ["4", NO_CELL, "Winner (2 of 4)"]
+
+
+def test_what_is_faster_with_less_recall_wins_nothing(tables: dict[str, Table]) -> None:
+    """D4: here the faster system finds a hundredth less."""
+    verdicts = _verdicts(tables["XVI"])
+    assert verdicts["Small-dataset latency (<100K)"] == ["1", "Undetermined", "Undetermined"]
+    assert not any(cell.best for row in tables["IV"].rows for cell in row.cells if row.labels[0].startswith("fashion"))
+    said = {row.labels[2:]: row.cells[-1].text for row in tables["C"].rows if row.labels[0].startswith("fashion")}
+    assert "is faster, with recall" in said["k10", "p50_ms", f"{MILVUS} against {WEAVIATE}"]
 
 
 def test_what_was_measured_once_has_no_winner(tables: dict[str, Table]) -> None:
     verdicts = _verdicts(tables["XVI"])
-    assert verdicts["Data loading speed"][1:] == verdicts["Storage efficiency"][1:] == ["Undecided", "Undecided"]
+    assert verdicts["Data loading speed"][1:] == verdicts["Storage efficiency"][1:] == ["Undetermined", "Undetermined"]
 
 
 def test_a_judgement_is_no_measurement_and_the_paper_s_verdict_stands_beside(tables: dict[str, Table]) -> None:
@@ -218,11 +231,12 @@ def test_loads_that_were_built_several_times_can_have_a_winner(material: Materia
 def test_more_comparisons_need_more_evidence() -> None:
     """p = 0.02 is enough alone, and not as one of five."""
     weak = _comparison(10.0, 11.0, 0.29)
-    p = welch_p(*(entry.judged_by for entry in weak.entries.values()))
+    p = judge(*(entry.judged_by for entry in weak.entries.values())).p
     assert p is not None and 0.01 < p < 0.05
-    assert winners.decide([weak])[id(weak)] == "a"
+    known = Verdicts([], {})
+    assert winners.decide([weak], known)[id(weak)] == "a"
     others = [_comparison(10.0, 10.1, 0.3) for _ in range(4)]
-    assert winners.decide([weak, *others])[id(weak)] == winners.TIE
+    assert winners.decide([weak, *others], known)[id(weak)] == winners.UNDETERMINED
 
 
 def _comparison(a: float, b: float, std: float) -> winners.Comparison:
@@ -235,7 +249,7 @@ def test_a_published_number_stands_beside_its_measured_one_with_ratio_and_verdic
     cells = _row(tables["B"], "Table IV", "sift-128-euclidean, p50_ms, K = 10, 1 client", WEAVIATE)
     published, measured, ratio, verdict, differs = cells
     assert published.text == "3.32 ± 0.50" and ratio.value == pytest.approx(measured.value / 3.32)
-    assert (verdict.text, differs.text) == ("within noise", "asked through a client library there")
+    assert (verdict.text, differs.text) == ("lower", "asked through a client library there")
     cells = _row(tables["B"], "Table IV", "gist-960-euclidean, p50_ms, K = 10, 1 client", MILVUS)
     assert cells[3].text == "lower" and "version 2.3 there" in cells[4].text
 
@@ -303,9 +317,9 @@ def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkey
     (table,) = changes.tables(material_of(cells))
     assert table.number == "V" and {row.labels[2] for row in table.rows} == {f"{older} → {WEAVIATE}"}
     p50 = next(r for r in table.rows if r.labels[0].startswith("fashion") and r.labels[3:5] == ("k10", "p50_ms"))
-    assert p50.cells[2].parents and p50.cells[4].text == "faster, with worse recall: 0.9985 against 0.9865"
+    assert p50.cells[2].parents and p50.cells[4].text == "faster"
     load = next(r for r in table.rows if r.labels[0].startswith("fashion") and r.labels[4] == "load_s")
-    assert load.cells[4].text == "noise unknown"
+    assert load.cells[4].text == "undetermined"
 
 
 def test_the_same_twice_tells_the_floor_of_noise(material: Material) -> None:

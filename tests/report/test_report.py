@@ -17,7 +17,6 @@ import pandas as pd
 import pytest
 
 from anncestry.errors import DataError
-from anncestry.metrics.stats import Sample, differ, difference_interval, t_quantile
 from anncestry.provenance.records import seal
 from anncestry.report.charts import standard
 from anncestry.report.model.cells import Table, text_of
@@ -212,27 +211,6 @@ def test_the_three_files_hold_the_same_and_their_bytes_are_reproducible(world: W
 # Winners
 
 
-@pytest.mark.parametrize(
-    ("p", "freedom", "expected"),
-    [(0.975, 1, 12.7062), (0.975, 2, 4.30265), (0.975, 4, 2.77645), (0.95, 10, 1.81246), (0.995, 30, 2.75000)],
-)
-def test_quantiles_of_t_are_those_of_the_tables(p: float, freedom: float, expected: float) -> None:
-    assert t_quantile(p, freedom) == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_known_difference_has_its_known_interval() -> None:
-    # Equal variances and runs: 2 ± t(0.975, 4) · sqrt(2 · 0.3² / 3).
-    low, high = difference_interval(Sample(5, 0.3, 3), Sample(3, 0.3, 3)) or (0, 0)
-    assert (low, high) == pytest.approx((2 - 0.68009, 2 + 0.68009), abs=1e-4)
-
-
-def test_a_winner_is_named_only_where_the_interval_excludes_a_tie() -> None:
-    assert differ(Sample(1.0, 0.01, 3), Sample(1.1, 0.01, 3))
-    assert not differ(Sample(1.0, 0.1, 3), Sample(1.1, 0.1, 3))
-    assert not differ(Sample(1.0, 0.01, 2), Sample(1.1, 0.01, 2)), "two runs are too few"
-    assert not differ(Sample(1.0, 0.0, 3), Sample(1.1, 0.0, 3)), "no spread seen is no noise known"
-
-
 def test_a_tie_has_no_bold_number_and_a_win_has_one(world: World) -> None:
     won = [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells]
     assert won == [False, True] * 3, "the second system is lower by a quarter"
@@ -382,13 +360,13 @@ def test_a_failure_in_ten_thousand_queries_is_not_printed_as_none() -> None:
     assert text_of(0.0, None, "1/s") == "0.0"
 
 
-def test_a_difference_within_noise_says_so(world: World) -> None:
+def test_a_difference_that_is_not_determined_says_so(world: World) -> None:
     def slow(record: dict[str, Any]) -> None:
         record["summary"]["p50_ms"].update(std=1.0)
 
     world.edit(world.cell("milvus-2.3.5", "k10-category30")["query_path"], slow)
     first, second = (row.cells[2].text for row in _table(world.tidy(), "VII").rows[:2])
-    assert first == "+40.0 n.s." and second == "+40.0"
+    assert first == "+40.0 (?)" and second == "+40.0"
 
 
 # The page
@@ -553,7 +531,7 @@ def test_the_opening_is_made_of_the_data(world: World) -> None:
     opening = _page(world).split("</header>")[0]
     words = re.sub(r"<[^>]+>", "", opening)
     assert "Of 36 cells, 36 are measured and valid, 0 invalid, and 0 not measured." in words
-    assert 'The median of <span class="name">weaviate-1.27.0</span> is lower by more than noise.' in opening
+    assert 'The median of <span class="name">weaviate-1.27.0</span> is lower, at no less recall.' in opening
 
 
 _DEFINITIONS = (
@@ -748,17 +726,16 @@ def test_a_target_beyond_the_best_says_what_the_best_was(world: World) -> None:
     assert rows["0.99"].cells[0].value is None
 
 
-def test_a_verdict_needs_a_corrected_p_and_else_it_is_a_tie(world: World) -> None:
+def test_a_verdict_needs_a_corrected_p_and_else_it_is_undetermined(world: World) -> None:
     def noisy(record: dict[str, Any]) -> None:
         record["summary"]["p50_ms"].update(std=0.9)
 
     world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], noisy)
     rows = {(row.labels[0][:7], *row.labels[2:4]): row.cells for row in _more(world, "C").rows}
-    assert rows["fashion", "k10", "p50_ms"][-1].text == "tie"
+    assert rows["fashion", "k10", "p50_ms"][-1].text.startswith("undetermined (")
     clear = rows["fashion", "k100", "p50_ms"]
     assert clear[-1].text == "weaviate-1.27.0 is faster"
-    assert float(clear[2].text) >= float(clear[1].text), "corrected upwards"
-    assert clear[3].text == "0.1", "three runs a side permit no smaller p"
+    assert float(clear[1].text) <= 0.05 < float(clear[2].text)
     assert not any(workload == "k10-clients1" for _, workload, _ in rows), "single runs are not compared"
 
 

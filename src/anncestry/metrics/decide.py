@@ -30,7 +30,7 @@ of their moderation has (`make bench-decisions`: without a bound, 7 false alarms
 _POWER = 0.8
 _FURTHER_MAX = 10_000
 _SMALLEST_P = 1e-9
-_ROUNDING = 1e-12  # means over runs are rounded: runs that agree have a relative spread of this order
+_ROUNDING = 1e-9  # of the margin; means over runs are rounded, so that runs that agree have a spread of this order
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Outcome(StrEnum):
     MORE = "higher"
     EQUIVALENT = "equivalent"
     UNDETERMINED = "undetermined"
+    EQUAL = "equal"
+    """One value, though its noise is unknown."""
     SAME_RECORD = "same record"
     """Both sides quote one file: nothing was measured twice."""
     NOT_COMPARABLE = "not comparable"
@@ -141,7 +143,7 @@ def judge_all(pairs: Sequence[Pair], rule: Rule | None = None) -> list[Verdict]:
     return [
         _verdict(pair, test, next(apart), next(within), rule.level, len(known))
         if not test.problem
-        else Verdict(Outcome.UNDETERMINED, reason=test.problem)
+        else Verdict(Outcome.EQUAL if pair.a.mean == pair.b.mean else Outcome.UNDETERMINED, reason=test.problem)
         for pair, test in zip(pairs, tests, strict=True)
     ]
 
@@ -286,7 +288,7 @@ def _moderated(tests: Sequence[_Test]) -> list[_Test]:
             test = replace(test, parts=parts)
         elif test.few and not test.problem:
             test = replace(test, problem=test.few)
-        if not test.problem and test.family and not test.error > _ROUNDING * abs(test.difference):
+        if not test.problem and test.family and not test.error > _ROUNDING * test.margin:
             test = replace(test, problem="no run differed from another")
         done.append(test)
     return done
@@ -296,7 +298,7 @@ def _prior(parts: Sequence[_Part]) -> tuple[float, float, float] | None:
     """What variances have in common: its size, its weight in degrees of freedom, and those of all
     together; None for too few. By the moments of log s² (Smyth 2004, section 6.2)."""
     whole = sum(part.freedom for part in parts)
-    if len(parts) < _POOLED_MIN or not any(part.variance > _ROUNDING**2 for part in parts):
+    if len(parts) < _POOLED_MIN or not any(part.variance > 1e-20 for part in parts):
         return None
     variance, freedom = (np.array(values) for values in zip(*((p.variance, p.freedom) for p in parts), strict=True))
     variance = np.maximum(variance, 1e-5 * np.median(variance[variance > 0]))

@@ -1,6 +1,4 @@
-"""Uncertainty of one number (intervals by bootstrap), and whether a difference is larger than noise. Seeded.
-
-Equal data give equal bytes. Two means over runs are compared by Welch's method, two shares over queries by Newcombe's.
+"""Uncertainty of one number: intervals by bootstrap, seeded. Equal data give equal bytes.
 
 A measured number varies for two reasons, and they are crossed: every run asks the same queries. So both are resampled,
 runs with replacement and queries with replacement, one draw of queries for all runs of a replicate (the two-way
@@ -15,12 +13,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from anncestry import large
 
@@ -35,11 +32,6 @@ _BLOCK_CELLS = 2_000_000
 _MARK_COST = 32  # how much dearer it is to go through a value than to weigh a query up to a mark
 _MARK_CELLS = 2_000_000  # queries × marks: bounds memory
 _TIME_BLOCKS = 20
-MIN_RUNS = 3
-"""Below this, a standard deviation says too little for naming a winner."""
-_SMALLEST_P = 1e-9
-_EXACT_MAX = 20_000  # arrangements that are enumerated; above, they are drawn
-_DRAWN = 9_999
 _Z = 1.959963984540054  # quantile 0.975 of the standard normal distribution
 
 OVER_BOTH = "95 %, bootstrap over runs and queries"
@@ -246,7 +238,7 @@ def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.ra
     between = (observed[chosen] * shares).sum(axis=1) - value
     resampled = within[chosen, np.arange(replicates)[:, None]]
     inside = ((resampled - observed[chosen]) * shares).sum(axis=1)
-    widened = math.sqrt(count / (count - 1)) * t_quantile(0.5 + CONFIDENCE / 2, count - 1) / _Z
+    widened = math.sqrt(count / (count - 1)) * float(student.ppf(0.5 + CONFIDENCE / 2, count - 1)) / _Z
     deviations: Floats = widened * between + inside
     return deviations
 
@@ -278,173 +270,3 @@ def clipped(found: Interval, low: float = -math.inf, high: float = math.inf) -> 
     if found.low is None or found.high is None:
         return found
     return Interval(max(found.low, low), min(found.high, high), found.method)
-
-
-# Student's distribution
-
-
-@lru_cache(maxsize=256)
-def t_quantile(p: float, freedom: float) -> float:
-    """The t for which Student's distribution with `freedom` degrees (> 0, any real) has P(T <= t) = p, 0.5 <= p < 1."""
-    low, high = 0.0, 1.0
-    while t_cdf(high, freedom) < p:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, freedom) < p else (low, middle)
-    return high
-
-
-def t_cdf(t: float, freedom: float) -> float:
-    """P(T <= t) of Student's distribution, by the incomplete beta function (Abramowitz and Stegun 26.7.1)."""
-    tail = _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
-    return 1 - tail if t >= 0 else tail
-
-
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by its continued fraction (Abramowitz and Stegun 26.5.8)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # beyond this point the fraction converges slowly; its mirror image does not
-        return 1 - _incomplete_beta(1 - x, b, a)
-    scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    # Lentz' method: the numerators and denominators of successive fractions, as ratios to their predecessors.
-    ratio_d = 1 / (1 - (a + b) * x / (a + 1) or 1e-300)
-    ratio_c, value = 1.0, ratio_d
-    for m in range(1, 500):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            ratio_d = 1 / (1 + term * ratio_d or 1e-300)
-            ratio_c = 1 + term / ratio_c or 1e-300
-            value *= ratio_c * ratio_d
-        if abs(ratio_c * ratio_d - 1) < 1e-15:
-            break
-    return scale * value / a
-
-
-# Differences
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A mean over runs, with the sample standard deviation of the runs."""
-
-    mean: float
-    std: float
-    runs: int
-
-
-def _welch(a: Sample, b: Sample) -> tuple[float, float] | None:
-    """Variance of a.mean - b.mean, and its degrees of freedom (Welch-Satterthwaite); None where no run differed."""
-    var_a, var_b = a.std**2 / a.runs, b.std**2 / b.runs
-    var = var_a + var_b
-    if not var > 0:
-        return None
-    return var, var**2 / (var_a**2 / (a.runs - 1) + var_b**2 / (b.runs - 1))
-
-
-def difference_interval(a: Sample, b: Sample, confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval of a.mean - b.mean, variances unequal (Welch 1947); None where noise can't be told.
-
-    That is with fewer than MIN_RUNS runs on a side, and where no run differed from another on either side:
-    a spread of zero is the absence of an observation, not the absence of noise.
-    """
-    if min(a.runs, b.runs) < MIN_RUNS or (welch := _welch(a, b)) is None:
-        return None
-    var, freedom = welch
-    half = t_quantile(0.5 + confidence / 2, freedom) * math.sqrt(var)
-    difference = a.mean - b.mean
-    return difference - half, difference + half
-
-
-def ratio_interval(a: Sample, b: Sample) -> tuple[float, float] | None:
-    """The interval of a.mean / b.mean; None where noise can't be told (as above), or a mean isn't above zero.
-
-    That of the difference of logarithms, whose variances are those of the means over their squares (delta method).
-    """
-    if min(a.mean, b.mean) <= 0:
-        return None
-    above, below = (Sample(math.log(one.mean), one.std / one.mean, one.runs) for one in (a, b))
-    interval = difference_interval(above, below)
-    return (math.exp(interval[0]), math.exp(interval[1])) if interval else None
-
-
-def differ(a: Sample, b: Sample) -> bool:
-    """Whether the interval of the difference is known and excludes zero."""
-    interval = difference_interval(a, b)
-    return interval is not None and not interval[0] <= 0 <= interval[1]
-
-
-def proportion_interval(
-    first: float, first_count: int, second: float, second_count: int, confidence: float = 0.95
-) -> tuple[float, float]:
-    """The interval of `first` - `second`, both means over `*_count` (>= 1) queries of values from 0 to 1.
-
-    Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10). It is wide rather than narrow: the
-    score interval takes p (1 - p) for the variance of one query, the most that values from 0 to 1 with mean p can have
-    (Bhatia and Davis 2000), and takes the queries of the two sides for different ones.
-    """
-    low_1, high_1 = _score_interval(first, first_count, confidence)
-    low_2, high_2 = _score_interval(second, second_count, confidence)
-    below, above = math.hypot(first - low_1, high_2 - second), math.hypot(high_1 - first, second - low_2)
-    return first - second - below, first - second + above
-
-
-def _score_interval(p: float, count: int, confidence: float) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (1927): it does not collapse where p is 0 or 1."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    middle = p + z**2 / (2 * count)
-    half = z * math.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
-    whole = 1 + z**2 / count
-    return (middle - half) / whole, (middle + half) / whole
-
-
-def proportion_p(first: float, first_count: int, second: float, second_count: int) -> float:
-    """p of "one share": the level at which the interval of the difference begins to hold zero."""
-    low, high = _SMALLEST_P, 1.0
-    for _ in range(40):
-        middle = (low * high) ** 0.5
-        least, most = proportion_interval(first, first_count, second, second_count, 1 - middle)
-        low, high = (low, middle) if least > 0 or most < 0 else (middle, high)
-    return high
-
-
-def welch_p(a: Sample, b: Sample) -> float | None:
-    """p of "one mean", two-sided, variances unequal (Welch 1947); None where no spread is known."""
-    if min(a.runs, b.runs) < 2 or (welch := _welch(a, b)) is None:
-        return None
-    var, freedom = welch
-    return 2 * (1 - t_cdf(abs(a.mean - b.mean) / math.sqrt(var), freedom))
-
-
-def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """p of "a and b have one mean", two-sided: the share of relabellings at least as far apart as what was observed.
-
-    Exact where there are at most 20,000 relabellings, else 9,999 seeded ones, the observed one counted among them
-    (Phipson and Smyth, "Permutation P-values should never be zero", 2010). None for fewer than two values a side.
-    With n a side no p is below 2 / C(2n, n): 0.1 for three runs, 0.03 for four.
-    """
-    if min(len(a), len(b)) < 2:
-        return None
-    pooled = np.array([*a, *b], dtype=np.float64)
-    size, total = len(a), len(a) + len(b)
-    observed = abs(float(np.mean(a)) - float(np.mean(b)))
-    if math.comb(total, size) <= _EXACT_MAX:
-        left = pooled[np.array(list(combinations(range(total), size)))].sum(axis=1)
-    else:
-        random = np.random.RandomState(_SEED)
-        left = np.array([pooled[random.permutation(total)[:size]].sum() for _ in range(_DRAWN)])
-        left = np.append(left, float(np.sum(a)))
-    apart = np.abs(left / size - (pooled.sum() - left) / (total - size))
-    return float((apart >= observed * (1 - 1e-9) - 1e-300).mean())
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p adjusted so that the chance of any false difference among all stays at the level (Holm 1979)."""
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted, worst = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = worst
-    return adjusted

@@ -17,12 +17,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from anncestry.metrics.decide import Verdict, judge
 from anncestry.report import charts
 from anncestry.report.charts import Data, Figure, Panel
 from anncestry.report.compare.lines import HEADLINE, compare
 from anncestry.report.compare.sides import Side
 from anncestry.report.compare.text import row_of
-from anncestry.report.compare.verdict import Noise, Verdict, builds, floors, judge
+from anncestry.report.compare.verdict import Noise, builds, floors
 from anncestry.report.model.cells import (
     NO_CELL,
     Cell,
@@ -78,8 +79,8 @@ def _versions(material: Material) -> Table:
         "V",
         "From version to version",
         "Every engine that was measured at several versions: each version (B) against the one before it (A), judged as"
-        " by anncestry compare. The interval is of B − A, by Welch's method over runs and, for recall, by Newcombe's"
-        " over queries; where independent builds tell of more noise than runs do, theirs counts.",
+        " by anncestry compare. The interval is of B − A, on the log scale over runs and, for recall, over"
+        " queries; where independent builds tell of more noise than runs do, theirs counts.",
         ("Dataset", "Topology", "Versions", "Workload", "Metric", "Unit"),
         (Column("A"), Column("B"), Column("B / A"), Column("B − A, 95 %"), Column("Verdict of B")),
         tuple(body),
@@ -126,13 +127,12 @@ CONTROL = " (control)"
 DRIFTED = "drifted"
 DIFFERS = "differs"
 WITHIN_DRIFT = "not beyond the control"
-WITHIN_NOISE = "within noise"
 TOO_FEW = "too few runs"
 NO_CONTROL = "no control"
 
 _HOW = (
-    " The change is that of the mean, with Welch's 95 % interval over runs. The control is the same in both arms: what"
-    " it does is drift of the machine, or of building anew. Where the control's own interval excludes zero it drifted,"
+    " The change is that of the mean, with the 95 % interval of the ratio over runs. The control is the same in both"
+    " arms: what it does is drift of the machine, or of building anew. Where the control differs it drifted,"
     " and a change that does not lie outside of the whole interval of the control is none."
 )
 
@@ -234,7 +234,7 @@ def verdict(pair: Pair, control: Pair | None) -> str:
     if pair.judged is None or pair.change is None:
         return TOO_FEW
     if not pair.judged.decided:
-        return WITHIN_NOISE
+        return pair.judged.outcome.value
     if pair.control:
         return DRIFTED
     if control is None or control.change is None:

@@ -11,13 +11,14 @@ from typing import Any
 import pandas as pd
 
 from anncestry.errors import DataError
-from anncestry.metrics.stats import MIN_RUNS, Sample
+from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
 from anncestry.provenance.platform import IDENTITY
 from anncestry.report.compare.sides import Body, Side, listed, quoted_input
-from anncestry.report.compare.verdict import Noise, Outcome, Share, Verdict, between_pairs, judge
-from anncestry.report.model.cells import Row, sample_of
+from anncestry.report.compare.verdict import Noise, above, between_pairs
+from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import rows_of
 from anncestry.report.model.quantities import ABSENT, MISSING, PHASES, SERVER_CPU
+from anncestry.report.model.verdicts import by_query, of_runs
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
@@ -116,6 +117,11 @@ class Line:
         return words.get(self.judged.outcome, self.judged.outcome.value)
 
     @property
+    def said(self) -> str:
+        """The verdict; of an undetermined one also what would probably determine it."""
+        return self.judged.words if self.judged.outcome is Outcome.UNDETERMINED else self.verdict
+
+    @property
     def ratio(self) -> float | None:
         """B / A; None for what can't be compared."""
         if self.judged.outcome is Outcome.NOT_COMPARABLE or not self.a.value or self.b.value is None:
@@ -145,7 +151,8 @@ class Line:
 
 COLUMNS = (
     *("dataset", "topology", "workload", "system_a", "system_b", "phase", "metric", "unit"),
-    *("a", "b", "std_a", "std_b", "runs_a", "runs_b", "ratio", "low", "high", "verdict", "noise", "reason", "note"),
+    *("a", "b", "std_a", "std_b", "runs_a", "runs_b", "ratio", "low", "high", "verdict", "further", "of"),
+    *("p", "p_apart", "noise", "reason", "note"),
     *("problem_a", "problem_b", "number_a", "number_b"),
     *("record_a", "record_b", "record_sha256_a", "record_sha256_b"),
 )
@@ -171,7 +178,7 @@ class Comparison:
         return {str(verdict): int(count) for verdict, count in verdicts.value_counts(sort=True).items()}
 
 
-def compare(a: Side, b: Side, noise: Noise | None = None) -> Comparison:
+def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = None) -> Comparison:
     """Set every number of `b` against that of `a` with the same dataset, topology, workload, phase and metric.
 
     A difference counts if it is larger than the spread of runs tells, and larger than the `noise` of its metric: what
@@ -184,21 +191,34 @@ def compare(a: Side, b: Side, noise: Noise | None = None) -> Comparison:
     has one left (an upgrade). DataError where a side's records lack one that its numbers name.
     """
     named = [(f"{letter} ({side.label})", side, rows_of(side.numbers)) for letter, side in (("A", a), ("B", b))]
-    lines: list[Line] = []
-    twice: list[Line] = []
+    found: list[tuple[Line, Pair | None, bool]] = []
     differences: dict[tuple[str, str, str], None] = {}
     for systems in _paired(*({row["system"]: row["engine"] for row in rows} for *_, rows in named)):
         halves = (_Half(*of_side, system) for of_side, system in zip(named, systems, strict=True))
-        pair = _Pair(*halves, across_platforms=a.kind == b.kind == "platform")
-        of_pair, unlike = list(pair.lines()), list(pair.differences())
-        lines += of_pair
+        pair = _Systems(*halves, across_platforms=a.kind == b.kind == "platform")
+        unlike = list(pair.differences())
+        found += ((*line, {what for what, *_ in unlike} <= _OF_CODE) for line in pair.lines())
         differences.update(dict.fromkeys(unlike))
-        if {what for what, *_ in unlike} <= _OF_CODE:
-            twice += [line for line in of_pair if line.measured_twice]
+    lines = _judged_together(found, rule)
+    twice = [line for line, (*_, alike) in zip(lines, found, strict=True) if alike and line.measured_twice]
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
     judged = [_floored(line, given if line.measured_twice else known) for line in lines]
     return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known)
+
+
+def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule | None) -> list[Line]:
+    """The lines with their verdicts: those of the headline metrics are corrected together, and all others together."""
+    lines = [line for line, *_ in found]
+    for headline in (True, False):
+        family = [
+            (place, pair)
+            for place, (line, pair, _) in enumerate(found)
+            if pair is not None and (line.metric in HEADLINE) == headline
+        ]
+        for (place, _), verdict in zip(family, judge_all([pair for _, pair in family], rule), strict=True):
+            lines[place] = replace(lines[place], judged=verdict)
+    return lines
 
 
 def _floored(line: Line, noise: Noise) -> Line:
@@ -207,7 +227,7 @@ def _floored(line: Line, noise: Noise) -> Line:
     floor = noise.floor(line.metric, common=line.words not in (RECALL, FAILURES))
     if floor is None or line.a.value is None or line.b.value is None:
         return line
-    return replace(line, judged=line.judged.above(floor, line.a.value, line.b.value))
+    return replace(line, judged=above(line.judged, floor, line.a.value, line.b.value))
 
 
 def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
@@ -285,7 +305,7 @@ class _Half:
         return "no such number" if key[:3] in self.cells else "no such cell"
 
 
-class _Pair:
+class _Systems:
     """A system of either side, set against each other."""
 
     def __init__(self, a: _Half, b: _Half, *, across_platforms: bool) -> None:
@@ -293,8 +313,8 @@ class _Pair:
         self._across_platforms = across_platforms
         self._obstacles: dict[tuple[str, ...], str] = {}
 
-    def lines(self) -> Iterator[Line]:
-        """A line for each number that a side has or should have."""
+    def lines(self) -> Iterator[tuple[Line, Pair | None]]:
+        """A line for each number that a side has or should have, and what is still to be judged of it."""
         first, second = self._halves
         for key in dict.fromkeys((*first.rows, *second.rows)):
             rows = [half.rows.get(key) for half in self._halves]
@@ -304,8 +324,10 @@ class _Pair:
             unit = next(row["unit"] for row in rows if row is not None)
             a, b = map(Number.of, rows, problems)
             dataset, topology, workload, phase, metric = key
-            judged = self._judged(key, rows, problems)
-            yield Line(dataset, topology, workload, first.system, second.system, phase, metric, unit, a, b, judged)
+            said = self._judged(key, rows, problems)
+            judged, pair = (said, None) if isinstance(said, Verdict) else (Verdict(Outcome.UNDETERMINED), said)
+            line = Line(dataset, topology, workload, first.system, second.system, phase, metric, unit, a, b, judged)
+            yield line, pair
 
     def differences(self) -> Iterator[tuple[str, str, str]]:
         """What else differs between the loads of the two systems."""
@@ -322,7 +344,7 @@ class _Pair:
     def _records(self, stage: str, cell: tuple[str, ...]) -> list[Body]:
         return [half.record(stage, cell) for half in self._halves]
 
-    def _judged(self, key: tuple[str, ...], rows: Sequence[Row | None], problems: Sequence[str]) -> Verdict:
+    def _judged(self, key: tuple[str, ...], rows: Sequence[Row | None], problems: Sequence[str]) -> Verdict | Pair:
         a, b = rows
         names = [half.name for half in self._halves]
         reason = "; ".join(f"{name}: {problem}" for name, problem in zip(names, problems, strict=True) if problem)
@@ -332,16 +354,20 @@ class _Pair:
             return Verdict(Outcome.SAME_RECORD)
         if obstacle := self._obstacle(_stage_of(key[3]), key[:3]):
             return Verdict(Outcome.NOT_COMPARABLE, reason=obstacle)
-        samples = _sample(a), _sample(b)
+        # Rounds of two sessions are no pairs; what a load measured has no rounds.
+        stage = _stage_of(key[3])
+        records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
+        samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
         few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
         if few:
-            return judge(*samples, unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
-        if key[3] != "recall":
-            return judge(*samples)
-        first, second = (int(record.get("queries") or 0) for record in self._records("recall", key[:3]))
-        if not first or not second:
-            return judge(*samples, unknown="the number of queries is not recorded")
-        return judge(Share(a["value"], first), Share(b["value"], second))
+            return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
+        if stage != "recall":
+            return Pair(samples[0], samples[1], key[4])
+        first, second = (
+            Share(row["value"], int(record.get("queries") or 0), by_query(record, key[4]))
+            for row, record in zip((a, b), records, strict=True)
+        )
+        return Pair(first, second, key[4])
 
     def _obstacle(self, stage: str, cell: tuple[str, ...]) -> str:
         """Why numbers of this stage can't be compared, whatever they are; empty if they can."""
@@ -440,9 +466,9 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _sample(row: Row) -> Sample:
+def _sample(row: Row, record: Body) -> Sample:
     """A number over its runs. What has no spread (one run, or a total over runs) counts as measured once."""
-    sample = sample_of(row)
+    sample = of_runs(row, record)
     return sample if sample.std > _ROUNDING * abs(sample.mean) else replace(sample, std=0.0)
 
 

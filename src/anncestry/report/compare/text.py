@@ -6,14 +6,13 @@ import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from anncestry.metrics.decide import Outcome
 from anncestry.report.compare.lines import HEADLINE, Comparison, Line, Number
 from anncestry.report.compare.sides import Side
-from anncestry.report.compare.verdict import Outcome
 from anncestry.report.model.cells import NO_CELL, Cell, TableRow, text_of
 from anncestry.report.model.quantities import PHASES, brief
 
 _WIDTH = 100
-_CONFIDENCE = 0.95
 _HEAD = ("", "A", "B", "B/A", "B − A, 95 %", "")
 
 
@@ -54,7 +53,13 @@ def _columns(line: Line, notes: dict[str, int]) -> tuple[str, ...]:
     remark = _printable(line.judged.note or _obstacle(line))
     mark = f" [{notes.setdefault(remark, len(notes) + 1)}]" if remark else ""
     values = (_value(number, None, line.unit) for number in (line.a, line.b))
-    return _printable(_metric(line)), *values, _ratio(line), _interval(line), f"{line.verdict}{mark}"
+    return _printable(_metric(line)), *values, _ratio(line), _interval(line), f"{_said(line)}{mark}"
+
+
+def _said(line: Line) -> str:
+    """The verdict, with how many more rounds an undetermined one would take as `+9`: a line is short."""
+    more = line.judged.further
+    return f"{line.verdict} +{more:,}" if more is not None else line.verdict
 
 
 def _obstacle(line: Line) -> str:
@@ -85,15 +90,13 @@ def name_of(side: Side) -> str:
 
 
 def counted(comparison: Comparison) -> str:
-    """How often each verdict was given, and how many differences chance alone would give."""
+    """How often each verdict was given, and how often they err."""
     judged = sum(line.judged.low is not None for line in comparison.lines)
     differ = sum(line.judged.decided for line in comparison.lines)
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
-    chance = (1 - _CONFIDENCE) * judged
-    digits = 1 if chance < 1 else 0
     return (
-        f"{counts}. Of {judged} numbers with a known noise {differ} differ; about {chance:.{digits}f} would by"
-        f" chance alone. Noise: {_noise(comparison)}."
+        f"{counts}. Of {judged} numbers with a known noise {differ} differ, corrected for all of"
+        f" them (Holm); +9: nine more rounds would probably determine it. Noise: {_noise(comparison)}."
     )
 
 
@@ -163,6 +166,6 @@ def row_of(line: Line, id_of: Callable[[str, str, str], str]) -> TableRow:
     cells += [
         Cell(_ratio(line), parents=both),
         Cell(_interval(line), parents=both if line.judged.low is not None else ()),
-        Cell(", ".join(filter(None, (line.verdict, line.judged.note))), problem=_obstacle(line)),
+        Cell(", ".join(filter(None, (line.said, line.judged.note))), problem=_obstacle(line)),
     ]
     return TableRow((line.workload or "load", _metric(line), line.unit), tuple(cells))

@@ -1,6 +1,6 @@
-"""The verdict on two numbers: `judge` alone decides it, `judge_all` for many at once; tables, pages and files show it.
+"""Noise beside that of runs: floors under the verdicts of `metrics.decide`.
 
-Beside the spread of runs there is noise that the runs of one session don't show: another load, another hour. A floor is
+There is noise that the runs of one session don't show: another load, another hour. A floor is
 a size below which no difference counts. It only takes verdicts away: it never makes a difference known whose noise is
 not. Floors come from numbers that were measured twice. An experiment with `rebuilds` (A/A) loads every spec several
 times and measures each build as a cell of its own, in rounds that take all builds in turn: whatever differs between
@@ -9,30 +9,18 @@ them is noise, by construction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 
 from anncestry.cells.stage import STAGES
-from anncestry.metrics.stats import (
-    MIN_RUNS,
-    Sample,
-    difference_interval,
-    holm,
-    proportion_interval,
-    proportion_p,
-    welch_p,
-)
+from anncestry.metrics.decide import Outcome, Verdict
 from anncestry.provenance.records import read_record
 from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import read, rows_of
-
-LEVEL = 0.05
-"""Of `judge_all`, for the family of all its comparisons."""
 
 _CELL = ["dataset", "system", "topology", "workload", "phase", "metric"]
 """What the builds of one number have in common."""
@@ -53,90 +41,15 @@ class Floor:
         return abs(b - a) <= self.relative * abs(a)
 
 
-class Outcome(StrEnum):
-    """What is known of B against A."""
-
-    LESS = "lower"
-    MORE = "higher"
-    SAME = "same within noise"
-    EQUAL = "equal"
-    """One value, though its noise is unknown."""
-    UNKNOWN = "noise unknown"
-    SAME_RECORD = "same record"
-    """Both sides quote one file: nothing was measured twice."""
-    NOT_COMPARABLE = "not comparable"
-
-
-@dataclass(frozen=True)
-class Share:
-    """A mean over queries of values from 0 to 1, such as a recall."""
-
-    mean: float
-    queries: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of B against A, and what it rests on.
-
-    `low` and `high` bound B - A with 95 % confidence: Welch's interval over runs, for a Share Newcombe's over queries.
-    `noise` names what counted as noise, empty where none is known. `reason` says why there is no better outcome, `note`
-    what to bear in mind with this one.
-    """
-
-    outcome: Outcome
-    low: float | None = None
-    high: float | None = None
-    noise: str = ""
-    reason: str = ""
-    note: str = ""
-
-    @property
-    def decided(self) -> bool:
-        """Whether the difference is larger than noise."""
-        return self.outcome in (Outcome.LESS, Outcome.MORE)
-
-    def above(self, floor: Floor, a: float, b: float) -> Verdict:
-        """The same with one more noise, which may hide the difference of these values."""
-        if self.low is None:
-            return self
-        noise = f"{self.noise}; {floor}"
-        if self.decided and floor.hides(a, b):
-            return replace(
-                self, outcome=Outcome.SAME, noise=noise, note=f"more than {self.noise} tell, but within {floor}"
-            )
-        return replace(self, noise=noise)
-
-
-def judge(a: Sample | Share, b: Sample | Share, unknown: str = "") -> Verdict:
-    """B against A; `unknown` says why their noise is not known, if that is known before."""
-    interval = None
-    if isinstance(a, Share) and isinstance(b, Share):
-        interval = proportion_interval(b.mean, b.queries, a.mean, a.queries)
-    elif isinstance(a, Sample) and isinstance(b, Sample) and not unknown:
-        interval = difference_interval(b, a)
-        few = min(a.runs, b.runs) < MIN_RUNS
-        unknown = f"at least {MIN_RUNS} runs are needed" if few else "no run differed from another"
-    if interval is None:
-        return Verdict(Outcome.EQUAL if a.mean == b.mean else Outcome.UNKNOWN, reason=unknown)
-    low, high = interval
-    outcome = Outcome.SAME if low <= 0 <= high else Outcome.MORE if low > 0 else Outcome.LESS
-    return Verdict(outcome, low, high, "queries" if isinstance(a, Share) else "runs")
-
-
-def judge_all(pairs: Sequence[tuple[Sample | Share, Sample | Share]]) -> list[bool | None]:
-    """Whether the two of each pair differ, at a level that is corrected for all of them; None: noise is unknown."""
-    levels = [_p(a, b) for a, b in pairs]
-    corrected = iter(holm([p for p in levels if p is not None]))
-    return [None if p is None else next(corrected) <= LEVEL for p in levels]
-
-
-def _p(a: Sample | Share, b: Sample | Share) -> float | None:
-    if isinstance(a, Share) and isinstance(b, Share):
-        return proportion_p(a.mean, a.queries, b.mean, b.queries)
-    if isinstance(a, Sample) and isinstance(b, Sample) and min(a.runs, b.runs) >= MIN_RUNS:
-        return welch_p(a, b)
-    return None
+def above(verdict: Verdict, floor: Floor, a: float, b: float) -> Verdict:
+    """A verdict with one more noise, which may hide the difference of these values."""
+    if verdict.low is None:
+        return verdict
+    noise = f"{verdict.noise}; {floor}"
+    if verdict.decided and floor.hides(a, b):
+        note = f"more than {verdict.noise} tell, but within {floor}"
+        return replace(verdict, outcome=Outcome.UNDETERMINED, noise=noise, note=note)
+    return replace(verdict, noise=noise)
 
 
 # Noise

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from anncestry.metrics.decide import Sample
 from anncestry.metrics.defects import HEADLINE_SHARE, percent
-from anncestry.metrics.stats import Sample, differ
 from anncestry.report.model import quantities
 from anncestry.report.model.quantities import brief
 
@@ -37,9 +37,9 @@ class Cell:
     """What one place of a table shows.
 
     `number_id` names the number in the tidy frame (empty for words and for what is computed from others, which
-    `parents` then names). `published` is what the paper printed in its place. `best` is set only where the difference
-    to every other system is larger than noise. `problem` says why there is no number. `source` is the id of a number
-    that others published, where the cell shows one: it stands, with its trace, on the audit page.
+    `parents` then names). `published` is what the paper printed in its place. `best` is set only where it is better
+    than that of every other system (`model.verdicts`). `problem` says why there is no number. `source` is the id of a
+    number that others published, where the cell shows one: it stands, with its trace, on the audit page.
     """
 
     text: str
@@ -82,16 +82,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     published_note: str = ""
-
-
-def best_of(rows: Sequence[Row | None], *, lower: bool) -> int | None:
-    """The place of the number that is better than each other by more than noise; None for a tie or a number alone."""
-    numbers = [(place, row) for place, row in enumerate(rows) if row is not None and row["value"] is not None]
-    if len(numbers) < 2:
-        return None
-    place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
-    others = [row for other, row in numbers if other != place]
-    return place if all(differ(sample_of(best), sample_of(row)) for row in others) else None
 
 
 def marks(row: Row) -> str:

@@ -13,8 +13,10 @@ import pandas as pd
 from anncestry.cells import features
 from anncestry.cells.blocks import Absent
 from anncestry.cells.features import Feature, at
+from anncestry.metrics.decide import Rule
 from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
+from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import Published
 
 
@@ -31,6 +33,7 @@ class Material:
     paper: Path | None = None
     absent: Sequence[Absent] = ()
     pages: Mapping[str, str] = field(default_factory=dict)
+    rule: Rule = field(default_factory=Rule)
 
     @cached_property
     def first(self) -> pd.DataFrame:
@@ -56,6 +59,11 @@ class Material:
     def rows(self) -> list[Row]:
         """`plain`, as plain values."""
         return [row for row in self.first_rows if row["client"] != "sdk" and row["nq"] in (1, None)]
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """What is known of any two of `first_rows`."""
+        return Verdicts(self.first_rows, self.records, self.rule)
 
     @cached_property
     def features(self) -> list[Feature]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from anncestry.metrics.decide import Outcome
 from anncestry.provenance.records import replacing, write_json
 from anncestry.report.compare.lines import COLUMNS, HEADLINE, Comparison, Line
 from anncestry.report.compare.sides import Side
 from anncestry.report.compare.text import counted, name_of, row_of, table_of
-from anncestry.report.compare.verdict import Outcome
 from anncestry.report.model.cells import NO_CELL, Column, Row, Table
 from anncestry.report.model.numbers import inert, rows_of
 from anncestry.report.site import shell
@@ -99,7 +99,7 @@ def _reasons(lines: Iterable[Line]) -> Sheet:
     """Each reason once, with the cells and stages that it concerns."""
     places: dict[tuple[str, str], dict[str, None]] = {}
     for line in lines:
-        if line.judged.outcome in (Outcome.NOT_COMPARABLE, Outcome.UNKNOWN):
+        if line.judged.low is None and line.judged.outcome in (Outcome.NOT_COMPARABLE, Outcome.UNDETERMINED):
             where = f"{line.dataset}, {line.topology}, {line.workload or 'load'}"
             places.setdefault((line.verdict, line.judged.reason), {})[where] = None
     rows = [(*reason, "; ".join(where)) for reason, where in sorted(places.items(), key=lambda item: item[0])]

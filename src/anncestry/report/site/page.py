@@ -16,12 +16,13 @@ import pandas as pd
 from anncestry.cells.blocks import Absent, sentence
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
-from anncestry.report.model.cells import MARKS, Row, Table, best_of, headline
+from anncestry.report.model.cells import MARKS, Row, Table, headline
 from anncestry.report.model.highlights import Highlight, highlights
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
+from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
 from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
@@ -109,7 +110,7 @@ def _write_index(
         charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, shell.bundle()),
         numbers=Numbers(),
         colours=palette,
-        summary=_summary(material.rows),
+        summary=_summary(material),
         listed=sentence(material.absent),
         facts=_facts(records),
         latencies=downloads.write_latencies(material, out_dir),
@@ -131,9 +132,9 @@ def _write_index(
     )
 
 
-def _summary(rows: Sequence[Row]) -> dict[str, Any]:
+def _summary(material: Material) -> dict[str, Any]:
     """What was found, for the opening; `states` are the ids of numbers that stand for cells, by state."""
-    found = highlights(rows)
+    found = highlights(material.rows)
     states = {
         state: [row["number_id"] for item in found for row in item.cells[state]]
         for state in ("valid", "invalid", "missing")
@@ -144,16 +145,19 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
         "datasets": sorted({item.dataset for item in found}),
         "states": {"all": [number for numbers in states.values() for number in numbers], **states},
         "places": [
-            _place(dataset, topology, list(items), several)
+            _place(dataset, topology, list(items), several, material.verdicts)
             for (dataset, topology), items in groupby(found, key=lambda item: (item.dataset, item.topology))
         ],
     }
 
 
-def _place(dataset: str, topology: str, items: Sequence[Highlight], several: bool) -> dict[str, Any]:
+def _place(
+    dataset: str, topology: str, items: Sequence[Highlight], several: bool, verdicts: Verdicts
+) -> dict[str, Any]:
     """What stands out on a dataset and topology, and how the medians compare; the topology is named if `several`.
 
-    `faster` is the system whose median is lower; None if there are fewer than two medians, empty for a tie.
+    `faster` is the system whose median is lower; None if there are fewer than two medians, empty where no
+    difference is sure.
     """
     k = items[0].k
     statements: dict[str, list[tuple[str, Row | None, str]]] = {
@@ -167,13 +171,13 @@ def _place(dataset: str, topology: str, items: Sequence[Highlight], several: boo
         for what, values in statements.items()
     }
     medians = [item.p50 for item in items]
-    best = best_of(medians, lower=True)
-    tie = "" if sum(row is not None and row["value"] is not None for row in medians) > 1 else None
+    best = verdicts.best(medians, lower=True)
+    unsure = "" if sum(row is not None and row["value"] is not None for row in medians) > 1 else None
     return {
         "name": f"{dataset} ({topology})" if several else dataset,
         "dimensions": {"dataset": dataset, "topology": topology},
         "statements": [(what, numbers) for what, numbers in shown.items() if numbers],
-        "faster": tie if best is None else items[best].system,
+        "faster": unsure if best is None else items[best].system,
     }
 
 

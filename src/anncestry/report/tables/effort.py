@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, groupby
-from typing import Any
 
 from anncestry.cells.features import Place
+from anncestry.metrics.decide import Outcome, Verdict
 from anncestry.metrics.defects import percent
-from anncestry.metrics.stats import MIN_RUNS, difference_interval, holm, permutation_p, welch_p
 from anncestry.report.model import equal_recall
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, text_of, with_interval
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
 from anncestry.report.model.equal_recall import AtTarget, Sweep
 from anncestry.report.model.material import Material
+from anncestry.report.model.verdicts import COMPARED, Verdicts
 from anncestry.report.tables.spec import pivot
-
-LEVEL = 0.05
-_COMPARED = {"p50_ms": True, "p99_ms": True, "qps": False}
-"""Metrics in which systems are compared, and whether lower is better."""
 
 
 def tables(material: Material) -> list[Table]:
     """Tables E, P, F and C, without those that nothing belongs to."""
     rows = material.rows
-    built = [_equal(rows), _fronts(rows), _filters(rows), _comparisons(rows, material.records)]
+    built = [_equal(rows), _fronts(rows), _filters(rows), _comparisons(material.verdicts)]
     return [table for table in built if table.rows]
 
 
@@ -189,49 +184,46 @@ def _filters(rows: Sequence[Row]) -> Table:
 # Differences
 
 
-def _comparisons(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Every pair of systems under every workload, corrected for how many comparisons the table makes."""
-    wanted = [r for r in rows if r["metric"] in _COMPARED and r["value"] is not None and (r["runs"] or 0) >= MIN_RUNS]
-    wanted = [r for r in wanted if r["std"] is not None]
-    wanted.sort(key=lambda r: (r["dataset"], r["topology"], r["workload"], r["metric"], r["system"]))
-    found: list[tuple[Row, Row, float, float | None]] = []
-    for _, group in groupby(wanted, key=lambda r: (r["dataset"], r["topology"], r["workload"], r["metric"])):
-        for a, b in combinations(group, 2):
-            p = welch_p(sample_of(a), sample_of(b))
-            if p is not None:
-                found.append((a, b, p, permutation_p(_runs(a, records), _runs(b, records))))
-    adjusted = holm([p for _, _, p, _ in found])
+def _comparisons(verdicts: Verdicts) -> Table:
+    """Every pair of systems whose noise is known, by every metric in which systems are compared."""
     body = []
-    for (a, b, p, permuted), corrected in zip(found, adjusted, strict=True):
+    for a, b, found in verdicts.of_systems.values():
+        if found.low is None or found.high is None or found.p is None or found.p_apart is None:
+            continue
         both = (a["number_id"], b["number_id"])
-        interval = difference_interval(sample_of(a), sample_of(b))
+        # The interval is of B - A; the table says A against B.
+        ends = sorted(100 * (1 / (1 + end / a["value"]) - 1) for end in (found.low, found.high) if end > -a["value"])
         change = f"{100 * (a['value'] / b['value'] - 1):+.1f}"
-        if interval:
-            change += " ({:+.1f} to {:+.1f})".format(*(100 * end / b["value"] for end in interval))
-        better = a if (a["value"] < b["value"]) == _COMPARED[a["metric"]] else b
-        verdict = f"{better['system']} is faster" if corrected <= LEVEL else "tie"
+        if len(ends) == 2:
+            change += f" ({ends[0]:+.1f} to {ends[1]:+.1f})"
         cells = (
             Cell(change.replace("-", "−"), parents=both, value=a["value"] / b["value"]),
-            Cell(f"{p:.2g}", parents=both),
-            Cell(f"{corrected:.2g}", parents=both),
-            Cell(NO_CELL) if permuted is None else Cell(f"{permuted:.2g}", parents=both),
-            Cell(verdict),
+            Cell(f"{found.p:.2g}", parents=both),
+            Cell(f"{found.p_apart:.2g}", parents=both),
+            Cell(_said(a, b, found, verdicts)),
         )
         labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
         body.append(TableRow(labels, cells))
     return Table(
         "C",
-        "Which differences are larger than noise",
-        "Every pair of systems with at least three runs. The difference is that of the means over runs, with"
-        " Welch's 95 % interval; p is Welch's, corrected by Holm's method for all comparisons of this table; a verdict"
-        " is given where the corrected p is at most one in twenty, else it is a tie. Beside it the p of a permutation"
-        " test over runs, which assumes no distribution and with three runs a side can't be below a tenth.",
+        "Which differences are real",
+        "Every pair of systems in every number whose noise is known. The difference has its own 95 % interval, on the"
+        " log scale: of pairs of rounds; of builds where several were measured. p says how well it goes with no"
+        " difference, p beyond with one beyond the declared margin of equivalence: both by Student's t, with variances"
+        " that draw on all comparisons of one metric, and corrected by Holm's method for all of this table. Equivalent:"
+        " p beyond is at most one in twenty. Differs: p is. Undetermined: neither, with the further rounds that would"
+        " probably determine it. No system wins by less recall or with defective answers.",
         ("Dataset", "Topology", "Workload", "Metric", "Systems"),
-        (Column("Difference", "%"), *map(Column, ("p, Welch", "p, corrected", "p, permutation", "Verdict"))),
+        (Column("Difference", "%"), Column("p"), Column("p beyond"), Column("Verdict")),
         tuple(body),
     )
 
 
-def _runs(row: Row, records: Mapping[str, Mapping[str, Any]]) -> list[float]:
-    values = records[row["record"]]["summary"][row["metric"]]["runs"]
-    return [value for value in values if value is not None]
+def _said(a: Row, b: Row, found: Verdict, verdicts: Verdicts) -> str:
+    if not found.decided:
+        return found.words
+    lower = COMPARED[a["metric"]]
+    best, other = (b, a) if (found.outcome is Outcome.LESS) == lower else (a, b)
+    what = "is faster" if best["unit"] in ("ms", "s", "1/s") else "needs less"
+    obstacle = verdicts.obstacle(best, other)
+    return f"{best['system']} {what}" + (f", {obstacle}" if obstacle else "")

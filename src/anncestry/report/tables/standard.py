@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from anncestry.metrics.stats import differ
+from anncestry.metrics.decide import Outcome
 from anncestry.report.model.cells import (
     NO_CELL,
     Cell,
@@ -15,14 +15,13 @@ from anncestry.report.model.cells import (
     Row,
     Table,
     TableRow,
-    best_of,
     computed,
     marks,
-    sample_of,
     text_of,
 )
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
+from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import Published, printed_text, read_printed
 
 PAPER_SIZES = (10, 100)
@@ -37,6 +36,8 @@ class Text:
     caption: str
     published_note: str
 
+
+_MARKS = {Outcome.EQUIVALENT: " (=)", Outcome.UNDETERMINED: " (?)"}
 
 LIKE = 1.5
 """Datasets whose numbers of vectors differ by no more than this factor count as of one size."""
@@ -87,7 +88,8 @@ _TEXTS = {
     "VII": Text(
         "What a filter costs",
         "Median latency without and with the filter, one client. The cost is the change of the one against the other;"
-        " n.s. marks a change not larger than noise. Selectivity is the measured share of rows that pass the filter."
+        " (=) marks a change within the margin of equivalence, (?) one that is"
+        " not determined. Selectivity is the measured share of rows that pass the filter."
         " Recall is against the exact neighbours among the rows that pass.",
         "In the paper's code most queries of the filtered runs carried no filter (the audit page says how many),"
         " and the others passed one row in ten.",
@@ -121,8 +123,8 @@ _TEXTS = {
     "XII": Text(
         "One node and several: median latency",
         "Median latency of one client, K = 10, no filter, on every topology of one node and every one of several that"
-        " one system was measured on. The overhead is the change from the one to the other; n.s. marks a change not"
-        " larger than noise.",
+        " one system was measured on. The overhead is the change from the one to the other; (=) marks one within"
+        " the margin of equivalence, (?) one that is not determined.",
         "The paper timed calls of each vendor's Python client." + _NOT_OURS,
     ),
     "XIII": Text(
@@ -157,7 +159,7 @@ def clients_table(k: int) -> str:
 
 def tables(material: Material) -> list[Table]:
     """Tables I-X of the paper for what was measured, without those that nothing belongs to."""
-    builder = _Tables(material.rows, read_printed(material.paper) if material.paper else {})
+    builder = _Tables(material.rows, read_printed(material.paper) if material.paper else {}, material.verdicts)
     built = [
         builder.datasets(),
         builder.load_time(),
@@ -177,7 +179,12 @@ def of_nodes(material: Material) -> list[Table]:
 
     Where the matrix compares two arms, XII-XV are those of `compare.changes`, which knows what the control did.
     """
-    builder = _Tables(material.ordinary, printed(material.facts), several_nodes(material.rows, material.records))
+    builder = _Tables(
+        material.ordinary,
+        printed(material.facts),
+        material.verdicts,
+        several_nodes(material.rows, material.records),
+    )
     built = [builder.dimension()]
     if not any(row["arm"] for row in material.rows):
         built += [
@@ -259,15 +266,21 @@ class _Tables:
     """The numbers at hand, and how each table picks from them; `several` are the topologies of several nodes."""
 
     def __init__(
-        self, rows: list[Row], published: Mapping[tuple[str, ...], str], several: Set[str] = frozenset()
+        self,
+        rows: list[Row],
+        published: Mapping[tuple[str, ...], str],
+        verdicts: Verdicts,
+        several: Set[str] = frozenset(),
     ) -> None:
         self._rows = rows
         self._published = published
+        self._verdicts = verdicts
         self._several = several
         self._by_name = {
             (row["dataset"], row["topology"], row["system"], row["workload"], row["phase"], row["metric"]): row
             for row in rows
         }
+        self._by_id = {row["number_id"]: row for row in rows}
         self._systems: list[str] = sorted({row["system"] for row in rows})
         self._engines: dict[str, str] = {row["system"]: row["engine"] for row in rows}
         self._places = [Place(*pair) for pair in sorted({(row["dataset"], row["topology"]) for row in rows})]
@@ -346,7 +359,7 @@ class _Tables:
 
     def _compared(self, number: str, rows: Sequence[Row | None], *, lower: bool | None = None) -> list[Cell]:
         """A cell a system; `lower` says which end is better, None that none is."""
-        best = None if lower is None else best_of(rows, lower=lower)
+        best = None if lower is None else self._verdicts.best(rows, lower=lower)
         return [self._beside(number, row, best=rank == best) for rank, row in enumerate(rows)]
 
     def _beside(self, number: str, row: Row | None, *, best: bool = False) -> Cell:
@@ -364,10 +377,21 @@ class _Tables:
     def _change(self, number: str, row: Row | None, base: Row | None, metric: str) -> Cell:
         """The change from `base` to `row` in percent; `metric` is the name of that in the paper's figures."""
         printed = self._printed_for(number, row, metric)
-        cell = computed(row, base, lambda a, b: 100 * (a / b - 1), "{:+,.1f}", printed)
-        if cell.value is None or row is None or base is None or differ(sample_of(row), sample_of(base)):
-            return cell
-        return replace(cell, text=f"{cell.text} n.s.")
+        return computed(row, base, lambda a, b: 100 * (a / b - 1), "{:+,.1f}", printed)
+
+    def _marked(self, rows: Sequence[TableRow], column: int = 2) -> list[TableRow]:
+        """The rows with a mark at changes in this column that are not sure; all of them are judged together."""
+        changes = [row.cells[column].parents for row in rows if row.cells[column].parents]
+        pairs = [(self._by_id[base], self._by_id[above]) for above, base in changes]
+        marks = dict(zip(changes, (_MARKS.get(found.outcome, "") for found in self._verdicts.all(pairs)), strict=True))
+
+        def marked(cell: Cell) -> Cell:
+            return replace(cell, text=cell.text + marks.get(cell.parents, ""))
+
+        return [
+            replace(row, cells=(*row.cells[:column], marked(row.cells[column]), *row.cells[column + 1 :]))
+            for row in rows
+        ]
 
     def _printed(self, number: str, dataset: str, topology: str, engine: str, metric: str, *asked: str) -> str:
         """What the paper printed; `asked` are k, filtered and clients, for a number of queries."""
@@ -494,7 +518,7 @@ class _Tables:
             rows = [replace(row, cells=row.cells[:-1]) for row in rows]
         names = (*self._label_names(every), "K", "Filter", "System")
         rows.sort(key=lambda row: (*row.labels[:-3], int(row.labels[-3]), *row.labels[-2:]))
-        return self._table("VII", names, columns, rows)
+        return self._table("VII", names, columns, self._marked(rows))
 
     def recall(self) -> Table:
         sizes = self.sizes()
@@ -587,6 +611,7 @@ class _Tables:
             if heading:
                 cells.append(self._change(number, several, one, change))
             rows.append(TableRow((dataset, workload, system, *topologies), tuple(cells)))
+        rows = self._marked(rows) if heading else rows
         columns = [Column("One node", unit), Column("Several", unit), *([Column(heading, "%")] if heading else [])]
         return self._table(number, ("Dataset", "Workload", "System", "One node", "Several nodes"), columns, rows)
 

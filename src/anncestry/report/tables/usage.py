@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from anncestry.cells.features import Place, TableSpec
-from anncestry.metrics.stats import ratio_interval
+from anncestry.metrics.decide import ratio_interval
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, with_interval
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import PHASES, SEARCHES
@@ -291,8 +291,8 @@ def over_libraries(material: Material) -> list[Table]:
         "What a server costs over the bare algorithm",
         "The same vectors, queries, M, ef_construction and ef, asked of a server and of a library in its client's own"
         " process: a server has a wire, threads that take turns, and storage to look after. Ratios are server /"
-        " library of the means over runs, in brackets their 95 % interval (of the logarithm of the ratio, by the delta"
-        " method; at least three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Recall is"
+        " library of the means over runs, in brackets their 95 % interval (of the logarithms of the runs; at least"
+        " three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Recall is"
         " beside it, for the same ef need not find the same.",
         ("Dataset", "Topology", "Workload", "System", "Library"),
         (*_RATIOS.values(), Column("Recall, server", "fraction"), Column("Recall, library", "fraction")),

@@ -1,0 +1,143 @@
+"""What is known of any two numbers of a page: bold, Table C, marks and headlines all ask here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import combinations
+from statistics import mean, stdev
+from typing import Any
+
+from anncestry.cells.features import at
+from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all
+from anncestry.metrics.defects import MARKED_SHARE, percent
+from anncestry.report.model.cells import Row, sample_of
+
+COMPARED = {
+    "p50_ms": True,
+    "p95_ms": True,
+    "p99_ms": True,
+    "qps": False,
+    "server_cpu_us_per_query": True,
+    "server_cpu_us_per_row": True,
+    "load_s": True,
+    "storage_total_mib": True,
+    "storage_net_mib": True,
+}
+"""Metrics in which systems are compared, and whether lower is better: one family of comparisons."""
+RECALL = "recall_by_distance"
+
+
+class Verdicts:
+    """Of the numbers `rows` (the first builds), with the records behind them by path."""
+
+    def __init__(self, rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]], rule: Rule | None = None) -> None:
+        self.rule = rule or Rule()
+        self._records = records
+        self._rows = rows
+        self._recalls = {_cell(row): row for row in rows if row["metric"] == RECALL}
+
+    def evidence(self, row: Row) -> Evidence:
+        """What a number rests on: its queries, its builds where there are several, else its runs."""
+        record = self._records.get(row["record"]) or {}
+        if row["phase"] == "recall":
+            return Share(row["value"], int(record.get("queries") or 0), by_query(record, row["metric"]))
+        if (row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None:
+            return Sample(row["rebuild_mean"], row["rebuild_std"], row["rebuilds"])
+        return of_runs(row, record)
+
+    def pair(self, a: Row, b: Row) -> Pair:
+        """Two numbers of one session's rounds, as what `decide` judges."""
+        built = all((row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None for row in (a, b))
+        if built or a["phase"] == "recall":
+            first, second = self.evidence(a), self.evidence(b)
+        else:
+            first, second = (of_runs(row, self._records.get(row["record"]) or {}) for row in (a, b))
+        of = "builds" if built or not a["workload"] else "rounds"
+        return Pair(first, second, a["metric"], paired=not built, of=of)
+
+    def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
+        """The second of each pair against the first, at a level that holds for all of these together."""
+        return judge_all([self.pair(*pair) for pair in pairs], self.rule)
+
+    @cached_property
+    def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:
+        """Of every two systems in every metric that is COMPARED, by the ids of the two numbers: judged together."""
+        groups: dict[tuple[str, ...], list[Row]] = {}
+        for row in self._rows:
+            if row["metric"] in COMPARED and row["value"] is not None:
+                place = (row["dataset"], row["topology"], row["workload"], row["metric"])
+                groups.setdefault(place, []).append(row)
+        pairs = [
+            pair
+            for _, group in sorted(groups.items())
+            for pair in combinations(sorted(group, key=lambda row: str(row["system"])), 2)
+        ]
+        return {
+            (a["number_id"], b["number_id"]): (a, b, verdict)
+            for (a, b), verdict in zip(pairs, self.all(pairs), strict=True)
+        }
+
+    def best(self, rows: Sequence[Row | None], *, lower: bool) -> int | None:
+        """The place of the number that is better than each other, with no less recall; None where none is, or alone."""
+        numbers = [(place, row) for place, row in enumerate(rows) if row is not None and row["value"] is not None]
+        if len(numbers) < 2:
+            return None
+        place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
+        won = all(self.wins(best, row, lower=lower) for other, row in numbers if other != place)
+        return place if won else None
+
+    def wins(self, best: Row, other: Row, *, lower: bool) -> bool:
+        """Whether a number is better than another, and neither bought by recall nor by answers that are none."""
+        ids = best["number_id"], other["number_id"]
+        found = self.of_systems.get(ids) or self.of_systems.get(ids[::-1])
+        if found is None or not found[2].decided:
+            return False
+        a, _, verdict = found
+        less = (verdict.outcome is Outcome.LESS) == (a["number_id"] == ids[1])
+        return less == lower and not self.obstacle(best, other)
+
+    def obstacle(self, best: Row, other: Row) -> str:
+        """Why a better number wins nothing against another: answers with a defect, or less recall. Empty if it may."""
+        if not best["workload"]:
+            return ""
+        if (best["defect_share"] or 0.0) > MARKED_SHARE:
+            return f"with {percent(best['defect_share'])} of answers defective"
+        mine, theirs = (self._recalls.get(_cell(row)) for row in (best, other))
+        known = [row for row in (mine, theirs) if row is not None and row["value"] is not None]
+        if not known:
+            return ""
+        if len(known) < 2 or mine is None or theirs is None:
+            return "recall is not known"
+        if mine["value"] >= theirs["value"]:
+            return ""
+        found = judge(self.evidence(theirs), self.evidence(mine), rule=self.rule)
+        low = mine["value"] - theirs["value"] if found.low is None else found.low
+        enough = low > -self.rule.recall_margin
+        return "" if enough else f"with recall {mine['value']:.4f} against {theirs['value']:.4f}"
+
+
+def of_runs(row: Row, record: Mapping[str, Any]) -> Sample:
+    """A number over its runs, with the value of each round where the record has them."""
+    sample = sample_of(row)
+    entry = at(record, ("summary", row["metric"])) or record.get(row["metric"])
+    values = entry.get("runs") if isinstance(entry, Mapping) and row["phase"] == "query" else None
+    if sample.runs < 2 or not values or len(values) != sample.runs or any(value is None for value in values):
+        return sample
+    # A number that is no mean of its runs (of pooled samples, over windows of other lengths) is no sum of pairs.
+    same = math.isclose(mean(values), sample.mean, rel_tol=0.01) and math.isclose(
+        stdev(values), sample.std, rel_tol=0.01
+    )
+    return Sample(sample.mean, sample.std, sample.runs, tuple(map(float, values))) if same else sample
+
+
+def by_query(record: Mapping[str, Any], metric: str) -> dict[int, float]:
+    """Recall of each query by its row, as its record has it; empty for records that have only the mean."""
+    found = record.get("by_query") or {}
+    values = found.get(metric.removeprefix("recall_")) or ()
+    return dict(zip(found["query"], values, strict=True)) if values else {}
+
+
+def _cell(row: Row) -> tuple[str, str, str, str]:
+    return row["dataset"], row["topology"], row["system"], row["workload"]
