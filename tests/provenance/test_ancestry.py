@@ -178,7 +178,8 @@ def test_an_attestation_is_an_in_toto_statement_of_slsa_provenance_without_secre
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
     names = {subject["name"] for subject in statement["subject"]}
-    files = {str(path) for path in Path("results").rglob("*") if path.is_file()}
+    # A ledger of attempts grows with every later start; the signed records quote its lines.
+    files = {str(path) for path in Path("results").rglob("*") if path.is_file() and path.suffix != ".jsonl"}
     assert names == files, "every file of the results, and nothing else"
     used = {material["name"] for material in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
     assert any(name.startswith("data/download/") for name in used)

@@ -132,7 +132,7 @@ def test_a_shift_within_noise_is_not_told(world: World) -> None:
 def test_the_other_way_round_every_verdict_is_turned(world: World) -> None:
     opposite = {
         ("faster", "slower"), ("slower", "faster"), ("better", "worse"), ("worse", "better"),
-        ("smaller", "larger"), ("larger", "smaller"),
+        ("smaller", "larger"), ("larger", "smaller"), ("less", "more"), ("more", "less"),
     }  # fmt: skip
     a, b = _side(world, MILVUS), _side(world, WEAVIATE)
     there, back = compare(a, b).lines, {line.metric + line.workload + line.phase: line for line in compare(b, a).lines}
@@ -176,7 +176,7 @@ def test_runs_that_agree_but_for_rounding_tell_nothing_of_noise(world: World, st
 
 def test_a_single_difference_in_resources_is_no_verdict(world: World) -> None:
     found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
-    of_resources = [line for line in found.lines if re.search("cpu|rss|io_", line.metric)]
+    of_resources = [line for line in found.lines if re.search("cpu_(avg|s$)|rss|io_", line.metric)]
     assert of_resources and not any(line.judged.decided for line in of_resources)
 
 
@@ -587,8 +587,8 @@ def test_the_text_fits_a_terminal_and_leads_with_what_matters(world: World, ever
     assert all(len(line) <= 100 for line in shown)
     texts = _texts(shown)
     assert texts[:2] == [f"A {MILVUS}", f"B {WEAVIATE}"]
-    metrics = [text.split()[0] for text in texts[texts.index("k10") + 1 :][:5]]
-    assert metrics == ["p50_ms", "p95_ms", "p99_ms", "qps", "recall_by_id"]
+    metrics = [text.split()[0] for text in texts[texts.index("k10") + 1 :][:6]]
+    assert metrics == ["p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query", "recall_by_id"]
     assert any(text.startswith("p50_ms 1.62 1.21 0.75 ") and " faster" in text for text in texts)
     assert texts.index("k10-clients2") < texts.index("k10-clients16"), "2 comes before 16"
     assert any("client_cpu_s" in text for text in texts) == everything
