@@ -148,6 +148,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         "valid": measured["valid"],
         "recall": {"k": k, **means},
         "distribution": scores.distribution(),
+        **({} if changes else {"by_query": scores.by_query()}),
     }
     for change in changes:
         body |= change.body(means)
@@ -173,6 +174,7 @@ def _check_defects(table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered
 
 
 _NAMES = ("by_id", "by_distance", "ndcg", "mrr")
+_PAIRED = ("by_id", "by_distance")
 _PART_IDS = 1 << 17
 
 
@@ -227,6 +229,18 @@ class _Scores:
         summary = over_runs([float(run.value.mean()) if len(run.value) else float("nan") for run in of_runs])
         found = stats.clipped(stats.mean_interval(of_runs, len(known)), 0.0, 1.0)
         return {**summary, **found.facts()} if summary["value"] is not None else summary
+
+    def by_query(self) -> dict[str, list[Any]]:
+        """What comparisons pair: the asked queries that have neighbours, by their rows, and each one's mean recalls."""
+        totals, counts = (
+            {name: of[name].reshape(self.runs, -1).sum(axis=0) for name in _PAIRED}
+            for of in (self._totals, self._counts)
+        )
+        rows = np.flatnonzero(counts["by_id"])
+        return {
+            "query": rows.tolist(),
+            **{name: np.round(totals[name][rows] / counts[name][rows], 6).tolist() for name in _PAIRED},
+        }
 
     def distribution(self) -> dict[str, float | None]:
         """Of recall by id, over answers: a mean hides them, and the same query may be answered differently."""
