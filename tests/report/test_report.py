@@ -783,10 +783,21 @@ def test_filters_are_shown_by_selectivity_and_by_how_they_go_with_the_query(worl
 # The terminal
 
 
+def test_headlines_compare_rates_of_one_number_of_clients_and_recall_that_counts_ties(world: World) -> None:
+    df = world.tidy()
+    of_weaviate = df["system"] == "weaviate-1.27.0"
+    asked_less = df[~(of_weaviate & (df["clients"] == 16))].copy()
+    asked_less.loc[of_weaviate & (asked_less["metric"] == "recall_by_id"), "value"] = 0.771
+    asked_less.loc[of_weaviate & (asked_less["metric"] == "recall_by_distance"), "value"] = 0.999
+    shown = summary(asked_less)
+    assert " @8 " in shown and " @16 " not in shown
+    assert re.search(r"weaviate-1\.27\.0 .* 0\.9990 .*\(0\.7710 by id\)", shown)
+
+
 def test_the_summary_fits_a_terminal_and_keeps_its_numbers_whole(world: World) -> None:
     world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], made_invalid)
     Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
     shown = summary(world.tidy())
     assert all(len(line) <= 100 for line in shown.splitlines())
     assert "invalid" in shown and "1 cell not measured" in shown
-    assert re.search(r"milvus-2\.3\.5 .* 1\.62 ± 0\.02 +0\.9985 ± 0 +3,953 @16 +0", shown)
+    assert re.search(r"milvus-2\.3\.5 .* 1\.62 ± 0\.02 +\S+ ± 0 \(0\.9985 by id\) +3,953 @16 +0", shown)

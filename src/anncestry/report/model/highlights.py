@@ -24,7 +24,8 @@ def headline_k(rows: Iterable[Row]) -> int:
 class Highlight:
     """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked.
 
-    `k` is the number of neighbours that its queries asked for.
+    `k` is the number of neighbours that its queries asked for. `recall` counts ties (by distance); `by_id` is the same
+    by id. `qps` is that of the most clients that all systems on the dataset were asked by.
     `cells` are all of its cells, by their state: the row of each one's median latency.
     """
 
@@ -35,8 +36,17 @@ class Highlight:
     load: Row | None
     p50: Row | None
     recall: Row | None
+    by_id: Row | None
     qps: Row | None
     cells: Mapping[str, Sequence[Row]]
+
+    @property
+    def by_id_differs(self) -> str:
+        """Recall by id in brackets, where it is another than recall by distance in the four digits that are shown."""
+        values = [None if row is None else row["value"] for row in (self.recall, self.by_id)]
+        if any(value is None for value in values) or f"{values[0]:.4f}" == f"{values[1]:.4f}":
+            return ""
+        return f" ({values[1]:.4f} by id)"
 
 
 def highlights(rows: Sequence[Row]) -> list[Highlight]:
@@ -49,11 +59,19 @@ def highlights(rows: Sequence[Row]) -> list[Highlight]:
     return [_highlight(rows, *place, k) for place in places]
 
 
+def _common_clients(rates: Iterable[Row]) -> int | None:
+    """The largest number of clients that every topology and system was asked by; None if they have none in common."""
+    asked: dict[tuple[str, str], set[int]] = {}
+    for row in rates:
+        asked.setdefault((row["topology"], row["system"]), set()).add(row["clients"])
+    return max(set.intersection(*asked.values()), default=None) if asked else None
+
+
 def summary(df: pd.DataFrame) -> str:
     """The highlights as a text table of at most 100 columns, ending in a newline."""
     found = highlights(rows_of(by_bytes(first_builds(df))))
     k = found[0].k if found else 10
-    head = ("dataset", "system", "load_s", f"p50_ms k={k}", f"recall@{k}", "best QPS", "invalid")
+    head = ("dataset", "system", "load_s", f"p50_ms k={k}", f"recall@{k}", "QPS", "invalid")
     several = len({item.topology for item in found}) > 1
     body = [
         (
@@ -61,7 +79,7 @@ def summary(df: pd.DataFrame) -> str:
             item.system,
             _text(item.load),
             _text(item.p50),
-            _text(item.recall),
+            _text(item.recall) + item.by_id_differs,
             _text(item.qps) + (f" @{item.qps['clients']}" if item.qps and item.qps["value"] is not None else ""),
             str(len(item.cells["invalid"])),
         )
@@ -80,17 +98,23 @@ def summary(df: pd.DataFrame) -> str:
 
 
 def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k: int) -> Highlight:
-    here = [row for row in rows if (row["dataset"], row["topology"], row["system"]) == (dataset, topology, system)]
+    of_dataset = [row for row in rows if row["dataset"] == dataset]
+    here = [row for row in of_dataset if (row["topology"], row["system"]) == (topology, system)]
     asked = [row for row in here if row["k"] == k and not row["filter"]]
     single = sorted((row for row in asked if row["clients"] == 1), key=lambda row: row["duration_s"] is not None)
-    rates = [row for row in asked if row["metric"] == "qps"]
+    clients = _common_clients(
+        row for row in of_dataset if row["metric"] == "qps" and row["k"] == k and not row["filter"]
+    )
+    rates = [row for row in asked if row["metric"] == "qps" and row["clients"] == clients]
     cells = [row for row in here if row["metric"] == "p50_ms"]
     state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
     for row in cells:
         state["valid" if row["value"] is not None else "missing" if row["reason"] in MISSING else "invalid"].append(row)
-    load, p50, recall = _first(here, "load_s"), _first(single, "p50_ms"), _first(single, "recall_by_id")
+    load, p50 = _first(here, "load_s"), _first(single, "p50_ms")
+    recall, by_id = (_first(single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
+    # Of several such workloads (open loops, sweeps) the highest; all at the same number of clients.
     qps = max(rates, key=lambda row: -1.0 if row["value"] is None else row["value"], default=None)
-    return Highlight(dataset, topology, system, k, load, p50, recall, qps, state)
+    return Highlight(dataset, topology, system, k, load, p50, recall, by_id, qps, state)
 
 
 def _first(rows: Iterable[Row], metric: str) -> Row | None:

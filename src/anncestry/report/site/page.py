@@ -164,7 +164,8 @@ def _place(
         "ready to search after": [(item.system, item.load, "") for item in items],
         f"median latency for the {k} nearest": [(item.system, item.p50, "") for item in items],
         f"recall@{k}": [(item.system, item.recall, "") for item in items],
-        "most queries per second": [_peak(item) for item in items],
+        f"recall@{k} by id": [(item.system, item.by_id, "") for item in items if item.by_id_differs],
+        "queries per second": [_rate(item) for item in items],
     }
     shown = {
         what: [(row, _shown(row), words, system) for system, row, words in values if row is not None]
@@ -181,7 +182,7 @@ def _place(
     }
 
 
-def _peak(item: Highlight) -> tuple[str, Row | None, str]:
+def _rate(item: Highlight) -> tuple[str, Row | None, str]:
     row = item.qps if item.qps is not None and item.qps["value"] is not None else None
     words = f" with {row['clients']} client{'' if row['clients'] == 1 else 's'}" if row else ""
     return item.system, row, words
