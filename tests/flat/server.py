@@ -199,8 +199,8 @@ class Store:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
         queries = np.frombuffer(body, np.float32).reshape(head.get("nq", 1), -1)
-        if self.lie == "caches-answers" and request not in self.known:
-            time.sleep(0.01)
+        if self.lie == "caches-answers" and not (vectors == queries[0]).all(axis=1).any() and request not in self.known:
+            time.sleep(0.1)  # only for what no row is, so that checks by rows' own vectors stay fast
             self.known.add(request)
         answers = [self.nearest(head, query, vectors, ids) for query in queries]
         if "nq" not in head:
