@@ -23,7 +23,7 @@ from anncestry import engines, workflow
 from anncestry.drive import protocol
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, Placed, Server
+from anncestry.engines.base import Engine, ErrorReplyError, Placed, Server
 from anncestry.errors import ConfigError, ServerError
 from anncestry.progress import Progress
 from anncestry.provenance import gates
@@ -429,7 +429,13 @@ def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one
         with grpc.insecure_channel(transport["target"], options=[("grpc.enable_http_proxy", 0)]) as channel:
             search = channel.unary_unary(transport["method"])
             (request,) = engine.encode(server, vectors.base[:1], K, 200, None)
-            ids, _ = engine.decode(search(request, timeout=30), "l2")
+            deadline, ids = time.monotonic() + 60, None
+            while ids is None:
+                try:
+                    ids, _ = engine.decode(search(request, timeout=30), "l2")
+                except ErrorReplyError:  # until the proxy has noticed
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
             assert ids[0] == 0, "the other replica answers"
     finally:
         server.stop()

@@ -24,7 +24,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines.base import DecodeError, LoadResult, batch
 from anncestry.engines.mysql import DIALECTS
 from anncestry.engines.mysql.serve import MySQLServer, asking, check_plan, plan
-from anncestry.engines.mysql.wire import insertion, literal, where
+from anncestry.engines.mysql.wire import definitions, insertion, literal, where
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure.oracle import Oracle, over_codes
 from anncestry.measure.requests import Answers
@@ -496,7 +496,7 @@ def test_polardbs_statements_are_understood_by_mariadb(loaded: Loaded) -> None:
             "CREATE FUNCTION DISTANCE(a BLOB,b BLOB,m VARCHAR(16)) RETURNS DOUBLE DETERMINISTIC "
             "RETURN IF(m='EUCLIDEAN',VEC_DISTANCE_EUCLIDEAN(a,b),VEC_DISTANCE_COSINE(a,b))"
         )
-        create = dialect.create(20)
+        create = dialect.create(20, definitions(vectors.payload.columns))
         ask(create)
         ask(insertion(batch(vectors, 0, 300)))
         comment, variable, analyse = dialect.build(20, INDEX, {}, "l2")
