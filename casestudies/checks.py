@@ -251,7 +251,8 @@ class Checks:
 
     def significance(self) -> str:
         pairs = self._pairs("Table IV", metric="p50_ms")
-        verdicts = judge_all([Pair(*(paper_sample(f.raw, f.source_std) for f in pair)) for pair in pairs.values()])
+        samples = [(paper_sample(m.raw, m.source_std), paper_sample(w.raw, w.source_std)) for m, w in pairs.values()]
+        verdicts = judge_all([Pair(milvus, weaviate) for milvus, weaviate in samples])
         sure = [name for name, verdict in zip(pairs, verdicts, strict=True) if verdict.decided]
         claimed = [short for short, name in (("GIST", GIST), ("Deep-5M", f"{DEEP}-5m")) if name not in sure]
         among = f", {' and '.join(claimed)} among them," if claimed else ""
