@@ -13,6 +13,8 @@ from anncestry.errors import Damaged, ServerError
 from anncestry.measure import session
 from anncestry.provenance import prune, records
 from anncestry.provenance.attempts import Ledger, count, words
+from anncestry.report.site.page import write_page
+from tests.builders.world import World
 from tests.toy import Toy
 
 NONE = {"starts": 0, "died": 0, "repeated": 0, "restarts": 0, "dropped": 0}
@@ -122,6 +124,9 @@ def test_a_session_that_died_and_one_whose_server_did_are_quoted_by_the_record_o
 
         patch.setattr(session._Session, "measure", gone)
         assert honest.query(cell) == {cell.query: "the server is gone"}
+    assert Ledger.of(honest.matrix.spec(cell.query, "query"), cell.load).failure(cell.query) == (
+        "2 of 2 starts died; the last: the server is gone"
+    )
     assert honest.query(cell, disturbance=Disturbance.of(others_pct=-1, repeats=1)) == {cell.query: "ok"}
     attempts = honest.publish(cell)["attempts"]
     ledger = Ledger.of(honest.matrix.spec(cell.query, "query"), cell.load)
@@ -129,6 +134,36 @@ def test_a_session_that_died_and_one_whose_server_did_are_quoted_by_the_record_o
     assert {name: attempts[name] for name in NONE} == {**NONE, "starts": 3, "died": 2, "repeated": 1}
     assert words(attempts) == "2 of 3 starts died, measured again as it was disturbed 1 time"
     ledger.check(attempts, cell.query)
+    assert ledger.failure(cell.query) == "", "the last start ended well"
+
+
+def test_a_cell_whose_every_start_died_is_shown_as_failed_with_its_attempts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = World({"blobs": ("l2", 1000, 8)})
+    tried, at_work, *_ = world.cells
+    for cell in (tried, at_work):
+        Path(cell["query_path"]).unlink()
+        Path(cell["recall_path"]).unlink()
+    spec = {axis: {"name": tried[axis]} for axis in ("dataset", "system", "topology")}
+    load, *queries = (
+        Path(path).stem.rpartition("@")[2]
+        for path in (tried["load_path"], *(c["query_path"] for c in (tried, at_work)))
+    )
+    ledger = Ledger.of(spec, load)
+    with ledger.attempt(stage="session", queries=queries[:1]) as ending:
+        ending["failed"] = {queries[0]: "no answer"}
+    with pytest.raises(ServerError), ledger.attempt(stage="session", queries=queries[:1]):
+        raise ServerError("out of <memory>")
+    ledger.add("start", stage="session", queries=queries[1:])
+
+    df = world.tidy()
+    rows = df[(df["metric"] == "qps") & (df["system"] == tried["system"])].set_index("workload")
+    assert rows["reason"][tried["workload"]] == "failed: 2 of 2 starts died; the last: out of <memory>"
+    assert rows["reason"][at_work["workload"]] == "not measured"
+    write_page(df, Path("page"), title="T")
+    cells, index = (Path("page", name).read_text() for name in ("cells.html", "index.html"))
+    assert f"{len(world.cells) - 2} valid, 0 invalid, 1 failed, 1 not measured" in cells
+    assert all("2 of 2 starts died; the last: out of &lt;memory&gt;" in page for page in (cells, index))
 
 
 def test_a_load_that_died_is_quoted_by_the_next(bench):

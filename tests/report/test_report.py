@@ -758,6 +758,22 @@ def test_latency_distributions_can_be_had_in_hdr_columns(world: World) -> None:
     assert [line["1/(1-percentile)"] for line in lines[:2]] == ["10.0", "inf"]
 
 
+def test_requests_that_failed_are_never_answered_in_distributions_either(world: World) -> None:
+    def as_failed(record: dict[str, Any]) -> None:
+        record["histogram"] = {"upper_ns": [1_000_000, 2_000_000], "counts": [800, 100]}
+        record["summary"]["errors"]["value"] = 100
+
+    for cell in world.cells:
+        world.edit(cell["query_path"], as_failed)
+    page = _page(world)
+    with open("out/latencies.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["value_ms"] for line in lines[:3]] == ["1.0", "2.0", "inf"]
+    assert [line["percentile"] for line in lines[:3]] == ["0.8", "0.9", "1.0"]
+    shares = set(re.findall(r'"share": "([^"]*)"', json.dumps(_inlined(page, "charts"))))
+    assert {"80 %", "90 %"} <= shares <= {"80 %", "90 %", "50 %", "95 %", "99 %", "99.9 %"}, "no line up to 100 %"
+
+
 def test_filters_are_shown_by_selectivity_and_by_how_they_go_with_the_query(world: World) -> None:
     asked = {
         "k100": ({"field": "price", "share": 0.01}, 0.01),

@@ -100,6 +100,26 @@ class Ledger:
             return {}
         return {"attempts": {**count([line for line, _ in lines], query), "lines": len(lines), "sha256": lines[-1][1]}}
 
+    def failure(self, query: str = "") -> str:
+        """How often this query (the load where none is named) was tried, and why the last try failed; "" if none did.
+
+        For what has no record. A ledger that is damaged says so here: `verify` names it, too.
+        """
+        try:
+            lines = [line for line, _ in self.lines()]
+        except Damaged as error:
+            return str(error)
+        counted, last = count(lines, query), ""
+        mine = False
+        for line in lines:
+            if line["event"] == "start":
+                mine = query in line.get("queries", ()) if query else line["stage"] == "load"
+                last = "killed" if mine else last
+            elif mine and line["event"] in ("end", "died"):
+                last = line.get("why") or line.get("failed", {}).get(query, "")
+                mine = False
+        return f"{words(counted)}; the last: {last}" if counted["died"] and last else ""
+
     def check(self, quoted: Mapping[str, Any], query: str = "") -> None:
         """Damaged unless the ledger begins with the lines that were quoted, and they say what was quoted of them."""
         lines = self.lines()[: quoted["lines"]]

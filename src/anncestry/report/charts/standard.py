@@ -318,8 +318,8 @@ def _distribution(rows: list[Row], look: Look, *, tail: bool) -> Any:
 
     lines, marks = [], []
     for row in (row for row in cells if row["workload"] == workload):
-        histogram = look.records[row["record"]]["histogram"]
-        steps = _steps(histogram["upper_ns"], histogram["counts"])
+        record = look.records[row["record"]]
+        steps = _steps(**record["histogram"], failed=record["summary"]["errors"]["value"])
         lines += [point(row, latency_ms, share, f"{100 * share:.4g} %") for latency_ms, share in steps]
     for metric, (share, name) in _TAIL.items():
         of_workload = [row for row in charts.measured_rows(single, metric) if row["workload"] == workload]
@@ -362,9 +362,12 @@ def _share_axes() -> dict[str, Any]:
     }
 
 
-def _steps(upper_ns: Sequence[int], counts: Sequence[int]) -> list[tuple[float, float]]:
-    """(latency in ms, share answered within it) from a histogram, at most `_STEPS` of them, evenly over the axis."""
-    total, below = sum(counts), 0
+def _steps(upper_ns: Sequence[int], counts: Sequence[int], failed: int) -> list[tuple[float, float]]:
+    """(latency in ms, share answered within it) from a histogram, at most `_STEPS` of them, evenly over the axis.
+
+    The `failed` requests count as never answered: the shares end below 1 by theirs.
+    """
+    total, below = sum(counts) + failed, 0
     steps: list[tuple[float, float]] = []
     for edge, count in zip(upper_ns, counts, strict=True):
         below += count
@@ -449,8 +452,8 @@ FIGURES = (
     FigureSpec(
         "ecdf",
         "Distribution of latency, one client",
-        "Share of queries answered within a latency (ECDF), all runs together, K = {k}, no filter. Marks are p50, p95,"
-        " p99 (means over runs) and p99.9 (of all runs together).",
+        "Share of queries answered within a latency (ECDF), all runs together, K = {k}, no filter. Queries that failed"
+        " were never answered. Marks are p50, p95, p99 (means over runs) and p99.9 (of all runs together).",
         latency_table,
         partial(_distribution, tail=False),
         described="Distribution of latency",

@@ -17,7 +17,7 @@ from anncestry.report.compare.sides import Body, Side, listed, quoted_input
 from anncestry.report.compare.verdict import Noise, above, between_pairs
 from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import rows_of
-from anncestry.report.model.quantities import ABSENT, MISSING, PHASES, SERVER_CPU
+from anncestry.report.model.quantities import ABSENT, PHASES, SERVER_CPU, is_missing
 from anncestry.report.model.verdicts import by_query, of_runs
 
 HEADLINE = (
@@ -299,7 +299,7 @@ class _Half:
             if row["value"] is not None:
                 return ""
             reason = str(row["reason"])
-            return reason if reason in MISSING | ABSENT else f"invalid: {reason}"
+            return reason if reason in ABSENT or is_missing(reason) else f"invalid: {reason}"
         if not self.system:
             return f"no system to set against {other}"
         return "no such number" if key[:3] in self.cells else "no such cell"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from anncestry.report.model.cells import Row, headline
 from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
-from anncestry.report.model.quantities import MISSING
+from anncestry.report.model.quantities import is_missing
 
 _WIDTH = 100
 
@@ -109,7 +109,9 @@ def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k:
     cells = [row for row in here if row["metric"] == "p50_ms"]
     state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
     for row in cells:
-        state["valid" if row["value"] is not None else "missing" if row["reason"] in MISSING else "invalid"].append(row)
+        state["valid" if row["value"] is not None else "missing" if is_missing(row["reason"]) else "invalid"].append(
+            row
+        )
     load, p50 = _first(here, "load_s"), _first(single, "p50_ms")
     recall, by_id = (_first(single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
     # Of several such workloads (open loops, sweeps) the highest; all at the same number of clients.

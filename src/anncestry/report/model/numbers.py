@@ -20,6 +20,7 @@ from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
 from anncestry.errors import DataError
 from anncestry.metrics import defects
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report.model import quantities
@@ -122,12 +123,13 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
     loads_done: set[str] = set()
     for cell, load, query, recall in found:
         load_path = str(cell["load_path"])
-        load_reason = quantities.NOT_MEASURED if load is None else load.failed_gates()
+        ledger = _ledger(cell)
+        load_reason = _missing(ledger) if load is None else load.failed_gates()
         if load_path not in loads_done:
             loads_done.add(load_path)
             row = {**facts.of(cell, workload=""), "disturbed": _disturbed(load)}
             rows += _rows(row, load_path, load, load_reason, quantities.of_load)
-        query_reason = _query_reason(query, load, load_reason)
+        query_reason = _query_reason(query, load, load_reason, _missing(ledger, cell) if query is None else "")
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
         if cell.get("query_path"):
             rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
@@ -395,9 +397,26 @@ def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**body, "rows_per_s": rows / load_s, **per_row}
 
 
-def _query_reason(query: _Record | None, load: _Record | None, load_reason: str) -> str:
+def _ledger(cell: Mapping[str, Any]) -> Ledger:
+    """That of the cell's load, which may have no record."""
+    spec = {axis: {"name": cell[axis]} for axis in ("dataset", "system", "topology")}
+    return Ledger.of(spec, _key(cell["load_path"]))
+
+
+def _key(path: object) -> str:
+    """The key at the end of a record's name."""
+    return Path(str(path)).stem.rpartition("@")[2]
+
+
+def _missing(ledger: Ledger, cell: Mapping[str, Any] | None = None) -> str:
+    """Why there is no record of a cell's queries, or of the load if no cell is named."""
+    failed = ledger.failure(_key(cell["query_path"]) if cell else "")
+    return f"{quantities.TRIED}{failed}" if failed else quantities.NOT_MEASURED
+
+
+def _query_reason(query: _Record | None, load: _Record | None, load_reason: str, missing: str) -> str:
     if query is None:
-        return quantities.NOT_MEASURED
+        return missing
     if load is None:
         return quantities.LOAD_MISSING
     if query.body["load_key"] != load.key:

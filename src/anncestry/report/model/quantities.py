@@ -180,6 +180,14 @@ LOAD_MISSING = "its load was not measured"
 QUERIES_MISSING = "its queries were not measured"
 MISSING = frozenset({NOT_MEASURED, LOAD_MISSING, QUERIES_MISSING})
 """The reasons for having no number that mean: nobody has measured it yet."""
+TRIED = "failed: "
+"""How the reason begins where it was tried, and no try ended with a record: its attempts follow."""
+
+
+def is_missing(reason: str) -> bool:
+    """Whether a reason says that there is no record, and not that there is an invalid one."""
+    return reason in MISSING or reason.startswith(TRIED)
+
 
 NOT_RECORDED = "not recorded"
 NO_SUCH_PHASE = "no such phase"
@@ -191,7 +199,7 @@ _OF_FEATURES = {name: reason for feature in features.known() for name, reason in
 ABSENT = frozenset(
     {NOT_RECORDED, NO_SUCH_PHASE, NO_FILTER, UPGRADED, NOT_OURS, NOT_ASKED, FAILED, *_OF_FEATURES.values()}
 )
-"""The reasons that say nothing against a record. Any that is neither here nor in MISSING makes it invalid."""
+"""The reasons that say nothing against a record. Any that is neither here nor missing makes it invalid."""
 
 UNREACHED = "target not reached: "
 UNANSWERED = "answered: "
@@ -207,7 +215,7 @@ def brief(reason: str) -> str:
         return "upgraded in place"
     if reason.startswith(UNREACHED):
         return "not reached"
-    if reason == FAILED or reason.startswith(UNANSWERED):
+    if reason == FAILED or reason.startswith((TRIED, UNANSWERED)):
         return "failed"
     return reason if reason in ABSENT else "invalid"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -61,7 +62,8 @@ _LATENCIES = ("dataset", "system", "topology", "workload", "value_ms", "percenti
 def write_latencies(material: Material, out_dir: Path) -> bool:
     """Write latencies.csv, if any valid cell has a distribution of latencies; returns whether.
 
-    It holds each bucket's upper end, and the share and number of samples up to it.
+    It holds each bucket's upper end, and the share and number of requests up to it. A request that failed has an
+    infinite latency, as in the percentiles: those of a cell are its last line.
     """
     histograms = list(_histograms(material))
     if not histograms:
@@ -69,10 +71,12 @@ def write_latencies(material: Material, out_dir: Path) -> bool:
     with replacing(out_dir / "latencies.csv") as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_LATENCIES)
-        for row, histogram in histograms:
+        for row, record in histograms:
             place = [row[name] for name in _LATENCIES[:4]]
-            total, below = sum(histogram["counts"]), 0
-            for upper_ns, count in zip(histogram["upper_ns"], histogram["counts"], strict=True):
+            histogram, failed = record["histogram"], record["summary"]["errors"]["value"]
+            total, below = sum(histogram["counts"]) + failed, 0
+            last = [(math.inf, failed)] if failed else []
+            for upper_ns, count in (*zip(histogram["upper_ns"], histogram["counts"], strict=True), *last):
                 below += count
                 inverse = total / (total - below) if below < total else "inf"
                 writer.writerow([*place, upper_ns / 1e6, below / total, below, inverse])
@@ -82,9 +86,9 @@ def write_latencies(material: Material, out_dir: Path) -> bool:
 def _histograms(material: Material) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     for row in material.all_rows:
         if row["metric"] == "p50_ms" and row["value"] is not None:
-            histogram = (material.records.get(row["record"]) or {}).get("histogram")
-            if histogram and histogram["counts"]:
-                yield row, histogram
+            record = material.records.get(row["record"]) or {}
+            if record.get("histogram", {}).get("counts"):
+                yield row, record
 
 
 def write(out_dir: Path, tables: Sequence[Table], figures: Sequence[Figure], config: Mapping[str, Any]) -> None:

@@ -20,12 +20,13 @@ from anncestry.cells import blocks
 from anncestry.metrics import capacity, defects, latency, recall, resources, stats
 from anncestry.provenance import attempts, gates
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, flat
 from anncestry.report.site import sheets, shell
 from anncestry.report.site.shell import DIMENSIONS, Sheet
 
-STATES = ("valid", "invalid", "not measured", *blocks.STATES)
+STATES = ("valid", "invalid", "failed", "not measured", *blocks.STATES)
+_IF_ANY = ("failed", *blocks.STATES)
 
 _STAGES = ("load", "query", "recall")
 
@@ -60,8 +61,10 @@ class _Cell:
     def state(self) -> str:
         if self.never:
             return self.never
-        if any(reason not in MISSING for reason in self.reasons):
+        if not all(map(is_missing, self.reasons)):
             return "invalid"
+        if any(reason.startswith(TRIED) for reason in self.reasons):
+            return "failed"
         return "not measured" if self.reasons else "valid"
 
 
@@ -69,8 +72,7 @@ def write(material: Material, out_dir: Path, *, title: str) -> None:
     """Write both pages beside the page of results."""
     cells = _cells(material)
     counts = Counter(cell.state for cell in cells)
-    # The last two states are shown only if they occur: few experiments list cells.
-    shown = [state for state in STATES if state not in blocks.STATES or counts[state]]
+    shown = [state for state in STATES if state not in _IF_ANY or counts[state]]
     builds = Counter(cell.place for cell in cells)
     shell.write(
         out_dir / "cells.html",

@@ -20,7 +20,7 @@ from anncestry.report.model.cells import MARKS, Row, Table, headline
 from anncestry.report.model.highlights import Highlight, highlights
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, MISSING
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
@@ -240,8 +240,9 @@ def _gaps(rows: Sequence[Row]) -> tuple[Sheet, list[dict[str, Any]]]:
         place = (row["dataset"], row["system"], row["topology"])
         stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
         name = f"{stage} {row['workload']}".strip()
-        if row["reason"] in MISSING:
-            missing.setdefault((*place, row["workload"]), []).append(stage)
+        if is_missing(row["reason"]):
+            tried = row["reason"] if row["reason"].startswith(TRIED) else ""
+            missing.setdefault((*place, row["workload"]), []).append(stage + (f" ({tried})" if tried else ""))
         else:
             invalid.setdefault((*place, row["reason"].removeprefix(LOAD_INVALID)), []).append(name)
     head = ("Dataset", "System", "Topology", "Workload", "Stages without a record")
