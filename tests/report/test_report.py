@@ -758,6 +758,14 @@ def test_latency_distributions_can_be_had_in_hdr_columns(world: World) -> None:
     assert [line["1/(1-percentile)"] for line in lines[:2]] == ["10.0", "inf"]
 
 
+def test_what_the_client_complains_of_stands_with_the_gates_of_the_record(world: World) -> None:
+    said = "run 0: the schedule could not be kept: 1 % of the arrivals waited <9> ms"
+    for cell in world.cells:
+        world.edit(cell["query_path"], lambda record: record.setdefault("client", {}).update(complaints=[said]))
+    _page(world)
+    assert html.escape(said) in Path("out/cells.html").read_text()
+
+
 def test_requests_that_failed_are_never_answered_in_distributions_either(world: World) -> None:
     def as_failed(record: dict[str, Any]) -> None:
         record["histogram"] = {"upper_ns": [1_000_000, 2_000_000], "counts": [800, 100]}
