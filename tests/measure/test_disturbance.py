@@ -15,7 +15,7 @@ from tests.builders.bench import failed
 
 LIMITS = Disturbance.of().limits
 QUIET = {"others_pct": 6.0, "steal_pct": 3.0, "gap_max_ms": 20.0, "gc_runs": 0, "gc_pause_us": 0.0, "lag_p99_ms": 1}
-ALWAYS = Disturbance.of(others_pct=-1, repeats=2)
+ALWAYS = Disturbance.of(others_pct=-1, repeats=2, repeats_percent=1e6)
 """Limits that every run exceeds."""
 
 
@@ -73,6 +73,21 @@ def test_a_disturbed_run_is_measured_again_so_often_then_valid_and_its_record_sa
         assert "-1 % together is the limit" in record["disturbance"]["above"][0]
         assert 0 <= record["disturbance"]["server_delay_share"] < 1
         assert len(record["jobs"]) == 1
+
+
+def test_on_a_machine_that_is_always_disturbed_a_session_has_an_end(bench, capfd):
+    """The first run measured again takes longer than 0.01 % of the session, so that it is the last."""
+    honest = bench()
+    plain, filtered, _ = honest.matrix.cells
+    honest.load(plain)
+    busy = Disturbance.of(others_pct=-1, repeats=2, repeats_percent=0.01)
+    assert set(honest.query(plain, filtered, disturbance=busy).values()) == {"ok"}
+    said = capfd.readouterr().err
+    assert said.count("is measured again: other programs used") == 1
+    assert said.count("is not measured again, though disturbed: runs measured again took") == 2
+    records = [honest.record(cell) for cell in (plain, filtered)]
+    assert sorted(record["disturbance"]["repeats"] for record in records) == [0, 1]
+    assert all(record["disturbance"]["above"] and not failed(record) for record in records)
 
 
 def test_a_run_with_its_own_server_is_measured_again_on_another_one(bench):

@@ -153,6 +153,7 @@ class Disturbance(Entry):
     gap_ms: float
     lag_ms: float
     repeats: int
+    repeats_percent: float
 
     @classmethod
     def of(cls, **given: float) -> Disturbance:

@@ -93,6 +93,8 @@ class _Session(System):
         self.ef_search: int | None = None
         self.open_s: list[float] = []
         self.start_s: list[float] = []
+        self.once_s, self.again_s = 0.0, 0.0
+        """Time that the runs took, and that they took when they were measured again."""
         self.repeated: list[str] = []
         """Why a server was started twice, of those that were."""
         index = self.spec["index"]
@@ -300,23 +302,39 @@ class _Session(System):
             waiting = list(self.runs)
             while waiting:
                 run = waiting.pop(0)
+                if run.disturbance and not self.begin_again(run):
+                    progress.add(1)
+                    continue
+                began = time.monotonic()
                 try:
                     self.measure_on_server(run)
                 except ServerError as error:
                     run.failure = self._failure(error)
                     self.close()
-                if run.failure is None and self.disturbed_again(run):
+                took_s = time.monotonic() - began
+                if run.repeats:
+                    self.again_s += took_s
+                else:
+                    self.once_s += took_s
+                if run.failure is None and self.may_repeat(run):
                     waiting = sorted([*waiting, run], key=_place)
                 else:
                     progress.add(1)
 
-    def disturbed_again(self, run: Run) -> bool:
-        """Whether a run was disturbed and may be measured again; it is ready for that then."""
+    def may_repeat(self, run: Run) -> bool:
+        """Whether a run was disturbed, and has not been measured again so often as is allowed."""
+        return bool(run.disturbance["above"]) and run.repeats < self.place.disturbance.repeats
+
+    def begin_again(self, run: Run) -> bool:
+        """Forget a disturbed run, to measure it again; False, and its measurement counts, once that took too long."""
+        limit, name = self.place.disturbance.repeats_percent, run.workload["name"]
         above = run.disturbance["above"]
-        if not above or run.repeats >= self.place.disturbance.repeats:
+        if self.again_s >= limit / 100 * self.once_s:
+            why = f"runs measured again took {self.again_s:.0f} s, {limit:g} % of {self.once_s:.0f} s is the limit"
+            print(f"{name}: is not measured again, though disturbed: {why}", file=sys.stderr, flush=True)
             return False
         self.ledger.add("repeat", query=run.key, round=run.number, above=above)
-        print(f"{run.workload['name']}: is measured again: {'; '.join(above)}", file=sys.stderr, flush=True)
+        print(f"{name}: is measured again: {'; '.join(above)}", file=sys.stderr, flush=True)
         run.again()
         return True
 
