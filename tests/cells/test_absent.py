@@ -205,7 +205,7 @@ def test_the_pages_list_them_beside_what_is_measured(tmp_path: Path, monkeypatch
     assert f"{count} cells: {count} valid, 0 invalid, 0 not measured." in Path("without", "cells.html").read_text()
     (row,) = re.findall(r"<tr data-cell[^>]*>(?:(?!</tr>).)*wants 32 cores.*?</tr>", cells)
     assert re.sub(r"<[^>]+>", "|", row).replace("||", "|") == (
-        "|blobs|milvus-2.3.5|large|k10|not measurable here|limits.cpus: wants 32 cores|—||—|"
+        "|blobs|milvus-2.3.5|large|k10|not measurable here|limits.cpus: wants 32 cores|—|—||—|"
     )
     assert '<a href="#absent">2 cells are listed instead of measured: 1 unsupported, 1 not measurable here</a>' in index
     assert "it lacks &lt;b&gt;lists&lt;/b&gt;" in index and "<b>lists" not in index + cells

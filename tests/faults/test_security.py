@@ -373,7 +373,7 @@ def keywords(call: ast.Call) -> dict[str | None, str]:
 
 
 RUNS_TEXT = re.compile(r"^(os\.(system|popen|spawn\w*|exec[lv]p?)|subprocess\.(getoutput|getstatusoutput)|eval|exec)$")
-UNPICKLES = re.compile(r"^(pickle|cPickle|dill|marshal|shelve|joblib)\.")
+UNPICKLES = re.compile(r"^(pickle|cPickle|dill|marshal|shelve|joblib)\.(?!dumps$)")
 
 
 def test_no_call_of_the_package_runs_text_or_a_shell() -> None:
@@ -394,17 +394,13 @@ def test_rules_hand_keys_to_the_shell_and_nothing_of_a_config() -> None:
         "params.cells",  # keys
         "params.sessions:q",
     }
-    commands = [
-        command
-        for path in RULES
-        for command in re.findall(
-            r"""^    shell:\s+'([^'\n]*'(?:\s+"[^"\n]*")*)$|\bshell\('([^'\n]*)'\)""", path.read_text(), re.MULTILINE
-        )
-    ]
+    shell = re.compile(r"""^    shell:\s+((?:\s*(?:'[^'\n]*'|"[^"\n]*"))+)$|\bshell\('([^'\n]*)'\)""", re.MULTILINE)
+    commands = [command for path in RULES for command in shell.findall(path.read_text())]
     shells = sum(len(re.findall(r"\bshell\b\s*[:(]", path.read_text())) for path in RULES)
     assert len(commands) == shells > 10, "every command was understood"
     handed = {name for pair in commands for part in pair for name in re.findall(r"{([^}]*)}", part)}
-    files = {label for stage in STAGES.values() for label in (*stage.files, *stage.needs, *stage.older, "parts")}
+    parts = (each for s in STAGES.values() for each in (s.files, s.beside, s.needs, s.older, ["parts"]))
+    files = {label for part in parts for label in part}
     allowed |= {f"{source}.{label}:q" for source in ("params", "output") for label in files}
     assert handed <= allowed and "output.record:q" in handed
     common = (ROOT / "workflow" / "rules" / "common.smk").read_text()

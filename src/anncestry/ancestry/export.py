@@ -29,7 +29,7 @@ from rocrate.rocrate import ROCrate
 from anncestry import durable
 from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
-from anncestry.cells.stage import RESULTS
+from anncestry.cells.stage import RESULTS, STAGES
 from anncestry.errors import DataError
 from anncestry.provenance import records
 from anncestry.provenance.code import ROOT
@@ -46,6 +46,7 @@ PROJECT = "https://github.com/anncestry/anncestry"
 
 _FORMATS = {
     ".json": "application/json",
+    ".jsonl": "application/jsonl",
     ".csv": "text/csv",
     ".html": "text/html",
     ".parquet": "application/vnd.apache.parquet",
@@ -147,6 +148,7 @@ def write_crate(matrix: Matrix, folder: Path) -> str:
     writer = _Writer(matrix)
     for stage in walk(matrix):
         writer.stage(stage)
+    writer.ledgers()
     writer.workflow()
     temporary = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -250,6 +252,13 @@ class _Writer:
             disambiguatingDescription=None if valid else "a gate failed: the record is invalid, its reason is in it",
         )
         self.actions.append((stage.stage, action))
+
+    def ledgers(self) -> None:
+        """Ledgers of attempts, beside the records that quote their lines: no stage makes them, and they grow."""
+        loads = (each for cell in self.matrix.cells for each in (cell, *cell.chain))
+        for path in sorted({STAGES["attempts"].path(each) for each in loads}):
+            if Path(path).exists():
+                self._entity(File(path, records.sha256_file(Path(path))))
 
     def workflow(self) -> None:
         """The workflow itself, its engine, its steps, and its run as a whole."""

@@ -218,7 +218,7 @@ _ALL = (
         older={"older": ("load", "record"), "older_record": ("record", "record")},
         sources={
             "": "large",
-            "measure": "load server oracle vectors requests",
+            "measure": "load server oracle reference vectors requests",
             "metrics": "resources recall",
             "runtimes": (
                 "base control_groups credentials docker dockerd images leftovers namespaces native remote tls storage"

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import special
-from scipy import stats as distributions
 
 MIN_RUNS = 3
 """Below this, runs say too little of their own noise; where noise is pooled, two will do."""
@@ -206,7 +205,7 @@ class _Test:
         """The interval of the difference."""
         if self.interval:
             return self.interval(confidence)
-        half = float(distributions.t.ppf(0.5 + confidence / 2, self.freedom)) * self.error
+        half = float(special.stdtrit(self.freedom, 0.5 + confidence / 2)) * self.error
         return self.difference - half, self.difference + half
 
 
@@ -333,14 +332,14 @@ def _trigamma_inverse(value: float) -> float:
 def _p_differs(test: _Test) -> float:
     if test.interval:
         return _level_at(lambda level: not _holds_zero(test.bounds(1 - level)))
-    return 2 * float(distributions.t.sf(abs(test.difference) / test.error, test.freedom))
+    return 2 * float(special.stdtr(test.freedom, -abs(test.difference) / test.error))
 
 
 def _p_apart(test: _Test) -> float:
     """Of the two one-sided tests, the larger p."""
     if test.interval:
         return _level_at(lambda level: max(map(abs, test.bounds(1 - 2 * min(level, 0.499)))) < test.margin)
-    return float(distributions.t.sf((test.margin - abs(test.difference)) / test.error, test.freedom))
+    return float(special.stdtr(test.freedom, (abs(test.difference) - test.margin) / test.error))
 
 
 def _holds_zero(bounds: tuple[float, float]) -> bool:
@@ -372,7 +371,7 @@ def _verdict(pair: Pair, test: _Test, p: float, p_apart: float, level: float, ju
 def _further(test: _Test, level: float) -> int | None:
     """How many more observations a side would show a difference of this size, or that it is within the margin."""
     size, spread = abs(test.difference), test.error * math.sqrt(test.runs)
-    normal = distributions.norm.ppf
+    normal = special.ndtri
     needed = []
     if size > 0:
         needed.append(((normal(1 - level / 2) + normal(_POWER)) * spread / size) ** 2)
@@ -412,7 +411,7 @@ def proportion_interval(
 
 def wilson(p: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval of a proportion (1927): it does not collapse where p is 0 or 1."""
-    z = float(distributions.norm.ppf(0.5 + confidence / 2))
+    z = float(special.ndtri(0.5 + confidence / 2))
     middle = p + z**2 / (2 * count)
     half = z * math.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
     whole = 1 + z**2 / count

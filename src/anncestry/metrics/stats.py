@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy import special
 
 from anncestry import large
 
@@ -238,7 +238,7 @@ def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.ra
     between = (observed[chosen] * shares).sum(axis=1) - value
     resampled = within[chosen, np.arange(replicates)[:, None]]
     inside = ((resampled - observed[chosen]) * shares).sum(axis=1)
-    widened = math.sqrt(count / (count - 1)) * float(student.ppf(0.5 + CONFIDENCE / 2, count - 1)) / _Z
+    widened = math.sqrt(count / (count - 1)) * float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) / _Z
     deviations: Floats = widened * between + inside
     return deviations
 
