@@ -123,9 +123,7 @@ def contents(findings: Findings, matrix: Matrix, facts: numbers.Facts) -> None:
     def report() -> None:
         with tempfile.TemporaryDirectory() as folder:
             fresh = Path(folder)
-            frame = numbers.read(table_dir)
-            title, studies = matrix.config.title, case_studies()
-            page.write_page(frame, fresh, title=title, published=PUBLISHED, absent=matrix.absent, studies=studies)
+            page.write_page(numbers.read(table_dir), fresh, **page.of_matrix(matrix), studies=case_studies())
             for path in sorted(file for file in fresh.rglob("*") if file.is_file()):
                 other = report_dir / path.relative_to(fresh)
                 if not other.exists():

@@ -7,9 +7,21 @@ import pytest
 from anncestry import workflow
 from anncestry.cells import config
 from anncestry.errors import ConfigError
+from anncestry.metrics.decide import Rule
+from anncestry.report.model.verdicts import rule_of
 from tests.builders.configs import expand, refused
 from tests.servers import SYSTEMS
 from tests.toy import ROOT, Toy
+
+
+def test_what_decides_is_in_the_key_of_the_page_only_and_is_what_verdicts_have_without_a_config(toy):
+    plain = expand(toy)
+    assert rule_of(plain.config) == Rule()
+    toy.files["config"]["decide"] = {"margin_percent": 2, "level": 0.01}
+    other = expand(toy)
+    assert rule_of(other.config) == Rule(margin=0.02, level=0.01)
+    assert other.table == plain.table and [cell.paths for cell in other.cells] == [cell.paths for cell in plain.cells]
+    assert other.report != plain.report
 
 
 @pytest.fixture

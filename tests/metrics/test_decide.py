@@ -49,6 +49,20 @@ def test_rounds_that_drift_together_are_compared_in_pairs():
     assert judge_all([Pair(a, b, paired=True)])[0].outcome is Outcome.MORE
 
 
+@pytest.mark.parametrize("further", [0, 1, 5])
+def test_rounds_that_only_one_side_needed_leave_the_common_ones_pairs(further):
+    random = np.random.RandomState(further)
+    drift = random.normal(0, 0.2, 3 + further)
+    rates = 1000 * np.exp(drift + random.normal(0, 0.003, 3 + further))
+    for planted, outcome in ((1.1, Outcome.MORE), (0.9, Outcome.LESS), (1.0, Outcome.EQUIVALENT)):
+        other = planted * 1000 * np.exp(drift[:3] + random.normal(0, 0.003, 3))
+        several, three = (sample(*values.tolist()) for values in (rates, other))
+        assert judge_all([Pair(several, three, paired=True)])[0].outcome is outcome
+        back = {Outcome.MORE: Outcome.LESS, Outcome.LESS: Outcome.MORE}.get(outcome, outcome)
+        assert judge_all([Pair(three, several, paired=True)])[0].outcome is back
+        assert judge_all([Pair(several, three)])[0].outcome is Outcome.UNDETERMINED
+
+
 def test_many_cells_of_one_quantity_tell_more_of_its_noise_than_each_alone():
     random = np.random.RandomState(1)
     rounds = [100 * np.exp(random.normal(0, 0.03, (2, 3))) * [[1.0], [1.25]] for _ in range(20)]

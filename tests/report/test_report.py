@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from anncestry.errors import DataError
+from anncestry.metrics.decide import Rule
 from anncestry.provenance.records import seal
 from anncestry.report.charts import standard
 from anncestry.report.model.cells import Table, text_of
@@ -218,6 +219,12 @@ def test_a_tie_has_no_bold_number_and_a_win_has_one(world: World) -> None:
     world.edit(cell["query_path"], lambda record: record["summary"]["p50_ms"].update(std=0.9))
     tied = [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells]
     assert tied == [False, False, False, True, False, True]
+
+
+def test_the_page_says_the_declared_margin(world: World) -> None:
+    assert "5 % (of recalls 0.005)" in _page(world)
+    page = _page(world, rule=Rule(margin=0.03, level=0.01))
+    assert "3 % (of recalls 0.005)" in page and "p beyond is at most 0.01" in page
 
 
 def test_one_run_never_wins(world: World) -> None:
@@ -539,6 +546,7 @@ _DEFINITIONS = (
     r"n − 1",
     r"95 % interval",
     r"100 % is one core",
+    r"5 %(?= \(of recalls|: both)|0\.005(?=\)|, and at most)|at most 0\.05(?=\. Differs)",  # as declared: `decide`
     r"sha256",
     r"K = 100?",
     r"with the 100 nearest asked for",

@@ -125,6 +125,7 @@ def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], 
         {
             "stage": "report",
             "title": config.title,
+            "decide": config.decide.rule,
             "table": matrix.table,
             "sources": source_digest(
                 (*STAGES["report"].source_files(), *code_below(CASE_STUDIES), *PUBLISHED.parent.glob("*.csv"))

@@ -166,6 +166,19 @@ class Disturbance(Entry):
 
 
 @dataclass(frozen=True)
+class Decide(Entry):
+    """When two numbers differ or are equivalent."""
+
+    margin_percent: float
+    level: float
+
+    @property
+    def rule(self) -> dict[str, float]:
+        """As fields of `metrics.decide.Rule`, and in the key of the page."""
+        return {"margin": self.margin_percent / 100, "level": self.level}
+
+
+@dataclass(frozen=True)
 class Config(Entry):
     """config.yaml with an experiment's keys, and the other files; `expand` checks how they fit together."""
 
@@ -181,6 +194,7 @@ class Config(Entry):
     truth: Truth
     rounds: Rounds
     disturbance: Disturbance
+    decide: Decide
     equal_totals: bool
     arms: tuple[str, ...]
     matrix: Sequence[Block]

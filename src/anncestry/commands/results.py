@@ -52,6 +52,7 @@ def compare(run: Run, options: argparse.Namespace) -> None:
     """Compare two systems, experiments, platforms or git revisions, with a verdict for each number."""
     from anncestry.provenance.versioning import Revisions
     from anncestry.report.compare import lines, sides, text, verdict
+    from anncestry.report.model.verdicts import rule_of
     from anncestry.report.site import compare_page
 
     def current(name: str) -> str:
@@ -65,8 +66,9 @@ def compare(run: Run, options: argparse.Namespace) -> None:
         for name in (options.a, options.b)
     )
     known = verdict.asked(options.noise) if options.noise else verdict.Noise()
-    platform = config_files.load(run.choice.folder, run.choice.experiment).platform
-    found = lines.compare(a, b, known.with_measured(verdict.measured(Path("results"), platform)))
+    config = config_files.load(run.choice.folder, run.choice.experiment)
+    known = known.with_measured(verdict.measured(Path("results"), config.platform))
+    found = lines.compare(a, b, known, rule_of(config))
     print(text.summary(found, everything=options.all), end="")
     if options.out:
         print(f"page: {compare_page.write(found, options.out)}")

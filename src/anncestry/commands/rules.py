@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from anncestry import user_cache
-from anncestry.cells.matrix import PUBLISHED
 from anncestry.cells.plan import Session
 from anncestry.cells.stage import STAGES
 from anncestry.commands import Run, command
@@ -219,9 +218,8 @@ def report(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
     table_dir, folder = files["table"].parent, files["out"].parent
     table = table_dir / "record.json"
     records.verify_outputs(table, records.read_record(table, stage="table", key=run.matrix.table))
-    frame, title = numbers.read(table_dir), run.matrix.config.title
     records.clear(folder)
-    page.write_page(frame, folder, title=title, published=PUBLISHED, absent=run.matrix.absent, studies=case_studies())
+    page.write_page(numbers.read(table_dir), folder, **page.of_matrix(run.matrix), studies=case_studies())
     seal_report(folder, options.key, spec, table_dir)
 
 

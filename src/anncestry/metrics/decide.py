@@ -1,6 +1,6 @@
 """The one verdict on two numbers: they differ, they are equivalent, or neither is known yet.
 
-Speeds, times and sizes are compared on the log scale, in pairs where both sides were measured in the same rounds.
+Speeds, times and sizes are compared on the log scale, in pairs of the rounds in which both sides were measured.
 Their variance is moderated: that of a comparison is drawn towards what all comparisons of one quantity have in common,
 as far as those agree (Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and
 Molecular Biology 3, 2004); with three rounds, a variance of its own has two degrees of freedom. Recalls are compared
@@ -42,6 +42,11 @@ class Rule:
     margin: float = 0.05
     recall_margin: float = 0.005
     level: float = 0.05
+
+    @property
+    def words(self) -> str:
+        """The margins."""
+        return f"{100 * self.margin:g} % (of recalls {self.recall_margin:g})"
 
 
 @dataclass(frozen=True)
@@ -218,8 +223,10 @@ def _test(pair: Pair, rule: Rule) -> _Test:
     log = min(a.mean, b.mean, *a.values, *b.values) > 0
     few = f"at least {MIN_RUNS} runs are needed" if runs < MIN_RUNS else ""
     margin = math.log1p(rule.margin) if log else rule.margin * abs(a.mean)
-    if pair.paired and len(a.values) == len(b.values) > 1:
-        first, second = (np.log(one.values) if log else np.array(one.values) for one in (a, b))
+    if pair.paired and min(len(a.values), len(b.values)) > 1:
+        # Further rounds are measured of cells that need them: what both sides have are the first rounds.
+        common = (one.values[:runs] for one in (a, b))
+        first, second = (np.log(values) if log else np.array(values) for values in common)
         apart = second - first
         difference, how = float(apart.mean()), "in pairs"
         parts: tuple[_Part, ...] = (_Part(float(apart.var(ddof=1)), runs - 1, 1 / runs),)

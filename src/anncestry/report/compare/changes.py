@@ -70,7 +70,7 @@ def _versions(material: Material) -> Table:
         ]
         # What the matrix asks of one version only is no change.
         here = [set(zip(side.numbers["dataset"], side.numbers["topology"], strict=True)) for side in sides]
-        for line in compare(sides[0], sides[1], known).lines:
+        for line in compare(sides[0], sides[1], known, material.rule).lines:
             if line.metric in HEADLINE and (line.dataset, line.topology) in here[0] & here[1]:
                 row = row_of(line, lambda letter, number, record: number)
                 labels = (line.dataset, line.topology, f"{older} → {newer}", *row.labels)

@@ -171,6 +171,7 @@ class Comparison:
     lines: tuple[Line, ...]
     differences: tuple[tuple[str, str, str], ...]
     noise: Noise
+    rule: Rule
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, most frequent first."""
@@ -199,15 +200,16 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
         unlike = list(pair.differences())
         found += ((*line, {what for what, *_ in unlike} <= _OF_CODE) for line in pair.lines())
         differences.update(dict.fromkeys(unlike))
+    rule = rule or Rule()
     lines = _judged_together(found, rule)
     twice = [line for line, (*_, alike) in zip(lines, found, strict=True) if alike and line.measured_twice]
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
     judged = [_floored(line, given if line.measured_twice else known) for line in lines]
-    return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known)
+    return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known, rule)
 
 
-def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule | None) -> list[Line]:
+def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule) -> list[Line]:
     """The lines with their verdicts: those of the headline metrics are corrected together, and all others together."""
     lines = [line for line, *_ in found]
     for headline in (True, False):

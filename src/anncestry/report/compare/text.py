@@ -96,7 +96,8 @@ def counted(comparison: Comparison) -> str:
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
     return (
         f"{counts}. Of {judged} numbers with a known noise {differ} differ, corrected for all of"
-        f" them (Holm); +9: nine more rounds would probably determine it. Noise: {_noise(comparison)}."
+        f" them (Holm); equivalent: within {comparison.rule.words}; +9: nine more rounds would probably determine it."
+        f" Noise: {_noise(comparison)}."
     )
 
 

@@ -10,6 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from anncestry.cells.features import at
+from anncestry.cells.spec import Config
 from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all
 from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.report.model.cells import Row, sample_of
@@ -27,6 +28,11 @@ COMPARED = {
 }
 """Metrics in which systems are compared, and whether lower is better: one family of comparisons."""
 RECALL = "recall_by_distance"
+
+
+def rule_of(config: Config) -> Rule:
+    """By which an experiment's config decides."""
+    return Rule(**config.decide.rule)
 
 
 class Verdicts:

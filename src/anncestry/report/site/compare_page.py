@@ -41,6 +41,7 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
         a=name_of(comparison.a),
         b=name_of(comparison.b),
         counted=counted(comparison),
+        rule=comparison.rule,
         tables=_tables([line for line in comparison.lines if line.metric in HEADLINE], ids, ""),
         reasons=_reasons(comparison.lines),
         differences=Sheet(("Fact", "A", "B"), comparison.differences, "Differences", "tight"),

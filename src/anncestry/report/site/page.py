@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 
 from anncestry.cells.blocks import Absent, sentence
+from anncestry.cells.matrix import PUBLISHED, Matrix
+from anncestry.metrics.decide import Rule
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
 from anncestry.report.model.cells import MARKS, Row, Table, headline
@@ -22,7 +24,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
-from anncestry.report.model.verdicts import Verdicts
+from anncestry.report.model.verdicts import Verdicts, rule_of
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
 from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
@@ -56,6 +58,17 @@ CHART_CONFIG = {
 """Of every chart of a page."""
 
 
+def of_matrix(matrix: Matrix) -> dict[str, Any]:
+    """What `write_page` takes from an experiment's config."""
+    config = matrix.config
+    return {
+        "title": config.title,
+        "published": PUBLISHED,
+        "absent": matrix.absent,
+        "rule": rule_of(config),
+    }
+
+
 def write_page(
     df: pd.DataFrame,
     out_dir: Path,
@@ -64,11 +77,12 @@ def write_page(
     published: Path | None = None,
     absent: Sequence[Absent] = (),
     studies: CaseStudies | None = None,
+    rule: Rule | None = None,
 ) -> Path:
     """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
 
     Returns the path of index.html. `published` is the paper's table in a folder of published facts: the pages of the
-    case `studies` need it. `absent` are cells that are listed instead of measured.
+    case `studies` need it. `absent` are cells that are listed instead of measured; `rule` gives the verdicts.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
@@ -76,7 +90,7 @@ def write_page(
     write(df, out_dir)
     studies = studies or CaseStudies()
     extra = studies.pages if published else ()
-    material = Material(df, records, published, absent, catalogue.names(extra))
+    material = Material(df, records, published, absent, catalogue.names(extra), rule or Rule())
     drawn = catalogue.figures_of(material, studies)
     groups = catalogue.tables_of(material, studies)
     of_page = [group for group in groups if group[0].page == NAME]
@@ -111,6 +125,7 @@ def _write_index(
         numbers=Numbers(),
         colours=palette,
         summary=_summary(material),
+        rule=material.rule,
         listed=sentence(material.absent),
         facts=_facts(records),
         latencies=downloads.write_latencies(material, out_dir),

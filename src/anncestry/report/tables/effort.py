@@ -209,10 +209,11 @@ def _comparisons(verdicts: Verdicts) -> Table:
         "Which differences are real",
         "Every pair of systems in every number whose noise is known. The difference has its own 95 % interval, on the"
         " log scale: of pairs of rounds; of builds where several were measured. p says how well it goes with no"
-        " difference, p beyond with one beyond the declared margin of equivalence: both by Student's t, with variances"
+        " difference, p beyond with one beyond the declared margin of equivalence,"
+        f" {100 * verdicts.rule.margin:g} %: both by Student's t, with variances"
         " that draw on all comparisons of one metric, and corrected by Holm's method for all of this table. Equivalent:"
-        " p beyond is at most one in twenty. Differs: p is. Undetermined: neither, with the further rounds that would"
-        " probably determine it. No system wins by less recall or with defective answers.",
+        f" p beyond is at most {verdicts.rule.level:g}. Differs: p is. Undetermined: neither, with the further rounds"
+        " that would probably determine it. No system wins by less recall or with defective answers.",
         ("Dataset", "Topology", "Workload", "Metric", "Systems"),
         (Column("Difference", "%"), Column("p"), Column("p beyond"), Column("Verdict")),
         tuple(body),
