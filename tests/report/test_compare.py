@@ -17,6 +17,7 @@ import pytest
 
 from anncestry.errors import DataError, UserError
 from anncestry.metrics.decide import Outcome, proportion_interval
+from anncestry.metrics.defects import percent
 from anncestry.provenance.records import identity, sha256_file
 from anncestry.report import diffs
 from anncestry.report.compare.lines import Comparison, Line, compare
@@ -279,6 +280,26 @@ def test_the_interval_of_two_proportions_is_that_of_the_literature() -> None:
     assert low < 0 < high, "a perfect score is not certainty"
 
 
+def test_a_side_with_defective_answers_or_another_recall_is_marked_and_never_the_better_one(world: World) -> None:
+    def defective(share: float) -> Edit:
+        def edit(record: dict[str, Any]) -> None:
+            _scaled("p50_ms", 0.5)(record)
+            share_of = {"value": share, "low": share / 2, "high": 2 * share}
+            record["defects"] = {"share": share_of, "answers": 1000, "short": 9, "empty": 0, "repeated": 0}
+            record["defects"] |= {"violating": 0, "failed": 0}
+
+        return edit
+
+    for share, better in ((0.0005, "b"), (0.02, "")):
+        line = _line(comparison := _changed(world, defective(share), "query"), "p50_ms")
+        assert (line.verdict, line.better) == ("faster", better)
+        assert line.b.marks == f" † {percent(share)}"
+        text = summary(comparison)
+        assert f"† {percent(share)}" in text and "† So many answers of the cell" in text
+        page = write(comparison, Path("out")).read_text()
+        assert f"† {percent(share)}" in page and "So many answers of the cell" in page
+
+
 def test_speed_at_another_recall_says_so(world: World) -> None:
     before = _side(world, MILVUS, "before")
     _again(world, _scaled("p50_ms", 0.5), "query")
@@ -287,6 +308,7 @@ def test_speed_at_another_recall_says_so(world: World) -> None:
     found = compare(before, _side(world, MILVUS, "after"))
     line = _line(found, "p50_ms")
     assert (line.verdict, line.judged.note) == ("faster", "with worse recall: 0.9985 against 0.8000")
+    assert line.better == "", "not at the same recall"
     assert "with worse recall: 0.9985 against 0.8000" in summary(found)
 
 

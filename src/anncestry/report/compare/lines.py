@@ -12,10 +12,11 @@ import pandas as pd
 
 from anncestry.errors import DataError
 from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
+from anncestry.metrics.defects import MARKED_SHARE
 from anncestry.provenance.platform import IDENTITY
 from anncestry.report.compare.sides import Body, Side, listed, quoted_input
 from anncestry.report.compare.verdict import Noise, above, between_pairs
-from anncestry.report.model.cells import Row
+from anncestry.report.model.cells import Row, marks
 from anncestry.report.model.numbers import rows_of
 from anncestry.report.model.quantities import ABSENT, PHASES, SERVER_CPU, is_missing
 from anncestry.report.model.verdicts import by_query, of_runs
@@ -80,14 +81,19 @@ class Number:
     number: str = ""
     record: str = ""
     record_sha256: str = ""
+    marks: str = ""
+    """What stands behind it: a client's limit, a disturbance, defective answers."""
+    defect_share: float = 0.0
+    """Of the answers of its cell."""
 
     @classmethod
     def of(cls, row: Row | None, problem: str) -> Number:
         """That of a row of the tidy frame, of whose columns it has some."""
         if row is None:
             return cls(problem)
-        names = ("value", "std", "runs", "number_id", "record", "record_sha256")
-        return cls(problem, *(row[name] for name in names))
+        measured = (row["value"], row["std"], row["runs"])
+        place = (row["number_id"], row["record"], row["record_sha256"])
+        return cls(problem, *measured, *place, marks(row), row["defect_share"] or 0.0)
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,8 @@ class Line:
     a: Number
     b: Number
     judged: Verdict
+    recall_differs: bool = False
+    """Of a query's speed: whether the recall of the two differs."""
 
     @property
     def words(self) -> Words:
@@ -136,10 +144,16 @@ class Line:
 
     @property
     def better(self) -> str:
-        """`a` or `b`, whichever is better by more than noise; empty if neither is."""
-        if not self.judged.decided or not self.words.better:
+        """`a` or `b`, whichever is better by more than noise; empty if neither is.
+
+        None is that was had at another recall, or with more defective answers than a winner may have.
+        """
+        if not self.judged.decided or not self.words.better or self.recall_differs:
             return ""
-        return "b" if (self.judged.outcome is Outcome.MORE) == (self.words.better > 0) else "a"
+        letter, best = (
+            ("b", self.b) if (self.judged.outcome is Outcome.MORE) == (self.words.better > 0) else ("a", self.a)
+        )
+        return letter if best.defect_share <= MARKED_SHARE else ""
 
     def columns(self) -> dict[str, Any]:
         """The line as a row of comparison.csv, unrounded."""
@@ -246,7 +260,7 @@ def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
                 yield line
             else:
                 note = f"with {recall.verdict} recall: {recall.a.value:.4f} against {recall.b.value:.4f}"
-                yield replace(line, judged=replace(line.judged, note=note))
+                yield replace(line, judged=replace(line.judged, note=note), recall_differs=True)
 
 
 def _order(line: Line) -> tuple[Any, ...]:

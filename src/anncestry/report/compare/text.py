@@ -9,7 +9,7 @@ from itertools import groupby
 from anncestry.metrics.decide import Outcome
 from anncestry.report.compare.lines import HEADLINE, Comparison, Line, Number
 from anncestry.report.compare.sides import Side
-from anncestry.report.model.cells import NO_CELL, Cell, TableRow, text_of
+from anncestry.report.model.cells import MARKS, NO_CELL, Cell, TableRow, text_of
 from anncestry.report.model.quantities import PHASES, brief
 
 _WIDTH = 100
@@ -41,10 +41,17 @@ def summary(comparison: Comparison, *, everything: bool = False) -> str:
     if comparison.differences:
         texts = "; ".join(f"{what} {a} → {b}" for what, a, b in comparison.differences)
         paragraphs.append(_printable(f"also differs: {texts}"))
+    paragraphs += [f"{sign} {words}" for sign, words in signs_of(shown)]
     for paragraph in paragraphs:
         out += textwrap.wrap(paragraph, _WIDTH, subsequent_indent="    ")
     out += textwrap.wrap(counted(comparison), _WIDTH)
     return "\n".join(out) + "\n"
+
+
+def signs_of(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """The signs that stand behind numbers of these lines, with what they mean."""
+    used = "".join(number.marks for line in lines for number in (line.a, line.b))
+    return [(sign, words) for sign, words in MARKS.items() if sign in used]
 
 
 def _columns(line: Line, notes: dict[str, int]) -> tuple[str, ...]:
@@ -128,7 +135,7 @@ def _metric(line: Line) -> str:
 def _value(number: Number, std: float | None, unit: str) -> str:
     if number.value is None:
         return brief(number.problem) if not number.problem.startswith("no ") else NO_CELL
-    return text_of(number.value, std, unit)
+    return text_of(number.value, std, unit) + number.marks
 
 
 def _ratio(line: Line) -> str:
