@@ -319,7 +319,8 @@ def _distribution(rows: list[Row], look: Look, *, tail: bool) -> Any:
     lines, marks = [], []
     for row in (row for row in cells if row["workload"] == workload):
         record = look.records[row["record"]]
-        steps = _steps(**record["histogram"], failed=record["summary"]["errors"]["value"])
+        histogram, failed = record["histogram"], record["summary"]["errors"]["value"]
+        steps = _steps(histogram["upper_ns"], histogram["counts"], failed)
         lines += [point(row, latency_ms, share, f"{100 * share:.4g} %") for latency_ms, share in steps]
     for metric, (share, name) in _TAIL.items():
         of_workload = [row for row in charts.measured_rows(single, metric) if row["workload"] == workload]
