@@ -84,18 +84,92 @@ class Cell:
         return STAGES["run"].path(self, run=run)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two loads of one dataset whose servers run at once under one workload, to be compared: side b against side a.
+
+    Where a cell is asked for its names, its load or its runs, a pair answers as well: `system` and `topology` name
+    both sides, `load` stands for both loads, and a run is one fresh pair of servers.
+    """
+
+    a: Cell
+    b: Cell
+    """Of a control the same as `a`."""
+    workload: str
+    pair: str
+    """Its key."""
+    arm: str = ""
+
+    path = StagePath("pair")
+    samples_path = StagePath("pair", "samples_a")
+
+    @property
+    def sides(self) -> tuple[Cell, Cell]:
+        return self.a, self.b
+
+    @property
+    def is_control(self) -> bool:
+        """Whether both sides are the same load: what its ratio shows is no difference of systems."""
+        return self.a.load == self.b.load
+
+    @property
+    def dataset(self) -> str:
+        return self.a.dataset
+
+    @property
+    def system(self) -> str:
+        builds = [f"{side.system}~{side.rebuild}" if side.rebuild > 1 else side.system for side in self.sides]
+        return "..".join(builds)
+
+    @property
+    def topology(self) -> str:
+        return "..".join(dict.fromkeys(side.topology for side in self.sides))
+
+    @property
+    def load(self) -> str:
+        return f"{self.a.load}..{self.b.load}"
+
+    @property
+    def query(self) -> str:
+        """Its key, by the name that the key of a measured cell has."""
+        return self.pair
+
+    @property
+    def query_path(self) -> str:
+        return self.path
+
+    @property
+    def where(self) -> str:
+        return f"{self.dataset}/{self.system}/{self.topology}"
+
+    @property
+    def measured_path(self) -> str:
+        """Folder of what was measured on pairs of servers and is not published yet; untracked."""
+        return str(STAGES["servers"].folder / self.pair)
+
+    @property
+    def decided_path(self) -> str:
+        return f"{self.measured_path}/rounds.json"
+
+    def run_path(self, run: int) -> str:
+        """Record of what was measured on one pair of servers."""
+        return STAGES["servers"].path(self, run=run)
+
+
 @dataclass
 class Matrix:
-    """All cells of one experiment, the spec of every key, and the keys of table and report.
+    """All cells and pairs of one experiment, the spec of every key, and the keys of table and report.
 
     `absent` are cells that were asked for and are listed instead of measured.
     """
 
     config: Config
     cells: list[Cell] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
     specs: dict[str, dict[str, Any]] = field(default_factory=dict)
     cell_of: dict[str, Cell] = field(default_factory=dict)
+    pair_of: dict[str, Pair] = field(default_factory=dict)
     table: str = ""
     report: str = ""
 
@@ -112,17 +186,39 @@ class Matrix:
             raise ConfigError(f"{key} is not in the current matrix (experiment {self.config.experiment})")
         return self.cell_of[key]
 
-    def runs(self, cell: Cell) -> int:
+    @property
+    def measured(self) -> list[Cell | Pair]:
+        """All that is measured in rounds."""
+        return [*self.cells, *self.pairs]
+
+    @property
+    def placed(self) -> list[Cell]:
+        """All cells, the sides of pairs, and (before these) the loads that they open by upgrades."""
+        each = [*self.cells, *(side for pair in self.pairs for side in pair.sides)]
+        return [one for cell in each for one in (*reversed(cell.chain), cell)]
+
+    @property
+    def loaded(self) -> list[Cell]:
+        """The first of all these of every load."""
+        return list({cell.load: cell for cell in reversed(self.placed)}.values())[::-1]
+
+    def pair(self, key: str) -> Pair:
+        """The pair of this key."""
+        if key not in self.pair_of:
+            raise ConfigError(f"pair {key} is not in the current matrix (experiment {self.config.experiment})")
+        return self.pair_of[key]
+
+    def runs(self, cell: Cell | Pair) -> int:
         """How many runs of a cell are measured; of one that is measured by need, at first."""
         workload = self.specs[cell.query]["workload"]
         return int(workload["runs"] if "runs" in workload else workload["rounds"]["first"])
 
-    def runs_most(self, cell: Cell) -> int:
+    def runs_most(self, cell: Cell | Pair) -> int:
         """How many runs of a cell are measured at most."""
         workload = self.specs[cell.query]["workload"]
         return int(workload["runs"] if "runs" in workload else workload["rounds"]["most"])
 
-    def by_need(self, cell: Cell) -> bool:
+    def by_need(self, cell: Cell | Pair) -> bool:
         """Whether a cell is measured in further rounds if its numbers vary."""
         return "rounds" in self.specs[cell.query]["workload"]
 

@@ -179,6 +179,9 @@ class Offers:
         """The environment (name, sha256) that the workload's client needs; None: that of anncestry itself."""
         return None
 
+    def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
+        """Unsupported if its servers can't be frozen for a slice of a pair."""
+
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled."""
         if older["engine"] != system["engine"]:

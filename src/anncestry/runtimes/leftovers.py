@@ -2,7 +2,7 @@
 
 The kernel ends a server with the one that started it, so that there is rarely anything: a child that a server started
 by itself, a control group, the copy of the data that a session worked on. Containers and their networks outlive a
-run that was killed.
+run that was killed, and so does a server that was frozen when its run was killed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import psutil
 from anncestry.cells.stage import STAGES
 from anncestry.errors import UserError
 from anncestry.provenance.running import owner_alive
-from anncestry.runtimes import control_groups, docker
+from anncestry.runtimes import control_groups, docker, freeze
 from anncestry.runtimes.native import MARK
 
 _TERM_WAIT_S = 10.0
@@ -80,10 +81,12 @@ def _containers() -> Iterator[Leftover]:
 
 
 def _groups() -> Iterator[Leftover]:
+    frozen = freeze.frozen_groups()
     for folder in control_groups.groups():
         pid = folder.name.removeprefix(control_groups.PREFIX).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            yield Leftover("control group", str(folder), folder.rmdir)
+            remove = partial(_remove_frozen, folder) if folder in frozen else folder.rmdir
+            yield Leftover("control group", str(folder), remove)
 
 
 def _copies(here: Path) -> Iterator[Leftover]:
@@ -92,16 +95,42 @@ def _copies(here: Path) -> Iterator[Leftover]:
     for process in psutil.process_iter(["cwd"]):
         if process.info["cwd"]:
             used.add(Path(process.info["cwd"]))
-    for folder in sorted((here / STAGES["session"].folder).glob("*/serve")):
+    copies = [*(here / STAGES["session"].folder).glob("*/serve"), *(here / STAGES["duet"].folder).glob("*/[ab]/serve")]
+    for folder in sorted(copies):
         inside = folder.resolve()
         if not any(path.is_relative_to(inside) for path in used):
             yield Leftover("data copy", str(folder), partial(shutil.rmtree, folder))
+
+
+def end_frozen() -> None:
+    """End the servers that runs which were killed left frozen: they hold memory and ports, and hear no signal."""
+    for folder in freeze.frozen_groups():
+        _remove_frozen(folder)
+    for leftover in _processes():
+        with suppress(psutil.Error, UserError):
+            if leftover.pid is not None and psutil.Process(leftover.pid).status() == psutil.STATUS_STOPPED:
+                leftover.remove()
+
+
+def _remove_frozen(folder: Path) -> None:
+    """End what is in the group of a frozen server, and remove the group.
+
+    The kernel killed its processes with their run; frozen by v1, they end once they are thawed. What they had started
+    by themselves is asked to.
+    """
+    pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+    freeze.thaw_group(folder)
+    for pid in pids:
+        with suppress(psutil.Error, ProcessLookupError):
+            _end(pid)
+    freeze.remove(folder)
 
 
 def _end(pid: int) -> None:
     """Ask a process to end, and wait until it has; UserError if it does not."""
     process = psutil.Process(pid)
     os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGCONT)  # one that is stopped hears nothing
     deadline = time.monotonic() + _TERM_WAIT_S
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:
