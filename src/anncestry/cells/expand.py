@@ -279,7 +279,7 @@ class _Expander:
         """One pair, with the keys of the stages of both sides."""
         of_workload = f"{self.config.folder / 'workloads.yaml'}: {workload}"
         duet = self.config.duet
-        cells, specs = [], []
+        cells, specs, workloads = [], [], []
         for side, topology in sides:
             load = self.load(dataset, side.system, topology, side.build, "")
             with _named(f"{where}.paired: {side.system}, {topology}"):
@@ -292,21 +292,20 @@ class _Expander:
                     raise Unsupported(f"{of_workload}.{key}: unsupported in pairs: {_NOT_PAIRED[key]}")
             asked = {key: value for key, value in asked.items() if key not in ("runs", "duration_s")}
             cells.append(load.cell("", truth, "", ""))
-            specs.append(
-                {
-                    "load": load.key,
-                    "system": {"name": side.system, "version": load.described.version},
-                    "topology": {"name": topology},
-                    "workload": {"name": workload, **asked, "rounds": duet.rule},
-                }
-            )
+            system = {"name": side.system, "version": load.described.version}
+            specs.append({"load": load.key, "system": system, "topology": {"name": topology}})
+            workloads.append(asked)
+        a, b = workloads
+        common = {name: value for name, value in a.items() if name in b and b[name] == value}
+        for spec, asked in zip(specs, workloads, strict=True):
+            spec["effort"] = {name: value for name, value in asked.items() if name not in common}
         if duet.most < duet.first:
             raise ConfigError(f"{self.config.source}: duet.most: is below duet.first")
         key = self.add(
             "pair",
             dataset={"name": dataset, "metric": self.config.datasets[dataset].metric},
-            sides=specs,
-            workload={"name": workload, "rounds": duet.rule},
+            sides={"a": specs[0], "b": specs[1]},
+            workload={"name": workload, **common, "rounds": duet.rule},
             truth=truth,
             slices=duet.slices,
             driver=self.config.driver,

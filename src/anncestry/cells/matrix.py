@@ -54,6 +54,11 @@ class Cell:
     recall_path = StagePath("recall")
 
     @property
+    def loads(self) -> tuple[str, ...]:
+        """The keys of the loads that it is measured on."""
+        return (self.load,)
+
+    @property
     def chain(self) -> tuple[Cell, ...]:
         """The loads that this one came from by upgrades, the latest first."""
         return () if self.older is None else (self.older, *self.older.chain)
@@ -62,7 +67,8 @@ class Cell:
     def paths(self) -> dict[str, Any]:
         """Names and tracked records of this cell, as the tidy table wants them."""
         names = ("dataset", "system", "topology", "workload", "rebuild", "arm")
-        return {name: getattr(self, name) for name in (*names, "load_path", "query_path", "recall_path")}
+        made = ("load_path", *(("query_path", "recall_path") if self.query else ()))
+        return {name: getattr(self, name) for name in (*names, *made)}
 
     @property
     def where(self) -> str:
@@ -130,6 +136,10 @@ class Pair:
         return f"{self.a.load}..{self.b.load}"
 
     @property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(side.load for side in self.sides))
+
+    @property
     def query(self) -> str:
         """Its key, by the name that the key of a measured cell has."""
         return self.pair
@@ -137,6 +147,12 @@ class Pair:
     @property
     def query_path(self) -> str:
         return self.path
+
+    @property
+    def paths(self) -> dict[str, Any]:
+        """Names and record, as the tidy table wants them."""
+        names = {name: getattr(self, name) for name in ("dataset", "system", "topology", "workload")}
+        return {**names, "load_path": self.a.load_path, "other_load_path": self.b.load_path, "pair_path": self.path}
 
     @property
     def where(self) -> str:
@@ -190,6 +206,13 @@ class Matrix:
     def measured(self) -> list[Cell | Pair]:
         """All that is measured in rounds."""
         return [*self.cells, *self.pairs]
+
+    @property
+    def tabled(self) -> list[Cell | Pair]:
+        """All that the table has rows of: cells, pairs, and the loads that only pairs are measured on."""
+        known = {cell.load for cell in self.cells}
+        sides = {side.load: side for pair in self.pairs for side in pair.sides if side.load not in known}
+        return [*self.cells, *sides.values(), *self.pairs]
 
     @property
     def placed(self) -> list[Cell]:

@@ -151,7 +151,7 @@ def rounds(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
 
 def duet(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Measure some pairs of two loads on one fresh pair of servers."""
-    run.go_apart([side["load"] for side in run.matrix.spec(options.queries[0], "pair")["sides"]])
+    run.go_apart([side["load"] for side in run.matrix.spec(options.queries[0], "pair")["sides"].values()])
     from anncestry.measure import duet as stage
 
     pairs = [run.matrix.pair(key) for key in options.queries]
@@ -242,13 +242,13 @@ def table(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
     from anncestry.report.model import numbers
     from anncestry.report.model.records import seal_table
 
-    frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
+    frame = numbers.tidy([cell.paths for cell in run.matrix.tabled])
     folder = files["out"].parent
     records.clear(folder)  # a killed job may have left files that are not in the record
     numbers.write(frame, folder)
     seal_table(folder, options.key, spec, frame)
     # Every cell is published, so nothing needs the files of sessions any more.
-    for stage in ("session", "rounds"):
+    for stage in ("session", "duet", "rounds"):
         shutil.rmtree(STAGES[stage].folder, ignore_errors=True)
 
 

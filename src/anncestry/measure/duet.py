@@ -286,7 +286,10 @@ class _Duet:
                 "session": {"key": session_key},
                 "platform": read[0]["platform"],
                 "clients": read[0]["clients"],
-                "sides": [{name: each[name] for name in _OF_SIDE if name in each} for each in read],
+                "sides": {
+                    side: {name: each[name] for name in _OF_SIDE if name in each}
+                    for side, each in zip(SIDES, read, strict=True)
+                },
             },
             inputs={
                 f"{label}_{name}": Path(each["inputs"][label]["path"])
@@ -314,10 +317,16 @@ def _resident(side: _Side) -> dict[str, float | None]:
     return {"pss_mib": pss_mib, "pss_anon_mib": anon_mib}
 
 
-def of_side(spec: Mapping[str, Any], place: int) -> dict[str, Any]:
+def of_side(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The spec of what is measured on one side, as one of a query has it."""
     shared = {name: spec[name] for name in ("epoch", "dataset", "driver", "seed", "platform")}
-    return {"stage": "pair", **shared, **spec["sides"][place]}
+    side = {key: value for key, value in spec["sides"][name].items() if key != "effort"}
+    return {"stage": "pair", **shared, **side, "workload": workload_of(spec, name)}
+
+
+def workload_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The workload of one side, with its search effort."""
+    return {**spec["workload"], **spec["sides"][name]["effort"]}
 
 
 def run(
@@ -339,7 +348,7 @@ def run(
         lock = stack.enter_context(platform.alone())
         sides = [
             stack.enter_context(
-                closing(_Side(name, number, {k: of_side(spec, i) for k, spec in specs.items()}, loaded[i], out_dir))
+                closing(_Side(name, number, {k: of_side(spec, name) for k, spec in specs.items()}, loaded[i], out_dir))
             )
             for i, name in enumerate(SIDES)
         ]

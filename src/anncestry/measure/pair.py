@@ -19,8 +19,9 @@ from anncestry.drive.client import OK
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import recall, samples
+from anncestry.measure.duet import workload_of
 from anncestry.measure.publish import combine, measured_by_need
-from anncestry.metrics import duet, resources, rounds
+from anncestry.metrics import defects, duet, resources, rounds
 from anncestry.metrics.duet import Slice
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
@@ -177,7 +178,7 @@ def contention(measured: Measured) -> dict[str, Any]:
     freeze_ms = (table["frozen_ns"] - table["freeze_ns"]) / 1e6
     return {
         "server_cores": cores,
-        "others_cores": float(others.sum() / max(1e-9, table["wall_s"].sum())),
+        "others_pct": float(100 * others.sum() / max(1e-9, table["wall_s"].sum())),
         "client_cores": float(table["client_cpu_s"].sum() / max(1e-9, table["wall_s"].sum())),
         "frozen_cpu_share": float(table["other_side_cpu_s"].sum() / max(1e-9, ours.sum())),
         "freeze_ms": {name: float(np.quantile(freeze_ms, q)) for name, q in (("p50", 0.5), ("max", 1.0))},
@@ -232,7 +233,7 @@ def run(
     _refuse_other_builds(folder, runs)
     decided = folder / "rounds.json"
     stated = records.read_json(decided) if decided.exists() else {}
-    body = made_again(spec, key, paths, runs, truth_record, vectors_record)
+    body = made_again(spec, paths, runs, truth_record, vectors_record)
     newest = max(runs, key=lambda each: each["created"])
     return records.write_record(
         target,
@@ -257,7 +258,6 @@ def run(
 
 def made_again(
     spec: Mapping[str, Any],
-    key: str,
     files: Mapping[str, Path],
     runs: Sequence[Mapping[str, Any]],
     truth_record: Path | None,
@@ -266,8 +266,10 @@ def made_again(
     """All of a pair's record that its files and the records of its `runs` (or their kept parts) give."""
     measured = Measured(files, spec["slices"])
     of_sides = [
-        combine([[{**gate, "gate": f"{name}: {gate['gate']}"} for gate in each["sides"][i]["gates"]] for each in runs])
-        for i, name in enumerate(SIDES)
+        combine(
+            [[{**gate, "gate": f"{name}: {gate['gate']}"} for gate in each["sides"][name]["gates"]] for each in runs]
+        )
+        for name in SIDES
     ]
     gates = [*of_sides[0], *of_sides[1], *map(asdict, gates_of(measured))]
     quantities = summarise(measured, [each["memory"] for each in runs], spec["seed"])
@@ -278,17 +280,13 @@ def made_again(
         "depends_on_contention": depends_on_contention(quantities),
         "contention": contention(measured),
         "ratios": qps_ratios(measured),
-        "sides": [
-            {
-                **_side([each["sides"][i] for each in runs]),
-                **(
-                    {}
-                    if truth_record is None
-                    else _recall(spec, i, key, len(runs), files[f"samples_{name}"], truth_record, vectors_record)
-                ),
+        "sides": {
+            name: {
+                **_side([each["sides"][name] for each in runs]),
+                **_answers(spec, name, len(runs), files[f"samples_{name}"], truth_record, vectors_record),
             }
-            for i, name in enumerate(SIDES)
-        ],
+            for name in SIDES
+        },
     }
 
 
@@ -310,14 +308,18 @@ def _side(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _recall(
-    spec: Mapping[str, Any], side: int, key: str, servers: int, path: Path, truth: Path, vectors: Path
+def _answers(
+    spec: Mapping[str, Any], name: str, servers: int, path: Path, truth: Path | None, vectors: Path
 ) -> dict[str, Any]:
-    """Recall of a side's answers, over pairs of servers and by query, as the recall of a cell is."""
-    workload = spec["sides"][side]["workload"]
-    of = {"spec": {"workload": workload}, "rounds": [None] * servers, "key": key, "valid": True}
+    """What a side's answers were worth, as of a cell: defects, and recall over pairs of servers and by query."""
+    workload = workload_of(spec, name)
+    by_run = samples.by_run(path, workload)
+    found = {"defects": defects.summarise([samples.of(by_run, workload, number) for number in range(servers)])}
+    if truth is None:
+        return found
+    of = {"spec": {"workload": workload}, "rounds": [None] * servers, "key": "", "valid": True}
     scored = recall.score(of, path, truth, vectors)
-    return {name: scored[name] for name in ("recall", "by_query", "distribution", "unanswered")}
+    return found | {part: scored[part] for part in ("recall", "by_query", "distribution", "queries", "unanswered")}
 
 
 def _round(run: Mapping[str, Any]) -> dict[str, Any]:

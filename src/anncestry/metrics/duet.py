@@ -29,6 +29,7 @@ START_SD = 0.02
 """Standard deviation of what one start of both servers adds to a log ratio: 1.5–2 % between starts of one program."""
 PRIOR_FREEDOM = 4.0
 """Degrees of freedom that blocks and START_SD count for in the variance of servers' estimates, as `decide` has it."""
+OVER_SERVERS = "95 %, t over pairs of servers"
 _REPLICATES = 200
 
 
@@ -80,7 +81,12 @@ class Ratio:
     def facts(self) -> dict[str, Any]:
         low, high = self.bounds() or (None, None)
         ratio = None if self.log is None else math.exp(self.log)
-        return {"ratio": ratio, "low": low, "high": high, "log_error": self.error, "freedom": self.freedom}
+        ends = {"low": low, "high": high, "log_error": self.error, "freedom": self.freedom}
+        return {
+            "value": ratio,
+            **ends,
+            "interval": OVER_SERVERS if low is not None else "a number of some pair is missing",
+        }
 
 
 def order(quads: int, seed: int) -> str:
@@ -202,6 +208,6 @@ def autocorrelation(slices: Sequence[Slice], what: str) -> float | None:
 
 def half_width_percent(ratio: Mapping[str, Any]) -> float | None:
     """How far the interval in these `facts` reaches above the ratio."""
-    if ratio["high"] is None or not ratio["ratio"]:
+    if ratio["high"] is None or not ratio["value"]:
         return None
-    return float(100 * (ratio["high"] / ratio["ratio"] - 1))
+    return float(100 * (ratio["high"] / ratio["value"] - 1))

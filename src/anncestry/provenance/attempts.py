@@ -42,7 +42,7 @@ class Ledger:
     @classmethod
     def of_measured(cls, spec: Mapping[str, Any]) -> Ledger:
         """That of the load which was measured; of a pair, that of its first side's. `spec` is of a query or a pair."""
-        first = spec["sides"][0] if "sides" in spec else spec
+        first = spec["sides"]["a"] if "sides" in spec else spec
         return cls.of({"dataset": spec["dataset"], **first}, first["load"])
 
     def add(self, event: str, **facts: Any) -> None:
