@@ -29,5 +29,6 @@ OFFERS = FlatOffers(
     no_zero_vectors=None,
     conditions=("keyword", "int", "float"),
     killed_loads=True,
+    frozen_max_s=10,
     beyond_loopback=True,  # at the address of this machine, where one is said
 )

@@ -105,6 +105,7 @@ class LibraryOffers(Offers):
     topology: Sequence[str] = ("storage",)
     single: str | None = "a library, in one process"
     no_fault: str | None = "is a library: there is no server that could have one"
+    no_pairs: str = "searches in the processes of its clients: there is no server to freeze"
 
     def check_topology(self, system: Spec, topology: Spec) -> None:
         super().check_topology(system, topology)

@@ -143,6 +143,10 @@ class Offers:
     no_zero_vectors: str | None = "was never tried with them"
     """Why zero vectors can't be kept under cosine: their distance to everything is told as 1, and no other row is lost
     for them. None: they can, though a graph need not find them."""
+    frozen_max_s: float = 0.0
+    """How long a server of one member may be frozen without harm, as was tried (docs/duet.md). 0: it can't be."""
+    no_pairs: str = "was never tried frozen"
+    """Why it can't be, where `frozen_max_s` is 0."""
     conditions: Sequence[str] = ()
     """Kinds of payload columns (keyword, int, float) that the conditions of a query can be on."""
     killed_loads: bool = False
@@ -180,7 +184,20 @@ class Offers:
         return None
 
     def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
-        """Unsupported if its servers can't be frozen for a slice of a pair."""
+        """Unsupported if its server can't be frozen for two slices of `slice_s`, the most that follow each other."""
+        nodes, parts = topology["nodes"], topology.get("external") or topology.get("roles")
+        if nodes != 1 or parts:
+            raise Unsupported(
+                "pairs need servers of one member: members that are frozen for half a second elect others, and what "
+                "is measured is that"
+            )
+        if not self.frozen_max_s:
+            raise Unsupported(f"{self.name} can't be in a pair: it {self.no_pairs}")
+        if 2 * slice_s > self.frozen_max_s:
+            raise Unsupported(
+                f"duet.slice_s: {slice_s:g} s: {self.name} may be frozen for {self.frozen_max_s:g} s, and one side is "
+                "for two slices"
+            )
 
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled."""

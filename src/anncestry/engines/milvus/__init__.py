@@ -278,6 +278,7 @@ OFFERS = MilvusOffers(
     stream=True,
     batches=True,
     no_fault=None,
+    frozen_max_s=15,
     no_zero_vectors=None,
     conditions=("keyword", "int", "float"),
     killed_loads=True,

@@ -253,6 +253,7 @@ OFFERS = WeaviateOffers(
     sdk=True,
     stream=True,
     no_fault=None,
+    frozen_max_s=40,
     no_zero_vectors=None,
     conditions=("keyword", "int", "float"),
     killed_loads=True,

@@ -134,10 +134,11 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             loads_done.add(load_path)
             row = {**facts.of(cell, workload=""), "disturbed": _disturbed(load)}
             rows += _rows(row, load_path, load, load_reason, quantities.of_load)
+        if not cell.get("query_path"):
+            continue
         query_reason = _query_reason(query, load, load_reason, _missing(ledger, cell) if query is None else "")
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
-        if cell.get("query_path"):
-            rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
+        rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             where = {**row, "client_bound": None, "disturbed": None}
