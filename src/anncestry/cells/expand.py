@@ -164,6 +164,7 @@ class _Expander:
         self.engine = cache(engine)
         self._loads: dict[tuple[Any, ...], _Load] = {}
         self._remote: dict[tuple[str, ...], tuple[Any, ...]] = {}
+        self._controlled: set[tuple[str, str, str]] = set()
 
     def add(self, stage: str, **spec: Any) -> str:
         """The key of a stage with this spec and the stage's epoch."""
@@ -262,7 +263,11 @@ class _Expander:
         return asked, truth
 
     def pairs(self, block: Block, where: str) -> Iterator[Pair]:
-        """The pairs of a block, each after its control: the first side paired with itself."""
+        """The pairs of a block, and before them their control: the first side paired with itself.
+
+        One control for each engine, topology and workload, on the first dataset: it shows what this machine makes of a
+        pair without a difference.
+        """
         for key in ("arm", "rebuilds"):
             if key in block.plain:
                 raise ConfigError(f"{where}.{key}: unsupported with paired; a side may name a build")
@@ -272,7 +277,10 @@ class _Expander:
                 look_up(self.config.topologies, side.topology, "topology", f"{where}.paired.topology")
         first, second = block.paired
         for dataset, topology, workload in product(block.datasets, block.topologies, block.workloads):
-            for sides in ((first, first), (first, second)):
+            place = self.config.systems[first.system].engine, first.topology or topology, workload
+            control = [] if place in self._controlled else [(first, first)]
+            self._controlled.add(place)
+            for sides in (*control, (first, second)):
                 yield self.pair(dataset, [(each, each.topology or topology) for each in sides], workload, where)
 
     def pair(self, dataset: str, sides: Sequence[tuple[Side, str]], workload: str, where: str) -> Pair:
