@@ -244,7 +244,7 @@ def _with(entry: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[s
 def _block(block: dict[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
     """A block of the matrix with all its workloads by name, and mappings for the sides of its pair."""
     sides = [{"system": side} if isinstance(side, str) else side for side in block.get("paired", ())]
-    return {"systems": (), **block, "paired": sides, "workloads": name_all(block["workloads"], names)}
+    return {**block, "paired": sides, "workloads": name_all(block["workloads"], names)}
 
 
 def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
