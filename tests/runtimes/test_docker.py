@@ -226,8 +226,10 @@ def test_what_a_killed_run_left_behind_is_named_and_removed_only_on_request(
             ("container", True),
             ("network", True),
         ]
+        client.containers.get(f"anncestry-{session}-one").pause()  # as `runtimes.freeze` does
         run.kill()
-    assert [found.used for found in _left(client, session)] == [False, False]
+    assert [(found.used, found.paused) for found in _left(client, session)] == [(False, True), (False, False)]
+    assert [one.frozen for one in leftovers.find(tmp_path) if session in one.name] == [True, False]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # whatever else is measured on this machine
     assert main(["leftovers"]) == 0
     said = capsys.readouterr().out

@@ -224,7 +224,8 @@ _ALL = (
             "measure": "load server oracle reference vectors requests",
             "metrics": "resources recall",
             "runtimes": (
-                "base control_groups credentials docker dockerd images leftovers namespaces native remote tls storage"
+                "base control_groups credentials docker dockerd freeze images leftovers namespaces native remote tls "
+                "storage"
             ),
             "engines": "*",
             "datasets": "distance metadata payload",

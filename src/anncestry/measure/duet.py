@@ -127,7 +127,7 @@ class _Slicer:
             self._over.wait(_LEAD_S)
             with ExitStack() as stack:
                 frozen = [stack.enter_context(Frozen(side.running.group)) for side in self._sides]
-                self.by = [each.by for each in frozen]
+                self.by = [", ".join(each.by) for each in frozen]
                 for each in frozen:
                     each.freeze()
                 self._cut(frozen, until)
@@ -135,14 +135,14 @@ class _Slicer:
             self._problem = error
 
     def _cut(self, frozen: Sequence[Frozen], until: float) -> None:
-        before = self._read()
+        before = self._read(frozen)
         for number, place in enumerate(self._order):
             if self._over.is_set() or time.monotonic() + self._slice_s > until:
                 return
             thawed = frozen[place].thaw()
             self._over.wait(self._slice_s)
             stopped = frozen[place].freeze()
-            after = self._read()
+            after = self._read(frozen)
             used = {name: after[name] - before[name] for name in before}
             self.rows.append(
                 {
@@ -161,11 +161,14 @@ class _Slicer:
             )
             before = after
 
-    def _read(self) -> dict[str, float]:
-        """Running totals, read while both servers are frozen."""
+    def _read(self, frozen: Sequence[Frozen]) -> dict[str, float]:
+        """Running totals, read while both servers are frozen: by their control groups where these account."""
         times = psutil.cpu_times()
         busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
-        own = {name: side.used().cpu_s for name, side in zip(SIDES, self._sides, strict=True)}
+        own = {}
+        for name, side, group in zip(SIDES, self._sides, frozen, strict=True):
+            of_group = group.cpu_s()
+            own[name] = side.used().cpu_s if of_group is None else of_group
         return {**own, "client": self._clients(), "host": busy, "at_s": time.monotonic()}
 
 

@@ -249,6 +249,8 @@ def _test(pair: Pair, rule: Rule) -> _Test:
 def _of_ratio(ratio: Ratio, rule: Rule) -> _Test:
     if ratio.log is None or ratio.error is None:
         return _Test("its pair has no interval")
+    if not ratio.error > 0:
+        return _Test("no pair of servers differed from another")
     part = _Part(ratio.error**2, ratio.freedom, 1.0)
     return _Test("", ratio.log, math.log1p(rule.margin), True, (part,), "", IN_PAIRS, ratio.servers)
 

@@ -201,7 +201,7 @@ def _enclose_v1(enclosure: Enclosure, root: Path, group: str) -> None:
 def _enclose_v2(enclosure: Enclosure, root: Path, group: str) -> None:
     """Below the first of the root and our own group's ancestors that lets us, and passes both controllers on."""
     limits = enclosure.asked
-    for parent in _parents_v2(root):
+    for parent in parents_v2(root):
         try:
             if not _passes_on(parent):
                 (parent / "cgroup.subtree_control").write_text("+cpu +memory")
@@ -227,7 +227,7 @@ def _passes_on(parent: Path) -> bool:
     return {"cpu", "memory"} <= set((parent / "cgroup.subtree_control").read_text().split())
 
 
-def _parents_v2(root: Path) -> Sequence[Path]:
+def parents_v2(root: Path) -> Sequence[Path]:
     """Where a group may be made: at the root (as root), else in what was delegated to us, from our own upwards."""
     own = root
     with suppress(OSError):
@@ -246,7 +246,7 @@ def _make(enclosure: Enclosure, folder: Path, controller: str) -> Path:
 def groups(root: Path = ROOT) -> list[Path]:
     """All groups of ours that there are now, of whichever run."""
     found: list[Path] = []
-    places = _parents_v2(root) if (root / "cgroup.controllers").exists() else [p for p in root.iterdir() if p.is_dir()]
+    places = parents_v2(root) if (root / "cgroup.controllers").exists() else [p for p in root.iterdir() if p.is_dir()]
     for place in places:
         with suppress(OSError):
             found += [folder for folder in place.iterdir() if folder.name.startswith(PREFIX)]

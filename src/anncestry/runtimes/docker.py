@@ -120,6 +120,7 @@ class Remnant:
     owner: str
     used: bool | None
     _remove: Callable[[], None]
+    paused: bool = False
 
     def remove(self) -> None:
         """Remove it; ServerError if the engine refuses."""
@@ -137,14 +138,22 @@ def remnants(client: docker.DockerClient) -> list[Remnant]:
     containers = client.containers.list(all=True, filters=labelled, ignore_removed=True)
     networks = client.networks.list(filters=labelled)
     return [
-        *(_remnant("container", one, one.labels, partial(one.remove, force=True, v=True)) for one in containers),
+        *(_remnant("container", one, one.labels, partial(_remove, one)) for one in containers),
         *(_remnant("network", one, one.attrs["Labels"], one.remove) for one in networks),
     ]
 
 
 def _remnant(kind: str, thing: Any, labels: Mapping[str, str], remove: Callable[[], None]) -> Remnant:
     whose = labels.get(OWNER, "")
-    return Remnant(kind, str(thing.name), str(thing.id), labels[LABEL], whose, _owner_alive(whose), remove)
+    paused = getattr(thing, "status", "") == "paused"
+    return Remnant(kind, str(thing.name), str(thing.id), labels[LABEL], whose, _owner_alive(whose), remove, paused)
+
+
+def _remove(container: EngineContainer) -> None:
+    """Remove it, whatever it does. One that is paused can't be killed."""
+    if container.status == "paused":
+        container.unpause()
+    container.remove(force=True, v=True)
 
 
 # One server's containers

@@ -1,8 +1,11 @@
-"""Freezing a whole server, and letting it go on: for pairs, of whose two servers one runs at a time.
+"""Freezing a server whole, for half a second, while another one is asked: cheap, and never for good.
 
-By the freezer of control groups where a group can be made (v2, in which a frozen process can still be killed, before
-v1), else by SIGSTOP to the whole tree of processes; containers by their engine's pause. All instants are nanoseconds of
-`time.monotonic_ns`, the clock of the driver's samples.
+Of native members by a control group where one can be had: that of version 2 (also beside version 1), which lets a
+frozen process be killed and accounts its CPU time; else the freezer of version 1, in which a killed process dies once
+it is thawed. A group holds what its processes start. Elsewhere SIGSTOP to the whole tree, looked at again until no
+thread runs and nothing new is there. A container's engine pauses it.
+
+Instants are of `time.monotonic_ns` (CLOCK_MONOTONIC), the clock of the driver's samples.
 """
 
 from __future__ import annotations
@@ -11,297 +14,394 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from anncestry.errors import ServerError
 from anncestry.runtimes import control_groups
-from anncestry.runtimes.base import Group, Handle
+from anncestry.runtimes.base import Handle, Member
+from anncestry.runtimes.control_groups import PREFIX, ROOT
+from anncestry.runtimes.native import NativeProcess
 
 WITHIN_S = 2.0
-"""A side that takes longer to freeze freezes badly."""
-NAMED = "freeze"
-"""In the names of our groups: anncestry-PID-freeze-…"""
+"""How long a server may take to stand still."""
+PROC = Path("/proc")
 _POLL_S = 0.0005
-_REMOVE_S = 5.0
+_STOPPED = "TtZXx"  # by a signal or a tracer; ended
+_FROZEN = ("cgroup.freeze", "freezer.state")
+_numbers = count(1)
 
 
-@dataclass(frozen=True)
-class Instants:
-    """When something was asked for, and when it was done."""
+class Instants(NamedTuple):
+    """When it was asked, and when the last member had done so (ns of `time.monotonic_ns`)."""
 
     asked_ns: int
     done_ns: int
 
 
-class _Part(ABC):
-    """One member of a side."""
-
-    by: str
-    """What freezes it."""
-
-    @abstractmethod
-    def begin(self, frozen: bool) -> None:
-        """Ask for it to be frozen, or to go on."""
-
-    @abstractmethod
-    def awaited(self, frozen: bool) -> str:
-        """What is not so yet; empty once it is."""
-
-    def give_back(self) -> None:  # noqa: B027 - most have nothing to undo
-        """Undo what was done to be able to freeze it. It is thawed by now."""
-
-
 class Side:
-    """One server, with all its members and what they started.
+    """A server that is frozen and thawed as a whole; leaving the block thaws it and gives its groups back.
 
-    A context manager: on exit the server is thawed and as it was before.
+    UserError for a member that can't be frozen (of a server that somebody else runs).
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, members: Iterable[Member], root: Path = ROOT) -> None:
         self._parts: list[_Part] = []
         try:
-            for member in group:
-                self._parts.append(_part(member.handle))
+            for member in members:
+                self._parts.append(_part(member.handle, root))
         except BaseException:
-            self._give_back()
+            self.close()
             raise
+        self.by = tuple(dict.fromkeys(part.by for part in self._parts))
+        """How its members are frozen, for a record."""
 
     def __enter__(self) -> Side:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self.thaw()
-        finally:
-            self._give_back()
-
-    @property
-    def by(self) -> str:
-        return ", ".join(dict.fromkeys(part.by for part in self._parts))
+        self.close()
 
     def freeze(self, within_s: float = WITHIN_S) -> Instants:
-        """Freeze all of it. ServerError, and it is thawed again, if a process is not frozen `within_s` seconds."""
-        return self._turn(True, within_s)
-
-    def thaw(self, within_s: float = WITHIN_S) -> Instants:
-        """Let all of it go on."""
-        return self._turn(False, within_s)
-
-    def _turn(self, frozen: bool, within_s: float) -> Instants:
+        """Nothing of it runs on return. ServerError names what does not stand still; then it is thawed again."""
         asked_ns = time.monotonic_ns()
-        deadline_ns = asked_ns + int(within_s * 1e9)
-        for part in self._parts:
-            part.begin(frozen)
-        for part in self._parts:
-            while problem := part.awaited(frozen):
-                if time.monotonic_ns() > deadline_ns:
-                    if frozen:
-                        with suppress(ServerError):
-                            self._turn(False, within_s)
-                    what = "freeze" if frozen else "thaw"
-                    raise ServerError(f"the server does not {what} within {within_s:g} s ({part.by}): {problem}")
-                time.sleep(_POLL_S)
+        deadline = time.monotonic() + within_s
+        try:
+            for part in self._parts:
+                part.ask()
+            for part in self._parts:
+                while running := part.running():
+                    if time.monotonic() > deadline:
+                        raise ServerError(f"{part.name}: not frozen within {within_s:g} s: {running} ({part.by})")
+                    time.sleep(_POLL_S)
+        except BaseException:
+            self.thaw()
+            raise
         return Instants(asked_ns, time.monotonic_ns())
 
-    def _give_back(self) -> None:
-        for part in self._parts:
-            part.give_back()
-        self._parts = []
+    def thaw(self) -> Instants:
+        """It runs again; nothing happens to one that does."""
+        asked_ns = time.monotonic_ns()
+        _each(part.thaw for part in self._parts)
+        return Instants(asked_ns, time.monotonic_ns())
+
+    def cpu_s(self) -> float | None:
+        """CPU seconds used so far, also by processes that ended, exact while it is frozen; differences count.
+
+        None where no control group accounts: `metrics.processes.Tree` then reads the trees.
+        """
+        each = [part.cpu_s() for part in self._parts]
+        known = [one for one in each if one is not None]
+        return sum(known) if len(known) == len(each) else None
+
+    def close(self) -> None:
+        """Thaw, and put processes back where they were. Safe to call again."""
+        _each(part.close for part in self._parts)
 
 
-def _part(handle: Handle) -> _Part:
-    # A container's processes are its engine's: their groups are not ours to change.
-    if type(handle).__module__.rpartition(".")[2] != "native":
+def _each(actions: Iterable[Callable[[], None]]) -> None:
+    """All of them, whatever happens; then the first error."""
+    errors = []
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def release(pid: int) -> None:
+    """Let a process of ours go on, however it was frozen: one that is frozen does not hear a signal."""
+    for folder in control_groups.of_process(pid).values():
+        if folder.name.startswith(PREFIX):
+            _write_state(folder, False)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether a process is stopped, or in a group of ours that is frozen."""
+    for folder in control_groups.of_process(pid).values():
+        states = [_read(folder / name) for name in _FROZEN]
+        if folder.name.startswith(PREFIX) and any(state not in ("", "0", "THAWED") for state in states):
+            return True
+    states = [state for _, state in _threads(pid)]
+    return bool(states) and all(state in "Tt" for state in states)
+
+
+class _Part(ABC):
+    """One member."""
+
+    by: str
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle, self.name = handle, handle.name
+
+    @abstractmethod
+    def ask(self) -> None:
+        """Begin to freeze it."""
+
+    def running(self) -> str:
+        """What of it runs still, "" for nothing."""
+        return ""
+
+    @abstractmethod
+    def thaw(self) -> None: ...
+
+    def cpu_s(self) -> float | None:
+        return self._handle.usage().get("cpu_s")
+
+    def close(self) -> None:
+        """Thaw, and give back what was taken."""
+        self.thaw()
+
+
+def _part(handle: Handle, root: Path) -> _Part:
+    if not isinstance(handle, NativeProcess):
         return _Paused(handle)
-    for make in (_group_v2, _group_v1):
+    for parent, name in _places(handle.pid, root):
         with suppress(OSError):
-            if (part := make(handle.pids())) is not None:
-                return part
-    return _Stopped(handle.pids())
+            return _Grouped(handle, parent, name)
+    return _Stopped(handle)
 
 
 class _Paused(_Part):
-    """A member that its runtime pauses: a container."""
-
     by = "pause of the container engine"
 
     def __init__(self, handle: Handle) -> None:
-        self._handle, self._is_paused = handle, False
+        super().__init__(handle)
+        self._paused = False
 
-    def begin(self, frozen: bool) -> None:
-        if frozen != self._is_paused:
-            (self._handle.pause if frozen else self._handle.resume)()
-            self._is_paused = frozen
+    def ask(self) -> None:
+        self._handle.pause()
+        self._paused = True
 
-    def awaited(self, frozen: bool) -> str:
-        return ""
+    def thaw(self) -> None:
+        if self._paused:
+            self._handle.resume()
+            self._paused = False
+
+
+def _places(pid: int, root: Path) -> Iterator[tuple[Path, str]]:
+    """Folders in which a group can freeze a process, best first, and the file that freezes it."""
+    two = root if (root / "cgroup.controllers").exists() else root / "unified"
+    own = control_groups.of_process(pid, root).get("")
+    if own is not None and own.name.startswith(PREFIX):
+        yield own, "cgroup.freeze"  # that of its limits
+    elif (two / "cgroup.procs").exists():
+        for parent in (own, *control_groups.parents_v2(two)):
+            if parent is not None:
+                yield parent / f"{PREFIX}{os.getpid()}-freeze-{next(_numbers)}", "cgroup.freeze"
+    if (root / "freezer" / "cgroup.procs").exists():
+        yield root / "freezer" / f"{PREFIX}{os.getpid()}-freeze-{next(_numbers)}", "freezer.state"
 
 
 class _Grouped(_Part):
-    """The processes in a control group with a freezer; a group that was `made` for them is removed in the end."""
+    """By a control group. OSError where it can't be had."""
 
-    def __init__(self, folder: Path, by: str, back: Path | None) -> None:
-        self._folder, self.by, self._back = folder, by, back
-        self._v2 = (folder / "cgroup.freeze").exists()
-
-    def begin(self, frozen: bool) -> None:
-        _write(self._folder, frozen)
-
-    def awaited(self, frozen: bool) -> str:
+    def __init__(self, handle: NativeProcess, folder: Path, file: str) -> None:
+        super().__init__(handle)
+        self._folder, self._back, self._made = folder, Path(), not folder.is_dir()
+        self._two = file == "cgroup.freeze"
+        self.by = f"control group (version {2 if self._two else 1}), {file}"
+        if not self._made:
+            return
+        controller = "" if self._two else "freezer"
+        folder.mkdir()
         try:
-            if self._v2:
-                lines = dict(line.split() for line in (self._folder / "cgroup.events").read_text().splitlines())
-                reached = lines["frozen"] == str(int(frozen)) or lines["populated"] == "0"
-            else:
-                reached = (self._folder / "freezer.state").read_text().strip() == ("FROZEN" if frozen else "THAWED")
-        except OSError:
-            return ""  # it is gone with its processes
-        return "" if reached else _states(map(int, (self._folder / "cgroup.procs").read_text().split()))
+            if not (folder / file).exists():
+                raise OSError(f"{folder}: no {file}")
+            self._back = control_groups.of_process(handle.pid)[controller]
+            _move(handle.pid, folder)
+        except (OSError, KeyError) as error:
+            self.close()
+            raise OSError(f"{folder}: {error}") from None
 
-    def give_back(self) -> None:
-        if self._back is not None:
-            remove(self._folder, self._back)
+    def ask(self) -> None:
+        _write_state(self._folder, True, strict=True)
+
+    def running(self) -> str:
+        if self._two:
+            frozen = "frozen 1" in (self._folder / "cgroup.events").read_text()
+        else:
+            self.ask()  # again: version 1 does not see by itself that the last process has frozen
+            frozen = (self._folder / "freezer.state").read_text().strip() == "FROZEN"
+        if frozen:
+            return ""
+        # Who sleeps or is stopped freezes as soon as it is asked: what keeps a group is a call that can't be left.
+        return str(_busy(_pids(self._folder), "SITtZXx") or "a process that leaves no call of the kernel's")
+
+    def thaw(self) -> None:
+        if self._folder.is_dir():
+            _write_state(self._folder, False, strict=True)
+
+    def cpu_s(self) -> float | None:
+        if not self._two:
+            return super().cpu_s()
+        used = control_groups.usage({"": self._folder}).get("cpu_s")
+        return None if used is None else float(used)
+
+    def close(self) -> None:
+        super().close()
+        deadline = time.monotonic() + WITHIN_S
+        while self._made and self._folder.is_dir():  # that of a limit goes with its process
+            for pid in _pids(self._folder):
+                with suppress(OSError):
+                    (self._back / "cgroup.procs").write_text(str(pid))
+            try:
+                self._folder.rmdir()
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ServerError(f"{self._folder}: can't be removed: {error.strerror}") from None
+                time.sleep(_POLL_S)
 
 
 class _Stopped(_Part):
-    """Processes with all that they start, stopped by signals."""
+    """By SIGSTOP to each process of a tree."""
 
     by = "SIGSTOP"
 
-    def __init__(self, mains: Sequence[int]) -> None:
-        self._mains = list(mains)
-        self._known: set[int] = set()
+    def __init__(self, handle: NativeProcess) -> None:
+        super().__init__(handle)
+        self._main = handle.pid
+        self._known = {one.pid: one for one in _tree(self._main)}
+        """All that were seen, also those whose parent has ended since."""
+        self._asked: set[int] = set()
 
-    def begin(self, frozen: bool) -> None:
-        for pid in [*self._mains, *self._known]:
-            _signal(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+    def ask(self) -> None:
+        self._asked = set()
+        self._stop_new()
 
-    def awaited(self, frozen: bool) -> str:
-        """A child that was started meanwhile is found from its parent, and stopped as well."""
-        tree = set(_tree(self._mains))
-        for pid in tree - self._known if frozen else ():
-            _signal(pid, signal.SIGSTOP)
-        self._known |= tree
-        moving = [pid for pid in tree if any((state == "T") != frozen for state in _threads(pid))]
-        return _states(moving)
+    def _stop_new(self) -> bool:
+        """Stop what is new in the tree; whether there was anything."""
+        self._known = {pid: one for pid, one in self._known.items() if one.is_running()}
+        parents, new = [self._main, *self._known], False
+        seen = set(parents)
+        while parents:
+            pid = parents.pop()
+            if pid not in self._asked:
+                with suppress(ProcessLookupError, psutil.Error):
+                    self._known[pid] = psutil.Process(pid)
+                    os.kill(pid, signal.SIGSTOP)
+                    new = True
+                self._asked.add(pid)
+            for child in _children(pid):
+                if child not in seen:
+                    seen.add(child)
+                    parents.append(child)
+        return new
 
+    def running(self) -> str:
+        # First those that are known: only what is stopped starts no others.
+        busy = _busy(self._known, _STOPPED)
+        if busy is None:
+            return "it starts new processes" if self._stop_new() else ""
+        if busy.state == "D":  # perhaps it waits (vfork) until its child, which is stopped, has become a program
+            for number in (signal.SIGCONT, signal.SIGSTOP):
+                for child in _children(busy.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(child, number)
+                time.sleep(_POLL_S)
+        return str(busy)
 
-def _tree(mains: Sequence[int]) -> Iterator[int]:
-    for pid in mains:
-        with suppress(psutil.Error):
-            yield pid
-            yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
-
-
-def _threads(pid: int) -> Iterator[str]:
-    """The state of each thread of a process that has not ended."""
-    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(OSError):
-            state = file.read_text(errors="replace").rpartition(")")[2].split()[0]
-            if state not in "ZX":
-                yield state
-
-
-def _states(pids: Iterator[int] | Sequence[int]) -> str:
-    """The processes that are not as they were asked to be, for people."""
-    found = []
-    for pid in pids:
-        with suppress(psutil.Error):
-            found.append(f"{psutil.Process(pid).name()} (pid {pid}) is {'/'.join(sorted(set(_threads(pid))))}")
-    return "; ".join(found)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _group_v2(mains: Sequence[int]) -> _Grouped | None:
-    """By cgroup v2: the group that limits the processes, or one that is made for them."""
-    (place,) = {control_groups.of_process(pid).get("") for pid in mains}
-    if place is None:
-        return None
-    by = "cgroup v2 cgroup.freeze"
-    if place.name.startswith(control_groups.PREFIX):
-        return _Grouped(place, by, None) if (place / "cgroup.freeze").exists() else None
-    root = next(folder for folder in reversed([place, *place.parents]) if (folder / "cgroup.procs").exists())
-    return _moved(mains, root, place, by)
+    def thaw(self) -> None:
+        for pid, process in self._known.items():
+            with suppress(ProcessLookupError, psutil.Error):
+                if process.is_running():
+                    os.kill(pid, signal.SIGCONT)
+        self._asked = set()
 
 
-def _group_v1(mains: Sequence[int]) -> _Grouped | None:
-    """By the freezer of cgroup v1."""
-    (place,) = {control_groups.of_process(pid).get("freezer") for pid in mains}
-    if place is None:
-        return None
-    root = next(folder for folder in reversed([place, *place.parents]) if (folder / "cgroup.procs").exists())
-    return _moved(mains, root, place, "cgroup v1 freezer")
-
-
-def _moved(mains: Sequence[int], root: Path, back: Path, by: str) -> _Grouped | None:
-    """The processes, moved to a group below `root` that is made for them."""
-    folder = root / f"{control_groups.PREFIX}{os.getpid()}-{NAMED}-{mains[0]}"
-    folder.mkdir()
-    if not any((folder / name).exists() for name in ("cgroup.freeze", "freezer.state")):
-        folder.rmdir()
-        return None
-    try:
-        moved: set[int] = set()
-        while new := set(_tree(mains)) - moved:  # those started meanwhile by one that was not moved yet
-            for pid in new:
-                with suppress(ProcessLookupError):
-                    (folder / "cgroup.procs").write_text(str(pid))
-            moved |= new
-    except OSError:
-        remove(folder, back)
-        raise
-    return _Grouped(folder, by, back)
-
-
-def _write(folder: Path, frozen: bool) -> None:
-    """Ask for a group to be frozen, or thawed."""
-    with suppress(FileNotFoundError):
-        if (folder / "cgroup.freeze").exists():
-            (folder / "cgroup.freeze").write_text(str(int(frozen)))
-        else:
+def _write_state(folder: Path, frozen: bool, strict: bool = False) -> None:
+    """Freeze or thaw a group, of either version; OSError only if `strict`."""
+    two = (folder / "cgroup.freeze").exists()
+    with suppress(*(() if strict else (OSError,))):
+        if two:
+            (folder / "cgroup.freeze").write_text("1" if frozen else "0")
+        elif strict or (folder / "freezer.state").exists():
             (folder / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
 
 
-def remove(folder: Path, back: Path | None = None) -> None:
-    """Thaw a group of ours, move what is in it `back` (None: wait for its end), and remove it.
+def _tree(main: int) -> list[psutil.Process]:
+    """A process and all that it started; by its session also those whose parent has ended. Reads all of /proc."""
+    process = psutil.Process(main)
+    found = {one.pid: one for one in (process, *process.children(recursive=True))}
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if pid not in found and os.getsid(pid) == main:
+                found[pid] = psutil.Process(pid)
+    return [one for one in found.values() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
-    OSError if it can't be removed.
-    """
-    thaw_group(folder)
-    deadline = time.monotonic() + _REMOVE_S
-    while folder.exists():
-        with suppress(OSError):
-            for pid in (folder / "cgroup.procs").read_text().split():
-                with suppress(ProcessLookupError):
-                    if back is not None:
-                        (back / "cgroup.procs").write_text(pid)
-        try:
-            folder.rmdir()
-        except OSError:
+
+def _move(main: int, folder: Path) -> None:
+    """A tree into a group; what is outside may start others there, so once more until nothing is. OSError if not."""
+    deadline = time.monotonic() + WITHIN_S
+    with suppress(psutil.NoSuchProcess):
+        while outside := {one.pid for one in _tree(main)} - set(_pids(folder)):
             if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+                raise OSError(f"processes {sorted(outside)} don't enter it")
+            for pid in outside:
+                with suppress(ProcessLookupError):
+                    (folder / "cgroup.procs").write_text(str(pid))
+        return
+    raise OSError(f"pid {main} has ended")
 
 
-def thaw_group(folder: Path) -> None:
-    """Let what is in a group go on."""
-    _write(folder, False)
+def _read(path: Path) -> str:
+    """The text of a file, "" where there is none (any more)."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
-def frozen_groups() -> list[Path]:
-    """The groups that were made to freeze servers of runs that have ended."""
-    found = []
-    for folder in control_groups.groups():
-        pid, _, name = folder.name.removeprefix(control_groups.PREFIX).partition("-")
-        if name.startswith(f"{NAMED}-") and pid.isdigit() and not psutil.pid_exists(int(pid)):
-            found.append(folder)
+def _pids(folder: Path) -> list[int]:
+    return [int(pid) for pid in _read(folder / "cgroup.procs").split()]
+
+
+def _children(pid: int) -> list[int]:
+    """Of all its threads; complete where these don't run (proc(5))."""
+    found: list[int] = []
+    try:
+        for task in (PROC / str(pid) / "task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (task / "children").read_text().split())
+    except OSError:
+        pass
     return found
+
+
+def _threads(pid: int) -> Iterator[tuple[int, str]]:
+    """Each thread of a process, and its state."""
+    with suppress(OSError):
+        for task in (PROC / str(pid) / "task").iterdir():
+            with suppress(OSError):
+                yield int(task.name), (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+
+
+class _Busy(NamedTuple):
+    """A thread that is not frozen."""
+
+    pid: int
+    thread: int
+    state: str
+
+    def __str__(self) -> str:
+        name = _read(PROC / str(self.pid) / "comm") or "?"
+        return f"{name} (pid {self.pid}, thread {self.thread}) is in state {self.state}"
+
+
+def _busy(pids: Iterable[int], still: str) -> _Busy | None:
+    """The first thread of these processes that is in no state of `still`."""
+    for pid in pids:
+        for thread, state in _threads(pid):
+            frozen = state == "D" and _read(PROC / str(pid) / "task" / str(thread) / "wchan") == "__refrigerator"
+            if state not in still and not frozen:
+                return _Busy(pid, thread, state)
+    return None

@@ -2,7 +2,7 @@
 
 The kernel ends a server with the one that started it, so that there is rarely anything: a child that a server started
 by itself, a control group, the copy of the data that a session worked on. Containers and their networks outlive a
-run that was killed, and so does a server that was frozen when its run was killed.
+run that was killed; so does what it had frozen (`freeze`), as that hears no signal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from anncestry.cells.stage import STAGES
-from anncestry.errors import UserError
+from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner_alive
 from anncestry.runtimes import control_groups, docker, freeze
 from anncestry.runtimes.native import MARK
@@ -31,12 +30,14 @@ _KINDS = ("process", "container", "network", "control group", "data copy")
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing: its kind (one of _KINDS), what it is, for people, and how it is removed; of a process its pid."""
+    """One thing: its kind (one of _KINDS), what it is, for people, how it is removed, and whether it stands still; of a
+    process its pid."""
 
     kind: str
     name: str
     remove: Callable[[], None]
     pid: int | None = None
+    frozen: bool = False
 
 
 def find(here: Path) -> list[Leftover]:
@@ -58,15 +59,29 @@ def clean(found: list[Leftover]) -> list[str]:
     return problems
 
 
+def end_frozen() -> list[str]:
+    """End what runs that have ended left frozen, before a run starts servers: memory, ports; their names.
+
+    ServerError for what can't be ended.
+    """
+    frozen = [leftover for leftover in (*_processes(), *_containers()) if leftover.frozen]
+    if problems := clean(frozen):
+        raise ServerError("; ".join(problems))
+    return [leftover.name for leftover in frozen]
+
+
 def _processes() -> Iterator[Leftover]:
+    # Some programs (PostgreSQL's) write their titles over their environment: their group says whose they are.
+    grouped = {int(pid) for folder in _ended_groups() for pid in (folder / "cgroup.procs").read_text().split()}
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         try:
             mark = process.environ().get(MARK)
         except (psutil.Error, OSError):
-            continue
-        if mark is not None and not owner_alive(mark):
-            command = " ".join(process.info["cmdline"] or ["?"])
-            yield Leftover("process", f"{command[:100]} (pid {process.pid})", partial(_end, process.pid), process.pid)
+            mark = None
+        if process.pid in grouped or (mark is not None and not owner_alive(mark)):
+            name = f"{' '.join(process.info['cmdline'] or ['?'])[:100]} (pid {process.pid})"
+            frozen = freeze.is_frozen(process.pid)
+            yield Leftover("process", name, partial(_end, process.pid), process.pid, frozen)
 
 
 def _containers() -> Iterator[Leftover]:
@@ -77,16 +92,20 @@ def _containers() -> Iterator[Leftover]:
         return
     for remnant in docker.remnants(client):
         if remnant.used is False:
-            yield Leftover(remnant.kind, remnant.name, remnant.remove)
+            yield Leftover(remnant.kind, remnant.name, remnant.remove, frozen=remnant.paused)
 
 
 def _groups() -> Iterator[Leftover]:
-    frozen = freeze.frozen_groups()
+    for folder in _ended_groups():
+        yield Leftover("control group", str(folder), folder.rmdir)
+
+
+def _ended_groups() -> Iterator[Path]:
+    """Control groups of ours whose maker has ended."""
     for folder in control_groups.groups():
         pid = folder.name.removeprefix(control_groups.PREFIX).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            remove = partial(_remove_frozen, folder) if folder in frozen else folder.rmdir
-            yield Leftover("control group", str(folder), remove)
+            yield folder
 
 
 def _copies(here: Path) -> Iterator[Leftover]:
@@ -102,35 +121,14 @@ def _copies(here: Path) -> Iterator[Leftover]:
             yield Leftover("data copy", str(folder), partial(shutil.rmtree, folder))
 
 
-def end_frozen() -> None:
-    """End the servers that runs which were killed left frozen: they hold memory and ports, and hear no signal."""
-    for folder in freeze.frozen_groups():
-        _remove_frozen(folder)
-    for leftover in _processes():
-        with suppress(psutil.Error, UserError):
-            if leftover.pid is not None and psutil.Process(leftover.pid).status() == psutil.STATUS_STOPPED:
-                leftover.remove()
-
-
-def _remove_frozen(folder: Path) -> None:
-    """End what is in the group of a frozen server, and remove the group.
-
-    The kernel killed its processes with their run; frozen by v1, they end once they are thawed. What they had started
-    by themselves is asked to.
-    """
-    pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
-    freeze.thaw_group(folder)
-    for pid in pids:
-        with suppress(psutil.Error, ProcessLookupError):
-            _end(pid)
-    freeze.remove(folder)
-
-
 def _end(pid: int) -> None:
     """Ask a process to end, and wait until it has; UserError if it does not."""
-    process = psutil.Process(pid)
-    os.kill(pid, signal.SIGTERM)
-    os.kill(pid, signal.SIGCONT)  # one that is stopped hears nothing
+    try:
+        process = psutil.Process(pid)
+        os.kill(pid, signal.SIGTERM)
+    except (ProcessLookupError, psutil.NoSuchProcess):  # it ended with another one
+        return
+    freeze.release(pid)
     deadline = time.monotonic() + _TERM_WAIT_S
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:
