@@ -131,6 +131,9 @@ bench: env browser  ## benchmark anncestry itself: its overhead, and a run with 
 bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, coverage (docs/statistics.md)
 	@python tests/bench/decisions.py
 
+bench-duet: env  ## measure what pairs tell: A/A, planted differences, quiet and busy (COMPARISONS=3 of each; some 5 minutes each)
+	@python tests/bench/duet.py $(or $(COMPARISONS),3)
+
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)
 	@python tests/bench/decided.py $(or $(RESULTS),.) $(EXPERIMENT)
 

@@ -93,6 +93,16 @@ def test_builds_of_one_load_and_topologies_can_be_paired(tmp_path):
     assert [pair.topology for pair in expand(toy).pairs] == ["standalone", "standalone..other"]
 
 
+def test_a_side_may_have_an_effort_of_its_own(tmp_path):
+    toy = paired(tmp_path, "red-1.0", {"system": "red-1.0", "effort": 64})
+    matrix = expand(toy)
+    control, pair = matrix.pairs
+    assert (pair.system, pair.is_control) == ("red-1.0..red-1.0~effort64", False)
+    sides = matrix.spec(pair.pair, "pair")["sides"]
+    assert [sides[side]["effort"] for side in "ab"] == [{"ef_search": 50}, {"ef_search": 64}]
+    assert matrix.spec(control.pair, "pair")["workload"]["ef_search"] == 50
+
+
 def test_runs_and_duration_of_a_workload_change_no_pair(tmp_path):
     toy = paired(tmp_path)
     before = [pair.pair for pair in expand(toy).pairs]

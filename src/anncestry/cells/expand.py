@@ -242,9 +242,17 @@ class _Expander:
         recall = self.add("recall", query=query, truth=truth)
         return load.cell(workload, truth, query, recall)
 
-    def asked(self, load: _Load, workload: str, where: str) -> tuple[dict[str, Any], str]:
-        """A workload as a load is asked with it, checked, and the key of the exact neighbours that it needs."""
+    def asked(self, load: _Load, workload: str, where: str, effort: int | None = None) -> tuple[dict[str, Any], str]:
+        """A workload as a load is asked with it, checked, and the key of the exact neighbours that it needs.
+
+        An `effort` takes the place of the workload's.
+        """
         asked = load.complete(self.config.workloads[workload], where)
+        if effort is not None:
+            named = [name for name in EFFORTS if name in asked]
+            if not named:
+                raise ConfigError(f"{where}: asks for no search effort that the effort of a side could replace")
+            asked[named[0]] = effort
         deepest = 1
         for feature in features.of(asked):
             feature.check(asked, load.dataset, load.entry, where)
@@ -292,7 +300,7 @@ class _Expander:
             load = self.load(dataset, side.system, topology, side.build, "")
             with _named(f"{where}.paired: {side.system}, {topology}"):
                 load.check_frozen(duet.slice_s)
-            asked, truth = self.asked(load, workload, of_workload)
+            asked, truth = self.asked(load, workload, of_workload, side.effort)
             for feature in features.of(asked):
                 raise Unsupported(f"{of_workload}: {feature.name} is unsupported in pairs: they are closed loops alone")
             for key in _NOT_PAIRED:
@@ -301,7 +309,8 @@ class _Expander:
             asked = {key: value for key, value in asked.items() if key not in ("runs", "duration_s")}
             cells.append(load.cell("", truth, "", ""))
             system = {"name": side.system, "version": load.described.version}
-            specs.append({"load": load.key, "system": system, "topology": {"name": topology}})
+            own = {} if side.effort is None else {"own_effort": side.effort}
+            specs.append({"load": load.key, "system": system, "topology": {"name": topology}, **own})
             workloads.append(asked)
         a, b = workloads
         common = {name: value for name, value in a.items() if name in b and b[name] == value}
@@ -320,7 +329,7 @@ class _Expander:
             seed=self.config.seed,
             platform=self.config.platform,
         )
-        return Pair(cells[0], cells[1], workload, key)
+        return Pair(cells[0], cells[1], workload, key, (sides[0][0].effort, sides[1][0].effort))
 
 
 class _Load:

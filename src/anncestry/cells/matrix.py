@@ -104,6 +104,8 @@ class Pair:
     workload: str
     pair: str
     """Its key."""
+    efforts: tuple[int | None, int | None] = (None, None)
+    """Search efforts of a and b, where these are not the workload's."""
     arm: str = ""
 
     path = StagePath("pair")
@@ -115,8 +117,8 @@ class Pair:
 
     @property
     def is_control(self) -> bool:
-        """Whether both sides are the same load: what its ratio shows is no difference of systems."""
-        return self.a.load == self.b.load
+        """Whether both sides are the same: what its ratio shows is no difference of systems."""
+        return self.a.load == self.b.load and self.efforts[0] == self.efforts[1]
 
     @property
     def dataset(self) -> str:
@@ -124,8 +126,9 @@ class Pair:
 
     @property
     def system(self) -> str:
-        builds = [f"{side.system}~{side.rebuild}" if side.rebuild > 1 else side.system for side in self.sides]
-        return "..".join(builds)
+        builds = (f"~{side.rebuild}" if side.rebuild > 1 else "" for side in self.sides)
+        efforts = (f"~effort{effort}" if effort else "" for effort in self.efforts)
+        return "..".join(f"{side.system}{b}{e}" for side, b, e in zip(self.sides, builds, efforts, strict=True))
 
     @property
     def topology(self) -> str:

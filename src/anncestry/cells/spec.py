@@ -115,6 +115,7 @@ class Side(Entry):
     system: str
     topology: str | None
     build: int
+    effort: int | None
 
 
 @dataclass(frozen=True)

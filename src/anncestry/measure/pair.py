@@ -109,7 +109,10 @@ def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]],
         found[name] = {
             **duet.over_servers(estimates).facts(),
             **_levels(each, what),
-            "servers": [estimate.facts() for estimate in estimates],
+            "servers": [
+                {**estimate.facts(), **_levels([slices], what)}
+                for estimate, slices in zip(estimates, each, strict=True)
+            ],
             "autocorrelation": [duet.autocorrelation(slices, what) for slices in each],
             "unpaired": duet.over_servers([duet.unpaired(slices, what) for slices in each]).facts(),
         }

@@ -47,6 +47,7 @@ class Paired:
                 record["stage"] != "pair"
                 or not record["valid"]
                 or len({side["load"] for side in spec["sides"].values()}) < 2
+                or any("own_effort" in side for side in spec["sides"].values())  # rounds were asked at another
             ):
                 continue
             a, b = (spec["sides"][side] for side in ("a", "b"))
