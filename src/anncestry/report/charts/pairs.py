@@ -12,6 +12,8 @@ from anncestry.report.model.cells import Row
 from anncestry.report.model.material import Material
 from anncestry.report.tables.pairs import LABELS, is_control
 
+_WHOLE = alt.Axis(labelLimit=430)
+"""Both names of a pair, and its workload."""
 _SHOWN = ("qps", "server_cpu_us_per_query", "p99_ms")
 
 
@@ -25,7 +27,7 @@ def figures(material: Material) -> list[Figure]:
         f" with 95 % intervals. The band is the margin of equivalence, {100 * margin:g} %. Pale: the controls, one"
         " system paired with itself, whose intervals should hold 1.",
         "J",
-        "",
+        "members",
         charts.by_place(material.pairs, lambda rows: _panel(rows, margin)),
     )
 
@@ -55,15 +57,13 @@ def _panel(rows: list[Row], margin: float) -> Any:
         scale=alt.Scale(type="log", nice=False, padding=12),
         axis=alt.Axis(tickCount=charts.TICKS, format=charts.NUMBER),
     )
-    colour = alt.Color(
-        "quantity:N",
-        scale=alt.Scale(domain=labels, range=list(charts.COLOURS[: len(labels)])),
-        legend=alt.Legend(orient="top", title=None),
-    )
+    legend = alt.Legend(orient="top", title=None)
+    colours = alt.Scale(domain=labels, range=list(charts.COLOURS[: len(labels)]))
+    shapes = alt.Scale(domain=labels, range=list(charts.SHAPES[: len(labels)]))
     base = {
-        "y": alt.Y("pair:N", title=None, sort=list(dict.fromkeys(datum["pair"] for datum in data))),
+        "y": alt.Y("pair:N", title=None, sort=list(dict.fromkeys(datum["pair"] for datum in data)), axis=_WHOLE),
         "yOffset": alt.YOffset("quantity:N", scale=alt.Scale(domain=labels, paddingOuter=0.4)),
-        "color": colour,
+        "color": alt.Color("quantity:N", scale=colours, legend=legend),
         "opacity": charts.OPACITY,
     }
     low, high = 1 / (1 + margin), 1 + margin
@@ -75,8 +75,8 @@ def _panel(rows: list[Row], margin: float) -> Any:
         charts.layer_of(data).mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q", **base),
         charts.points_of(data, 60).encode(
             x=x,
-            shape=charts.signs_of("quantity", "shape", dict(zip(labels, charts.SHAPES, strict=False))),
+            shape=alt.Shape("quantity:N", scale=shapes, legend=legend),
             tooltip=charts.tooltip("pair", "quantity"),
-            **{**base, "opacity": charts.OPACITY},
+            **base,
         ),
     )

@@ -70,7 +70,7 @@ def tables(material: Material) -> list[Table]:
                 Cell(_said(name, ratio, judged), problem=ratio["reason"]),
                 Cell(_under(record, name)),
             )
-            body.append(TableRow((*place[:2], _named(ratio), place[3], label), cells))
+            body.append(TableRow((" · ".join((*place[:2], place[3])), _named(ratio), label), cells))
     return made(
         Table(
             "J",
@@ -81,7 +81,7 @@ def tables(material: Material) -> list[Table]:
             " surely within the declared margin. The sizes of A and B are those of this contention: absolute numbers"
             " are those of rounds. A pair of a system with itself is the control: its interval should hold 1. Under:"
             " how many cores each server had while it ran, and what other programs used.",
-            ("Dataset", "Topology", "Pair (A → B)", "Workload", "Quantity"),
+            ("Where", "Pair (A → B)", "Quantity"),
             (Column("A"), Column("B"), Column("B / A"), Column("Verdict on B"), Column("Under")),
             tuple(body),
         )
