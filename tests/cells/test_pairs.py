@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
 import pytest
 
 from anncestry import workflow
 from anncestry.errors import ConfigError
-from tests.toy import Toy
+from anncestry.provenance import records
+from anncestry.runtimes import control_groups
+from tests.toy import ROOT, Toy
 
 DUET = {"slice_s": 0.1, "discard_ms": 10, "blocks": 2, "first": 2, "most": 2}
 PUBLISH = {"table": 1, "report": 1, "all": 1}
@@ -128,3 +140,155 @@ def test_what_cannot_be_paired_is_refused_by_name_while_parsing(tmp_path, change
     change(toy)
     with pytest.raises(ConfigError, match=said):
         expand(toy)
+
+
+# What was measured
+
+
+def anncestry(toy, *words, check=True):
+    toy.save()
+    done = subprocess.run(
+        [sys.executable, "-m", "anncestry", *words],
+        cwd=toy.folder,
+        env={**toy.environment(ROOT), "ANNCESTRY_CONFIG": str(toy.folder / "config")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def the_pair(toy):
+    """The record of the pair that is no control, and where it lies."""
+    (path,) = (toy.folder / "results" / "pair").rglob("red-1.0..blue-1.0/*/*.json")
+    return path, json.loads(path.read_text())
+
+
+def test_a_pair_is_published_with_all_that_made_it(toy):
+    _, record = the_pair(toy)
+    assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
+    assert [each["started_first"] for each in record["rounds"]] == ["a", "b"], "the order of starts is swapped"
+    assert {"qps", "server_cpu_us_per_query", "p50_ms", "p95_ms", "p99_ms"} <= record["quantities"].keys()
+    assert all(record["sides"][side]["recall"]["by_id"]["value"] == 1 for side in "ab")
+    assert record["contention"]["frozen_cpu_share"] < 0.01
+    assert not list((toy.folder / "scratch").glob("paired/*")), "what was published is not kept twice"
+
+
+def test_the_page_shows_the_pair_and_its_control_and_why_leads_to_slices_and_both_loads(toy):
+    (page,) = (toy.folder / "results" / "report").glob("*/index.html")
+    text = page.read_text()
+    assert 'id="table-J"' in text
+    assert "red-1.0 → blue-1.0" in text
+    assert "red-1.0 → red-1.0 (control)" in text
+    chain = anncestry(toy, "why", "--system", "red-1.0..blue-1.0", "--metric", "pair_qps").stdout
+    assert "slices" in chain
+    assert "pair 1 of servers: 8 of side a, 8 of b" in chain
+    assert "load_a record" in chain
+    assert "load_b record" in chain
+
+
+def test_verify_makes_every_ratio_again_from_samples_and_slices(toy):
+    assert "all published numbers agree" in anncestry(toy, "verify").stdout
+    path, record = the_pair(toy)
+    record["quantities"]["qps"]["value"] *= 1.01
+    path.write_text(json.dumps(records.seal(record)))
+    said = anncestry(toy, "verify", check=False).stderr
+    assert f"{path.relative_to(toy.folder)}: its quantities are not those that its samples and slices give" in said
+
+
+def test_verify_sees_slices_that_were_changed_even_if_the_record_was_sealed_again(toy):
+    path, record = the_pair(toy)
+    file = path.parent / record["outputs"]["slices"]["path"]
+    table = parquet.read_table(file)
+    at = table.schema.get_field_index("cpu_s")
+    parquet.write_table(table.set_column(at, "cpu_s", compute.multiply(table["cpu_s"], 0.9)), file)
+    record["outputs"]["slices"] |= {"sha256": records.sha256_file(file), "bytes": file.stat().st_size}
+    path.write_text(json.dumps(records.seal(record)))
+    said = anncestry(toy, "verify", check=False).stderr
+    assert "its quantities are not those that its samples and slices give" in said
+
+
+def test_a_dropped_pair_is_measured_again_and_nothing_else(toy):
+    anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--yes")
+    assert toy.jobs() == {"duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+
+
+def test_a_dropped_load_takes_its_pairs_along(toy):
+    anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--load", "--yes")
+    assert not list((toy.folder / "results" / "pair").rglob("*.json"))
+    assert toy.jobs() == {
+        **{"load": 2, "record": 2, "duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
+        **PUBLISH,
+    }
+
+
+def test_a_damaged_pair_is_set_aside_and_made_again(toy):
+    path, _ = the_pair(toy)
+    path.write_text(path.read_text().replace('"valid": true', '"valid": false', 1))
+    assert toy.jobs() == {"duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+    assert path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_gc_keeps_what_the_matrix_has_and_removes_a_pair_that_it_has_no_more(toy):
+    assert "pair" not in anncestry(toy, "gc", "--results").stdout
+    toy.files["config"]["matrix"].pop(0)
+    assert "pair of blobs-l2/red-1.0..blue-1.0/standalone" in anncestry(toy, "gc", "--results").stdout
+
+
+def test_a_side_that_dies_is_named_and_tried_again_by_the_next_run(tmp_path):
+    toy = paired(tmp_path, workloads=["k7"])
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-query"}
+    done = toy.snakemake(check=False)
+    assert done.returncode
+    assert "is not running any more" in done.stdout + done.stderr
+    assert "of 2 starts died" in done.stdout + done.stderr
+    pairs = [path.parent.parent.name for path in (toy.folder / "results" / "pair").rglob("*.json")]
+    assert pairs == ["red-1.0..red-1.0"], "the control is published"
+    toy.files["systems"]["blue-1.0"]["settings"] = {}
+    toy.snakemake()
+    assert len(list((toy.folder / "results" / "pair").rglob("*.json"))) == 2
+
+
+def test_wrong_answers_of_a_side_make_the_pair_invalid(tmp_path):
+    toy = paired(tmp_path, workloads=["k7"])
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "unknown-ids"}
+    toy.snakemake(check=False)
+    (path,) = (toy.folder / "results" / "pair").rglob("red-1.0..blue-1.0/*/*.json")
+    record = json.loads(path.read_text())
+    failed = [gate["gate"] for gate in record["gates"] if not gate["ok"]]
+    assert not record["valid"]
+    assert all(name.startswith("b: ") for name in failed), "the side is named"
+
+
+def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on(tmp_path):
+    toy = paired(tmp_path)
+    toy.files["config"]["duet"] |= {"blocks": 40, "first": 2}
+    toy.save()
+    with toy.running() as run:
+        wait_for(lambda: freezing(toy))
+        victim = freezing(toy)[0]
+        os.kill(victim, signal.SIGKILL)
+        run.wait(timeout=120)
+    toy.files["config"]["duet"] |= {"blocks": 2}
+    toy.snakemake()
+    assert len(list((toy.folder / "results" / "pair").rglob("*.json"))) == 2
+    assert not [group for group in control_groups.groups() if f"{control_groups.PREFIX}{victim}-" in group.name]
+
+
+def freezing(toy):
+    """The processes that cut slices in this toy."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
+        words = process.info["cmdline"] or []
+        if "duet" in words and process.info["cwd"] == str(toy.folder):
+            group = f"{control_groups.PREFIX}{process.pid}-freeze"
+            found += [process.pid for path in control_groups.groups() if path.name.startswith(group)]
+    return found
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
