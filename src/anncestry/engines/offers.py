@@ -97,6 +97,14 @@ Offered = Mapping[str, Mapping[str, Parameter]]
 """Type → name of a parameter → what it may be."""
 
 
+@dataclass(frozen=True)
+class Freeze:
+    """How long all members may stand still at a time while another system is asked; or `no`, why they may not."""
+
+    longest_s: float = 0.0
+    no: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Offers:
     """What one engine can do. `check` refuses the rest; a subclass overrides the steps of `check` to refuse more.
@@ -143,6 +151,8 @@ class Offers:
     no_zero_vectors: str | None = "was never tried with them"
     """Why zero vectors can't be kept under cosine: their distance to everything is told as 1, and no other row is lost
     for them. None: they can, though a graph need not find them."""
+    freeze: Freeze = Freeze(no="was never tried frozen")
+    """How long one node may be frozen; what was tried, and with which version: docs/duet.md."""
     conditions: Sequence[str] = ()
     """Kinds of payload columns (keyword, int, float) that the conditions of a query can be on."""
     killed_loads: bool = False
@@ -166,6 +176,25 @@ class Offers:
                 f"zero_vectors: keep: unsupported by {self.name}, which {self.no_zero_vectors}; use zero_vectors: "
                 "leave_out, or another system"
             )
+
+    def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
+        """Unsupported if the system can't take turns with another one in slices of `slice_s` seconds."""
+        freeze = self.may_freeze(system, topology)
+        if freeze.no is not None:
+            raise Unsupported(f"paired: unsupported by {self.name}, which {freeze.no}; compare it in rounds")
+        if 2 * slice_s > freeze.longest_s:  # of ABBA and BAAB in any order, two of a side follow each other at most
+            raise Unsupported(
+                f"duet.slice_s: {slice_s:g} s are too long for {self.name}: it stands still for two of them, and may "
+                f"for {freeze.longest_s:g} s at most"
+            )
+
+    def may_freeze(self, system: Spec, topology: Spec) -> Freeze:
+        """How long this system may be frozen in this topology, or why not."""
+        if topology.get("runtime") == "remote":
+            return Freeze(no="somebody else runs there (runtime remote)")
+        if topology["nodes"] > 1 or len(self.members(system, topology)) > 1:
+            return Freeze(no="has several members there, and was tried with one alone")
+        return self.freeze
 
     def limited(self, system: Spec, topology: Spec) -> int:
         """Number of members to which the topology's `limits` apply, each."""
