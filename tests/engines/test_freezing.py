@@ -22,7 +22,13 @@ from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, exact, loaded, small
 
 TOPOLOGIES: dict[str, Any] = yaml.safe_load((ROOT / "config" / "topologies.yaml").read_text())
 CLUSTER = {**STANDALONE, "nodes": 3, "shards": 3}
-TRIED = {"weaviate-1.27.0": 40.0, "milvus-2.3.5": 15.0, "pgvector-0.8.5": 40.0, "mariadb-11.8.6": 40.0}
+TRIED = {
+    "weaviate-1.27.0": 40.0,
+    "milvus-2.3.5": 15.0,
+    "pgvector-0.8.5": 40.0,
+    "mariadb-11.8.6": 40.0,
+    "seekdb-1.4.0": 15.0,
+}
 
 
 def refusal(name: str, topology: dict[str, Any], slice_s: float = 0.5) -> str:
@@ -46,7 +52,6 @@ def test_two_slices_may_be_as_long_as_was_tried(name: str) -> None:
         ("weaviate-1.27.0", CLUSTER, "weaviate, which elects its leaders anew"),
         ("milvus-2.3.5", TOPOLOGIES["standalone-external"], "milvus, which has several members there"),
         ("pgvector-0.8.5", {**STANDALONE, "runtime": "remote"}, "pgvector, which somebody else runs there"),
-        ("seekdb-1.4.0", STANDALONE, "seekdb, which was never tried frozen"),
         ("polardb-8.0.2", STANDALONE, "polardb, which was never tried frozen"),
         ("hnswlib-0.8.0-library", STANDALONE, "hnswlib, which is a library"),
     ],
