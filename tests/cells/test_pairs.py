@@ -127,10 +127,10 @@ def test_runs_and_duration_of_a_workload_change_no_pair(tmp_path):
     [
         (lambda toy: toy.block.update(systems=["red-1.0"]), "needs either systems or paired"),
         (lambda toy: toy.block.pop("paired"), "needs either systems or paired"),
-        (lambda toy: toy.block.update(topologies=["cluster-3"]), "pairs need servers of one member"),
+        (lambda toy: toy.block.update(topologies=["cluster-3"]), "has several members there"),
         (lambda toy: toy.block.update(paired=["red-1.0", "bleu-1.0"]), "did you mean 'blue-1.0'"),
         (lambda toy: toy.block.update(rebuilds=2), "rebuilds: unsupported with paired"),
-        (lambda toy: toy.files["config"]["duet"].update(slice_s=8), "may be frozen for 10 s"),
+        (lambda toy: toy.files["config"]["duet"].update(slice_s=8), "for 10 s at most"),
         (lambda toy: toy.files["workloads"]["k5"].update(start="cold", warmup=0), "cold is unsupported in pairs"),
         (lambda toy: toy.files["config"]["duet"].update(first=3, most=2), "duet.most: is below duet.first"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anncestry.engines.offers import Offers, refuse_unknown
+from anncestry.engines.offers import Freeze, Offers, refuse_unknown
 from anncestry.errors import ConfigError
 
 
@@ -27,8 +27,8 @@ class FlatOffers(Offers):
 OFFERS = FlatOffers(
     name="flat",
     no_zero_vectors=None,
+    freeze=Freeze(10.0),
     conditions=("keyword", "int", "float"),
     killed_loads=True,
-    frozen_max_s=10,
     beyond_loopback=True,  # at the address of this machine, where one is said
 )

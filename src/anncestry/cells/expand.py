@@ -299,7 +299,7 @@ class _Expander:
         for side, topology in sides:
             load = self.load(dataset, side.system, topology, side.build, "")
             with _named(f"{where}.paired: {side.system}, {topology}"):
-                load.check_frozen(duet.slice_s)
+                load.check_pair(duet.slice_s)
             asked, truth = self.asked(load, workload, of_workload, side.effort)
             for feature in features.of(asked):
                 raise Unsupported(f"{of_workload}: {feature.name} is unsupported in pairs: they are closed loops alone")
@@ -390,10 +390,8 @@ class _Load:
         cell = Cell(*names, *keys, self.described.built_as, self.rebuild, self.arm)
         return replace(cell, older=self.opened(cell))
 
-    def check_frozen(self, slice_s: float) -> None:
+    def check_pair(self, slice_s: float) -> None:
         """Unsupported if servers of this load can't be frozen for a slice."""
-        if self.placed.runtime == "remote":
-            raise Unsupported("a server that somebody else runs (runtime remote) is not frozen")
         self.engine.check_pair(self.described.plain, self.placed.plain, slice_s)
 
     def opened(self, cell: Cell) -> Cell | None:

@@ -36,7 +36,7 @@ from anncestry.engines.base import (
     listed,
 )
 from anncestry.engines.native import HOST, start_native
-from anncestry.engines.offers import Offers, filter_bounds
+from anncestry.engines.offers import Freeze, Offers, filter_bounds
 from anncestry.errors import ServerError, Unsupported
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import clean_environment
@@ -96,6 +96,9 @@ class LibraryServer(Server):
         return super().stop()
 
 
+_NO_SERVER = Freeze(no="is a library in its clients' own processes: there is no server to freeze")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LibraryOffers(Offers):
     """What a library can't do, beside: limits, filters, cold starts."""
@@ -105,7 +108,7 @@ class LibraryOffers(Offers):
     topology: Sequence[str] = ("storage",)
     single: str | None = "a library, in one process"
     no_fault: str | None = "is a library: there is no server that could have one"
-    no_pairs: str = "searches in the processes of its clients: there is no server to freeze"
+    freeze: Freeze = _NO_SERVER
 
     def check_topology(self, system: Spec, topology: Spec) -> None:
         super().check_topology(system, topology)

@@ -97,6 +97,14 @@ Offered = Mapping[str, Mapping[str, Parameter]]
 """Type → name of a parameter → what it may be."""
 
 
+@dataclass(frozen=True)
+class Freeze:
+    """How long all members may stand still at a time while another system is asked; or `no`, why they may not."""
+
+    longest_s: float = 0.0
+    no: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Offers:
     """What one engine can do. `check` refuses the rest; a subclass overrides the steps of `check` to refuse more.
@@ -143,10 +151,8 @@ class Offers:
     no_zero_vectors: str | None = "was never tried with them"
     """Why zero vectors can't be kept under cosine: their distance to everything is told as 1, and no other row is lost
     for them. None: they can, though a graph need not find them."""
-    frozen_max_s: float = 0.0
-    """How long a server of one member may be frozen without harm, as was tried (docs/duet.md). 0: it can't be."""
-    no_pairs: str = "was never tried frozen"
-    """Why it can't be, where `frozen_max_s` is 0."""
+    freeze: Freeze = Freeze(no="was never tried frozen")
+    """How long one node may be frozen; what was tried, and with which version: docs/duet.md."""
     conditions: Sequence[str] = ()
     """Kinds of payload columns (keyword, int, float) that the conditions of a query can be on."""
     killed_loads: bool = False
@@ -171,6 +177,25 @@ class Offers:
                 "leave_out, or another system"
             )
 
+    def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
+        """Unsupported if the system can't take turns with another one in slices of `slice_s` seconds."""
+        freeze = self.may_freeze(system, topology)
+        if freeze.no is not None:
+            raise Unsupported(f"paired: unsupported by {self.name}, which {freeze.no}; compare it in rounds")
+        if 2 * slice_s > freeze.longest_s:  # of ABBA and BAAB in any order, two of a side follow each other at most
+            raise Unsupported(
+                f"duet.slice_s: {slice_s:g} s are too long for {self.name}: it stands still for two of them, and may "
+                f"for {freeze.longest_s:g} s at most"
+            )
+
+    def may_freeze(self, system: Spec, topology: Spec) -> Freeze:
+        """How long this system may be frozen in this topology, or why not."""
+        if topology.get("runtime") == "remote":
+            return Freeze(no="somebody else runs there (runtime remote)")
+        if topology["nodes"] > 1 or len(self.members(system, topology)) > 1:
+            return Freeze(no="has several members there, and was tried with one alone")
+        return self.freeze
+
     def limited(self, system: Spec, topology: Spec) -> int:
         """Number of members to which the topology's `limits` apply, each."""
         return 1
@@ -182,22 +207,6 @@ class Offers:
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         """The environment (name, sha256) that the workload's client needs; None: that of anncestry itself."""
         return None
-
-    def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
-        """Unsupported if its server can't be frozen for two slices of `slice_s`, the most that follow each other."""
-        nodes, parts = topology["nodes"], topology.get("external") or topology.get("roles")
-        if nodes != 1 or parts:
-            raise Unsupported(
-                "pairs need servers of one member: members that are frozen for half a second elect others, and what "
-                "is measured is that"
-            )
-        if not self.frozen_max_s:
-            raise Unsupported(f"{self.name} can't be in a pair: it {self.no_pairs}")
-        if 2 * slice_s > self.frozen_max_s:
-            raise Unsupported(
-                f"duet.slice_s: {slice_s:g} s: {self.name} may be frozen for {self.frozen_max_s:g} s, and one side is "
-                "for two slices"
-            )
 
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled."""

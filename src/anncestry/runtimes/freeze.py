@@ -336,7 +336,7 @@ def _tree(main: int) -> list[psutil.Process]:
         with suppress(OSError, psutil.Error):
             if pid not in found and os.getsid(pid) == main:
                 found[pid] = psutil.Process(pid)
-    return [one for one in found.values() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in found.values() if set("".join(state for _, state in _threads(one.pid))) - set("ZXx")]
 
 
 def _move(main: int, folder: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Offered, Offers, Parameter, Version, version_of
+from anncestry.engines.offers import Freeze, Offered, Offers, Parameter, Version, version_of
 from anncestry.errors import ConfigError, Unsupported
 
 OLDEST, BELOW = (2, 2, 16), (2, 4, 0)
@@ -278,8 +278,8 @@ OFFERS = MilvusOffers(
     stream=True,
     batches=True,
     no_fault=None,
-    frozen_max_s=15,
     no_zero_vectors=None,
+    freeze=Freeze(15.0),  # after 40 s its sessions are lost, and searches fail within answers
     conditions=("keyword", "int", "float"),
     killed_loads=True,
     beyond_loopback=True,

@@ -40,6 +40,9 @@ class MySQLOffers(Offers):
     def check_zero_vectors(self, system: Spec) -> None:
         super(MySQLOffers, self._of(system)).check_zero_vectors(system)
 
+    def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
+        super(MySQLOffers, self._of(system)).check_pair(system, topology, slice_s)
+
     @staticmethod
     def _of(system: Spec) -> MySQLOffers:
         """What the database of this system offers."""
@@ -54,6 +57,7 @@ class MySQLOffers(Offers):
             indexes={"hnsw": graph},
             quantizers={"hnsw": dialect.quantizers},
             largest_k=dialect.largest_k,
+            freeze=dialect.freeze,
             no_zero_vectors=dialect.no_zero_vectors.get(
                 dialect.distance(system["settings"], "cosine"), OFFERS.no_zero_vectors
             ),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Version, whole_number
+from anncestry.engines.offers import Freeze, Version, whole_number
 from anncestry.errors import ConfigError
 from anncestry.runtimes.base import Limits
 
@@ -65,6 +65,8 @@ class Dialect(ABC):
     """Distance → its function. One that is not the index's makes a full scan, in silence."""
     no_zero_vectors: ClassVar[Mapping[str, str | None]] = {}
     """Distance → what it makes of a zero vector. None: it keeps it."""
+    freeze: ClassVar[Freeze] = Freeze(no="was never tried frozen")
+    """How long it may stand still."""
     durability: ClassVar[str] = ""
     """What `persist` asks, in words."""
     ef_variable: ClassVar[str]

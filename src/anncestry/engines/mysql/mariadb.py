@@ -10,6 +10,7 @@ from typing import Any
 
 from anncestry.engines.base import Spec
 from anncestry.engines.mysql.dialect import INDEX, READER, TABLE, Ask, Dialect, three_numbers
+from anncestry.engines.offers import Freeze
 from anncestry.errors import ServerError
 from anncestry.runtimes.base import Limits
 from anncestry.runtimes.native import clean_environment
@@ -28,6 +29,7 @@ class MariaDB(Dialect):
     runtimes = ("native", "remote")
     quantizers = ()
     distances = {"l2": "euclidean", "cosine": "cosine"}  # noqa: RUF012
+    freeze = Freeze(40.0)
     no_zero_vectors = {"cosine": "puts them at distance 0 from everything when it scans"}  # noqa: RUF012
     # VECTOR KEY `vi` (`v`) `M`=16 `DISTANCE`=euclidean
     patterns = {"distance": r"`DISTANCE`='?(\w+)", "M": r"`M`='?(\d+)"}  # noqa: RUF012

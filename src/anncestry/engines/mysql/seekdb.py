@@ -9,6 +9,7 @@ from typing import Any
 
 from anncestry.engines.base import Spec
 from anncestry.engines.mysql.dialect import INDEX, READER, TABLE, Ask, Dialect, found
+from anncestry.engines.offers import Freeze
 from anncestry.errors import UserError
 from anncestry.runtimes.base import Limits
 
@@ -26,6 +27,7 @@ class Seekdb(Dialect):
     runtimes = ("native", "remote")
     quantizers = ("sq", "bq")
     distances = {"l2": "l2", "cosine": "cosine", "inner_product": "inner_product"}  # noqa: RUF012
+    freeze = Freeze(15.0)
     no_zero_vectors = {  # noqa: RUF012
         "cosine": "answers with rows without a distance (cosine_by: inner_product keeps them)",
         "inner_product": None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Offered, Offers, Parameter
+from anncestry.engines.offers import Freeze, Offered, Offers, Parameter
 from anncestry.errors import ConfigError
 
 REMOTE_SETTINGS = ("user", "database")
@@ -53,5 +53,6 @@ OFFERS = PgvectorOffers(
     largest_k=1000,
     ef_max=1000,
     no_zero_vectors=None,
+    freeze=Freeze(40.0),
     conditions=("keyword", "int", "float"),
 )

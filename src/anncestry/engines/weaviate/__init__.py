@@ -8,7 +8,7 @@ from typing import Any
 
 from anncestry.drive.build import identity
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Offered, Offers, Parameter, refuse_unknown, version_of
+from anncestry.engines.offers import Freeze, Offered, Offers, Parameter, refuse_unknown, version_of
 from anncestry.errors import ConfigError, Unsupported
 
 COLLECTION = "Bench"
@@ -171,6 +171,11 @@ class WeaviateOffers(Offers):
         if nodes == 2:
             raise ConfigError("topology: 2 nodes of weaviate can't outvote each other (RAFT): take 1, or 3 and more")
 
+    def may_freeze(self, system: Spec, topology: Spec) -> Freeze:
+        if topology["nodes"] > 1:
+            return Freeze(no="elects its leaders anew (RAFT) when the members of its cluster stand still")
+        return super().may_freeze(system, topology)
+
     def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:
         super().check_index(system, topology, index)
         if index["type"] == "dynamic" and not in_background(system.get("settings") or {}):
@@ -253,8 +258,8 @@ OFFERS = WeaviateOffers(
     sdk=True,
     stream=True,
     no_fault=None,
-    frozen_max_s=40,
     no_zero_vectors=None,
+    freeze=Freeze(40.0),
     conditions=("keyword", "int", "float"),
     killed_loads=True,
     beyond_loopback=True,
