@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ def run(matrix: Matrix, cells: Sequence[Cell | Pair], hold: Hold) -> dict[str, A
     Round r of every load comes before round r + 1 of any, as in the first rounds. What was measured before counts, so
     that a run that was interrupted goes on. Leaves each cell's decision beside its runs; returns all by query key.
     """
+    # Of one that has no first runs, its own job says why: the others go on without it.
+    cells = [cell for cell in cells if all(map(os.path.exists, map(cell.run_path, range(matrix.runs(cell)))))]
     started = time.monotonic()
     minutes = matrix.config.rounds.minutes
     why = dict.fromkeys((cell.query for cell in cells), f"the {minutes:g} minutes for further rounds were over")
