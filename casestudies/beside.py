@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from anncestry.metrics.decide import MIN_RUNS, judge
+from anncestry.metrics.decide import MIN_RUNS, Rule, judge
 from anncestry.report.charts import colours
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, sample_of, with_interval
 from anncestry.report.model.material import Material
@@ -93,7 +93,7 @@ def tables(material: Material) -> list[Table]:
                 Cell(printed_text(figure.value) + spread, source=figure.id),
                 found.cell,
                 Cell("—") if ratio is None else Cell(f"{ratio:.3g}", ratio, parents=ids),
-                Cell(verdict(figure, found)),
+                Cell(verdict(figure, found, material.rule)),
                 Cell(finder.differences(figure, found)),
             )
             body.append(TableRow(labels, cells))
@@ -162,7 +162,7 @@ def _asked(figure: Figure) -> str:
     return ", ".join(said)
 
 
-def verdict(figure: Figure, found: Counterpart) -> str:
+def verdict(figure: Figure, found: Counterpart, rule: Rule | None = None) -> str:
     """What the measured number is against the published one, as far as the noise of both is known."""
     row = found.row
     if row is None:
@@ -170,7 +170,7 @@ def verdict(figure: Figure, found: Counterpart) -> str:
     if row["unit"] in ("vectors", "dimensions"):
         return EXACT if row["value"] == figure.number else OTHER
     if figure.std and row["std"] is not None:
-        judged = judge(paper_sample(figure.number, figure.std), sample_of(row))
+        judged = judge(paper_sample(figure.number, figure.std), sample_of(row), rule=rule)
         return judged.outcome.value if judged.low is not None else NO_NOISE
     if row["low"] is None or row["high"] is None or (row["runs"] or 0) < MIN_RUNS:
         return NO_NOISE

@@ -10,14 +10,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from anncestry.metrics.decide import Verdict, judge
+from anncestry.metrics import decide
+from anncestry.metrics.decide import Verdict
 from anncestry.report import charts
 from anncestry.report.charts import Data, Figure, Panel
 from anncestry.report.compare.lines import HEADLINE, compare
@@ -167,6 +167,8 @@ class Pair:
     clients: int
     before: Row | None
     after: Row | None
+    judged: Verdict | None = None
+    """After against before, corrected for all of its table; None where one is missing, or before is zero."""
 
     @property
     def control(self) -> bool:
@@ -180,12 +182,12 @@ class Pair:
         names = dict.fromkeys(str(row["system"]) for row in (self.before, self.after) if row)
         return " → ".join(names) + (CONTROL if self.control else "")
 
-    @cached_property
-    def judged(self) -> Verdict | None:
-        """After against before; None where one is missing, or before is zero."""
+    @property
+    def samples(self) -> decide.Pair | None:
+        """What can be judged of it."""
         if self.before is None or self.after is None or not self.before["value"] or self.after["value"] is None:
             return None
-        return judge(sample_of(self.before), sample_of(self.after))
+        return decide.Pair(sample_of(self.before), sample_of(self.after), self.before["metric"])
 
     @property
     def change(self) -> tuple[float, float, float] | None:
@@ -207,8 +209,10 @@ def arms_of(rows: Sequence[Row]) -> tuple[str, str] | None:
     return next(str(name) for name in names if name != after), after
 
 
-def pairs(rows: Sequence[Row], arms: tuple[str, str], question: Question) -> list[Pair]:
-    """What a question compares, the control last."""
+def pairs(
+    rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None = None
+) -> list[Pair]:
+    """What a question compares, the control last; judged together by the `rule`."""
     there = {(row["arm"], row["dataset"], row["system"], row["topology"]) for row in rows}
     found: dict[tuple[str, str, int, str, str], dict[str, Row]] = {}
     for row in rows:
@@ -226,6 +230,9 @@ def pairs(rows: Sequence[Row], arms: tuple[str, str], question: Question) -> lis
         Pair(dataset, engine, clients, of.get(arms[0]), of.get(arms[1]))
         for (dataset, engine, clients, _, _), of in sorted(found.items())
     ]
+    known = [(number, samples) for number, pair in enumerate(made) if (samples := pair.samples) is not None]
+    for (number, _), found_of in zip(known, decide.judge_all([samples for _, samples in known], rule), strict=True):
+        made[number] = replace(made[number], judged=found_of)
     return sorted(made, key=lambda pair: (pair.dataset, pair.clients, pair.control))
 
 
@@ -243,15 +250,17 @@ def verdict(pair: Pair, control: Pair | None) -> str:
     return WITHIN_DRIFT if low <= pair.change[0] <= high else DIFFERS
 
 
-def of_arms(df: pd.DataFrame) -> list[Table]:
+def of_arms(df: pd.DataFrame, rule: decide.Rule | None = None) -> list[Table]:
     """The tables of a comparison of two arms; none for numbers that are no such comparison."""
     rows = rows_of(df)
     arms = arms_of(rows)
-    return [] if arms is None else [table for question in QUESTIONS for table in made(_table(rows, arms, question))]
+    if arms is None:
+        return []
+    return [table for question in QUESTIONS for table in made(_table(rows, arms, question, rule))]
 
 
-def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question) -> Table:
-    made = pairs(rows, arms, question)
+def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None) -> Table:
+    made = pairs(rows, arms, question, rule)
     recall = question.unit == "fraction"
     body, drifted = [], []
     for pair in made:

@@ -68,7 +68,7 @@ class CaseStudies:
 FIRST = (
     Group("pairs", "In pairs", (pair_tables.tables,)),
     Group("tables", "Tables", (standard.tables, standard.of_nodes)),
-    Group("arms", "Before and after, with a control", (lambda m: changes.of_arms(by_bytes(m.numbers)),)),
+    Group("arms", "Before and after, with a control", (lambda m: changes.of_arms(by_bytes(m.numbers), m.rule),)),
 )
 """The tables that come first on a page: what was measured."""
 
