@@ -159,6 +159,11 @@ def anncestry(toy, *words, check=True):
     return done
 
 
+def pairs_of(toy):
+    """The published records of pairs."""
+    return list((toy.folder / "results" / "pair").rglob("*.json"))
+
+
 def the_pair(toy):
     """The record of the pair that is no control, and where it lies."""
     (path,) = (toy.folder / "results" / "pair").rglob("red-1.0..blue-1.0/*/*.json")
@@ -181,6 +186,9 @@ def test_the_page_shows_the_pair_and_its_control_and_why_leads_to_slices_and_bot
     assert 'id="table-J"' in text
     assert "red-1.0 → blue-1.0" in text
     assert "red-1.0 → red-1.0 (control)" in text
+    said = anncestry(toy, "summary").stdout
+    assert "in pairs: red-1.0 → blue-1.0 (blobs-l2, standalone, k5)" in said
+    assert "CPU a query × " in said
     chain = anncestry(toy, "why", "--system", "red-1.0..blue-1.0", "--metric", "pair_qps").stdout
     assert "slices" in chain
     assert "pair 1 of servers: " in chain
@@ -216,7 +224,7 @@ def test_a_dropped_pair_is_measured_again_and_nothing_else(toy):
 
 def test_a_dropped_load_takes_its_pairs_along(toy):
     anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--load", "--yes")
-    assert not list((toy.folder / "results" / "pair").rglob("*.json"))
+    assert not pairs_of(toy)
     assert toy.jobs() == {
         **{"load": 2, "record": 2, "duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
         **PUBLISH,
@@ -236,29 +244,27 @@ def test_gc_keeps_what_the_matrix_has_and_removes_a_pair_that_it_has_no_more(toy
     assert "pair of blobs-l2/red-1.0..blue-1.0/standalone" in anncestry(toy, "gc", "--results").stdout
 
 
-def test_a_side_that_dies_is_named_and_tried_again_by_the_next_run(tmp_path):
+def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_makes_its_pair_invalid(tmp_path):
     toy = paired(tmp_path, workloads=["k7"])
-    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-query"}
-    done = toy.snakemake(check=False)
+    blue = toy.files["systems"]["blue-1.0"]
+    toy.files["systems"]["green-1.0"] = {**blue, "settings": {"lie": "unknown-ids"}}
+    blue["settings"] = {"lie": "die-on-query"}
+    toy.files["config"]["matrix"].append({**toy.block, "paired": ["red-1.0", "green-1.0"]})
+    done = toy.snakemake("--keep-going", check=False)
+    said = done.stdout + done.stderr
     assert done.returncode
-    assert "is not running any more" in done.stdout + done.stderr
-    assert "of 2 starts died" in done.stdout + done.stderr
-    pairs = [path.parent.parent.name for path in (toy.folder / "results" / "pair").rglob("*.json")]
-    assert pairs == ["red-1.0..red-1.0"], "the control is published"
-    toy.files["systems"]["blue-1.0"]["settings"] = {}
-    toy.snakemake()
-    assert len(list((toy.folder / "results" / "pair").rglob("*.json"))) == 2
-
-
-def test_wrong_answers_of_a_side_make_the_pair_invalid(tmp_path):
-    toy = paired(tmp_path, workloads=["k7"])
-    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "unknown-ids"}
-    toy.snakemake(check=False)
-    (path,) = (toy.folder / "results" / "pair").rglob("red-1.0..blue-1.0/*/*.json")
-    record = json.loads(path.read_text())
-    failed = [gate["gate"] for gate in record["gates"] if not gate["ok"]]
+    assert "is not running any more" in said
+    assert "(so far 2 of 2 starts died)" in said, "by the ledger"
+    published = {path.parent.parent.name: json.loads(path.read_text()) for path in pairs_of(toy)}
+    assert sorted(published) == ["red-1.0..green-1.0", "red-1.0..red-1.0"], "the others go on"
+    record = published["red-1.0..green-1.0"]
     assert not record["valid"]
+    failed = [gate["gate"] for gate in record["gates"] if not gate["ok"]]
+    assert failed
     assert all(name.startswith("b: ") for name in failed), "the side is named"
+    blue["settings"] = {}
+    toy.snakemake()
+    assert len(pairs_of(toy)) == 3
 
 
 def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on(tmp_path):
@@ -272,7 +278,7 @@ def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on(tmp_
         run.wait(timeout=120)
     toy.files["config"]["duet"] |= {"blocks": 8}
     toy.snakemake()
-    assert len(list((toy.folder / "results" / "pair").rglob("*.json"))) == 2
+    assert len(pairs_of(toy)) == 2
     assert not [group for group in control_groups.groups() if f"{control_groups.PREFIX}{victim}-" in group.name]
 
 

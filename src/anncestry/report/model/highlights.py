@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from anncestry.report.model.cells import Row, headline
-from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
+from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
 from anncestry.report.model.quantities import is_missing
 
 _WIDTH = 100
@@ -91,10 +91,27 @@ def summary(df: pd.DataFrame) -> str:
         spare = _WIDTH - sum(widths) - 2 * (len(widths) - 1)
         widths[place] = max(min(widths[place], 12), widths[place] + min(spare, 0))
     lines = [_line(line, widths) for line in (head, tuple("-" * width for width in widths), *body)]
+    lines += _pairs(rows_of(df[df["phase"] == PAIRED]))
     missing = sum(len(item.cells["missing"]) for item in found)
     if missing:
         lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
     return "\n".join(lines) + "\n"
+
+
+def _pairs(rows: Sequence[Row]) -> list[str]:
+    """A line for each pair that is no control: how much more side b answers, and what it needs for an answer."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        a, _, b = row["system"].partition("..")
+        if a != b and row["low"] is not None and row["metric"] in ("pair_qps", "pair_server_cpu_us_per_query"):
+            of_pair = (f"{a} → {b}", row["dataset"], row["topology"], row["workload"])
+            shown = f"× {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            found.setdefault(of_pair, {})[row["metric"]] = shown
+    said = []
+    for place, of in sorted(found.items()):
+        said.append(f"in pairs: {place[0]} ({', '.join(place[1:])})")
+        said.append(f"    QPS {of.get('pair_qps', '-')}, CPU a query {of.get('pair_server_cpu_us_per_query', '-')}")
+    return said
 
 
 def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k: int) -> Highlight:

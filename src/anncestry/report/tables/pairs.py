@@ -56,6 +56,7 @@ def _entry(row: Row, records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, A
 def tables(material: Material) -> list[Table]:
     """The table of pairs, if there are any."""
     judged = verdicts(material)
+    failed = {_controlled(row) for row in material.pairs if is_control(row) and row["low"] and not _holds_one(row)}
     body: list[TableRow] = []
     for place, numbers in sorted(pivot(material.pairs, _PLACE).items(), key=lambda item: _order(item[0])):
         record = _record(list(numbers.values()), material)
@@ -67,7 +68,7 @@ def tables(material: Material) -> list[Table]:
             cells = (
                 *(_side(row) for row in sides),
                 with_interval(ratio),
-                Cell(_said(name, ratio, judged), problem=ratio["reason"]),
+                Cell(_said(name, ratio, judged, _controlled(ratio) in failed), problem=ratio["reason"]),
                 Cell(_under(record, name)),
             )
             body.append(TableRow((" · ".join((*place[:2], place[3])), _named(ratio), label), cells))
@@ -111,17 +112,27 @@ def _side(row: Row | None) -> Cell:
     return Cell(shown, row["value"], number_id=row["number_id"])
 
 
-def _said(name: str, ratio: Row, judged: Mapping[str, Verdict]) -> str:
-    """The verdict in words; of a control whether its interval holds 1."""
+def _controlled(row: Row) -> tuple[str, ...]:
+    """What a control is of: the first side, where and what it was asked, the quantity."""
+    return str(row["system"]).partition("..")[0], row["topology"], row["workload"], row["metric"]
+
+
+def _holds_one(row: Row) -> bool:
+    return bool(row["low"] <= 1 <= row["high"])
+
+
+def _said(name: str, ratio: Row, judged: Mapping[str, Verdict], drifted: bool) -> str:
+    """The verdict in words; of a control whether its interval holds 1, and what that says of others."""
     if ratio["low"] is None:
         return NO_CELL
     if is_control(ratio):
-        return "holds 1" if ratio["low"] <= 1 <= ratio["high"] else "does not hold 1"
+        return "holds 1" if _holds_one(ratio) else "does not hold 1"
     verdict = judged[ratio["number_id"]]
     less, more = _WORDS.get(name, ("lower", "higher"))
     said = {"lower": less, "higher": more}.get(verdict.outcome.value, verdict.words)
     disagree = DEPENDS in ratio["note"] and name in _WORDS
-    return f"{said}; {DEPENDS}" if disagree else said
+    notes = [said, *([DEPENDS] if disagree else []), *(["its control does not hold 1"] if drifted else [])]
+    return "; ".join(notes)
 
 
 def _under(record: Mapping[str, Any], name: str) -> str:
