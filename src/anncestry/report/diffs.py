@@ -14,7 +14,7 @@ import pandas as pd
 
 from anncestry.provenance.records import replacing
 from anncestry.report.model.cells import Row
-from anncestry.report.model.numbers import first_builds, rows_of
+from anncestry.report.model.numbers import rows_of
 
 FOLDERS = ("metrics", "plots/latency", "plots/qps")
 """Folders of `results/` that are written here; dvc.yaml names them."""
@@ -27,6 +27,7 @@ _METRICS = {
         *("server_cpu_us_per_query", "cpu_avg_pct", "rss_peak_mib"),
     ),
     "recall": ("recall_by_id", "recall_by_distance"),
+    "pair": ("pair_qps", "pair_server_cpu_us_per_query"),
 }
 """Phase → metrics of the numbers that are compared: a diff of all of them would be read by nobody."""
 
@@ -49,7 +50,7 @@ def files(df: pd.DataFrame, experiment: str) -> dict[str, str]:
     metrics: dict[str, dict[str, float]] = {}
     latency: dict[str, list[str]] = {}
     qps: dict[str, list[tuple[int, float]]] = {}
-    for row in rows_of(first_builds(df)):
+    for row in rows_of(df[df["rebuild"].fillna(1) == 1]):
         if row["value"] is None or row["metric"] not in _METRICS.get(row["phase"], ()):
             continue
         load = f"{experiment}/{row['dataset']}/{row['system']}/{row['topology']}"
