@@ -58,6 +58,7 @@ _STAGES = {
     "truth": "Compute exact neighbours",
     "load": "Load a dataset into a system, measured",
     "query": "Measure searches",
+    "pair": "Measure two servers at once, in turns",
     "ceiling": "Measure what the client itself can send at most",
     "recall": "Score answers against exact neighbours",
     "table": "Gather all numbers into one table",

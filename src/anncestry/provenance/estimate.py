@@ -38,6 +38,7 @@ _DEFAULT_S = {
     "load": 60.0,
     "record": 2.0,
     "query": 2.0,
+    "pair": 5.0,
     "recall": 3.0,
     "table": 5.0,
     "report": 10.0,

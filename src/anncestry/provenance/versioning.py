@@ -28,7 +28,7 @@ from anncestry.user_cache import expanded
 _LISTING = re.compile(r"^\s*(?:- )?md5: ([0-9a-f]{32})\.dir$", re.MULTILINE)
 _FILES = re.compile(r"^\s*(?:- )?nfiles: (\d+)$", re.MULTILINE)
 _KEY = re.compile(r"@([0-9a-f]{12})\.")
-_COUNTED = {"load": "load", "query": "cell"}
+_COUNTED = {"load": "load", "query": "cell", "pair": "pair"}
 """Folders of `results/` whose records are counted in a commit message, and what one of them is called."""
 
 REVISIONS = Path("scratch/revision")
