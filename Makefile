@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-peers equality kept config-page lint format lock clean help
+.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@snakemake --cores 8 all $(CONFIG)
@@ -130,6 +130,9 @@ bench: env browser  ## benchmark anncestry itself: its overhead, and a run with 
 
 bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, coverage (docs/statistics.md)
 	@python tests/bench/decisions.py
+
+bench-duet: env  ## measure what pairs tell: A/A, planted differences, quiet and busy (COMPARISONS=3 of each; some 5 minutes each)
+	@python tests/bench/duet.py $(or $(COMPARISONS),3)
 
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)
 	@python tests/bench/decided.py $(or $(RESULTS),.) $(EXPERIMENT)

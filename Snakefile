@@ -15,6 +15,7 @@ include: "workflow/rules/datasets.smk"
 include: "workflow/rules/load.smk"
 include: "workflow/rules/query.smk"
 include: "workflow/rules/recall.smk"
+include: "workflow/rules/pair.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/report.smk"
 
@@ -26,9 +27,10 @@ localrules:
 rule all:
     default_target: True
     input:
-        sorted({cell.load_path for cell in MATRIX.cells}),
+        sorted({cell.load_path for cell in MATRIX.loaded}),
         [cell.query_path for cell in MATRIX.cells],
         [cell.recall_path for cell in MATRIX.cells],
+        [pair.path for pair in MATRIX.pairs],
         MATRIX.table_path,
         MATRIX.report_path,
     message:

@@ -76,7 +76,8 @@ TOY: dict[str, Any] = {
     },
     "platforms": {"default": {}},
     "epochs": {
-        stage: {"epoch": 1} for stage in ("artifact", "download", "normalize", "truth", "load", "query", "recall")
+        stage: {"epoch": 1}
+        for stage in ("artifact", "download", "normalize", "truth", "load", "query", "recall", "pair")
     },
 }
 

@@ -26,10 +26,10 @@ import pyarrow.parquet as parquet
 
 from anncestry import verify_published
 from anncestry.cells import plan
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
-from anncestry.measure import load, publish, recall, samples
+from anncestry.measure import load, pair, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.progress import Progress
@@ -66,8 +66,8 @@ class _Verifier:
     def run(self) -> Findings:
         """Every record, then what lies beside them, then table and page."""
         matrix, findings = self.matrix, self.findings
-        loads = {each.load_path: each for cell in matrix.cells for each in (cell, *cell.chain)}
-        with Progress("verify", len(loads) + len(matrix.cells) + 1, "record") as progress:
+        loads = {cell.load_path: cell for cell in matrix.loaded}
+        with Progress("verify", len(loads) + len(matrix.measured) + 1, "record") as progress:
             for cell in loads.values():
                 for path in (cell.download_path, cell.vectors_path):
                     self._data_record(path)
@@ -77,6 +77,9 @@ class _Verifier:
                 progress.add(1)
             for cell in matrix.cells:
                 self._cell(cell)
+                progress.add(1)
+            for each in matrix.pairs:
+                self._pair(each)
                 progress.add(1)
             self._others()
             verify_published.figures(findings)
@@ -162,14 +165,21 @@ class _Verifier:
         if scored is not None and all(here):
             self._compare(cell.recall_path, _recall(cell, measured, scored))
 
+    def _pair(self, paired: Pair) -> None:
+        here = [self._data_record(path) for path in (paired.a.truth_path, paired.a.vectors_path)]
+        measured = self._record(paired.path, "pair", paired.pair)
+        if measured is not None and not self.quick:
+            self._compare(paired.path, _pair(paired, measured, all(here)))
+
     def _compare(self, path: str, remade: Iterable[Remade]) -> None:
         self.findings.check(path, lambda: _compare(path, remade))
 
     def _others(self) -> None:
         """What else lies in results/: records of other experiments, platforms or epochs, counted, not mixed in."""
-        ours = plan.files(self.matrix, RESULTS)
+        stages = (*RESULTS, "pair")
+        ours = plan.files(self.matrix, stages)
         counted: Counter[str] = Counter()
-        for stage in (STAGES[name] for name in RESULTS):
+        for stage in (STAGES[name] for name in stages):
             for file in sorted(stage.folder.rglob("*.json")):
                 if str(file) not in ours:
                     self.findings.check(str(file), partial(self._count, file, stage.spec, counted))
@@ -239,8 +249,10 @@ def _ceiling(path: str, body: Mapping[str, Any]) -> None:
 
 
 def _attempts(body: Mapping[str, Any]) -> None:
-    """The attempts that a record of a load or a query quotes are those of the ledger."""
-    if "attempts" in body:
+    """The attempts that a record of a load, a query or a pair quotes are those of the ledger."""
+    if body["stage"] == "pair" and "attempts" in body:
+        Ledger.of_measured(body["spec"]).check(body["attempts"], body["key"])
+    elif "attempts" in body:
         query = body["key"] if body["stage"] == "query" else ""
         Ledger.of(body["spec"], body["spec"]["load"] if query else body["key"]).check(body["attempts"], query)
 
@@ -273,6 +285,27 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
         yield f"its rounds break the declared rule: {wrong}", wrong, ""
     for measuring in measuring_of(published.workload):
         yield from measuring.again(published)
+
+
+def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterator[Remade]:
+    """The ratios of a pair, its recall and all else that its samples and slices give."""
+    folder, spec = Path(stored.path).parent, measured["spec"]
+    files = {label: folder / entry["path"] for label, entry in measured["outputs"].items()}
+    truth = Path(stored.a.truth_path) if with_truth else None
+    again = pair.made_again(spec, files, measured["rounds"], truth, Path(stored.a.vectors_path))
+    for name, value in again.items():
+        known = measured[name]
+        if name == "sides":
+            known = {side: {part: known[side].get(part) for part in of} for side, of in value.items()}
+        yield f"its {name} are not those that its samples and slices give", known, value
+    rule = spec["workload"]["rounds"]
+    decision = rounds.decide(again["ratios"], rule)
+    stated = {name: measured["need"].get(name) for name in decision}
+    yield "its decision on further pairs of servers does not match its slices", stated, decision
+    wrong = rounds.problem(again["ratios"], rule, measured["need"])
+    yield f"its pairs of servers break the declared rule: {wrong}", wrong, ""
+    windows, table = [each["window_s"] for each in measured["rounds"]], _samples_of_processes(stored.path, measured)
+    yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)
 
 
 def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
@@ -380,7 +413,7 @@ def _supported(folder: Path) -> pa.Table | None:
 def _made_from(path: str, matrix: Matrix) -> set[str]:
     """Records whose numbers hang on the record `path`; empty where that are all (a table, a page, a platform)."""
     stage = stage_at(path)
-    if stage is None or (stage.name not in RESULTS and stage.top != "data"):
+    if stage is None or (stage.name not in (*RESULTS, "pair") and stage.top != "data"):
         return set()
     made = set() if stage.top == "data" else {path}
     for cell in matrix.cells:
@@ -389,4 +422,8 @@ def _made_from(path: str, matrix: Matrix) -> set[str]:
             made.update(parts[max(2, parts.index(path)) :])
         elif path == cell.truth_path:
             made.add(cell.recall_path)
+    for paired in matrix.pairs:
+        names = ("download", "normalize", "truth", "record")
+        if path in {STAGES[name].path(side) for side in paired.sides for name in names}:
+            made.add(paired.path)
     return made

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from anncestry.cells.matrix import PUBLISHED, Cell, Matrix
+from anncestry.cells.matrix import PUBLISHED, Cell, Matrix, Pair
 from anncestry.cells.plan import results
 from anncestry.errors import DataError, UserError
 from anncestry.provenance import records
@@ -155,7 +155,7 @@ def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Fact
     stored = _Stored(folder / "numbers.parquet", findings, str(folder))
     texts = [_Text(folder / name, findings, str(folder)) for name in ("numbers.csv", "numbers.json")]
     first = True
-    for cells, workloads, with_load in _pieces(matrix.cells):
+    for cells, workloads, with_load in _pieces(matrix.tabled):
         before = stored.take(cells[0], workloads, with_load)
         try:
             fresh = numbers.tidy([cell.paths for cell in cells], facts)
@@ -179,10 +179,10 @@ def _table(findings: Findings, matrix: Matrix, folder: Path, facts: numbers.Fact
         text.end()
 
 
-def _pieces(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], set[str], bool]]:
+def _pieces(cells: Sequence[Cell | Pair]) -> Iterator[tuple[list[Cell | Pair], set[str], bool]]:
     """Cells in the order of the table: a place, some workloads at once; and whether the load's rows come along."""
 
-    def place(cell: Cell) -> tuple[str, str, str]:
+    def place(cell: Cell | Pair) -> tuple[str, str, str]:
         return cell.dataset, cell.system, cell.topology
 
     for _, group in groupby(sorted(cells, key=lambda cell: (place(cell), cell.workload)), key=place):
@@ -232,7 +232,7 @@ class _Stored(_File):
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             self._fail(f"not a table of numbers ({error})")
 
-    def take(self, cell: Cell, workloads: set[str], with_load: bool) -> pd.DataFrame:
+    def take(self, cell: Cell | Pair, workloads: set[str], with_load: bool) -> pd.DataFrame:
         """The rows that come next and belong to this place and these workloads."""
         place = {"dataset": cell.dataset, "system": cell.system, "topology": cell.topology}
         names = workloads | ({""} if with_load else set())

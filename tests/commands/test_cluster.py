@@ -32,7 +32,7 @@ def test_a_cluster_reruns_what_a_laptop_reruns(slurm):
 
 def test_the_measured_rules_and_no_others_get_a_machine_for_themselves(slurm, rules):
     measured = {name for name, text in rules.items() if "threads: 4096" in text}
-    assert measured == {"load", "session", "rounds"}
+    assert measured == {"load", "session", "duet", "rounds"}
     own = {name for name, entry in slurm["set-resources"].items() if "--exclusive" in entry.get("slurm_extra", "")}
     assert own == measured
     for name in measured:
@@ -49,7 +49,7 @@ def test_profile_names_rules_that_exist(slurm, rules):
 
 def test_no_measurement_shares_a_group_whose_failure_would_remove_it(slurm):
     grouped = {entry.partition("=")[0] for entry in slurm["groups"]}
-    assert not grouped & {"load", "record", "session", "rounds", "query"}
+    assert not grouped & {"load", "record", "session", "duet", "rounds", "query", "pair"}
 
 
 def test_driver_hosts_of_a_topology_is_refused_with_where_it_belongs(tmp_path):

@@ -143,7 +143,7 @@ def test_profile_says_of_the_rules_what_that_of_slurm_says(profile):
     plain = {"machines", "runtime", "mem_mb"}
     for rule, asked in slurm["set-resources"].items():
         assert profile["set-resources"][rule] == {name: asked[name] for name in asked.keys() & plain}, rule
-    assert {entry.partition("=")[0] for entry in profile["set-threads"]} == {"load", "session", "rounds"}
+    assert {entry.partition("=")[0] for entry in profile["set-threads"]} == {"load", "session", "duet", "rounds"}
 
 
 KUBECTL = '''#!{python}

@@ -27,7 +27,7 @@ class FlatOffers(Offers):
 OFFERS = FlatOffers(
     name="flat",
     no_zero_vectors=None,
-    freeze=Freeze(60.0),
+    freeze=Freeze(10.0),
     conditions=("keyword", "int", "float"),
     killed_loads=True,
     beyond_loopback=True,  # at the address of this machine, where one is said

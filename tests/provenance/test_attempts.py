@@ -114,7 +114,7 @@ def test_a_session_that_died_and_one_whose_server_did_are_quoted_by_the_record_o
     _, _, cell = honest.matrix.cells  # one run
     assert honest.load(cell)["attempts"]["starts"] == 1
     with monkeypatch.context() as patch:
-        patch.setattr(session._Session, "prepare", lambda self: 1 / 0)
+        patch.setattr(session.ServerSession, "prepare", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             honest.query(cell)
     with monkeypatch.context() as patch:
@@ -122,7 +122,7 @@ def test_a_session_that_died_and_one_whose_server_did_are_quoted_by_the_record_o
         def gone(self, run):
             raise ServerError("the server is gone")
 
-        patch.setattr(session._Session, "measure", gone)
+        patch.setattr(session.ServerSession, "measure", gone)
         assert honest.query(cell) == {cell.query: "the server is gone"}
     assert Ledger.of(honest.matrix.spec(cell.query, "query"), cell.load).failure(cell.query) == (
         "2 of 2 starts died; the last: the server is gone"

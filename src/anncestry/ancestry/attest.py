@@ -86,7 +86,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
                     "experiment": matrix.config.experiment,
                     "title": matrix.config.title,
                     "platform": matrix.config.platform,
-                    "cells": sorted(cell.query for cell in matrix.cells),
+                    "cells": sorted(cell.query for cell in matrix.measured),
                 },
                 "internalParameters": {
                     "epochs": dict(matrix.config.epochs),

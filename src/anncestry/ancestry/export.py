@@ -102,7 +102,7 @@ def walk(matrix: Matrix) -> Iterator[Made]:
     """
     seen: set[Path] = set()
     made = (str(Path(path).with_name("record.json")) for path in (matrix.table_path, matrix.report_path))
-    for path in (*plan.files(matrix, ("artifact", "download", "normalize", "truth", *RESULTS)), *made):
+    for path in (*plan.files(matrix, ("artifact", "download", "normalize", "truth", *RESULTS, "pair")), *made):
         if Path(path).exists():
             body = records.read_record(Path(path))
             yield _made(path, body)
@@ -255,8 +255,7 @@ class _Writer:
 
     def ledgers(self) -> None:
         """Ledgers of attempts, beside the records that quote their lines: no stage makes them, and they grow."""
-        loads = (each for cell in self.matrix.cells for each in (cell, *cell.chain))
-        for path in sorted({STAGES["attempts"].path(each) for each in loads}):
+        for path in sorted({STAGES["attempts"].path(each) for each in self.matrix.loaded}):
             if Path(path).exists():
                 self._entity(File(path, records.sha256_file(Path(path))))
 

@@ -208,7 +208,9 @@ class _Tracer:
             node.detail = where_from(path)
         elif path in self._shown:
             node.detail = "shown above"
-        elif label == "samples" and node.state is State.SAME:
+        elif label == "slices" and node.state is State.SAME:
+            node.facts = {"slices": _slices(Path(path))}
+        elif label.startswith("samples") and node.state is State.SAME:
             node.facts = {"runs": _runs(Path(path))}
         self._shown.add(path)
         return node
@@ -324,6 +326,16 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_short(inner)}" for name, inner in value.items())
     return json.dumps(value)
+
+
+def _slices(path: Path) -> str:
+    """How the time of a pair was cut, by pair of servers."""
+    table = parquet.read_table(path, columns=["run", "side"]).to_pylist()
+    counted = Counter((row["run"], "ab"[row["side"]]) for row in table)
+    servers = sorted({run for run, _ in counted})
+    return ", ".join(
+        f"pair {run + 1} of servers: {counted[run, 'a']} of side a, {counted[run, 'b']} of b" for run in servers
+    )
 
 
 def _runs(samples: Path) -> str:

@@ -241,6 +241,12 @@ def _with(entry: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[s
     return {**entry, first: _with(entry[first], tuple(rest), value) if rest else value}
 
 
+def _block(block: dict[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
+    """A block of the matrix with all its workloads by name, and mappings for the sides of its pair."""
+    sides = [{"system": side} if isinstance(side, str) else side for side in block.get("paired", ())]
+    return {**block, "paired": sides, "workloads": name_all(block["workloads"], names)}
+
+
 def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     """Read and validate all files of a config folder, with the experiment's keys in place of the default ones."""
 
@@ -266,7 +272,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     datasets = _datasets(part("datasets"), folder / "datasets.yaml")
     systems = _systems(part("systems"), folder / "systems.yaml")
     workloads, names = sweep(part("workloads"), str(folder / "workloads.yaml"))
-    blocks = [{**block, "workloads": name_all(block["workloads"], names)} for block in main["matrix"]]
+    blocks = [_block(block, names) for block in main["matrix"]]
     platforms, epochs = part("platforms"), part("epochs")
     for name in epochs.get("engines", {}):
         if "." not in name and ":" not in name:  # else a module from elsewhere, whose epoch is kept by hand

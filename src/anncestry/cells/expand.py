@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from anncestry.cells import blocks, features
 from anncestry.cells.config import look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits, is_lossy
-from anncestry.cells.matrix import CASE_STUDIES, PUBLISHED, Cell, Matrix
-from anncestry.cells.spec import Config, Dataset, System, Topology
+from anncestry.cells.matrix import CASE_STUDIES, PUBLISHED, Cell, Matrix, Pair
+from anncestry.cells.spec import Block, Config, Dataset, Side, System, Topology
 from anncestry.cells.stage import STAGES, code_below, source_digest
 from anncestry.errors import ConfigError, Unsupported
 
@@ -35,6 +35,11 @@ _NOT_FROM_ELSEWHERE = {
     "stream": "queries and changes need the clock of one machine",
 }
 """Keys of a workload that `driver_hosts` can't go with, but for "bytes"."""
+_NOT_PAIRED = {
+    "client": "both sides are asked by bytes",
+    "driver_hosts": "the clock that cuts the slices is this machine's",
+}
+"""Keys of a workload that pairs can't go with, but for "bytes"."""
 DRAWN_WITH = ("altair", "vl-convert-python")
 """Packages whose code ends up in the page."""
 
@@ -54,6 +59,7 @@ class Checker(Protocol):
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None: ...
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None: ...
     def limited(self, system: Spec, topology: Spec) -> int: ...
+    def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None: ...
     def check_upgrade(self, system: Spec, older: Spec) -> None: ...
     def check_zero_vectors(self, system: Spec) -> None: ...
 
@@ -91,11 +97,17 @@ def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], 
     listing = blocks.Listing(config, room)
     seen: set[tuple[Any, ...]] = set()
     for number, block in enumerate(config.matrix):
+        where = f"{config.source}: matrix.{number}"
+        if bool(block.systems) == bool(block.paired):
+            raise ConfigError(f"{where}: needs either systems or paired: the names of systems, or the two of a pair")
         for kind, singular in _AXES.items():
             for name in getattr(block, kind):
-                look_up(getattr(config, kind), name, singular, f"{config.source}: matrix.{number}.{kind}")
+                look_up(getattr(config, kind), name, singular, f"{where}.{kind}")
+        if block.paired:
+            matrix.pairs += expander.pairs(block, where)
+            continue
         if config.equal_totals:
-            blocks.check_totals(config, expander.limited, block, f"{config.source}: matrix.{number}.topologies")
+            blocks.check_totals(config, expander.limited, block, f"{where}.topologies")
         builds = blocks.builds(config.arms, block)
         for *names, (build, arm) in product(*(getattr(block, kind) for kind in _AXES), builds):
             asked = (*names, build, arm)
@@ -106,16 +118,24 @@ def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], 
                     matrix.cells.append(cell)
     matrix.absent = listing.absent({(*asked[:4], asked[5]) for asked in seen})
     with _named(str(config.source)):
-        blocks.check_arms(config.arms, config.matrix, {name: system.engine for name, system in config.systems.items()})
-    for each in (*matrix.cells, *(older for cell in matrix.cells for older in cell.chain)):
+        engines = {name: system.engine for name, system in config.systems.items()}
+        blocks.check_arms(config.arms, [block for block in config.matrix if not block.paired], engines)
+    matrix.pair_of = {pair.pair: pair for pair in matrix.pairs}
+    matrix.pairs = list(matrix.pair_of.values())
+    for each in (*matrix.cells, *matrix.placed):
         for stage in STAGES.values():
-            if stage.key and stage.key_of(each):
-                matrix.cell_of.setdefault(stage.key_of(each), each)
+            if key := getattr(each, stage.key, ""):
+                matrix.cell_of.setdefault(key, each)
     matrix.table = matrix.add(
         {
             "stage": "table",
             "experiment": config.experiment,
             "cells": sorted([cell.load, cell.query, cell.recall] for cell in matrix.cells),
+            **(
+                {"pairs": sorted([pair.a.load, pair.b.load, pair.pair] for pair in matrix.pairs)}
+                if matrix.pairs
+                else {}
+            ),
             **({"arms": list(config.arms)} if config.arms else {}),
             **({"absent": [asdict(cell) for cell in matrix.absent]} if matrix.absent else {}),
             "sources": source_digest(STAGES["table"].source_files()),
@@ -144,6 +164,7 @@ class _Expander:
         self.engine = cache(engine)
         self._loads: dict[tuple[Any, ...], _Load] = {}
         self._remote: dict[tuple[str, ...], tuple[Any, ...]] = {}
+        self._controlled: set[tuple[str, str, str]] = set()
 
     def add(self, stage: str, **spec: Any) -> str:
         """The key of a stage with this spec and the stage's epoch."""
@@ -203,30 +224,13 @@ class _Expander:
     def cell(self, dataset: str, system: str, topology: str, workload: str, rebuild: int, arm: str = "") -> Cell:
         """One cell with the keys of all its stages."""
         load = self.load(dataset, system, topology, rebuild, arm)
-        where = f"{self.config.folder / 'workloads.yaml'}: {workload}"
-        asked = load.complete(self.config.workloads[workload], where)
-        deepest = 1
-        for feature in features.of(asked):
-            feature.check(asked, dataset, load.entry, where)
-            deepest = max(deepest, feature.depth(asked))
-        load.check_workload(asked, where)
-        metric, rows = load.entry.metric, load.entry.rows
-        depth = min(truth_depth(asked["k"] * deepest), rows)
-        queries = truth_depth(asked["queries"], TRUTH_QUERIES)
-        truth = self.add(
-            "truth",
-            vectors=load.vectors,
-            metric=metric,
-            filter=asked.get("filter"),
-            depth=depth,
-            **({"queries": queries, "seed": self.config.seed} if queries < load.entry.queries else {}),
-        )
+        asked, truth = self.asked(load, workload, f"{self.config.folder / 'workloads.yaml'}: {workload}")
         # Of a client with packages of its own, which; the keys of all others name no environment.
         environment = load.engine.client_env(load.described.plain, asked)
         query = self.add(
             "query",
             load=load.key,
-            dataset={"name": dataset, "metric": metric},
+            dataset={"name": dataset, "metric": load.entry.metric},
             system={"name": system, "version": load.described.version},
             topology={"name": topology},
             driver=self.config.driver,
@@ -236,10 +240,96 @@ class _Expander:
             **({} if environment is None else {"client_env": environment}),
         )
         recall = self.add("recall", query=query, truth=truth)
-        names = (dataset, system, topology, workload, load.entry.origin)
-        keys = (load.download, load.vectors, truth, load.artifact, load.key, query, recall)
-        cell = Cell(*names, *keys, load.described.built_as, rebuild, arm)
-        return replace(cell, older=load.opened(cell))
+        return load.cell(workload, truth, query, recall)
+
+    def asked(self, load: _Load, workload: str, where: str, effort: int | None = None) -> tuple[dict[str, Any], str]:
+        """A workload as a load is asked with it, checked, and the key of the exact neighbours that it needs.
+
+        An `effort` takes the place of the workload's.
+        """
+        asked = load.complete(self.config.workloads[workload], where)
+        if effort is not None:
+            named = [name for name in EFFORTS if name in asked]
+            if not named:
+                raise ConfigError(f"{where}: asks for no search effort that the effort of a side could replace")
+            asked[named[0]] = effort
+        deepest = 1
+        for feature in features.of(asked):
+            feature.check(asked, load.dataset, load.entry, where)
+            deepest = max(deepest, feature.depth(asked))
+        load.check_workload(asked, where)
+        depth = min(truth_depth(asked["k"] * deepest), load.entry.rows)
+        queries = truth_depth(asked["queries"], TRUTH_QUERIES)
+        truth = self.add(
+            "truth",
+            vectors=load.vectors,
+            metric=load.entry.metric,
+            filter=asked.get("filter"),
+            depth=depth,
+            **({"queries": queries, "seed": self.config.seed} if queries < load.entry.queries else {}),
+        )
+        return asked, truth
+
+    def pairs(self, block: Block, where: str) -> Iterator[Pair]:
+        """The pairs of a block, and before them their control: the first side paired with itself.
+
+        One control for each engine, topology and workload, on the first dataset: it shows what this machine makes of a
+        pair without a difference.
+        """
+        for key in ("arm", "rebuilds"):
+            if key in block.plain:
+                raise ConfigError(f"{where}.{key}: unsupported with paired; a side may name a build")
+        for side in block.paired:
+            look_up(self.config.systems, side.system, "system", f"{where}.paired")
+            if side.topology is not None:
+                look_up(self.config.topologies, side.topology, "topology", f"{where}.paired.topology")
+        first, second = block.paired
+        for dataset, topology, workload in product(block.datasets, block.topologies, block.workloads):
+            place = self.config.systems[first.system].engine, first.topology or topology, workload
+            control = [] if place in self._controlled else [(first, first)]
+            self._controlled.add(place)
+            for sides in (*control, (first, second)):
+                yield self.pair(dataset, [(each, each.topology or topology) for each in sides], workload, where)
+
+    def pair(self, dataset: str, sides: Sequence[tuple[Side, str]], workload: str, where: str) -> Pair:
+        """One pair, with the keys of the stages of both sides."""
+        of_workload = f"{self.config.folder / 'workloads.yaml'}: {workload}"
+        duet = self.config.duet
+        cells, specs, workloads = [], [], []
+        for side, topology in sides:
+            load = self.load(dataset, side.system, topology, side.build, "")
+            with _named(f"{where}.paired: {side.system}, {topology}"):
+                load.check_pair(duet.slice_s)
+            asked, truth = self.asked(load, workload, of_workload, side.effort)
+            for feature in features.of(asked):
+                raise Unsupported(f"{of_workload}: {feature.name} is unsupported in pairs: they are closed loops alone")
+            for key in _NOT_PAIRED:
+                if asked.get(key, "bytes") != "bytes":
+                    raise Unsupported(f"{of_workload}.{key}: unsupported in pairs: {_NOT_PAIRED[key]}")
+            asked = {key: value for key, value in asked.items() if key not in ("runs", "duration_s")}
+            cells.append(load.cell("", truth, "", ""))
+            system = {"name": side.system, "version": load.described.version}
+            own = {} if side.effort is None else {"own_effort": side.effort}
+            specs.append({"load": load.key, "system": system, "topology": {"name": topology}, **own})
+            workloads.append(asked)
+        a, b = workloads
+        common = {name: value for name, value in a.items() if name in b and b[name] == value}
+        for spec, asked in zip(specs, workloads, strict=True):
+            spec["effort"] = {name: value for name, value in asked.items() if name not in common}
+        if duet.most < duet.first:
+            raise ConfigError(f"{self.config.source}: duet.most: is below duet.first")
+        key = self.add(
+            "pair",
+            dataset={"name": dataset, "metric": self.config.datasets[dataset].metric},
+            sides={"a": specs[0], "b": specs[1]},
+            workload={"name": workload, **common, "rounds": duet.rule},
+            truth=truth,
+            slices=duet.slices,
+            driver=self.config.driver,
+            seed=self.config.seed,
+            platform=self.config.platform,
+        )
+        return Pair(cells[0], cells[1], workload, key, (sides[0][0].effort, sides[1][0].effort))
 
 
 class _Load:
@@ -248,6 +338,7 @@ class _Load:
     def __init__(self, expander: _Expander, dataset: str, system: str, topology: str, rebuild: int, arm: str) -> None:
         config = self.config = expander.config
         self.dataset, self.system, self.topology = dataset, system, topology
+        self.rebuild, self.arm = rebuild, arm
         self.entry, self.placed = config.datasets[dataset], config.topologies[topology]
         described = self.described = config.systems[system]
         self.engine, self.index = expander.engine(described.engine), expander.index(described)
@@ -291,6 +382,17 @@ class _Load:
             **({"arm": arm} if arm else {}),
             **({"engine_epoch": epoch} if epoch else {}),
         )
+
+    def cell(self, workload: str, truth: str, query: str, recall: str) -> Cell:
+        """A cell on this load."""
+        names = (self.dataset, self.system, self.topology, workload, self.entry.origin)
+        keys = (self.download, self.vectors, truth, self.artifact, self.key, query, recall)
+        cell = Cell(*names, *keys, self.described.built_as, self.rebuild, self.arm)
+        return replace(cell, older=self.opened(cell))
+
+    def check_pair(self, slice_s: float) -> None:
+        """Unsupported if servers of this load can't be frozen for a slice."""
+        self.engine.check_pair(self.described.plain, self.placed.plain, slice_s)
 
     def opened(self, cell: Cell) -> Cell | None:
         """Who loaded the data that this upgrade in place opens, named like `cell`; None of a load."""

@@ -54,6 +54,11 @@ class Cell:
     recall_path = StagePath("recall")
 
     @property
+    def loads(self) -> tuple[str, ...]:
+        """The keys of the loads that it is measured on."""
+        return (self.load,)
+
+    @property
     def chain(self) -> tuple[Cell, ...]:
         """The loads that this one came from by upgrades, the latest first."""
         return () if self.older is None else (self.older, *self.older.chain)
@@ -62,7 +67,8 @@ class Cell:
     def paths(self) -> dict[str, Any]:
         """Names and tracked records of this cell, as the tidy table wants them."""
         names = ("dataset", "system", "topology", "workload", "rebuild", "arm")
-        return {name: getattr(self, name) for name in (*names, "load_path", "query_path", "recall_path")}
+        made = ("load_path", *(("query_path", "recall_path") if self.query else ()))
+        return {name: getattr(self, name) for name in (*names, *made)}
 
     @property
     def where(self) -> str:
@@ -84,18 +90,105 @@ class Cell:
         return STAGES["run"].path(self, run=run)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two loads of one dataset whose servers run at once under one workload, to be compared: side b against side a.
+
+    Where a cell is asked for its names, its load or its runs, a pair answers as well: `system` and `topology` name
+    both sides, `load` stands for both loads, and a run is one fresh pair of servers.
+    """
+
+    a: Cell
+    b: Cell
+    """Of a control the same as `a`."""
+    workload: str
+    pair: str
+    """Its key."""
+    efforts: tuple[int | None, int | None] = (None, None)
+    """Search efforts of a and b, where these are not the workload's."""
+    arm: str = ""
+
+    path = StagePath("pair")
+    samples_path = StagePath("pair", "samples_a")
+
+    @property
+    def sides(self) -> tuple[Cell, Cell]:
+        return self.a, self.b
+
+    @property
+    def is_control(self) -> bool:
+        """Whether both sides are the same: what its ratio shows is no difference of systems."""
+        return self.a.load == self.b.load and self.efforts[0] == self.efforts[1]
+
+    @property
+    def dataset(self) -> str:
+        return self.a.dataset
+
+    @property
+    def system(self) -> str:
+        builds = (f"~{side.rebuild}" if side.rebuild > 1 else "" for side in self.sides)
+        efforts = (f"~effort{effort}" if effort else "" for effort in self.efforts)
+        return "..".join(f"{side.system}{b}{e}" for side, b, e in zip(self.sides, builds, efforts, strict=True))
+
+    @property
+    def topology(self) -> str:
+        return "..".join(dict.fromkeys(side.topology for side in self.sides))
+
+    @property
+    def load(self) -> str:
+        return f"{self.a.load}..{self.b.load}"
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(side.load for side in self.sides))
+
+    @property
+    def query(self) -> str:
+        """Its key, by the name that the key of a measured cell has."""
+        return self.pair
+
+    @property
+    def query_path(self) -> str:
+        return self.path
+
+    @property
+    def paths(self) -> dict[str, Any]:
+        """Names and record, as the tidy table wants them."""
+        names = {name: getattr(self, name) for name in ("dataset", "system", "topology", "workload")}
+        return {**names, "load_path": self.a.load_path, "other_load_path": self.b.load_path, "pair_path": self.path}
+
+    @property
+    def where(self) -> str:
+        return f"{self.dataset}/{self.system}/{self.topology}"
+
+    @property
+    def measured_path(self) -> str:
+        """Folder of what was measured on pairs of servers and is not published yet; untracked."""
+        return str(STAGES["servers"].folder / self.pair)
+
+    @property
+    def decided_path(self) -> str:
+        return f"{self.measured_path}/rounds.json"
+
+    def run_path(self, run: int) -> str:
+        """Record of what was measured on one pair of servers."""
+        return STAGES["servers"].path(self, run=run)
+
+
 @dataclass
 class Matrix:
-    """All cells of one experiment, the spec of every key, and the keys of table and report.
+    """All cells and pairs of one experiment, the spec of every key, and the keys of table and report.
 
     `absent` are cells that were asked for and are listed instead of measured.
     """
 
     config: Config
     cells: list[Cell] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
     specs: dict[str, dict[str, Any]] = field(default_factory=dict)
     cell_of: dict[str, Cell] = field(default_factory=dict)
+    pair_of: dict[str, Pair] = field(default_factory=dict)
     table: str = ""
     report: str = ""
 
@@ -112,17 +205,46 @@ class Matrix:
             raise ConfigError(f"{key} is not in the current matrix (experiment {self.config.experiment})")
         return self.cell_of[key]
 
-    def runs(self, cell: Cell) -> int:
+    @property
+    def measured(self) -> list[Cell | Pair]:
+        """All that is measured in rounds."""
+        return [*self.cells, *self.pairs]
+
+    @property
+    def tabled(self) -> list[Cell | Pair]:
+        """All that the table has rows of: cells, pairs, and the loads that only pairs are measured on."""
+        known = {cell.load for cell in self.cells}
+        sides = {side.load: side for pair in self.pairs for side in pair.sides if side.load not in known}
+        return [*self.cells, *sides.values(), *self.pairs]
+
+    @property
+    def placed(self) -> list[Cell]:
+        """All cells, the sides of pairs, and (before these) the loads that they open by upgrades."""
+        each = [*self.cells, *(side for pair in self.pairs for side in pair.sides)]
+        return [one for cell in each for one in (*reversed(cell.chain), cell)]
+
+    @property
+    def loaded(self) -> list[Cell]:
+        """The first of all these of every load."""
+        return list({cell.load: cell for cell in reversed(self.placed)}.values())[::-1]
+
+    def pair(self, key: str) -> Pair:
+        """The pair of this key."""
+        if key not in self.pair_of:
+            raise ConfigError(f"pair {key} is not in the current matrix (experiment {self.config.experiment})")
+        return self.pair_of[key]
+
+    def runs(self, cell: Cell | Pair) -> int:
         """How many runs of a cell are measured; of one that is measured by need, at first."""
         workload = self.specs[cell.query]["workload"]
         return int(workload["runs"] if "runs" in workload else workload["rounds"]["first"])
 
-    def runs_most(self, cell: Cell) -> int:
+    def runs_most(self, cell: Cell | Pair) -> int:
         """How many runs of a cell are measured at most."""
         workload = self.specs[cell.query]["workload"]
         return int(workload["runs"] if "runs" in workload else workload["rounds"]["most"])
 
-    def by_need(self, cell: Cell) -> bool:
+    def by_need(self, cell: Cell | Pair) -> bool:
         """Whether a cell is measured in further rounds if its numbers vary."""
         return "rounds" in self.specs[cell.query]["workload"]
 

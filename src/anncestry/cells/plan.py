@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from anncestry.cells.blocks import part_of_round
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, Need, Stage, key_of
 
 
@@ -17,18 +17,26 @@ from anncestry.cells.stage import RESULTS, STAGES, Need, Stage, key_of
 class Session:
     """A round of one load: run number `round` of each of its cells that lacks it, measured on one server.
 
+    Or of the pairs of two loads, on one pair of servers.
     Round r of every load comes before round r + 1 of any, so that the runs of a cell are interleaved with those of
     the other systems, and a slow hour of the machine falls on all of them.
     """
 
     key: str
     round: int
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell | Pair, ...]
     arms: tuple[str, ...] = ()
+
+    @property
+    def stage(self) -> Stage:
+        return STAGES["duet" if isinstance(self.cells[0], Pair) else "session"]
 
     @property
     def name(self) -> str:
         first = self.cells[0]
+        if isinstance(first, Pair):
+            what = f"{len(self.cells)} workloads" if len(self.cells) > 1 else first.workload
+            return f"pair {self.round + 1} of servers: {first.system} on {first.dataset}, {first.topology}, {what}"
         arm = f", arm {first.arm}" if first.arm else ""
         place = f"{first.system} on {first.dataset}, {first.topology}{arm}"
         return f"run {self.round + 1} of {len(self.cells)} cells of {place}"
@@ -43,12 +51,16 @@ class Session:
     @property
     def path(self) -> str:
         """Written when all cells of the session were tried."""
-        return STAGES["session"].output.format(key=self.key)
+        return self.stage.output.format(key=self.key)
 
     @property
     def failed_path(self) -> str:
         """Written by a cell that the session could not measure: the next run of the workflow makes another attempt."""
-        return STAGES["session"].beside["failed"].format(key=self.key)
+        return self.stage.beside["failed"].format(key=self.key)
+
+    @property
+    def job(self) -> Job:
+        return Job(self.stage.name, self.key, self.path, self.cells, self.round)
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Job:
     rule: str
     key: str
     output: str
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[Cell | Pair, ...] = ()
     round: int = 0
 
 
@@ -70,14 +82,14 @@ class Job:
 class Plan:
     """The inputs of every job.
 
-    `sessions` by their key; `sessions_of` the sessions that measure a cell's missing runs, by the cell's query key.
+    `sessions` by their key; `sessions_of` the sessions that measure the missing runs of a cell or a pair, by its key.
     """
 
     matrix: Matrix
     sessions: Mapping[str, Session]
     sessions_of: Mapping[str, tuple[Session, ...]]
-    undecided: tuple[Cell, ...] = ()
-    """Cells that are measured by need, and of which nobody has decided yet that they need no further round."""
+    undecided: tuple[Cell | Pair, ...] = ()
+    """What is measured by need, and of which nobody has decided yet that it needs no further round."""
 
     def missing_inputs(self, rule: str, wildcards: Mapping[str, str]) -> dict[str, str]:
         """Inputs by label; none if what shows that the job is complete is on disk: that depends on nothing any more.
@@ -96,26 +108,36 @@ class Plan:
         if rule == "report":
             return {"table": self.table}
         if rule == "table":
-            return {
+            made = {
                 f"{STAGES[name].spec}_{number}": self.made((name, "record"), cell)
                 for number, cell in enumerate(matrix.cells)
                 for name in RESULTS
             }
-        if rule == "query":
-            sessions = self.sessions_of.get(key, ())
-            jobs = [Job("session", each.key, each.path, each.cells, each.round) for each in sessions]
+            for number, pair in enumerate(matrix.pairs):
+                made[f"pair_{number}"] = self.made(("pair", "record"), pair)
+                made |= {f"pair_load_{number}_{i}": self.made(("record", "record"), pair.sides[i]) for i in (0, 1)}
+            return made
+        if rule in ("query", "pair"):
+            jobs = [each.job for each in self.sessions_of.get(key, ())]
             inputs = {f"run_{job.round}": (job, job.output) for job in jobs}
             if any(cell.query == key for cell in self.undecided):
                 inputs["rounds"] = (self.rounds, self.rounds.output)
+            if rule == "pair":
+                side = matrix.pair(key).a
+                inputs |= {label: self.made(need, side) for label, need in STAGES[rule].needs.items()}
             return inputs
         if rule == "rounds":
             held = {each.key: each for cell in self.undecided for each in self.sessions_of.get(cell.query, ())}
-            jobs = [Job("session", each.key, each.path, each.cells, each.round) for each in held.values()]
-            inputs = {f"run_{number}": (job, job.output) for number, job in enumerate(jobs)}
-            for number, cell in enumerate({cell.load: cell for cell in self.undecided}.values()):
+            inputs = {f"run_{number}": (each.job, each.path) for number, each in enumerate(held.values())}
+            sides = {side.load: side for cell in self.undecided for side in _sides(cell)}
+            for number, cell in enumerate(sides.values()):
                 needs = STAGES["session"].needs.items()
                 inputs |= {f"{label}_{number}": self.made(need, cell) for label, need in needs}
             return inputs
+        if rule == "duet":
+            named = zip("ab", _sides(self.sessions[key].cells[0]), strict=True)
+            needs = STAGES[rule].needs.items()
+            return {f"{label}_{side}": self.made(need, cell) for side, cell in named for label, need in needs}
         cell = self.cell(rule, key)
         stage = STAGES[rule]
         inputs = {label: self.made(need, cell) for label, need in stage.needs.items()}
@@ -127,16 +149,19 @@ class Plan:
         return inputs
 
     def cell(self, rule: str, key: str) -> Cell:
-        """The cell whose files a job reads; of a session, the first of its cells."""
-        return self.sessions[key].cells[0] if rule == "session" else self.matrix.cell(key)
+        """The cell whose files a job reads; of a session, the first of its cells, of a pair its first side."""
+        if rule == "pair":
+            return self.matrix.pair(key).a
+        return _sides(self.sessions[key].cells[0])[0] if rule == "session" else self.matrix.cell(key)
 
-    def made(self, need: Need, cell: Cell) -> tuple[Job, str]:
-        """A file of a cell: the job that makes it, and its path."""
+    def made(self, need: Need, cell: Cell | Pair) -> tuple[Job, str]:
+        """A file of a cell or a pair: the job that makes it, and its path."""
         name, label = need
         stage = STAGES[name]
         key = stage.key_of(cell)
         # A key that cells share is made as the first of them has it, by the rule and by its command.
-        return Job(name, key, stage.path(cell), (self.matrix.cell(key),)), stage.path(cell, label)
+        first = cell if isinstance(cell, Pair) else self.matrix.cell(key)
+        return Job(name, key, stage.path(cell), (first,)), stage.path(cell, label)
 
     @property
     def rounds(self) -> Job:
@@ -150,27 +175,34 @@ class Plan:
         return Job("table", self.matrix.table, self.matrix.table_path), self.matrix.table_path
 
 
-def results(cell: Cell) -> tuple[str, ...]:
-    """The records of a cell that the table reads."""
+def _sides(cell: Cell | Pair) -> tuple[Cell, ...]:
+    """The cells on whose loads a session of this one runs servers."""
+    return cell.sides if isinstance(cell, Pair) else (cell,)
+
+
+def results(cell: Cell | Pair) -> tuple[str, ...]:
+    """The records of a cell or a pair that the table reads."""
+    if isinstance(cell, Pair):
+        return (cell.path, *(side.load_path for side in cell.sides))
     return tuple(STAGES[name].path(cell) for name in RESULTS)
 
 
 def files(matrix: Matrix, names: Iterable[str]) -> dict[str, tuple[Stage, str]]:
     """The first files of stages, of all cells and of the loads that upgrades open: path → stage and key."""
     paths: dict[str, tuple[Stage, str]] = {}
-    for cell in matrix.cells:
-        for stage in (STAGES[name] for name in names):
-            # An upgraded load has no queries of its own.
-            for each in (cell,) if stage.name in ("query", "recall") else (*cell.chain, cell):
-                paths.setdefault(stage.path(each), (stage, stage.key_of(each)))
+    for stage in (STAGES[name] for name in names):
+        # A load that is upgraded, or a side of a pair, has no queries of its own.
+        of_cells = matrix.cells if stage.name in ("query", "recall") else matrix.placed
+        for each in matrix.pairs if stage.name == "pair" else of_cells:
+            paths.setdefault(stage.path(each), (stage, stage.key_of(each)))
     return paths
 
 
 def make(matrix: Matrix) -> Plan:
     """Look at the disk (a stat or two a cell, one more a run of a missing one) and group missing runs into sessions."""
-    missing: dict[tuple[int, str], list[Cell]] = {}
-    undecided: list[Cell] = []
-    for cell in matrix.cells:
+    missing: dict[tuple[int, str], list[Cell | Pair]] = {}
+    undecided: list[Cell | Pair] = []
+    for cell in matrix.measured:
         if os.path.exists(cell.query_path) and os.path.exists(cell.samples_path):  # noqa: PTH110
             continue
         if matrix.by_need(cell) and not _is_decided(cell):
@@ -188,7 +220,7 @@ def make(matrix: Matrix) -> Plan:
     return Plan(matrix, sessions, sessions_of, tuple(undecided))
 
 
-def _is_decided(cell: Cell) -> bool:
+def _is_decided(cell: Cell | Pair) -> bool:
     """Whether a cell needs no further round, and has all the runs of which that was said."""
     try:
         with open(cell.decided_path) as file:
@@ -198,13 +230,13 @@ def _is_decided(cell: Cell) -> bool:
     return all(os.path.exists(cell.run_path(number)) for number in range(runs))  # noqa: PTH110
 
 
-def session_key(cells: Sequence[Cell], number: int, attempt: int) -> str:
+def session_key(cells: Sequence[Cell | Pair], number: int, attempt: int) -> str:
     """Key of a session: one server on one loaded index, measuring run `number` of these cells."""
     queries = sorted(cell.query for cell in cells)
     return key_of({"stage": "session", "load": cells[0].load, "round": number, "queries": queries, "attempt": attempt})
 
 
-def next_attempt(number: int, cells: tuple[Cell, ...], arms: tuple[str, ...]) -> Session:
+def next_attempt(number: int, cells: tuple[Cell | Pair, ...], arms: tuple[str, ...]) -> Session:
     """The first session of these runs that has not failed yet."""
     for attempt in count():
         session = Session(session_key(cells, number, attempt), number, cells, arms)

@@ -109,9 +109,21 @@ class Part(Entry):
 
 
 @dataclass(frozen=True)
+class Side(Entry):
+    """One of the two systems of a pair."""
+
+    system: str
+    topology: str | None
+    build: int
+    effort: int | None
+
+
+@dataclass(frozen=True)
 class Block(Entry):
     datasets: Sequence[str]
     systems: Sequence[str]
+    """Empty where `paired` has two sides."""
+    paired: Sequence[Side]
     topologies: Sequence[str]
     workloads: Sequence[str]
     arm: str | None
@@ -166,6 +178,28 @@ class Disturbance(Entry):
 
 
 @dataclass(frozen=True)
+class Duet(Entry):
+    """How pairs of servers are measured."""
+
+    slice_s: float
+    discard_ms: float
+    blocks: int
+    first: int
+    most: int
+    interval_percent: float
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """What decides on a pair by its own numbers, in how many `rounds`: fresh pairs of servers."""
+        return {"first": self.first, "most": self.most, "interval_percent": self.interval_percent}
+
+    @property
+    def slices(self) -> dict[str, Any]:
+        """How the time of a workload on one pair of servers is cut."""
+        return {"slice_s": self.slice_s, "discard_ms": self.discard_ms, "blocks": self.blocks}
+
+
+@dataclass(frozen=True)
 class Decide(Entry):
     """When two numbers differ or are equivalent."""
 
@@ -194,6 +228,7 @@ class Config(Entry):
     truth: Truth
     rounds: Rounds
     disturbance: Disturbance
+    duet: Duet
     decide: Decide
     equal_totals: bool
     arms: tuple[str, ...]

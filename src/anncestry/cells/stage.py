@@ -171,6 +171,9 @@ _VECTORS: dict[str, Need] = {"vectors": ("normalize", "record")}
 _LOADED: dict[str, Need] = {**_VECTORS, "artifact": ("artifact", "record")}
 _LOAD = "results/load/{dataset}/{system}/{topology}@{key}"
 _QUERY = "results/query/{dataset}/{system}/{topology}/{workload}@{key}"
+_PAIR = "results/pair/{dataset}/{system}/{topology}/{workload}@{key}"
+PAIR_FILES = ("samples_a", "samples_b", "slices", "resources")
+"""What is published with a pair: the samples of both sides, the slices, what was used meanwhile."""
 _TABLE = "results/table/{experiment}@{key}"
 _REPORT = "results/report/{experiment}@{key}"
 
@@ -243,6 +246,12 @@ _ALL = (
         needs={"index": ("load", "record"), "load": ("record", "record"), **_LOADED},
         beside={"failed": "scratch/session/{key}/failed"},
     ),
+    Stage(
+        "duet",
+        {"session": "scratch/duet/{key}/session.json"},
+        needs={"index": ("load", "record"), "load": ("record", "record"), **_LOADED},
+        beside={"failed": "scratch/duet/{key}/failed"},
+    ),
     Stage("rounds", {"rounds": "scratch/rounds/{key}/rounds.json"}),
     Stage(
         "query",
@@ -277,6 +286,20 @@ _ALL = (
         },
     ),
     Stage(
+        "pair",
+        {"record": f"{_PAIR}.json", **{label: f"{_PAIR}.{label}.parquet" for label in PAIR_FILES}},
+        key="pair",
+        needs={"truth": ("truth", "record"), **_VECTORS},
+        done=("record", "samples_a"),
+        sources={
+            "datasets": "payload distance",
+            "": "large",
+            "measure": "server session ceiling requests vectors runs judge duet pair samples tune recall",
+            "metrics": "latency stats recall duet",
+            "runtimes": "freeze",
+        },
+    ),
+    Stage(
         "table",
         {end: f"{_TABLE}/numbers.{end}" for end in ("csv", "json", "parquet")},
         beside={"record": f"{_TABLE}/record.json"},
@@ -292,6 +315,7 @@ _ALL = (
         cheap=True,
     ),
     Stage("run", {"record": "scratch/measured/{key}/run-{run}/record.json"}, key="query", rule=False),
+    Stage("servers", {"record": "scratch/paired/{key}/run-{run}/record.json"}, key="pair", rule=False),
     Stage("ceiling", {"record": "results/ceiling/{platform}-{transport}-{clients}@{key}.json"}, rule=False),
     Stage("attempts", {"ledger": f"{_LOAD.replace('load', 'attempts', 1)}.jsonl"}, key="load", rule=False),
     Stage("platform", {"facts": "results/platform/{platform}.json"}, rule=False),

@@ -45,12 +45,12 @@ class Run:
     def go_apart(self, keys: Sequence[str]) -> None:
         """Enter a network namespace before measuring servers, unless other machines must reach them.
 
-        `keys` are those of the load or of the queries. Downloads happen before, as the namespace has no network.
+        `keys` are those of loads or of queries. Downloads happen before, as the namespace has no network.
         """
         asked = [self.matrix.specs[key] for key in keys]
-        loaded = self.matrix.specs[asked[0]["load"]] if asked[0]["stage"] == "query" else asked[0]
+        loads = [self.matrix.specs[spec["load"]] if spec["stage"] == "query" else spec for spec in asked]
         hosts = any("driver_hosts" in spec.get("workload", {}) for spec in asked)
-        if self.program is None or hosts or loaded["topology"]["runtime"] != "native":
+        if self.program is None or hosts or any(load["topology"]["runtime"] != "native" for load in loads):
             return
         from anncestry.drive import build
         from anncestry.runtimes import namespaces

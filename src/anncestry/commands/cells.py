@@ -14,7 +14,7 @@ from anncestry.provenance import prune
 
 
 def cells(run: Run, options: argparse.Namespace) -> None:
-    """List the cells of an experiment and their finished stages."""
+    """List the cells and pairs of an experiment and their finished stages."""
     for cell in run.matrix.cells:
         there = " ".join(
             f"{stage}{'✓' if Path(path).exists() else '·'}"
@@ -22,6 +22,10 @@ def cells(run: Run, options: argparse.Namespace) -> None:
         )
         build = f" (build {cell.rebuild})" if cell.rebuild > 1 else ""
         print(f"{cell.query}  {there}  {cell.where}/{cell.workload}{build}")
+    for pair in run.matrix.pairs:
+        places = [("load a", pair.a.load_path), ("load b", pair.b.load_path), ("pair", pair.path)]
+        there = " ".join(f"{stage}{'✓' if Path(path).exists() else '·'}" for stage, path in places)
+        print(f"{pair.pair}  {there}  {pair.where}/{pair.workload}")
     for listed in run.matrix.absent:
         print(f"{'-' * 12}  {listed.state}  {'/'.join(listed.names[:4])}: {listed.reason}")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from anncestry import durable, workflow
 from anncestry.cells import config as config_files
+from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
 from anncestry.commands import HERE, Run, command, command_of, say_absent
 from anncestry.errors import ConfigError, DataError
@@ -109,7 +110,7 @@ def keep(run: Run, options: argparse.Namespace) -> None:
         )
     verify(run, options)
     whole = Path(matrix.table_path).parent
-    frame = numbers.tidy([cell.paths for cell in matrix.cells]) if incomplete else numbers.read(whole)
+    frame = numbers.tidy([cell.paths for cell in matrix.tabled]) if incomplete else numbers.read(whole)
     diffs.write(frame, matrix.config.experiment, Path("results"))
     message, remarks = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
     for remark in remarks:
@@ -121,13 +122,13 @@ def _incomplete(matrix: Matrix) -> str:
     """What of an experiment is not there yet, as the start of a sentence; empty if all is."""
     missing = [
         f"{cell.where}/{cell.workload}"
-        for cell in matrix.cells
-        if not all(Path(path).exists() for path in (cell.load_path, cell.query_path, cell.recall_path))
+        for cell in matrix.measured
+        if not all(Path(path).exists() for path in plan.results(cell))
     ]
     if missing:
         more = ", …" if len(missing) > 3 else ""
         return (
-            f"{len(missing)} of {len(matrix.cells)} cells of experiment {matrix.config.experiment} are not measured "
+            f"{len(missing)} of {len(matrix.measured)} cells of experiment {matrix.config.experiment} are not measured "
             f"({', '.join(missing[:3])}{more})"
         )
     made = {"table": matrix.table_path, "page": matrix.report_path}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry import user_cache
+from anncestry.cells.matrix import Cell, Pair
 from anncestry.cells.plan import Session
 from anncestry.cells.stage import STAGES
 from anncestry.commands import Run, command
@@ -29,6 +30,11 @@ def _files(run: Run, options: argparse.Namespace) -> dict[str, Path]:
     if options.command in ("table", "report"):
         out = matrix.table_path if options.command == "table" else matrix.report_path
         paths = {"table": matrix.table_path, "out": out}
+    elif options.command in ("duet", "rounds"):
+        paths = {"out": stage.output.format(key=options.key)}
+    elif options.command == "pair":
+        measured = matrix.pair(options.key)
+        paths = {**stage.inputs(measured.a), "out": measured.path}
     else:
         cell = matrix.cell(options.queries[0] if options.command in _OF_MANY else options.key)
         more = {"part": options.part, "parts": len(matrix.truth_parts(cell))} if options.command == "truth_part" else {}
@@ -132,44 +138,82 @@ def rounds(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
     def hold(session: Session) -> dict[str, str]:
         """In a process of its own, as each session has its own network."""
         queries = [cell.query for cell in session.cells]
-        words = [sys.executable, "-m", "anncestry", "session", session.key, str(session.round), *queries]
+        words = [sys.executable, "-m", "anncestry", session.stage.name, session.key, str(session.round), *queries]
         status = subprocess.run(words, check=False, env=os.environ | choice).returncode
         if status:
             return dict.fromkeys(queries, f"its session ended with status {status}")
         return records.read_json(Path(session.path))["cells"]  # type: ignore[no-any-return]
 
-    decided = further.run(run.matrix, [run.matrix.cell(query) for query in options.queries], hold)
+    of_key = {cell.query: cell for cell in run.matrix.measured}
+    decided = further.run(run.matrix, [of_key[query] for query in options.queries], hold)
     records.write_json(files["out"], decided)
+
+
+def duet(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Measure some pairs of two loads on one fresh pair of servers."""
+    run.go_apart([side["load"] for side in run.matrix.spec(options.queries[0], "pair")["sides"].values()])
+    from anncestry.measure import duet as stage
+
+    pairs = [run.matrix.pair(key) for key in options.queries]
+    sides = [
+        stage.Loaded(
+            Path(side.load_path), Path(side.index_path), run.place(Path(side.vectors_path), Path(side.artifact_path))
+        )
+        for side in pairs[0].sides
+    ]
+    specs = {pair.pair: run.matrix.spec(pair.pair, "pair") for pair in pairs}
+    outcome = stage.run(options.key, options.round, specs, sides, files["out"].parent)
+    failed = sum(state != "ok" for state in outcome.values())
+    if failed:
+        print(f"{failed} of {len(outcome)} pairs failed: their jobs report the reasons", file=sys.stderr)
+
+
+def pair(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
+    """Combine what was measured of a pair on all pairs of servers, or report why some is missing."""
+    from anncestry.measure import pair as stage
+
+    measured = run.matrix.pair(options.key)
+    _refuse_missing(run, options, spec, measured)
+    loads = {f"load_{name}": Path(side.load_path) for name, side in zip("ab", measured.sides, strict=True)}
+    stage.run(spec, options.key, Path(measured.measured_path), loads, files["truth"], files["vectors"], files["out"])
+    shutil.rmtree(measured.measured_path)
+
+
+def _refuse_missing(run: Run, options: argparse.Namespace, spec: Spec, cell: Cell | Pair) -> None:
+    """An error that says why, if runs of a cell or a pair are missing; its sessions will be tried again."""
+    from anncestry.provenance.attempts import Ledger, count, words
+
+    missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
+    if not missing:
+        return
+    if not options.sessions:
+        raise DataError(
+            f"{cell.query_path} exists already: to measure it again, run `anncestry drop {options.key} --yes` first"
+        )
+    said: dict[str, str] = {}
+    for session_file in map(Path, options.sessions):
+        try:
+            tried = records.read_json(session_file)
+        except Damaged as error:
+            tried = {"round": missing[0], "cells": {options.key: str(error)}}
+        state = tried["cells"].get(options.key, "was not in the session")
+        if state == "ok" and tried["round"] in missing:
+            state = "was measured, but its files are missing"
+        if state != "ok":
+            # The other cells still need this session; the next call must not find it complete, but try again.
+            session_file.with_name("failed").touch()
+            said.setdefault(state, f"run {tried['round'] + 1}: {state}")
+    where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
+    tried = count([line for line, _ in Ledger.of_measured(spec).lines()], options.key)
+    raise ServerError(f"{where}: {'; '.join(said.values())} (so far {words(tried)})")
 
 
 def query(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> None:
     """Combine the runs of a cell into one measurement, or report why runs are missing."""
     from anncestry.measure import publish
-    from anncestry.provenance.attempts import Ledger, count, words
 
     cell = run.matrix.cell(options.key)
-    missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
-    if missing:
-        if not options.sessions:
-            raise DataError(
-                f"{cell.query_path} exists already: to measure it again, run `anncestry drop {options.key} --yes` first"
-            )
-        said: dict[str, str] = {}
-        for session_file in map(Path, options.sessions):
-            try:
-                tried = records.read_json(session_file)
-            except Damaged as error:
-                tried = {"round": missing[0], "cells": {options.key: str(error)}}
-            state = tried["cells"].get(options.key, "was not in the session")
-            if state == "ok" and tried["round"] in missing:
-                state = "was measured, but its files are missing"
-            if state != "ok":
-                # The other cells still need this session; the next call must not find it complete, but try again.
-                session_file.with_name("failed").touch()
-                said.setdefault(state, f"run {tried['round'] + 1}: {state}")
-        where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
-        tried = count([line for line, _ in Ledger.of(spec, cell.load).lines()], options.key)
-        raise ServerError(f"{where}: {'; '.join(said.values())} (so far {words(tried)})")
+    _refuse_missing(run, options, spec, cell)
     # An earlier publication's, of other runs.
     scored = Path(STAGES["recall"].beside["scored"].format(key=cell.recall))
     scored.unlink(missing_ok=True)
@@ -198,13 +242,13 @@ def table(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
     from anncestry.report.model import numbers
     from anncestry.report.model.records import seal_table
 
-    frame = numbers.tidy([cell.paths for cell in run.matrix.cells])
+    frame = numbers.tidy([cell.paths for cell in run.matrix.tabled])
     folder = files["out"].parent
     records.clear(folder)  # a killed job may have left files that are not in the record
     numbers.write(frame, folder)
     seal_table(folder, options.key, spec, frame)
     # Every cell is published, so nothing needs the files of sessions any more.
-    for stage in ("session", "rounds"):
+    for stage in ("session", "duet", "rounds"):
         shutil.rmtree(STAGES[stage].folder, ignore_errors=True)
 
 
@@ -224,9 +268,10 @@ def report(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
 
 
 _COMMANDS = (
-    artifact, download, normalize, truth_part, truth, load, record, session, rounds, query, recall, table, report,
+    artifact, download, normalize, truth_part, truth, load, record, session, duet, rounds, query, pair, recall, table,
+    report,
 )  # fmt: skip
-_OF_MANY = {"session", "rounds"}
+_OF_MANY = {"session", "duet", "rounds"}
 _MEASURE, _FETCH = {"load", *_OF_MANY}, {"artifact", "download"}
 RULES: dict[str, Callable[[Run, argparse.Namespace, Spec, Files], None]] = {each.__name__: each for each in _COMMANDS}
 
@@ -245,9 +290,10 @@ def add(commands: Any) -> None:
         parser = command(commands, function)
         parser.set_defaults(function=_rule)
         parser.add_argument("key")
-        for label in (*(label for label in STAGES[name].needs if label != "samples"), "out"):
+        needs = STAGES[name].needs if name != "duet" else ()  # those of two loads
+        for label in (*(label for label in needs if label != "samples"), "out"):
             parser.add_argument(f"--{label}", type=Path, metavar="FILE")
-        if name == "session":
+        if name in ("session", "duet"):
             parser.add_argument("round", type=int)
         if name in _OF_MANY:
             parser.add_argument("queries", nargs="+")
@@ -257,5 +303,5 @@ def add(commands: Any) -> None:
             parser.add_argument("--parts", type=Path, nargs="*", metavar="FILE")
         if name == "load":
             parser.add_argument("--older", type=Path, nargs=2, metavar=("INDEX", "RECORD"))
-        if name == "query":
+        if name in ("query", "pair"):
             parser.add_argument("sessions", nargs="*")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import Session, next_attempt
+from anncestry.measure import pair
 from anncestry.measure.publish import measured_by_need, rates_of
 from anncestry.metrics.rounds import WIDE, decide
 from anncestry.provenance import records
@@ -18,12 +20,14 @@ Hold = Callable[[Session], Mapping[str, str]]
 """Holds a session; returns "ok" or why its run failed, by query key."""
 
 
-def run(matrix: Matrix, cells: Sequence[Cell], hold: Hold) -> dict[str, Any]:
-    """Measure further rounds of the cells until none needs one, or the time of the config for them is over.
+def run(matrix: Matrix, cells: Sequence[Cell | Pair], hold: Hold) -> dict[str, Any]:
+    """Measure further rounds of the cells and pairs until none needs one, or the time of the config for them is over.
 
     Round r of every load comes before round r + 1 of any, as in the first rounds. What was measured before counts, so
     that a run that was interrupted goes on. Leaves each cell's decision beside its runs; returns all by query key.
     """
+    # Of one that has no first runs, its own job says why: the others go on without it.
+    cells = [cell for cell in cells if all(map(os.path.exists, map(cell.run_path, range(matrix.runs(cell)))))]
     started = time.monotonic()
     minutes = matrix.config.rounds.minutes
     why = dict.fromkeys((cell.query for cell in cells), f"the {minutes:g} minutes for further rounds were over")
@@ -45,19 +49,22 @@ def run(matrix: Matrix, cells: Sequence[Cell], hold: Hold) -> dict[str, Any]:
     return decided
 
 
-def _state(matrix: Matrix, cell: Cell) -> tuple[bool, bool, int]:
+def _state(matrix: Matrix, cell: Cell | Pair) -> tuple[bool, bool, int]:
     """Whether a cell may become narrower and is not narrow yet, whether its gates hold, and how many runs it has."""
-    spec, measured = matrix.spec(cell.query, "query"), Path(cell.measured_path)
+    paired = isinstance(cell, Pair)
+    spec, measured = matrix.spec(cell.query, "pair" if paired else "query"), Path(cell.measured_path)
     rule = spec["workload"]["rounds"]
     count = measured_by_need(measured, rule)
     valid = all(records.read_record(Path(cell.run_path(number)))["valid"] for number in range(count))
-    return decide(rates_of(measured, spec, cell.query, count), rule)["state"] == WIDE, valid, count
+    values = (pair.ratios_of if paired else rates_of)(measured, spec, cell.query, count)
+    return decide(values, rule)["state"] == WIDE, valid, count
 
 
-def _sessions(matrix: Matrix, cells: Sequence[Cell]) -> Iterator[Session]:
+def _sessions(matrix: Matrix, cells: Sequence[Cell | Pair]) -> Iterator[Session]:
     """The next sessions, round by round; looks at what those before have measured. A cell that fails has no further."""
-    for number in range(matrix.config.rounds.first, matrix.config.rounds.most):
-        wanting: dict[str, list[Cell]] = {}
+    first, most = (of(map(matrix.runs if of is min else matrix.runs_most, cells), default=0) for of in (min, max))
+    for number in range(first, most):
+        wanting: dict[str, list[Cell | Pair]] = {}
         for cell in cells:
             wide, valid, count = _state(matrix, cell)
             if wide and valid and count == number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -204,7 +203,7 @@ def _move(run: Run, measured_dir: Path) -> None:
     That is apart from the session: a run that is measured stays so, whatever becomes of the others.
     """
     for job in run.jobs:
-        shutil.rmtree(run.folder / f"job{job.number}")
+        records.clear(run.folder / f"job{job.number}")  # not there, where a pair has both sides' jobs in one folder
     for leftover in run.folder.glob("requests.*"):
         leftover.unlink()
     kept = measured_dir / run.key / f"run-{run.number}"

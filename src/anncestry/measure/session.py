@@ -61,8 +61,8 @@ def _place(run: Run) -> tuple[bool, bool]:
     return run.own_server, run.spends_server
 
 
-class _Session(System):
-    """One session; `run` below is its story."""
+class ServerSession(System):
+    """One server and what is measured on it; `run` below is its story. A pair has two (`measure.duet`)."""
 
     driver: Driver
     sampled: Sampler
@@ -199,8 +199,11 @@ class _Session(System):
             least = least_effort(self.spec["index"], run.workload["k"])
             return tune.tune(oracle, self.place.vectors.parent / "base.npy", run.workload, least, run.spec["seed"])
 
-        kept = self.measured_dir / run.key / "tuning.json"
-        return tune.once(kept, records.sha256_file(self.index_record), find)
+        return tune.once(self.tuning_path(run), records.sha256_file(self.index_record), find)
+
+    def tuning_path(self, run: Run) -> Path:
+        """Where the effort stays that was found for a cell's target recall."""
+        return self.measured_dir / run.key / "tuning.json"
 
     # Measuring
 
@@ -411,13 +414,16 @@ class _Session(System):
 
     def keep_all(self) -> dict[str, str]:
         """Keep every run that was measured; returns "ok" or why it failed, by query key."""
-        for run in self.runs:
-            if run.failure is None:
-                try:
-                    judge.judge(run, self.context, self.measured_dir)
-                except UserError as error:
-                    run.failure = str(error)
-        return {run.key: run.failure or "ok" for run in self.runs}
+        return {run.key: self.keep(run) for run in self.runs}
+
+    def keep(self, run: Run) -> str:
+        """Judge and keep a run, if it was measured; returns "ok" or why it failed."""
+        if run.failure is None:
+            try:
+                judge.judge(run, self.context, self.measured_dir)
+            except UserError as error:
+                run.failure = str(error)
+        return run.failure or "ok"
 
 
 def run(
@@ -443,7 +449,7 @@ def run(
     ledger = Ledger.of(first, first["load"])
     with (
         platform.alone() as lock,
-        closing(_Session(number, cells, index_record, place, out_dir, measured_dir)) as session,
+        closing(ServerSession(number, cells, index_record, place, out_dir, measured_dir)) as session,
         ledger.attempt(stage="session", session=key, round=number, queries=sorted(cells)) as ending,
     ):
         print(

@@ -20,6 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from anncestry.metrics.duet import Ratio
+
+IN_PAIRS = "pairs of servers"
+"""What the ratio of two systems in a pair rests on."""
 MIN_RUNS = 3
 """Below this, runs say too little of their own noise; where noise is pooled, two will do."""
 _POOLED_MIN = 6  # variances of one quantity without which they tell nothing of what they have in common
@@ -131,6 +135,8 @@ class Pair(NamedTuple):
     paired: bool = False
     unknown: str = ""
     of: str = "rounds"
+    ratio: Ratio | None = None
+    """Of two systems that were measured in a pair: b over a, which then counts instead of their rounds."""
 
 
 def judge(a: Evidence, b: Evidence, unknown: str = "", rule: Rule | None = None) -> Verdict:
@@ -211,6 +217,8 @@ class _Test:
 
 def _test(pair: Pair, rule: Rule) -> _Test:
     a, b = pair.a, pair.b
+    if pair.ratio is not None:
+        return _of_ratio(pair.ratio, rule)
     if pair.unknown:
         return _Test(pair.unknown)
     if isinstance(a, Share) and isinstance(b, Share):
@@ -236,6 +244,15 @@ def _test(pair: Pair, rule: Rule) -> _Test:
         parts = (_Part(var_a, a.runs - 1, 1 / a.runs), _Part(var_b, b.runs - 1, 1 / b.runs))
     noise = "builds" if pair.of == "builds" else "runs"
     return _Test("", difference, margin, log, parts, f"{pair.quantity} {how}", noise, runs, few)
+
+
+def _of_ratio(ratio: Ratio, rule: Rule) -> _Test:
+    if ratio.log is None or ratio.error is None:
+        return _Test("its pair has no interval")
+    if not ratio.error > 0:
+        return _Test("no pair of servers differed from another")
+    part = _Part(ratio.error**2, ratio.freedom, 1.0)
+    return _Test("", ratio.log, math.log1p(rule.margin), True, (part,), "", IN_PAIRS, ratio.servers)
 
 
 def _spread(one: Sample, log: bool) -> tuple[float, float]:
@@ -364,7 +381,7 @@ def _verdict(pair: Pair, test: _Test, p: float, p_apart: float, level: float, ju
         return found
     if p <= level:
         return replace(found, outcome=Outcome.MORE if test.difference > 0 else Outcome.LESS)
-    of = "queries" if isinstance(pair.a, Share) else pair.of
+    of = IN_PAIRS if pair.ratio is not None else "queries" if isinstance(pair.a, Share) else pair.of
     return replace(found, outcome=Outcome.UNDETERMINED, further=_further(test, level / judged), of=of)
 
 

@@ -39,6 +39,12 @@ class Ledger:
         names = {axis: spec[axis]["name"] for axis in ("dataset", "system", "topology")}
         return cls(Path(STAGES["attempts"].output.format(**names, key=load)))
 
+    @classmethod
+    def of_measured(cls, spec: Mapping[str, Any]) -> Ledger:
+        """That of the load which was measured; of a pair, that of its first side's. `spec` is of a query or a pair."""
+        first = spec["sides"]["a"] if "sides" in spec else spec
+        return cls.of({"dataset": spec["dataset"], **first}, first["load"])
+
     def add(self, event: str, **facts: Any) -> None:
         """Append a line, which is on the disk then. A last line that a power cut tore is cut off first."""
         new = not self.path.exists()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import files
 from anncestry.cells.stage import STAGES, stage_at
 from anncestry.errors import Damaged, DataError
@@ -107,11 +107,12 @@ def mend_one(matrix: Matrix, error: Damaged) -> list[str]:
 def _expected(matrix: Matrix) -> Iterator[tuple[Path, str, str]]:
     """Every record that may be there: its path, stage and key."""
     stages = files(matrix, ("artifact", "download", "normalize", "truth", "load", "record"))
-    stages |= files(matrix, ("query", "recall"))
+    stages |= files(matrix, ("query", "recall", "pair"))
     paths = {path: (stage.spec, key) for path, (stage, key) in stages.items()}
-    for cell in matrix.cells:
+    for cell in matrix.measured:
         if os.path.isdir(cell.measured_path):  # noqa: PTH112 - called per cell
-            paths |= {cell.run_path(number): ("run", cell.query) for number in range(matrix.runs_most(cell))}
+            stage = "servers" if isinstance(cell, Pair) else "run"
+            paths |= {cell.run_path(number): (stage, cell.query) for number in range(matrix.runs_most(cell))}
     for name, path, key in (("table", matrix.table_path, matrix.table), ("report", matrix.report_path, matrix.report)):
         paths[str(Path(path).with_name("record.json"))] = name, key
     return ((Path(path), stage, key) for path, (stage, key) in paths.items())
@@ -142,24 +143,25 @@ def _set_aside(damaged: _Found, matrix: Matrix) -> list[str]:
 def _sealed_with(record: Path) -> list[Path]:
     """What a record seals and can't be told from what is made next: set aside with it."""
     stage = stage_at(record)
-    if stage in (STAGES["record"], STAGES["query"]):
+    if stage in (STAGES["record"], STAGES["query"], STAGES["pair"]):
         return prune.files_of(record)
-    return [record.parent] if stage in (STAGES["table"], STAGES["report"], STAGES["run"]) else [record]
+    return [record.parent] if stage in map(STAGES.get, ("table", "report", "run", "servers")) else [record]
 
 
 def _useless(damaged: _Found, matrix: Matrix) -> Iterator[tuple[Path, str]]:
     """What was made from what is measured anew: another measurement."""
     again = [key for path in damaged.reasons for key in damaged.quoting.get(path, ())]
-    if queries := [*damaged.keys.get("query", ()), *again]:
+    if queries := [*damaged.keys.get("query", ()), *damaged.keys.get("pair", ()), *again]:
         # Measured runs that were not published stay: they are of the same load.
         yield from _swept(prune.drop(matrix, queries), "goes with that measurement", ("results", "reports"))
-    loads = {cell.load: cell for cell in matrix.cells}
+    loads = {cell.load: cell for cell in matrix.loaded}
     lost = {load for load, cell in loads.items() if _is_lost(cell, damaged, matrix)}
-    if on_lost := [cell.query for cell in matrix.cells if cell.load in lost]:
+    if on_lost := [cell.query for cell in matrix.measured if lost.intersection(cell.loads)]:
         yield from _swept(prune.drop(matrix, on_lost, with_load=True), "was measured on that load")
-    if runs := damaged.keys.get("run"):
+    if runs := [*damaged.keys.get("run", ()), *damaged.keys.get("servers", ())]:
         # Its session is over, and would not be held again.
-        yield from _swept(prune.add_sessions(prune.Sweep(), runs), "its session", (str(STAGES["session"].folder),))
+        folders = [str(STAGES[name].folder) for name in ("session", "duet")]
+        yield from _swept(prune.add_sessions(prune.Sweep(), runs), "its session", folders)
     if recalls := damaged.keys.get("recall"):
         yield from _swept(prune.add_published(prune.Sweep(), recalls), "shows it")
 
@@ -179,11 +181,16 @@ def _is_lost(cell: Cell, damaged: _Found, matrix: Matrix) -> bool:
         return False
     try:
         loaded = records.identity(records.read_sealed(Path(cell.index_path), "load", cell.load))
-        others = [Path(other.query_path) for other in matrix.cells if other.load == cell.load]
+        others = [Path(other.query_path) for other in matrix.measured if cell.load in other.loads]
+        named = [
+            records.read_sealed(path)["inputs"] for path in others if path not in damaged.reasons and path.exists()
+        ]
+        published = Path(cell.load_path)
         measured_on = [
-            records.read_sealed(path)["inputs"]["load"]["identity"]
-            for path in others
-            if path not in damaged.reasons and path.exists()
+            entry["identity"]
+            for inputs in named
+            for label, entry in inputs.items()
+            if label.startswith("load") and Path(entry["path"]) == published
         ]
     except (DataError, *_STRANGE):
         return True

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from anncestry.cells.features import at
 from anncestry.cells.matrix import Cell, Matrix
@@ -149,9 +149,11 @@ class _Guesser:
 
     def of(self, job: Job) -> Guess:
         if job.rule == "load":
-            return self._load(job.cells[0])
+            return self._load(cast(Cell, job.cells[0]))
         if job.rule == "session":
-            return self._session(job.cells)
+            return self._session(cast(tuple[Cell, ...], job.cells))
+        if job.rule == "duet":
+            return self._duet(len(job.cells))
         if job.rule == "rounds":
             most_s = 60 * self._matrix.config.rounds.minutes
             return Guess(most_s / 2, 0.0, most_s, "as many as cells need, within the time of the config")
@@ -184,6 +186,12 @@ class _Guesser:
         whole = "; ".join([*bases[:2], "…"] if len(bases) > 2 else bases)
         cells_s, low_s, high_s = _totals(parts)
         return Guess(cells_s, low_s, high_s, whole).plus(up_s + len(cells) * run_s)
+
+    def _duet(self, workloads: int) -> Guess:
+        """A fresh pair of servers: each comes up and is looked at, then each workload has its slices."""
+        duet = self._matrix.config.duet
+        seconds = 2 * _SERVER_UP_S + workloads * (8 * duet.blocks * duet.slice_s + _RUN_OVERHEAD_S)
+        return Guess.of(seconds, "similar", "the configured slices")
 
     def _cell(self, cell: Cell) -> Guess:
         """A run of one cell: by time as long as asked, by count as long as its queries took."""

@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from anncestry.cells.matrix import Matrix
+from anncestry.cells.matrix import Matrix, Pair
 from anncestry.cells.plan import Job, Plan, results, session_key
 from anncestry.cells.stage import RECORDS, STAGES, key_of, stage_at
 from anncestry.provenance.records import peek
@@ -44,7 +44,7 @@ _EPOCHS_MAX = 20
 def jobs(matrix: Matrix, plan: Plan) -> list[Job]:
     """The jobs that Snakemake would run in the working directory, in the order of the rules, without its `all`."""
     missing = cache(lambda path: not os.path.exists(path))  # noqa: PTH110 - called per cell
-    published = chain.from_iterable(map(results, matrix.cells))
+    published = chain.from_iterable(map(results, matrix.measured))
     if not any(map(missing, (*published, matrix.table_path, matrix.report_path))):
         return []
     goal = Job("all", "", "")
@@ -76,7 +76,8 @@ def _considered(goal: Job, plan: Plan, missing: Callable[[str], bool]) -> tuple[
         for maker, path in inputs[job]:
             readers.setdefault(maker, []).append((job, path))
             if maker not in inputs:
-                incomplete = missing(maker.output) or (maker.rule == "query" and missing(maker.cells[0].samples_path))
+                published = maker.rule in ("query", "pair")
+                incomplete = missing(maker.output) or (published and missing(maker.cells[0].samples_path))
                 inputs[maker] = list(plan.inputs(maker.rule, maker.key).values()) if incomplete else []
                 stack.append(maker)
     return inputs, readers
@@ -241,7 +242,7 @@ class _Reasons:
         self._tried = {
             cell.query
             for job in running
-            if job.rule == "session" and job.key != session_key(job.cells, job.round, 0)
+            if job.rule in ("session", "duet") and job.key != session_key(job.cells, job.round, 0)
             for cell in job.cells
         }
 
@@ -251,9 +252,10 @@ class _Reasons:
             return self._table
         if job.rule == "report":
             return self._report
-        if job.rule in ("session", "rounds"):
+        if job.rule in ("session", "duet", "rounds"):
             # Its cells may have several reasons; the most frequent one speaks for all.
-            reasons = Counter(self._of_stage("query", cell.query, cell.query_path) for cell in job.cells)
+            stages = (("pair" if isinstance(cell, Pair) else "query", cell) for cell in job.cells)
+            reasons = Counter(self._of_stage(stage, cell.query, cell.query_path) for stage, cell in stages)
             return reasons.most_common(1)[0][0]
         stage = STAGES[job.rule].spec
         return self._of_stage(stage, job.key, RECORDS[stage].path(job.cells[0]))
@@ -281,8 +283,8 @@ class _Reasons:
         changes: set[str] = set()
         after = self._matrix.specs[new]
         for path, one, other in _differences(before, after):
-            upstream = _UPSTREAM.get(path[0])
-            if upstream and len(path) == 1 and isinstance(one, str) and other in self._matrix.specs:
+            upstream = _UPSTREAM.get(path[-1]) if len(path) == 1 or path[0] == "sides" else None
+            if upstream and isinstance(one, str) and other in self._matrix.specs:
                 changes |= self._changes(upstream, one, other)
             elif path == ("engine_epoch",):
                 changes.add(_change(f"epoch of engine {after['system']['engine']}", one or 1, other or 1))
@@ -300,11 +302,12 @@ class _Reasons:
             for stage in (STAGES[name] for name in ("recall", "query", "record", "load", "truth", "normalize")):
                 if all_there or os.path.exists(stage.path(cell)):  # noqa: PTH110 - called per cell
                     keys.add(stage.key_of(cell))
+        keys |= {pair.pair for pair in matrix.pairs if all_there or os.path.exists(pair.path)}  # noqa: PTH110
         pending = list(keys)
         while pending:
             spec = matrix.specs[pending.pop()]
-            for part in _UPSTREAM:
-                key = spec.get(part)
+            sides = [side["load"] for side in spec.get("sides", {}).values()]
+            for key in (*(spec.get(part) for part in _UPSTREAM), *sides):
                 if isinstance(key, str) and key in matrix.specs and key not in keys:
                     keys.add(key)
                     pending.append(key)
@@ -319,7 +322,7 @@ class _Reasons:
         if not tables:
             return f"new: no earlier table of experiment {matrix.config.experiment}"
         was = column(max(tables, key=lambda path: path.stat().st_mtime), "record") or set()
-        now = set(chain.from_iterable(map(results, matrix.cells)))
+        now = set(chain.from_iterable(map(results, matrix.measured)))
         if was == now:
             return "the code of the table changed"
         return f"other records than in the last table: {len(now - was)} added, {len(was - now)} gone"

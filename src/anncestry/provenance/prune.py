@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.cells.config import DEFAULT_EXPERIMENT
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import Plan, Session, session_key
 from anncestry.cells.stage import RECORDS, STAGES, Stage
 from anncestry.errors import DataError, UserError
@@ -28,7 +28,8 @@ from anncestry.provenance.versioning import REVISIONS
 
 _KEY = re.compile(r"^[0-9a-f]{12}\Z")
 _KEYED = re.compile(r"^((?P<name>[^/@]+)@)?(?P<key>[0-9a-f]{12})\Z")
-_PARTS = tuple(label for label in (*STAGES["query"].files, *STAGES["query"].beside) if label != "record")
+_PUBLISHED = (*STAGES["query"].files, *STAGES["query"].beside, *STAGES["pair"].files)
+_PARTS = tuple(dict.fromkeys(label for label in _PUBLISHED if label != "record"))
 """What may be published beside a record."""
 _RECORD_FILE = re.compile(
     rf"^(?P<stem>[^/@]+@(?P<key>[0-9a-f]{{12}}))(?P<end>\.json|\.({'|'.join(_PARTS)})\.parquet)\Z"
@@ -99,25 +100,27 @@ def remove(sweep: Sweep) -> None:
 # Drop
 
 
-def choose(matrix: Matrix, wanted: Sequence[str]) -> list[Cell]:
-    """The cells that `wanted` names: query keys, or DATASET/SYSTEM/TOPOLOGY/WORKLOAD with shell-style wildcards.
+def choose(matrix: Matrix, wanted: Sequence[str]) -> list[Cell | Pair]:
+    """The cells and pairs that `wanted` names: keys, or DATASET/SYSTEM/TOPOLOGY/WORKLOAD with shell-style wildcards.
 
     UserError for one that names no cell of the matrix.
     """
-    chosen: dict[str, Cell] = {}
+    chosen: dict[str, Cell | Pair] = {}
     for text in wanted:
-        if _KEY.match(text):
+        if text in matrix.pair_of:
+            cells: list[Cell | Pair] = [matrix.pair(text)]
+        elif _KEY.match(text):
             matrix.spec(text, "query")
             cells = [matrix.cell(text)]
         else:
-            cells = [cell for cell in matrix.cells if _matches(cell, text)]
+            cells = [cell for cell in matrix.measured if _matches(cell, text)]
         if not cells:
             raise UserError(f"experiment {matrix.config.experiment} has no cell {text!r}: `anncestry cells` lists them")
         chosen.update((cell.query, cell) for cell in cells)
-    return [cell for cell in matrix.cells if cell.query in chosen]
+    return [cell for cell in matrix.measured if cell.query in chosen]
 
 
-def _matches(cell: Cell, pattern: str) -> bool:
+def _matches(cell: Cell | Pair, pattern: str) -> bool:
     parts = pattern.split("/")
     names = (cell.dataset, cell.system, cell.topology, cell.workload)
     if len(parts) != len(names):
@@ -134,15 +137,21 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
     would be another one. Nothing that shows a cell outlives its record, should the removal be interrupted.
     """
     chosen = choose(matrix, wanted)
-    loads = {cell.load: cell for cell in chosen} if with_load else {}
+    named = {load for cell in chosen for load in cell.loads} if with_load else set()
     # What was upgraded in place from one of these is of data that would be loaded anew.
-    loads |= {cell.load: cell for cell in matrix.cells if any(older.load in loads for older in cell.chain)}
-    cells = [*chosen, *(cell for cell in matrix.cells if cell.load in loads)]
+    loads = {
+        cell.load: cell
+        for cell in matrix.loaded
+        if named.intersection((cell.load, *(each.load for each in cell.chain)))
+    }
+    cells = [*chosen, *(cell for cell in matrix.measured if not loads.keys().isdisjoint(cell.loads))]
     queries = {cell.query: Path(cell.query_path) for cell in cells}
-    recalls = {cell.recall: Path(cell.recall_path) for cell in cells}
+    recalls = {cell.recall: Path(cell.recall_path) for cell in cells if isinstance(cell, Cell)}
     sweep = Sweep()
     for cell in loads.values():
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
+        for folder in (STAGES["pair"].folder / cell.dataset).glob("*/*"):
+            _add_made_from(sweep, queries, "pair", str(folder.relative_to(STAGES["pair"].folder)), "load", loads)
     for where in {cell.where: None for cell in chosen}:
         _add_made_from(sweep, recalls, "recall", where, "query", queries)
     add_sessions(sweep, queries)
@@ -157,12 +166,13 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
             sweep.add(part, f"load of {cell.where}")
         sweep.add(Path(cell.index_path).parent, f"index of {cell.where}")
     removed = {item.path for item in sweep.remove}
-    for cell in cells:
-        again = cell.load in loads
-        made = {Path(cell.query_path), Path(cell.measured_path), *([Path(cell.load_path)] if again else ())}
+    for each in cells:
+        first = each.a if isinstance(each, Pair) else each
+        again = first.load in loads
+        made = {Path(each.query_path), Path(each.measured_path), *([Path(first.load_path)] if again else ())}
         if made & removed:
-            said = sweep.drops.setdefault(Path(STAGES["attempts"].path(cell)), {"load": again, "queries": []})
-            said["queries"].append(cell.query)
+            said = sweep.drops.setdefault(Path(STAGES["attempts"].path(first)), {"load": again, "queries": []})
+            said["queries"].append(each.query)
     return sweep
 
 
@@ -185,7 +195,7 @@ def _add_made_from(
         spec = _spec_of(path, stage, named["key"])
         if spec is None:
             sweep.strange.append((path, f"is no record of {stage} {named['key']}"))
-        elif spec.get(source) in keys:
+        elif any(of.get(source) in keys for of in (spec, *spec.get("sides", {}).values())):
             found[named["key"]] = path
 
 
@@ -217,7 +227,7 @@ def add_published(sweep: Sweep, keys: Collection[str]) -> Sweep:
 
 def add_sessions(sweep: Sweep, queries: Collection[str]) -> Sweep:
     """Add what sessions left of these queries and did not publish: else the next run would publish it."""
-    for folder in _entries(sweep, STAGES["session"].folder):
+    for folder in (*_entries(sweep, STAGES["session"].folder), *_entries(sweep, STAGES["duet"].folder)):
         members = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         try:
             members |= json.loads((folder / "session.json").read_text())["cells"].keys()
@@ -225,7 +235,7 @@ def add_sessions(sweep: Sweep, queries: Collection[str]) -> Sweep:
             pass  # a session that was interrupted has no list of its cells
         if not members.isdisjoint(queries):
             sweep.add(folder, "left over from a session with these cells")
-    for folder in _entries(sweep, STAGES["run"].folder):
+    for folder in (*_entries(sweep, STAGES["run"].folder), *_entries(sweep, STAGES["servers"].folder)):
         if folder.name in queries:
             sweep.add(folder, "measured runs that were not published")
     return sweep
@@ -253,6 +263,8 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         ("load", keys, "stored index"),
         ("artifact", keys, "artifact"),
         ("session", sessions, "left over from a session"),
+        ("duet", sessions, "left over from a session of a pair"),
+        ("servers", keys, "measured pairs of servers that were not published"),
         ("run", keys, "measured runs that were not published"),
         ("truth_part", keys - made, "parts of truth"),
         ("rounds", set(), "left over from further rounds"),
@@ -263,7 +275,7 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
     for name in ("truth", "normalize", "download", "report", "table"):
         stage = STAGES[name]
         _unneeded(sweep, stage, keys, name, keep=stage.top == "results" and not results)
-    for name in ("recall", "query", "record"):
+    for name in ("recall", "query", "pair", "record"):
         stage = STAGES[name]
         for inner, _, _ in os.walk(stage.folder) if _entries(sweep, stage.folder) else ():
             _measured(sweep, Path(inner), keys, stage.spec, keep=not results)

@@ -31,6 +31,8 @@ from anncestry.runtimes.native import NativeProcess
 WITHIN_S = 2.0
 """How long a server may take to stand still."""
 PROC = Path("/proc")
+NAMED = "-freeze-"
+"""In the names of the groups that are made to freeze servers."""
 _POLL_S = 0.0005
 _STOPPED = "TtZXx"  # by a signal or a tracer; ended
 _FROZEN = ("cgroup.freeze", "freezer.state")
@@ -197,9 +199,9 @@ def _places(pid: int, root: Path) -> Iterator[tuple[Path, str]]:
     elif (two / "cgroup.procs").exists():
         for parent in (own, *control_groups.parents_v2(two)):
             if parent is not None:
-                yield parent / f"{PREFIX}{os.getpid()}-freeze-{next(_numbers)}", "cgroup.freeze"
+                yield parent / f"{PREFIX}{os.getpid()}{NAMED}{next(_numbers)}", "cgroup.freeze"
     if (root / "freezer" / "cgroup.procs").exists():
-        yield root / "freezer" / f"{PREFIX}{os.getpid()}-freeze-{next(_numbers)}", "freezer.state"
+        yield root / "freezer" / f"{PREFIX}{os.getpid()}{NAMED}{next(_numbers)}", "freezer.state"
 
 
 class _Grouped(_Part):

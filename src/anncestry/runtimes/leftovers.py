@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,10 @@ def end_frozen() -> list[str]:
     frozen = [leftover for leftover in (*_processes(), *_containers()) if leftover.frozen]
     if problems := clean(frozen):
         raise ServerError("; ".join(problems))
+    for folder in _ended_groups():
+        if freeze.NAMED in folder.name:
+            with suppress(OSError):  # what is in it was not frozen: `leftovers` names it
+                folder.rmdir()
     return [leftover.name for leftover in frozen]
 
 
@@ -114,7 +119,8 @@ def _copies(here: Path) -> Iterator[Leftover]:
     for process in psutil.process_iter(["cwd"]):
         if process.info["cwd"]:
             used.add(Path(process.info["cwd"]))
-    for folder in sorted((here / STAGES["session"].folder).glob("*/serve")):
+    copies = [*(here / STAGES["session"].folder).glob("*/serve"), *(here / STAGES["duet"].folder).glob("*/[ab]/serve")]
+    for folder in sorted(copies):
         inside = folder.resolve()
         if not any(path.is_relative_to(inside) for path in used):
             yield Leftover("data copy", str(folder), partial(shutil.rmtree, folder))

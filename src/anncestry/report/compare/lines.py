@@ -19,7 +19,7 @@ from anncestry.report.compare.verdict import Noise, above, between_pairs
 from anncestry.report.model.cells import Row, marks
 from anncestry.report.model.numbers import rows_of
 from anncestry.report.model.quantities import ABSENT, PHASES, SERVER_CPU, is_missing
-from anncestry.report.model.verdicts import by_query, of_runs
+from anncestry.report.model.verdicts import Paired, by_query, of_runs
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
@@ -31,6 +31,7 @@ _KEY = ("dataset", "topology", "workload", "phase", "metric")
 # Means over runs are rounded: runs that agree have a spread of this order, and it says nothing of noise.
 _ROUNDING = 1e-12
 
+_IN_PAIRS = "both servers at once, in turns (docs/duet.md): the verdict is of their pairs, not of the rounds shown"
 _OF_CODE = {"code", "uncommitted code"}
 """Facts that any commit changes: of what measures, the epoch counts."""
 
@@ -232,8 +233,9 @@ def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule
             for place, (line, pair, _) in enumerate(found)
             if pair is not None and (line.metric in HEADLINE) == headline
         ]
-        for (place, _), verdict in zip(family, judge_all([pair for _, pair in family], rule), strict=True):
-            lines[place] = replace(lines[place], judged=verdict)
+        for (place, pair), verdict in zip(family, judge_all([pair for _, pair in family], rule), strict=True):
+            note = _IN_PAIRS if pair.ratio is not None else verdict.note
+            lines[place] = replace(lines[place], judged=replace(verdict, note=note))
     return lines
 
 
@@ -260,6 +262,7 @@ def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
                 yield line
             else:
                 note = f"with {recall.verdict} recall: {recall.a.value:.4f} against {recall.b.value:.4f}"
+                note = "; ".join(filter(None, (line.judged.note, note)))
                 yield replace(line, judged=replace(line.judged, note=note), recall_differs=True)
 
 
@@ -327,6 +330,7 @@ class _Systems:
     def __init__(self, a: _Half, b: _Half, *, across_platforms: bool) -> None:
         self._halves = (a, b)
         self._across_platforms = across_platforms
+        self._pairs = Paired([*a.records.values(), *b.records.values()])
         self._obstacles: dict[tuple[str, ...], str] = {}
 
     def lines(self) -> Iterator[tuple[Line, Pair | None]]:
@@ -374,6 +378,9 @@ class _Systems:
         stage = _stage_of(key[3])
         records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
         samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
+        ratio = self._pairs.ratio(key[:3], a["system"], b["system"], key[4]) if key[3] == "query" else None
+        if ratio is not None:
+            return Pair(samples[0], samples[1], key[4], ratio=ratio)
         few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
         if few:
             return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")

@@ -15,7 +15,7 @@ from anncestry.errors import DataError, UserError
 from anncestry.provenance.records import identity, read_record, sha256_file
 from anncestry.provenance.versioning import Revisions
 from anncestry.report import diffs
-from anncestry.report.model.numbers import first_builds, read
+from anncestry.report.model.numbers import PAIRED, first_builds, read
 
 WORKING_TREE = "."
 """The name of what lies in this folder, whether it was kept or not."""
@@ -92,7 +92,10 @@ class _Here:
         numbers = read(folder)
         chosen = numbers[numbers["system"] == name].reset_index(drop=True)
         known = f"known: {listed(numbers['system'])}"
-        return (None if chosen.empty else side(name, chosen, self.results, kind="system")), known
+        if chosen.empty:
+            return None, known
+        found = side(name, chosen, self.results, kind="system")
+        return replace(found, records={**found.records, **_pairs_of(name, numbers, self.results)}), known
 
     def named_experiment(self, name: str) -> tuple[Side | None, str]:
         if not _tables(self.results, name):
@@ -177,6 +180,14 @@ def _kept(tables: Mapping[str, Path], results: Path) -> dict[str, Path]:
 
     # Tables of the same numbers, made by another version of this program, say the same.
     return dict([(name, folder) for name, folder in tables.items() if current(folder)][-1:] or tables)
+
+
+def _pairs_of(system: str, numbers: pd.DataFrame, results: Path) -> dict[str, Body]:
+    """The records of the pairs in which a system was measured, by path."""
+    rows = numbers[(numbers["phase"] == PAIRED) & (numbers["record_sha256"] != "")]
+    named = zip(rows["record"], rows["system"], strict=True)
+    paths = {str(path) for path, both in named if system in str(both).split("..")}
+    return {path: read_record(_below(results, path), stage="pair") for path in sorted(paths)}
 
 
 def _below(results: Path, path: str) -> Path:

@@ -121,8 +121,8 @@ def text_of(value: float, std: float | None, unit: str) -> str:
 
 
 def _digits(size: float, unit: str) -> int:
-    if unit == "fraction":
-        return 4
+    if unit in ("fraction", "ratio"):
+        return 4 if unit == "fraction" else 3
     if unit == "ms":
         return 3 if size < 1 else 2 if size < 100 else 1
     if unit == "s":

@@ -15,7 +15,7 @@ from anncestry.cells.blocks import Absent
 from anncestry.cells.features import Feature, at
 from anncestry.metrics.decide import Rule
 from anncestry.report.model.cells import Row
-from anncestry.report.model.numbers import by_bytes, first_builds, rows_of
+from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import Published
 
@@ -53,7 +53,12 @@ class Material:
     @cached_property
     def first_rows(self) -> list[Row]:
         """`first`, as plain values."""
-        return [row for row in self.all_rows if row["rebuild"] in (1, None)]
+        return [row for row in self.all_rows if row["rebuild"] in (1, None) and row["phase"] != PAIRED]
+
+    @cached_property
+    def pairs(self) -> list[Row]:
+        """The rows of pairs: of two systems each."""
+        return [row for row in self.all_rows if row["phase"] == PAIRED]
 
     @cached_property
     def rows(self) -> list[Row]:

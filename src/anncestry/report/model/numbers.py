@@ -25,6 +25,8 @@ from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import read_record, replacing, sha256_file
 from anncestry.report.model import quantities
 
+PAIRED = "pair"
+"""The phase of the numbers of pairs."""
 CLIENT_SHARE = 0.5
 """A cell that asks more than this share of the client's own ceiling is client-bound."""
 
@@ -114,7 +116,10 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         _check_place(records[path], cell)
         return records[path]
 
-    found = [(cell, find(cell, "load"), find(cell, "query"), find(cell, "recall")) for cell in cells]
+    found = [
+        (cell, find(cell, "load"), find(cell, "query"), find(cell, "recall")) for cell in cells if not _paired(cell)
+    ]
+    pairs = [(cell, find(cell, "pair")) for cell in cells if _paired(cell)]
     if facts is None:
         facts = Facts()
         for record in records.values():
@@ -129,14 +134,19 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
             loads_done.add(load_path)
             row = {**facts.of(cell, workload=""), "disturbed": _disturbed(load)}
             rows += _rows(row, load_path, load, load_reason, quantities.of_load)
+        if not cell.get("query_path"):
+            continue
         query_reason = _query_reason(query, load, load_reason, _missing(ledger, cell) if query is None else "")
         row = facts.of(cell, workload=str(cell["workload"]), query=query)
-        if cell.get("query_path"):
-            rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
+        rows += _rows(row, str(cell["query_path"]), query, query_reason, quantities.of_query)
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             where = {**row, "client_bound": None, "disturbed": None}
             rows += _rows(where, str(cell["recall_path"]), recall, reason, quantities.of_recall)
+    for cell, pair in pairs:
+        reason = _missing(_ledger(cell), cell) if pair is None else pair.failed_gates()
+        row = {**facts.of(cell, workload=str(cell["workload"])), **_of_sides(pair)}
+        rows += _rows(row, str(cell["pair_path"]), pair, reason, quantities.of_pair)
     df = frame(rows)
     twice = df["number_id"][df["number_id"].duplicated()]
     if len(twice):
@@ -147,6 +157,24 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as a frame with the columns and types of the tidy table."""
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(_DTYPES)
+
+
+def _paired(cell: Mapping[str, Any]) -> bool:
+    return "pair_path" in cell
+
+
+def _of_sides(pair: _Record | None) -> dict[str, Any]:
+    """What a reader must know of a pair: the defects of the worse side, and where CPU and QPS disagree."""
+    if pair is None:
+        return {"note": ""}
+    sides = pair.body["sides"]
+    shares = [at(side, ("defects", "share", "value")) for side in sides.values()]
+    said = [f"{name}: {defects.words(side['defects'])}" for name, side in sides.items() if side.get("defects")]
+    notes = [text for text in said if not text.endswith(": ")]
+    if pair.body["depends_on_contention"]:
+        notes.insert(0, quantities.DEPENDS)
+    known = [share for share in shares if share is not None]
+    return {"defect_share": max(known, default=None), "note": "; ".join(notes)}
 
 
 _SAME = ["dataset", "system", "topology", "workload", "phase", "metric"]
@@ -167,8 +195,11 @@ def _over_rebuilds(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_builds(df: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the first build of every load: what tables and charts show, each number with one record behind it."""
-    return df[df["rebuild"].fillna(1) == 1].reset_index(drop=True)
+    """The rows of the first build of every load: what tables and charts show, each number with one record behind it.
+
+    Without those of pairs, which are of two systems each.
+    """
+    return df[(df["rebuild"].fillna(1) == 1) & (df["phase"] != PAIRED)].reset_index(drop=True)
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -399,6 +430,8 @@ def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _ledger(cell: Mapping[str, Any]) -> Ledger:
     """That of the cell's load, which may have no record."""
+    if _paired(cell):
+        return Ledger(Path(cell["load_path"].replace("/load/", "/attempts/", 1)).with_suffix(".jsonl"))
     spec = {axis: {"name": cell[axis]} for axis in ("dataset", "system", "topology")}
     return Ledger.of(spec, _key(cell["load_path"]))
 
@@ -410,7 +443,7 @@ def _key(path: object) -> str:
 
 def _missing(ledger: Ledger, cell: Mapping[str, Any] | None = None) -> str:
     """Why there is no record of a cell's queries, or of the load if no cell is named."""
-    failed = ledger.failure(_key(cell["query_path"]) if cell else "")
+    failed = ledger.failure(_key(cell.get("pair_path") or cell["query_path"]) if cell else "")
     return f"{quantities.TRIED}{failed}" if failed else quantities.NOT_MEASURED
 
 

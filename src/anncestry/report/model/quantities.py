@@ -100,6 +100,35 @@ _QUERY = (
     *(Metric("query", f"{name}_answers", "queries", ("defects", name)) for name in BITS),
     *_resource_metrics("query"),
 )
+PAIRED = {
+    "qps": "1/s",
+    "server_cpu_us_per_query": "µs",
+    "p50_ms": "ms",
+    "p95_ms": "ms",
+    "p99_ms": "ms",
+    "pss_mib": "MiB",
+    "pss_anon_mib": "MiB",
+}
+"""Quantities of pairs, and the units of their sides: `pair_NAME` is the ratio of b to a, `pair_a_NAME` side a's."""
+DEPENDS = "QPS and processor time disagree: which side is better depends on how busy the machine is"
+_PAIR = (
+    *(Metric("pair", f"pair_{name}", "ratio", ("quantities", name)) for name in PAIRED),
+    *(
+        Metric("pair", f"pair_{side}_{name}", unit, ("quantities", name, side))
+        for name, unit in PAIRED.items()
+        for side in ("a", "b")
+    ),
+    *(
+        Metric("pair", f"pair_{side}_recall_{rule}", "fraction", ("sides", side, "recall", rule))
+        for rule in ("by_distance", "by_id")
+        for side in ("a", "b")
+    ),
+    Metric("pair", "pair_others_pct", "% of one core", ("contention", "others_pct")),
+    *(
+        Metric("pair", f"pair_{side}_server_cores", "cores", ("contention", "server_cores", side))
+        for side in ("a", "b")
+    ),
+)
 _DEVICE = {"io_read_mib": "MiB", "io_write_mib": "MiB", "io_reads": "requests", "io_writes": "requests"}
 
 
@@ -158,6 +187,11 @@ def of_query(body: Body) -> tuple[Metric, ...]:
     """What is expected of queries; with their record `body` also what only some workloads have."""
     more = (*_of_features("query", body), *_searches(body), *_members(body, "query"))
     return (*_QUERY, *more, *_device_metrics(body, "query"))
+
+
+def of_pair(body: Body) -> tuple[Metric, ...]:
+    """What is expected of a pair: ratios of side b to side a, and what both sides came to."""
+    return _PAIR
 
 
 def of_recall(body: Body) -> tuple[Metric, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from statistics import mean, stdev
@@ -13,6 +13,7 @@ from anncestry.cells.features import at
 from anncestry.cells.spec import Config
 from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all
 from anncestry.metrics.defects import MARKED_SHARE, percent
+from anncestry.metrics.duet import Ratio
 from anncestry.report.model.cells import Row, sample_of
 
 COMPARED = {
@@ -35,6 +36,37 @@ def rule_of(config: Config) -> Rule:
     return Rule(**config.decide.rule)
 
 
+class Paired:
+    """The ratios of systems that were measured in pairs, from the records of these, and which pairs those are."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
+        self._found: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        for record in records:
+            spec = record["spec"]
+            if (
+                record["stage"] != "pair"
+                or not record["valid"]
+                or len({side["load"] for side in spec["sides"].values()}) < 2
+                or any("own_effort" in side for side in spec["sides"].values())  # rounds were asked at another
+            ):
+                continue
+            a, b = (spec["sides"][side] for side in ("a", "b"))
+            if a["topology"] == b["topology"]:
+                names = spec["dataset"]["name"], a["topology"]["name"], spec["workload"]["name"]
+                self._found[*names, a["system"]["name"], b["system"]["name"]] = record
+
+    def ratio(self, cell: Sequence[str], a: str, b: str, metric: str) -> Ratio | None:
+        """b over a in a `cell` (dataset, topology, workload); None where they were not paired."""
+        for first, second, sign in ((a, b, 1), (b, a, -1)):
+            record = self._found.get((*cell, first, second))
+            entry = at(record, ("quantities", metric)) if record else None
+            if record and entry and entry["value"] and entry["log_error"] is not None:
+                return Ratio(
+                    sign * math.log(entry["value"]), entry["log_error"], entry["freedom"], len(record["rounds"])
+                )
+        return None
+
+
 class Verdicts:
     """Of the numbers `rows` (the first builds), with the records behind them by path."""
 
@@ -42,6 +74,7 @@ class Verdicts:
         self.rule = rule or Rule()
         self._records = records
         self._rows = rows
+        self._paired = Paired(records.values())
         self._recalls = {_cell(row): row for row in rows if row["metric"] == RECALL}
 
     def evidence(self, row: Row) -> Evidence:
@@ -61,7 +94,11 @@ class Verdicts:
         else:
             first, second = (of_runs(row, self._records.get(row["record"]) or {}) for row in (a, b))
         of = "builds" if built or not a["workload"] else "rounds"
-        return Pair(first, second, a["metric"], paired=not built, of=of)
+        place, elsewhere = _cell(a), _cell(b)
+        ratio = None
+        if (place[:2], place[3]) == (elsewhere[:2], elsewhere[3]):
+            ratio = self._paired.ratio((*place[:2], place[3]), place[2], elsewhere[2], a["metric"])
+        return Pair(first, second, a["metric"], paired=not built, of=of, ratio=ratio)
 
     def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
         """The second of each pair against the first, at a level that holds for all of these together."""

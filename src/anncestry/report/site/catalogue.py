@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from anncestry.report.charts import Figure, over_time
+from anncestry.report.charts import pairs as pair_charts
 from anncestry.report.charts import standard as standard_charts
 from anncestry.report.compare import changes
 from anncestry.report.model.cells import Table
@@ -21,6 +22,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import by_bytes
 from anncestry.report.published import Published
 from anncestry.report.tables import effort, spec, standard, usage
+from anncestry.report.tables import pairs as pair_tables
 
 MakeTables = Callable[[Material], list[Table]]
 MakeFigures = Callable[[Material], list[Figure]]
@@ -64,6 +66,7 @@ class CaseStudies:
 
 
 FIRST = (
+    Group("pairs", "In pairs", (pair_tables.tables,)),
     Group("tables", "Tables", (standard.tables, standard.of_nodes)),
     Group("arms", "Before and after, with a control", (lambda m: changes.of_arms(by_bytes(m.numbers)),)),
 )
@@ -93,6 +96,7 @@ LAST = (
 """The tables that come last, after those of the case studies."""
 
 FIGURES: tuple[MakeFigures, ...] = (
+    pair_charts.figures,
     standard_charts.figures,
     over_time.of_loads,
     over_time.of_queries,

@@ -28,6 +28,7 @@ from anncestry.report.model.verdicts import Verdicts, rule_of
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
 from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
+from anncestry.report.tables.pairs import is_control
 
 NAME = "index.html"
 
@@ -127,6 +128,7 @@ def _write_index(
         summary=_summary(material),
         rule=material.rule,
         listed=sentence(material.absent),
+        paired=listed(_named_pairs(material)),
         facts=_facts(records),
         latencies=downloads.write_latencies(material, out_dir),
         figures=[(figure, _legend(figure, palette)) for figure in drawn],
@@ -205,6 +207,12 @@ def _rate(item: Highlight) -> tuple[str, Row | None, str]:
 
 def _shown(row: Row) -> str:
     return headline(row, "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}")
+
+
+def _named_pairs(material: Material) -> list[str]:
+    """The pairs that were measured, their controls left out."""
+    pairs = {str(row["system"]) for row in material.pairs if not is_control(row)}
+    return [pair.replace("..", " and ") for pair in sorted(pairs)]
 
 
 def _facts(records: Records) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from anncestry.cells.features import Place
-from anncestry.metrics.decide import Outcome, Verdict
+from anncestry.metrics.decide import IN_PAIRS, Outcome, Verdict
 from anncestry.metrics.defects import percent
 from anncestry.report.model import equal_recall
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
@@ -193,14 +194,17 @@ def _comparisons(verdicts: Verdicts) -> Table:
         both = (a["number_id"], b["number_id"])
         # The interval is of B - A; the table says A against B.
         ends = sorted(100 * (1 / (1 + end / a["value"]) - 1) for end in (found.low, found.high) if end > -a["value"])
-        change = f"{100 * (a['value'] / b['value'] - 1):+.1f}"
+        apart = a["value"] / b["value"] - 1
+        if found.noise == IN_PAIRS:  # the pair's own ratio, which need not be that of the rounds
+            apart = 1 / math.sqrt((1 + found.low / a["value"]) * (1 + found.high / a["value"])) - 1
+        change = f"{100 * apart:+.1f}"
         if len(ends) == 2:
             change += f" ({ends[0]:+.1f} to {ends[1]:+.1f})"
         cells = (
-            Cell(change.replace("-", "−"), parents=both, value=a["value"] / b["value"]),
+            Cell(change.replace("-", "−"), parents=both, value=1 + apart),
             Cell(f"{found.p:.2g}", parents=both),
             Cell(f"{found.p_apart:.2g}", parents=both),
-            Cell(_said(a, b, found, verdicts)),
+            Cell(_said(a, b, found, verdicts) + (" (in pairs)" if found.noise == IN_PAIRS else "")),
         )
         labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
         body.append(TableRow(labels, cells))
@@ -208,7 +212,8 @@ def _comparisons(verdicts: Verdicts) -> Table:
         "C",
         "Which differences are real",
         "Every pair of systems in every number whose noise is known. The difference has its own 95 % interval, on the"
-        " log scale: of pairs of rounds; of builds where several were measured. p says how well it goes with no"
+        " log scale: of pairs of rounds; of builds where several were measured; of pairs of servers (Table J) where"
+        " both were measured in pairs, and then of these alone. p says how well it goes with no"
         " difference, p beyond with one beyond the declared margin of equivalence,"
         f" {100 * verdicts.rule.margin:g} %: both by Student's t, with variances"
         " that draw on all comparisons of one metric, and corrected by Holm's method for all of this table. Equivalent:"

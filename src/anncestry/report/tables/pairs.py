@@ -1,0 +1,134 @@
+"""Table J: pairs of systems whose servers ran at once, in turns: ratios, and a verdict on each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anncestry.metrics.decide import Pair, Sample, Verdict, judge_all
+from anncestry.metrics.duet import Ratio
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
+from anncestry.report.model.material import Material
+from anncestry.report.model.quantities import DEPENDS, PAIRED
+from anncestry.report.tables.spec import made, pivot
+
+LABELS = {
+    "qps": "queries per second",
+    "server_cpu_us_per_query": "processor time a query",
+    "p50_ms": "p50",
+    "p95_ms": "p95",
+    "p99_ms": "p99",
+    "pss_mib": "memory (PSS)",
+    "pss_anon_mib": "memory (PSS, anonymous)",
+}
+_WORDS = {"qps": ("slower", "faster"), "server_cpu_us_per_query": ("needs less", "needs more")}
+_PLACE = ("dataset", "topology", "system", "workload")
+
+
+def is_control(row: Row) -> bool:
+    """Whether a pair is of one load with itself."""
+    a, _, b = str(row["system"]).partition("..")
+    return a == b and ".." not in str(row["topology"])
+
+
+def verdicts(material: Material) -> dict[str, Verdict]:
+    """Side b against side a of every ratio that is no control's, judged together, by the number's id."""
+    known: list[tuple[str, Ratio]] = []
+    for row in material.pairs:
+        entry = _entry(row, material.records)
+        if entry is not None and not is_control(row):
+            log = math.log(entry["value"])
+            known.append((row["number_id"], Ratio(log, entry["log_error"], entry["freedom"], row["runs"] or 1)))
+    one = Sample(1.0, 0.0, 1)
+    judged = judge_all([Pair(one, one, ratio=ratio) for _, ratio in known], material.rule)
+    return {number: verdict for (number, _), verdict in zip(known, judged, strict=True)}
+
+
+def _entry(row: Row, records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """A ratio as its record has it; None for other rows, and where it has no interval."""
+    name = str(row["metric"]).removeprefix("pair_")
+    if name not in PAIRED or row["value"] is None or row["low"] is None:
+        return None
+    return records[row["record"]]["quantities"][name]  # type: ignore[no-any-return]
+
+
+def tables(material: Material) -> list[Table]:
+    """The table of pairs, if there are any."""
+    judged = verdicts(material)
+    body: list[TableRow] = []
+    for place, numbers in sorted(pivot(material.pairs, _PLACE).items(), key=lambda item: _order(item[0])):
+        record = _record(list(numbers.values()), material)
+        for name, label in LABELS.items():
+            ratio = numbers.get((f"pair_{name}",))
+            if ratio is None:
+                continue
+            sides = [numbers.get((f"pair_{side}_{name}",)) for side in ("a", "b")]
+            cells = (
+                *(_side(row) for row in sides),
+                with_interval(ratio),
+                Cell(_said(name, ratio, judged), problem=ratio["reason"]),
+                Cell(_under(record, name)),
+            )
+            body.append(TableRow((" · ".join((*place[:2], place[3])), _named(ratio), label), cells))
+    return made(
+        Table(
+            "J",
+            "In pairs: two servers at once, in turns",
+            "Both servers run on the machine at once, under equal closed loops of clients; every half second one is"
+            " frozen and the other goes on, so that both see the same minute. B / A with its 95 % interval, over fresh"
+            " pairs of servers; the verdict on B is corrected for all of this table (Holm), and equivalent is what is"
+            " surely within the declared margin. The sizes of A and B are those of this contention: absolute numbers"
+            " are those of rounds. A pair of a system with itself is the control: its interval should hold 1. Under:"
+            " how many cores each server had while it ran, and what other programs used.",
+            ("Where", "Pair (A → B)", "Quantity"),
+            (Column("A"), Column("B"), Column("B / A"), Column("Verdict on B"), Column("Under")),
+            tuple(body),
+        )
+    )
+
+
+def _order(place: Sequence[Any]) -> tuple[Any, ...]:
+    """The pairs of one workload beside each other, with the control first."""
+    dataset, topology, system, workload = place
+    a, _, b = str(system).partition("..")
+    return dataset, topology, workload, a, a != b, b
+
+
+def _record(rows: Sequence[Row], material: Material) -> Mapping[str, Any]:
+    return next((material.records[row["record"]] for row in rows if row["record"] in material.records), {})
+
+
+def _named(row: Row) -> str:
+    a, _, b = str(row["system"]).partition("..")
+    return f"{a} → {b}" + (" (control)" if is_control(row) else "")
+
+
+def _side(row: Row | None) -> Cell:
+    if row is None or row["value"] is None:
+        return Cell(NO_CELL)
+    shown = f"{text_of(row['value'], None, row['unit'])} {row['unit']}"
+    return Cell(shown, row["value"], number_id=row["number_id"])
+
+
+def _said(name: str, ratio: Row, judged: Mapping[str, Verdict]) -> str:
+    """The verdict in words; of a control whether its interval holds 1."""
+    if ratio["low"] is None:
+        return NO_CELL
+    if is_control(ratio):
+        return "holds 1" if ratio["low"] <= 1 <= ratio["high"] else "does not hold 1"
+    verdict = judged[ratio["number_id"]]
+    less, more = _WORDS.get(name, ("lower", "higher"))
+    said = {"lower": less, "higher": more}.get(verdict.outcome.value, verdict.words)
+    disagree = DEPENDS in ratio["note"] and name in _WORDS
+    return f"{said}; {DEPENDS}" if disagree else said
+
+
+def _under(record: Mapping[str, Any], name: str) -> str:
+    """The contention, once a pair."""
+    if not record or name != "qps":
+        return NO_CELL
+    seen = record["contention"]
+    cores = seen["server_cores"]
+    had = f"{cores['a']:.2f} and {cores['b']:.2f} cores, others {seen['others_pct']:.0f} % of one"
+    return f"{had}; {len(record['rounds'])} pairs of servers"

@@ -1,0 +1,294 @@
+"""Pairs in the matrix: what they expand to, what runs again when one side changes, and what can't be paired."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
+import pytest
+
+from anncestry import workflow
+from anncestry.errors import ConfigError
+from anncestry.provenance import records
+from anncestry.runtimes import control_groups
+from tests.toy import ROOT, Toy
+
+DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
+PUBLISH = {"table": 1, "report": 1, "all": 1}
+
+
+def paired(folder, *sides, **block):
+    """The toy, with a matrix of one pair."""
+    toy = Toy.make(folder)
+    toy.files["config"]["duet"] = dict(DUET)
+    toy.files["config"]["rounds"] = {"minutes": 0}
+    asked = {"datasets": ["blobs-l2"], "topologies": ["standalone"], "workloads": ["k5"], **block}
+    toy.files["config"]["matrix"] = [{"paired": list(sides or ("red-1.0", "blue-1.0")), **asked}]
+    return toy
+
+
+def expand(toy):
+    toy.save()
+    return workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    toy = paired(tmp_path_factory.mktemp("pairs"))
+    toy.files["config"]["matrix"].append(
+        {"datasets": ["blobs-l2"], "systems": ["red-1.0"], "topologies": ["standalone"], "workloads": ["k7"]}
+    )
+    assert toy.jobs() == {
+        **{"artifact": 2, "download": 1, "normalize": 1, "truth": 1, "load": 2, "record": 2},
+        **{"duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
+        **PUBLISH,
+    }, "a pair and its control, on two pairs of servers each"
+    toy.snakemake()
+    return toy
+
+
+@pytest.fixture
+def toy(measured, tmp_path):
+    return measured.copy(tmp_path / "clone", "data", "results", "scratch")
+
+
+def test_a_measured_pair_has_nothing_to_do(toy):
+    assert toy.jobs() == {}
+
+
+def test_a_bumped_side_b_reruns_its_load_and_its_pair_and_neither_the_control_nor_other_cells(toy):
+    toy.files["systems"]["blue-1.0"]["version"] = "1.1"
+    assert toy.jobs() == {"artifact": 1, "load": 1, "record": 1, "duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+
+
+def test_a_bumped_side_a_reruns_its_load_its_cells_its_pair_and_the_control(toy):
+    toy.files["systems"]["red-1.0"]["version"] = "1.1"
+    assert toy.jobs() == {
+        **{"artifact": 1, "load": 1, "record": 1, "duet": 4, "rounds": 1, "pair": 2},
+        **{"session": 1, "query": 1, "recall": 1},
+        **PUBLISH,
+    }
+
+
+def test_other_slices_measure_the_pairs_again_and_load_nothing(toy):
+    toy.files["config"]["duet"]["blocks"] = 9
+    assert toy.jobs() == {"duet": 4, "rounds": 1, "pair": 2, **PUBLISH}
+
+
+def test_a_bumped_pair_epoch_measures_pairs_only(toy):
+    toy.files["epochs"]["pair"]["epoch"] = 2
+    assert toy.jobs() == {"duet": 4, "rounds": 1, "pair": 2, **PUBLISH}
+
+
+def test_two_pairs_of_one_first_side_share_its_control(tmp_path):
+    toy = paired(tmp_path)
+    toy.files["systems"]["green-1.0"] = {**toy.files["systems"]["blue-1.0"], "settings": {"journal": "x"}}
+    toy.files["config"]["matrix"].append({**toy.block, "paired": ["red-1.0", "green-1.0"]})
+    names = [pair.system for pair in expand(toy).pairs]
+    assert names == ["red-1.0..red-1.0", "red-1.0..blue-1.0", "red-1.0..green-1.0"]
+
+
+def test_builds_of_one_load_and_topologies_can_be_paired(tmp_path):
+    toy = paired(tmp_path, "red-1.0", {"system": "red-1.0", "build": 2})
+    control, pair = expand(toy).pairs
+    assert (control.system, pair.system) == ("red-1.0..red-1.0", "red-1.0..red-1.0~2")
+    assert control.is_control and not pair.is_control
+    toy.files["topologies"]["other"] = {**toy.files["topologies"]["standalone"], "limits": {"cpus": 1}}
+    toy.block["paired"] = ["red-1.0", {"system": "red-1.0", "topology": "other"}]
+    assert [pair.topology for pair in expand(toy).pairs] == ["standalone", "standalone..other"]
+
+
+def test_a_side_may_have_an_effort_of_its_own(tmp_path):
+    toy = paired(tmp_path, "red-1.0", {"system": "red-1.0", "effort": 64})
+    matrix = expand(toy)
+    control, pair = matrix.pairs
+    assert (pair.system, pair.is_control) == ("red-1.0..red-1.0~effort64", False)
+    sides = matrix.spec(pair.pair, "pair")["sides"]
+    assert [sides[side]["effort"] for side in "ab"] == [{"ef_search": 50}, {"ef_search": 64}]
+    assert matrix.spec(control.pair, "pair")["workload"]["ef_search"] == 50
+
+
+def test_runs_and_duration_of_a_workload_change_no_pair(tmp_path):
+    toy = paired(tmp_path)
+    before = [pair.pair for pair in expand(toy).pairs]
+    toy.files["workloads"]["k5"]["runs"] = 5
+    assert [pair.pair for pair in expand(toy).pairs] == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda toy: toy.block.update(systems=["red-1.0"]), "needs either systems or paired"),
+        (lambda toy: toy.block.pop("paired"), "needs either systems or paired"),
+        (lambda toy: toy.block.update(topologies=["cluster-3"]), "has several members there"),
+        (lambda toy: toy.block.update(paired=["red-1.0", "bleu-1.0"]), "did you mean 'blue-1.0'"),
+        (lambda toy: toy.block.update(rebuilds=2), "rebuilds: unsupported with paired"),
+        (lambda toy: toy.files["config"]["duet"].update(slice_s=8), "for 10 s at most"),
+        (lambda toy: toy.files["workloads"]["k5"].update(start="cold", warmup=0), "cold is unsupported in pairs"),
+        (lambda toy: toy.files["config"]["duet"].update(first=3, most=2), "duet.most: is below duet.first"),
+    ],
+)
+def test_what_cannot_be_paired_is_refused_by_name_while_parsing(tmp_path, change, said):
+    toy = paired(tmp_path)
+    change(toy)
+    with pytest.raises(ConfigError, match=said):
+        expand(toy)
+
+
+# What was measured
+
+
+def anncestry(toy, *words, check=True):
+    toy.save()
+    done = subprocess.run(
+        [sys.executable, "-m", "anncestry", *words],
+        cwd=toy.folder,
+        env={**toy.environment(ROOT), "ANNCESTRY_CONFIG": str(toy.folder / "config")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def the_pair(toy):
+    """The record of the pair that is no control, and where it lies."""
+    (path,) = (toy.folder / "results" / "pair").rglob("red-1.0..blue-1.0/*/*.json")
+    return path, json.loads(path.read_text())
+
+
+def test_a_pair_is_published_with_all_that_made_it(toy):
+    _, record = the_pair(toy)
+    assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
+    assert [each["started_first"] for each in record["rounds"]] == ["a", "b"], "the order of starts is swapped"
+    assert {"qps", "server_cpu_us_per_query", "p50_ms", "p95_ms", "p99_ms"} <= record["quantities"].keys()
+    assert all(record["sides"][side]["recall"]["by_id"]["value"] == 1 for side in "ab")
+    assert record["contention"]["frozen_cpu_share"] < 0.01
+    assert not list((toy.folder / "scratch").glob("paired/*")), "what was published is not kept twice"
+
+
+def test_the_page_shows_the_pair_and_its_control_and_why_leads_to_slices_and_both_loads(toy):
+    (page,) = (toy.folder / "results" / "report").glob("*/index.html")
+    text = page.read_text()
+    assert 'id="table-J"' in text
+    assert "red-1.0 → blue-1.0" in text
+    assert "red-1.0 → red-1.0 (control)" in text
+    chain = anncestry(toy, "why", "--system", "red-1.0..blue-1.0", "--metric", "pair_qps").stdout
+    assert "slices" in chain
+    assert "pair 1 of servers: " in chain
+    assert "load_a record" in chain
+    assert "load_b record" in chain
+
+
+def test_verify_makes_every_ratio_again_from_samples_and_slices(toy):
+    assert "all published numbers agree" in anncestry(toy, "verify").stdout
+    path, record = the_pair(toy)
+    record["quantities"]["qps"]["value"] *= 1.01
+    path.write_text(json.dumps(records.seal(record)))
+    said = anncestry(toy, "verify", check=False).stderr
+    assert f"{path.relative_to(toy.folder)}: its quantities are not those that its samples and slices give" in said
+
+
+def test_verify_sees_slices_that_were_changed_even_if_the_record_was_sealed_again(toy):
+    path, record = the_pair(toy)
+    file = path.parent / record["outputs"]["slices"]["path"]
+    table = parquet.read_table(file)
+    at = table.schema.get_field_index("cpu_s")
+    parquet.write_table(table.set_column(at, "cpu_s", compute.multiply(table["cpu_s"], 0.9)), file)
+    record["outputs"]["slices"] |= {"sha256": records.sha256_file(file), "bytes": file.stat().st_size}
+    path.write_text(json.dumps(records.seal(record)))
+    said = anncestry(toy, "verify", check=False).stderr
+    assert "its quantities are not those that its samples and slices give" in said
+
+
+def test_a_dropped_pair_is_measured_again_and_nothing_else(toy):
+    anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--yes")
+    assert toy.jobs() == {"duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+
+
+def test_a_dropped_load_takes_its_pairs_along(toy):
+    anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--load", "--yes")
+    assert not list((toy.folder / "results" / "pair").rglob("*.json"))
+    assert toy.jobs() == {
+        **{"load": 2, "record": 2, "duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
+        **PUBLISH,
+    }
+
+
+def test_a_damaged_pair_is_set_aside_and_made_again(toy):
+    path, _ = the_pair(toy)
+    path.write_text(path.read_text().replace('"valid": true', '"valid": false', 1))
+    assert toy.jobs() == {"duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+    assert path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_gc_keeps_what_the_matrix_has_and_removes_a_pair_that_it_has_no_more(toy):
+    assert "pair" not in anncestry(toy, "gc", "--results").stdout
+    toy.files["config"]["matrix"].pop(0)
+    assert "pair of blobs-l2/red-1.0..blue-1.0/standalone" in anncestry(toy, "gc", "--results").stdout
+
+
+def test_a_side_that_dies_is_named_and_tried_again_by_the_next_run(tmp_path):
+    toy = paired(tmp_path, workloads=["k7"])
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "die-on-query"}
+    done = toy.snakemake(check=False)
+    assert done.returncode
+    assert "is not running any more" in done.stdout + done.stderr
+    assert "of 2 starts died" in done.stdout + done.stderr
+    pairs = [path.parent.parent.name for path in (toy.folder / "results" / "pair").rglob("*.json")]
+    assert pairs == ["red-1.0..red-1.0"], "the control is published"
+    toy.files["systems"]["blue-1.0"]["settings"] = {}
+    toy.snakemake()
+    assert len(list((toy.folder / "results" / "pair").rglob("*.json"))) == 2
+
+
+def test_wrong_answers_of_a_side_make_the_pair_invalid(tmp_path):
+    toy = paired(tmp_path, workloads=["k7"])
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": "unknown-ids"}
+    toy.snakemake(check=False)
+    (path,) = (toy.folder / "results" / "pair").rglob("red-1.0..blue-1.0/*/*.json")
+    record = json.loads(path.read_text())
+    failed = [gate["gate"] for gate in record["gates"] if not gate["ok"]]
+    assert not record["valid"]
+    assert all(name.startswith("b: ") for name in failed), "the side is named"
+
+
+def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on(tmp_path):
+    toy = paired(tmp_path)
+    toy.files["config"]["duet"] |= {"blocks": 100}
+    toy.save()
+    with toy.running() as run:
+        wait_for(lambda: freezing(toy))
+        victim = freezing(toy)[0]
+        os.kill(victim, signal.SIGKILL)
+        run.wait(timeout=120)
+    toy.files["config"]["duet"] |= {"blocks": 8}
+    toy.snakemake()
+    assert len(list((toy.folder / "results" / "pair").rglob("*.json"))) == 2
+    assert not [group for group in control_groups.groups() if f"{control_groups.PREFIX}{victim}-" in group.name]
+
+
+def freezing(toy):
+    """The processes that cut slices in this toy."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
+        words = process.info["cmdline"] or []
+        if "duet" in words and process.info["cwd"] == str(toy.folder):
+            group = f"{control_groups.PREFIX}{process.pid}-freeze"
+            found += [process.pid for path in control_groups.groups() if path.name.startswith(group)]
+    return found
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
