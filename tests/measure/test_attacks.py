@@ -86,6 +86,18 @@ def test_a_graph_that_falls_apart_under_a_filter_is_a_defect_and_no_other_questi
     assert scored(liar, filtered)[1]["recall"]["by_id"]["value"] < 0.95, "its recall is charged"
 
 
+@pytest.mark.parametrize(("lie", "valid"), [("", True), ("graph-falls-apart", True), ("narrow-search-filter", False)])
+def test_of_an_engine_that_can_not_be_asked_by_two_filters_nine_in_ten_rows_must_be_found(
+    bench, monkeypatch, lie, valid
+):
+    monkeypatch.setattr(flat, "narrows", False)
+    liar = bench(lie)
+    _, filtered, _ = liar.matrix.cells
+    assert liar.load(filtered)["valid"]
+    liar.query(filtered)
+    assert ("rows findable, filtered" not in failed(liar.record(filtered))) == valid
+
+
 def test_a_shard_that_is_silent_while_queries_are_measured_costs_more_recall_than_a_graph_does(bench, with_reference):
     liar = bench("silent-shard")
     five, _, seven = liar.matrix.cells

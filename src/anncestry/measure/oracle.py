@@ -52,8 +52,8 @@ _TAIL_ROWS = 1000
 _REPEATED = 40
 _SELECTIVITY = 0.02
 _MATCHES_MAX = 20_000
-_NEARLY = 0.9
-"""Of the share of rows that a filter passes, from which a search that never scans is exact: enough to be nearly so."""
+_WIDE, _NEARLY = 0.3, 0.9
+"""Share of rows that pass a filter that no graph falls apart under, and how much of such a share nearly does."""
 _TIE = 1e-6
 
 
@@ -160,11 +160,12 @@ class Oracle:
 
         A count under the filter is the server's word; this is what its search does. A row that passes and is not found
         by its own vector may be what a graph lost under the filter, which recall tells. So it is asked for again under
-        the filter and its own price: few rows pass both, and are scanned, so that a row missing there is excluded. Of a
-        system that never scans, each is asked for at the effort at which its search is exact, or nearly.
+        the filter and its own price: few rows pass both, and are scanned, so that a row missing there is excluded. A system
+        that never scans is asked at the effort at which its search is exact, or nearly. Of it, and of one that can't be
+        asked so, a share of the rows must be found, under filters that many rows pass.
         """
         random, base = self._random(3), self.vectors.base
-        share, effort = getattr(self.server, "exact_at", None) or (0.0, EF)
+        share, effort = getattr(self.server, "exact_at", None) or (0.0 if self.engine.narrows else _WIDE, EF)
         asked_for = (filtering.matching > 0) & (filtering.matching >= _NEARLY * share * len(base))
         requests = np.flatnonzero(asked_for[filtering.asked.of])
         if not len(requests):
