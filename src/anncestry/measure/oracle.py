@@ -160,9 +160,10 @@ class Oracle:
 
         A count under the filter is the server's word; this is what its search does. A row that passes and is not found
         by its own vector may be what a graph lost under the filter, which recall tells. So it is asked for again under
-        the filter and its own price: few rows pass both, and are scanned, so that a row missing there is excluded. A system
-        that never scans is asked at the effort at which its search is exact, or nearly. Of it, and of one that can't be
-        asked so, a share of the rows must be found, under filters that many rows pass.
+        the filter and its own price: few rows pass both, and are scanned, so that a row missing there is excluded.
+
+        A system that never scans is asked at the effort at which its search is exact, or nearly. Of it, and of one that
+        can't be asked so, a share of the rows must be found, under filters that many rows pass.
         """
         random, base = self._random(3), self.vectors.base
         share, effort = getattr(self.server, "exact_at", None) or (0.0 if self.engine.narrows else _WIDE, EF)
