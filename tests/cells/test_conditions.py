@@ -320,6 +320,29 @@ def test_every_language_says_what_the_conditions_say(tmp_path: Path) -> None:
     assert expression(one) == 'payload_2 == "the"'
 
 
+def test_a_filter_narrowed_to_one_price_keeps_its_own_words_in_every_language(tmp_path: Path) -> None:
+    from anncestry.engines.conditions import narrowed
+    from anncestry.engines.milvus.wire import expression
+    from anncestry.engines.mysql.wire import where as mysql
+    from anncestry.engines.pgvector.serve import condition as pgvector
+    from anncestry.engines.weaviate import wire
+
+    price = {"field": "price", "from": 20.5, "below": 20.75}
+    assert narrowed(None, price) == price
+    category = narrowed({"field": "category", "in": [1, 4]}, price)
+    assert expression(category) == "(category in [1, 4] && (price >= 20.5 && price < 20.75))"
+    assert mysql(category) == "(category IN (1,4) AND (price >= 20.5e0 AND price < 20.75e0))"
+    assert pgvector(category).startswith(" WHERE (category IN (")
+    asked = wire.filters(category)
+    assert asked.operator == wire._Operator.OPERATOR_AND
+    assert [one.target.property for one in (asked.filters[0], *asked.filters[1].filters)] == [
+        "category", "price", "price",
+    ]  # fmt: skip
+    assert wire.where(category).startswith('{operator:And,operands:[{operator:ContainsAny,path:["category"]')
+    (own,) = filter_of(21, tmp_path).distinct
+    assert expression(narrowed(own, price)) == f"({expression(own)} && (price >= 20.5 && price < 20.75))"
+
+
 # Gates
 
 

@@ -58,6 +58,7 @@ def pack(head: Mapping, body: bytes) -> bytes:
 
 class Flat(Engine):
     plain_hnsw = False
+    narrows = True
 
     def asked_settings(self, system: Mapping, index: Mapping, metric: str, ef_search: int | None) -> dict[str, Any]:
         return {"metric": metric, "M": index["M"]}

@@ -159,6 +159,8 @@ class Store:
     def passes(self, wanted: dict | None) -> np.ndarray:
         if wanted is None:
             return np.ones(len(self.ids), bool)
+        if wanted["field"] == "both":
+            return np.all([self.passes(one) for one in wanted["of"]], axis=0)
         if wanted["field"] == "payload":
             every, some = ([self.holds(term) for term in wanted[name]] for name in ("all", "any"))
             if self.lie == "or-is-and":
@@ -225,8 +227,14 @@ class Store:
             pass
         elif wanted and self.lie != "ignore-filter":
             keep = self.passes(wanted)
-            if self.lie == "narrow-search-filter" and wanted["field"] == "category":
-                keep &= self.category == wanted["in"][0]  # whatever it counts
+            own = wanted["of"][0] if wanted["field"] == "both" else wanted
+            if self.lie.endswith("-search-filter") and own["field"] == "category":  # whatever it counts
+                some = self.category == own["in"][0]
+                if self.lie == "nearly-narrow-search-filter":  # 1 in 12 or so of the rows that pass
+                    some |= ids % 8 > 0
+                keep &= some
+            if self.lie == "graph-falls-apart" and own is wanted and own["field"] == "category":
+                keep &= ids % 8 > 0  # but not where few rows pass, which are scanned
         elif self.lie == "lost-tail":
             keep[-200:] = False  # as an index that was not flushed: stored, counted, flat-scanned, but never found
         if self.lie == "silent-shard" and head["k"] == 7:  # a third of the rows, while it is measured

@@ -11,6 +11,7 @@ from anncestry.engines.offers import filter_bounds
 
 T = TypeVar("T")
 Value = str | int | float | tuple[int, ...]
+_BOTH = "both"
 _BOUNDS = {"above": ">", "from": ">=", "below": "<", "to": "<="}
 
 
@@ -21,6 +22,11 @@ class Comparison:
     column: str
     operator: str
     value: Value
+
+
+def narrowed(filter: Spec | None, other: Spec) -> Spec:
+    """A resolved filter that passes what passes both of these."""
+    return other if filter is None else {"field": _BOTH, "of": [filter, other]}
 
 
 def is_payload(filter: Spec) -> bool:
@@ -52,6 +58,8 @@ def compose(
     def all_of(parts: list[T]) -> T:
         return parts[0] if len(parts) == 1 else every(parts)
 
+    if filter.get("field") == _BOTH:
+        return all_of([compose(one, say, every, some) for one in filter["of"]])
     if not is_payload(filter):
         return all_of([say(one) for one in comparisons(filter)])
     parts = [say(one) for term in filter["all"] for one in _terms(term)]
@@ -65,7 +73,7 @@ def in_text(filter: Spec | None, say: Callable[[Comparison], str], both: str, ei
     """The filter in a language with infix operators, "" for none."""
     if filter is None:
         return ""
-    if not is_payload(filter):
+    if not is_payload(filter) and filter.get("field") != _BOTH:
         return both.join(map(say, comparisons(filter)))
     return compose(filter, say, lambda terms: f"({both.join(terms)})", lambda terms: f"({either.join(terms)})")
 

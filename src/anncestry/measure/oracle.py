@@ -8,7 +8,8 @@ server can't take from elsewhere.
 Findable rows: an index search for a stored vector must find its row. It sees rows that the store has and the index
 lost, which counts don't show.
 
-Rows findable under a workload's filter: a server may count by one filter and search by another.
+Rows findable under a workload's filter: a server may count by one filter and search by another. What a graph loses
+under a filter is no such thing.
 No cached answers: new queries and repeated ones, in turn. Ef is felt: a much smaller one changes answers.
 
 Each round of runs asks for other rows, with other queries and filters: what one look misses, the next may see.
@@ -30,6 +31,7 @@ from anncestry.datasets.metadata import PRICE_FROM, PRICE_TO, Asked, matches
 from anncestry.drive import protocol
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, Server
+from anncestry.engines.conditions import narrowed
 from anncestry.measure.reference import Reference
 from anncestry.measure.requests import Answers, cut, decode, distance_errors, encode
 from anncestry.measure.vectors import Filtering, Vectors
@@ -45,11 +47,13 @@ _K_LOSSY = 50
 _WINDOWS = 20
 _WINDOW_ROWS = 50
 _QUERIES = 100
-_SAMPLED_ROWS = 200
+_SAMPLED_ROWS, _FILTERED_ROWS = 300, 200
 _TAIL_ROWS = 1000
 _REPEATED = 40
 _SELECTIVITY = 0.02
 _MATCHES_MAX = 20_000
+_WIDE, _NEARLY = 0.3, 0.9
+"""Share of rows that pass a filter that no graph falls apart under, and how much of such a share nearly does."""
 _TIE = 1e-6
 
 
@@ -152,29 +156,39 @@ class Oracle:
         return replace(exact, detail=f"in requests of {nq} vectors: {exact.detail}")
 
     def check_filter(self, filtering: Filtering) -> Gate | None:
-        """Whether searches under a workload's own filters find rows that pass them; None of none to be judged.
+        """Whether searches under a workload's own filters read them as we do; None of none to be judged.
 
-        A count under the filter is the server's word; this is what its search does.
+        A count under the filter is the server's word; this is what its search does. A row that passes and is not found
+        by its own vector may be what a graph lost under the filter, which recall tells. So it is asked for again under
+        the filter and its own price: few rows pass both, and are scanned, so that a row missing there is excluded.
+
+        A system that never scans is asked at the effort at which its search is exact, or nearly. Of it, and of one that
+        can't be asked so, a share of the rows must be found, under filters that many rows pass.
         """
-        if self.lossy or getattr(self.server, "exact_at", None):
-            return None
         random, base = self._random(3), self.vectors.base
-        wide = filtering.matching >= gates.FILTERED_SELECTIVITY_MIN * len(base)
-        requests = np.flatnonzero(wide[filtering.asked.of])
+        share, effort = getattr(self.server, "exact_at", None) or (0.0 if self.engine.narrows else _WIDE, EF)
+        asked_for = (filtering.matching > 0) & (filtering.matching >= _NEARLY * share * len(base))
+        requests = np.flatnonzero(asked_for[filtering.asked.of])
         if not len(requests):
             return None
-        of = np.sort(filtering.asked.of[random.choice(requests, _SAMPLED_ROWS)])
+        of = np.sort(filtering.asked.of[random.choice(requests, _FILTERED_ROWS)])
         rows = np.empty(len(of), np.int64)
         for number in np.unique(of):
             passing = filtering.passing_rows(int(number))
             rows[of == number] = random.choice(passing, int((of == number).sum()))
         nonzero = np.any(np.asarray(base[rows]) != 0, axis=1)
         rows, of = rows[nonzero], of[nonzero]
+        if not len(rows):
+            return None
         k = min(_K, len(base))
         asked = Asked(filtering.asked.distinct, of)
-        answers = self.send(encode(self.engine, self.server, np.asarray(base[rows]), k, EF, asked), k)
+        answers = self.send(encode(self.engine, self.server, np.asarray(base[rows]), k, effort, asked), k)
         found = self._find_themselves(rows, answers.ids)
-        return gates.findable_filtered(float(found.mean()) if len(found) else 1.0, len(rows))
+        missed, excluded = rows[~found], None if share else 0
+        if len(missed) and not share:
+            alone = self._alone(missed, [asked.distinct[number] for number in of[~found]])
+            excluded = int((~self._find_themselves(missed, alone.ids)).sum())
+        return gates.findable_filtered(int(found.sum()), len(rows), excluded)
 
     def found_by_own_vector(self, rows: Ids) -> Bools:
         """(n,) whether an index search at the effort `EF` for the vector of each of the (n,) rows finds that row."""
@@ -267,13 +281,17 @@ class Oracle:
         if self.lossy and not found.all():
             behind[~found] = self._behind_others(asked[~found], answers.distances[~found].max(axis=1))
         found |= behind
-        share = [float(part.mean()) if len(part) else 1.0 for part in np.split(found, [len(body)])]
-        reference, comparable = None, self.reference is not None
-        if self.reference is not None and found.mean() < gates.FINDABLE_MIN:
-            ids = self.reference.search(np.asarray(self.vectors.base[asked]), min(_K, rows), EF)
-            reference = float(self._find_themselves(asked, ids).mean())
+
+        def in_parts(found: Bools) -> tuple[int, int]:
+            return int(found[: len(body)].sum()), int(found[len(body) :].sum())
+
         codes = int(behind.sum()) if self.lossy else None
-        return gates.findable(share[0], share[1], len(body), len(tail), codes, reference, comparable)
+        counts = *in_parts(found), len(body), len(tail), codes
+        gate = gates.findable(*counts, comparable=self.reference is not None)
+        if gate.ok or self.reference is None:
+            return gate
+        ids = self.reference.search(np.asarray(self.vectors.base[asked]), min(_K, rows), EF)
+        return gates.findable(*counts, in_parts(self._find_themselves(asked, ids)), comparable=True)
 
     def _effort(self, reference: Reference) -> Gate:
         """Of the same queries always: what the reference answers is looked up only if nothing changes."""
@@ -333,16 +351,21 @@ class Oracle:
         `reach` (n,) is the largest distance reported for those. A search under a filter that the row passes tells how
         near it puts the row: where codes can't tell rows apart, others are as near, and the row is no more lost.
         """
-        price = np.asarray(self.vectors.price)[missed]
-        above = np.nextafter(price, np.float32(np.inf))
-        requests = []
-        for row, low, high in zip(missed, price, above, strict=True):
-            alone = {"field": "price", "from": float(low), "below": float(high)}
-            requests += self.engine.encode(self.server, np.asarray(self.vectors.base[row])[None], _K, EF, alone)
-        self.engine.exact_filters(self.server, True)
-        answers = self.send(requests, _K)
-        self.engine.exact_filters(self.server, False)
+        answers = self._alone(missed, [None] * len(missed))
         itself = answers.ids == missed[:, None]
         told = np.where(itself, answers.distances, -np.inf).max(axis=1)
         behind: Bools = np.isfinite(reach) & np.isfinite(told) & (told >= reach - _TIE * (1.0 + np.abs(reach)))
         return behind
+
+    def _alone(self, rows: Ids, filters: Sequence[Mapping[str, Any] | None]) -> Answers:
+        """Answers to the own vectors of the (n,) rows, each under its filter of the n and under its own price."""
+        price = np.asarray(self.vectors.price)[rows]
+        above = np.nextafter(price, np.float32(np.inf))
+        self.engine.exact_filters(self.server, True)
+        requests: list[bytes] = []
+        for row, low, high, filter in zip(rows, price, above, filters, strict=True):
+            itself = narrowed(filter, {"field": "price", "from": float(low), "below": float(high)})
+            requests += self.engine.encode(self.server, np.asarray(self.vectors.base[row])[None], _K, EF, itself)
+        answers = self.send(requests, _K)
+        self.engine.exact_filters(self.server, False)
+        return answers

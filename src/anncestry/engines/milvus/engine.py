@@ -55,6 +55,8 @@ _DURABLE = "Flush before the index is built: rows, then the index, as files of i
 class Milvus(EngineOf[MilvusServer]):
     """It scans narrow filters by itself, and has no setting that would stop it; ef travels in each request."""
 
+    narrows = True
+
     start = staticmethod(serve.start)
 
     def load(self, server: MilvusServer, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:

@@ -44,6 +44,7 @@ class MySQL(EngineOf[MySQLServer]):
 
     exact_scans = True
     plain_hnsw = False
+    narrows = True
 
     start = staticmethod(serve.start)
 

@@ -31,6 +31,8 @@ def definition(index: Spec, operators: str) -> str:
 
 
 class Pgvector(EngineOf[PgvectorServer]):
+    narrows = True
+
     start = staticmethod(serve.start)
 
     def load(self, server: PgvectorServer, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:

@@ -109,6 +109,8 @@ def _inserter(server: WeaviateServer) -> Iterator[Insert]:
 
 
 class Weaviate(EngineOf[WeaviateServer]):
+    narrows = True
+
     start = staticmethod(serve.start)
 
     def load(self, server: WeaviateServer, vectors: Vectors, index: Spec, load: Spec, progress: Progress) -> LoadResult:
