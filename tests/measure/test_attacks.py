@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -15,6 +16,7 @@ import pytest
 
 from anncestry import verify
 from anncestry.errors import DataError
+from anncestry.measure import reference
 from anncestry.provenance import gates, records
 from tests.builders.bench import failed, scored
 from tests.flat.engine import ENGINE as flat
@@ -112,6 +114,18 @@ def test_a_search_effort_that_is_ignored_changes_no_answer(bench, with_reference
     record = liar.load(liar.matrix.cells[0])
     assert set(failed(record)) == {"ef is felt"}
     assert failed(record)["ef is felt"].startswith("0 of 60 answers change between ef 10 and 400; of the reference's ")
+
+
+def test_a_session_builds_the_reference_once_whatever_asks_for_it(bench, with_reference, monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(reference, "user_cache", SimpleNamespace(folder=lambda *parts: tmp_path))  # nothing is known
+    liar = bench(change=hard)
+    cell = liar.matrix.cells[0]
+    liar.load(cell)
+    capfd.readouterr()
+    liar.query(cell)
+    said = {gate["gate"]: gate["detail"] for gate in liar.record(cell)["gates"]}
+    assert "of the reference's" in said["ef is felt"] and "the reference index has" in said["reference recall"]
+    assert capfd.readouterr().err.count("reference: building") == 1
 
 
 def test_an_honest_system_is_as_good_as_the_reference(bench, with_reference):

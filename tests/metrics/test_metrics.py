@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from anncestry.measure import judge
-from anncestry.metrics import defects, latency, resources
+from anncestry.metrics import defects, latency, processes, resources
 from anncestry.metrics.latency import ERROR, OK, TIMEOUT, Run
 
 
@@ -113,6 +114,50 @@ def test_what_is_neither_the_server_s_nor_the_client_s_is_somebody_else_s():
     assert found["server"]["query"]["cpu_avg_pct"] == pytest.approx(100)
     assert found["other"]["query"]["cpu_avg_pct"] == pytest.approx(40)
     assert found["steal"]["query"]["cpu_avg_pct"] == pytest.approx(10)
+    assert "harness" not in found and "cpu_noise_pct" not in found["other"]["query"], "as in earlier records"
+    rows += [(float(t), "harness", 0.25 * t, 0.0, 0.0, 0.0) for t in range(11)]
+    found = resources.by_group(table(rows), {"query": [(2.0, 4.0), (6.0, 8.0)]})
+    assert found["other"]["query"]["cpu_avg_pct"] == pytest.approx(15)
+    assert found["harness"]["query"] == pytest.approx({"wall_s": 4.0, "cpu_s": 1.0, "cpu_avg_pct": 25})
+
+
+def test_the_harness_is_charged_with_what_it_uses_itself_unless_it_is_the_client():
+    def used(client: list[int]) -> dict:
+        with resources.Sampler({"server": list, "client": lambda: client}, 0.05) as sampler:
+            sampler.edge()
+            start_s, burned_s = time.monotonic(), time.process_time()
+            while time.process_time() < burned_s + 0.3:
+                pass
+            end_s = time.monotonic()
+            sampler.edge()
+        found = resources.by_group(sampler.table(), {"query": [(start_s, end_s)]})
+        return {group: phases["query"]["cpu_s"] for group, phases in found.items() if "query" in phases}
+
+    assert used([])["harness"] > 0.28
+    found = used([os.getpid()])
+    assert found["client"] > 0.28 > 0.1 > found["harness"]
+
+
+def test_what_runs_on_the_machine_is_known_exactly_only_from_the_account_of_the_root_control_group(tmp_path):
+    account = tmp_path / "cpu,cpuacct" / "cpuacct.usage"
+    account.parent.mkdir()
+    account.write_text("1500000000\n")
+    assert not processes.Host(tmp_path).is_exact, "the account of a container's group"
+    (account.parent / "release_agent").touch()
+    root = processes.Host(tmp_path)
+    assert root.is_exact and root.used()[0] == 1.5
+
+
+def test_ticks_find_a_core_at_work_by_chance_which_is_no_use_by_others():
+    """Two cores, half of the time at work, for 1 s: 100 ticks each, so ± √(200 · ¼) · 10 ms."""
+    rates = {"server": 0.5, "client": 0.5, "host": 1.0, "idle": 1.0, "steal": 0.0}
+    rows = [(float(t), group, rate * t, 1.0, 0.0, 0.0) for t in range(3) for group, rate in rates.items()]
+    found = resources.by_group(table(rows), {"query": [(0.0, 1.0)]})
+    assert found["other"]["query"]["cpu_noise_pct"] == pytest.approx(1.645 * math.sqrt(200 / 4))
+    assert "idle" not in found
+    random = np.random.RandomState(1)
+    seen = 0.01 * (random.rand(20_000, 200) < 0.5).sum(axis=1)
+    assert 0.04 < ((seen - 1.0) > found["other"]["query"]["cpu_noise_pct"] / 100).mean() < 0.06
 
 
 def test_a_window_that_a_late_sampler_missed_still_has_the_samples_on_both_sides():
@@ -234,10 +279,10 @@ def test_each_member_of_a_server_is_charged_with_its_own_and_together_they_are_t
     for name in ("cpu_s", "rss_avg_mib", "io_read_mib", "io_write_mib"):
         assert burns[name] + rests[name] == pytest.approx(used["server"][name])
     # What was used together is not counted twice: the rest of the machine's is what is neither ours nor the client's.
-    both_s = used["server"]["cpu_s"] + used["client"]["cpu_s"]
+    both_s = used["server"]["cpu_s"] + used["client"]["cpu_s"] + used["harness"]["cpu_s"]
     assert used["other"]["cpu_s"] == pytest.approx(max(0, used["host"]["cpu_s"] - both_s))
 
 
 def test_a_server_of_one_member_has_no_parts(members):
     sampler, _ = _sampled({"node1": members["node1"]})
-    assert set(sampler.table()["group"].to_pylist()) == {"server", "client", "host", "steal"}
+    assert set(sampler.table()["group"].to_pylist()) - {"idle"} == {"server", "client", "harness", "host", "steal"}

@@ -144,7 +144,6 @@ class Oracle:
         found = [exact, *complete, self._findable(), self._not_cached()]
         if self.reference is not None:
             found.append(self._effort(self.reference))
-            self.reference.drop()
         return found
 
     def check_batches(self, nq: int) -> Gate:

@@ -52,6 +52,10 @@ class Reference:
         graph.add(np.ascontiguousarray(self._vectors.base))
         return graph
 
+    @property
+    def is_built(self) -> bool:
+        return "_graph" in self.__dict__
+
     def drop(self) -> None:
         """Free its memory: a measurement follows."""
         self.__dict__.pop("_graph", None)

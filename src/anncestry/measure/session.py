@@ -191,6 +191,8 @@ class ServerSession(System):
         self.gates += self.path_gates(self.on_path)
         for filtering in filterings:
             filtering.count(self.engine, self.running, context.counted)
+        if self.reference is not None and self.reference.is_built:
+            self.refer()  # what is asked later, too: it is built once
 
     def tune(self, run: Run, oracle: Oracle) -> tune.Tuned:
         """The effort that reaches the cell's target recall, found in its first run on this build of the index."""

@@ -39,10 +39,14 @@ def delay_share(before: Delay | None, after: Delay | None, throttled_s: float = 
 
 
 def of_phase(used: Mapping[str, Mapping[str, Mapping[str, Any]]], phase: str) -> dict[str, float]:
-    """What others used in a phase, in % of one core; `used` is what `resources.by_group` found."""
-    return {
-        f"{name}_pct": used[group][phase]["cpu_avg_pct"] for name, group in (("others", "other"), ("steal", "steal"))
-    }
+    """What others used in a phase, in % of one core; `used` is what `resources.by_group` found.
+
+    Also what this program used beside the client, and how much of the others' may be the noise of ticks, where known.
+    """
+    groups = (("others", "other"), ("steal", "steal"), ("harness", "harness"))
+    found = {f"{name}_pct": used[group][phase]["cpu_avg_pct"] for name, group in groups if phase in used.get(group, {})}
+    noise_pct = used["other"][phase].get("cpu_noise_pct")
+    return found if noise_pct is None else {**found, "noise_pct": noise_pct}
 
 
 def of_client(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def above(facts: Mapping[str, Any], limits: Mapping[str, float]) -> list[str]:
 
     Threads of server and clients wait for each other where they share the cores, which is part of every number.
     """
-    others = facts["others_pct"] + facts["steal_pct"]
+    others = max(0.0, facts["others_pct"] - facts.get("noise_pct", 0.0)) + facts["steal_pct"]
     found = []
     if others > limits["others_pct"]:
         found.append(

@@ -140,6 +140,45 @@ class Tree:
             parent.io_mib = parent.io_mib[0] + read_mib, parent.io_mib[1] + write_mib
 
 
+def harness() -> list[int]:
+    """This process and those that it was started by, as far as they are one job of a shell: Snakemake, make, …"""
+    found, pid = [os.getpid()], os.getppid()
+    while pid > 1 and (fields := _stat(pid)) is not None and int(fields[2]) == os.getpgrp():
+        found.append(pid)
+        pid = int(fields[1])
+    return found
+
+
+def own_cpu_s(pid: int) -> float:
+    """CPU seconds of all threads of a process, to the nanosecond, without its children's; 0 if it is gone."""
+    with suppress(OSError):
+        return time.clock_gettime(~pid << 3 | 2)  # its CPU clock (clock_getcpuclockid)
+    return 0.0
+
+
+class Host:
+    """CPU seconds of all that runs on this machine, kernel threads among it.
+
+    In nanoseconds by the root control group of cpuacct (version 1), where it is seen; else by /proc/stat, which only
+    looks at what runs when the timer ticks: `is_exact` says which.
+    """
+
+    def __init__(self, groups: Path = Path("/sys/fs/cgroup")) -> None:
+        roots = (path.with_name("cpuacct.usage") for path in groups.glob("cpu*/release_agent"))  # only a root has one
+        self._account = next((path for path in roots if os.access(path, os.R_OK)), None)
+        self.is_exact = self._account is not None
+
+    def used(self) -> tuple[float, float, float]:
+        """Seconds in which cores worked, were idle, and were given to other machines by the hypervisor (steal)."""
+        times = psutil.cpu_times()
+        busy, idle = (
+            sum(getattr(times, kind, 0.0) for kind in kinds)
+            for kinds in (("user", "nice", "system", "irq", "softirq"), ("idle", "iowait"))
+        )
+        exact = None if self._account is None else int(self._account.read_text()) / 1e9
+        return busy if exact is None else exact, idle, getattr(times, "steal", 0.0)
+
+
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat after the name: state, parent, …; None if there is no such process."""
     try:
@@ -155,8 +194,7 @@ def _update(pid: int, process: _Process) -> bool:
         return False
     process.started, process.parent, process.rss_mib = int(fields[19]), int(fields[1]), int(fields[21]) * _PAGE_MIB
     process.own_s = _TICK_S * (int(fields[11]) + int(fields[12]))
-    with suppress(OSError):
-        process.own_s = time.clock_gettime(~pid << 3 | 2)  # its CPU clock (clock_getcpuclockid), in nanoseconds
+    process.own_s = own_cpu_s(pid) or process.own_s
     if pid != os.getpid():  # what this process waited for are servers and builds, too
         process.waited_s = _TICK_S * (int(fields[13]) + int(fields[14]))
     with suppress(OSError):

@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anncestry.metrics.processes import Tree, Used
+from anncestry.metrics.processes import Host, Tree, Used, harness, own_cpu_s
 
 CHARGED = ("charged_mib", "charged_anon_mib", "charged_cache_mib")
 """Memory that control groups charge: all of it, heaps and stacks, file pages. Null where nobody accounts."""
@@ -33,6 +33,8 @@ _MIB = float(1 << 20)
 _PEAK_WINDOW_S = 0.2
 _SEEK_S = 2.0
 _NEAR_S = 1.0
+_TICK_S = 0.01
+_ONE_SIDED_Z = 1.645
 
 
 class Sampler:
@@ -43,11 +45,13 @@ class Sampler:
     else of `processes.Tree`), its RSS (shared pages counted once a process), and what it read from and wrote to storage
     (`/proc/PID/io`, page cache writes included when written back). `charged` gives for a group what its control groups
     (a container's, those of a limit) charge now: see CHARGED, and "cpu_s".
-    Two groups come by themselves: "host", the CPU seconds of all processes of the machine, and "steal", those that its
-    hypervisor gave to other machines. With `device`, which gives reads, bytes read, writes and bytes written of a block
-    device since it is there, there is a group "device": its IO, by whatever program. `members` gives for a group its
-    main pids by name of the member (a node, a store of metadata): where there are several, each is also a group of its
-    own, "server/NAME" of "server", with what it started.
+    Some groups come by themselves: "host", the CPU seconds of all that runs on the machine, "steal", those that its
+    hypervisor gave to other machines, and "harness", this process and Snakemake, unless they are the client; "idle"
+    where those of the host are counted by ticks.
+    With `device`, which gives reads, bytes read, writes and bytes written of a block device since it is there, there is
+    a group "device": its IO, by whatever program. `members` gives for a group its main pids by name of the member (a
+    node, a store of metadata): where there are several, each is also a group of its own, "server/NAME" of "server",
+    with what it started.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Sampler:
         self._trees = {name: Tree() for name in groups}
         self._members = dict(members or {})
         self._accounts: dict[str, _Account] = {}
+        self._host, self._harness = Host(), harness()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -113,10 +118,13 @@ class Sampler:
                 self._add(now, name, whole, (*map(charged.get, CHARGED), *resident), edge)
                 for member in sorted(filter(None, parts)) if len(parts) > 1 else ():
                     self._add(now, f"{name}/{member}", parts[member], edge=edge)
-            times = psutil.cpu_times()
-            busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
+            ours = [pid for pid in self._harness if not any(pid in pids for pids in mains.values())]
+            self._add(now, "harness", Used(sum(map(own_cpu_s, ours))), edge=edge)
+            busy, idle, steal = self._host.used()
             self._add(now, "host", Used(busy, psutil.virtual_memory().used / _MIB), edge=edge)
-            self._add(now, "steal", Used(getattr(times, "steal", 0.0)), edge=edge)
+            self._add(now, "steal", Used(steal), edge=edge)
+            if not self._host.is_exact:
+                self._add(now, "idle", Used(idle), edge=edge)
             if self._device is not None:
                 reads, read, writes, written = self._device()
                 of_device = Used(0.0, 0.0, read / _MIB, written / _MIB)
@@ -171,23 +179,43 @@ def by_group(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """What each group used in each phase (its windows): group → phase → what `attribute` says.
 
-    The group "other" is what neither server nor client used: the part of the host that was somebody else's. Members
-    of the server have groups of their own where they were sampled apart.
+    The group "other" is what neither server, client nor harness used: the part of the host that was somebody else's,
+    kernel threads among it. Where the host's is counted by ticks, its `cpu_noise_pct` is how far, with 95 %
+    probability, that is too much at most: a tick finds a core at work by chance, so the standard deviation of a sum of
+    them is at most √(cores · tick · busy · (1 − busy) / seconds) cores, of ticks of 10 ms. Members of the server have
+    groups of their own where they were sampled apart.
     """
 
     def in_phases(use: Callable[[Sequence[tuple[float, float]]], dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
         return {phase: facts for phase, windows in phases.items() if (facts := use(windows)) is not None}
 
-    groups = ("server", *members_of(table), "client", "host", "steal")
+    sampled = set(table["group"].unique().to_pylist())
+    groups = (
+        "server",
+        *members_of(table),
+        "client",
+        "host",
+        "steal",
+        *(name for name in ("harness", "idle") if name in sampled),
+    )
     found = {group: in_phases(partial(attribute, table, group)) for group in groups}
     if device := in_phases(partial(of_device, table)):
         found["device"] = device
     found["other"] = {}
     for phase, host in found["host"].items():
-        ours_s = sum(found[group].get(phase, {"cpu_s": 0.0})["cpu_s"] for group in ("server", "client"))
-        others_s = max(0.0, host["cpu_s"] - ours_s)
-        share = 100 * others_s / host["wall_s"] if host["wall_s"] > 0 else 0.0
-        found["other"][phase] = {"wall_s": host["wall_s"], "cpu_s": others_s, "cpu_avg_pct": share}
+        ours = (found.get(group, {}).get(phase, {"cpu_s": 0.0})["cpu_s"] for group in ("server", "client", "harness"))
+        others_s, wall_s = max(0.0, host["cpu_s"] - sum(ours)), host["wall_s"]
+        share = 100 * others_s / wall_s if wall_s > 0 else 0.0
+        found["other"][phase] = {"wall_s": wall_s, "cpu_s": others_s, "cpu_avg_pct": share}
+        if idle := found.get("idle", {}).get(phase):
+            busy_s, idle_s = max(0.0, host["cpu_s"]), max(0.0, idle["cpu_s"])
+            of_both = busy_s * idle_s / (busy_s + idle_s) if busy_s + idle_s > 0 else 0.0
+            noise_s = _ONE_SIDED_Z * math.sqrt(_TICK_S * of_both)
+            found["other"][phase]["cpu_noise_pct"] = 100 * noise_s / wall_s if wall_s > 0 else 0.0
+    found.pop("idle", None)
+    for facts in found.get("harness", {}).values():
+        for name in facts.keys() - {"wall_s", "cpu_s", "cpu_avg_pct"}:
+            del facts[name]  # only its CPU was sampled
     return found
 
 
