@@ -6,7 +6,8 @@ Weaviate 1.27.0 on random-xs-20 is paired with itself, under three workloads (A/
 for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 220), or gives
 some 10 % fewer answers (ef 250), with four clients: planted differences; their true size is that of all together.
 A turn has 8 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. Every second turn is
-under a background load that this makes (a process that keeps a core busy for two seconds of every three). FOLDER keeps what was measured, so that more can be added later.
+under a background load that this makes (a process that keeps a core busy for two seconds of every three). FOLDER keeps
+what was measured, so that more can be added later.
 Beside it stands what the slices would say unpaired, and what rounds say in the same time: each pair of servers as a
 round of each side.
 """
