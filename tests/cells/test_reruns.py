@@ -324,14 +324,14 @@ def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(toy, tmp_
     subprocess.run(settle, check=True, env=environment, cwd=toy.folder)
     spoke = guard()
     assert spoke.returncode == 2
-    assert "measuring code of query changed under the same epoch" in spoke.stderr
+    assert "measuring code of query, pair changed under the same epoch" in spoke.stderr
     assert guard("--bump").returncode == 0
     assert guard().returncode == 0
     before, after = (
         yaml.safe_load(path.read_text()) for path in (tmp_path / "epochs.yaml", code / "config/epochs.yaml")
     )
     assert {entry["epoch"] for entry in after.pop("engines").values()} == {1} and before.pop("engines")
-    assert {stage for stage in after if after[stage]["epoch"] != before[stage]["epoch"]} == {"query"}
+    assert {stage for stage in after if after[stage]["epoch"] != before[stage]["epoch"]} == {"query", "pair"}
 
 
 def by_need(toy: Toy, **rounds: float) -> None:

@@ -392,6 +392,7 @@ def test_rules_hand_keys_to_the_shell_and_nothing_of_a_config() -> None:
         "wildcards.part",  # digits, by its constraint
         "params.round",  # a number
         "params.cells",  # keys
+        "params.pairs",  # keys
         "params.sessions:q",
     }
     shell = re.compile(r"""^    shell:\s+((?:\s*(?:'[^'\n]*'|"[^"\n]*"))+)$|\bshell\('([^'\n]*)'\)""", re.MULTILINE)

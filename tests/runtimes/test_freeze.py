@@ -166,6 +166,8 @@ def test_what_does_not_stand_still_is_named_and_all_is_thawed(tmp_path: Path) ->
     with member(tmp_path, THREADS) as well, member(tmp_path, VFORK) as badly:
         side = Side([well, badly], nothing)
         assert side.by == ("SIGSTOP",)
+        (waiting,) = badly.handle.pids()
+        wait_until(lambda: psutil.Process(waiting).status() == psutil.STATUS_DISK_SLEEP)
         with pytest.raises(ServerError, match=r"toy: not frozen within 0.3 s: python\S* \(pid \d+, .* is in state D"):
             side.freeze(0.3)
         main = well.handle.pids()[0]

@@ -337,7 +337,8 @@ def run(
 ) -> dict[str, str]:
     """Measure these pairs (key → spec), all of the same two loads, on one fresh pair of servers, the `number`-th.
 
-    Leaves `scratch/paired/KEY/run-N` of each, and writes `session.json` last; returns "ok" or why one failed, by key.
+    Leaves the run of each in its folder (`STAGES` has it), and writes `session.json` last. Returns "ok" or why one
+    failed, by key.
     """
     leftovers.end_frozen()
     records.clear(out_dir)

@@ -33,43 +33,56 @@ faiss: Any = _faiss  # its stubs lack half of it
 
 
 class Reference:
-    """That of the `vectors` under an `index` of type hnsw."""
+    """That of the `vectors` under an `index` of type hnsw, in as many graphs as the topology has `shards`.
 
-    def __init__(self, vectors: Vectors, index: Mapping[str, Any]) -> None:
-        self._vectors, self._index, self._metric = vectors, index, _METRICS[vectors.metric]
+    Each of n graphs finds k of its own rows at an ef: together they find more than one graph of all rows does.
+    """
+
+    def __init__(self, vectors: Vectors, index: Mapping[str, Any], shards: int = 1) -> None:
+        self._vectors, self._index, self._shards = vectors, index, shards
+        self._metric = _METRICS[vectors.metric]
 
     @classmethod
-    def of(cls, vectors: Vectors, index: Mapping[str, Any], engine: Engine) -> Reference | None:
+    def of(cls, vectors: Vectors, index: Mapping[str, Any], shards: int, engine: Engine) -> Reference | None:
         """None where there is nothing to compare: another type, codes, an HNSW of its own kind, too many rows."""
         comparable = engine.plain_hnsw and index["type"] == "hnsw" and not is_lossy(index)
-        return cls(vectors, index) if comparable and vectors.base.size <= NUMBERS_MAX else None
+        return cls(vectors, index, shards) if comparable and vectors.base.size <= NUMBERS_MAX else None
 
     @cached_property
-    def _graph(self) -> Any:
+    def _graphs(self) -> list[Any]:
+        """Of every `shards`-th row each."""
         print("reference: building a graph of faiss on the same vectors", file=sys.stderr, flush=True)
-        graph = faiss.IndexHNSWFlat(self._vectors.base.shape[1], self._index["M"], self._metric)
-        graph.hnsw.efConstruction = self._index["ef_construction"]
-        graph.add(np.ascontiguousarray(self._vectors.base))
-        return graph
+        found = []
+        for first in range(self._shards):
+            graph = faiss.IndexHNSWFlat(self._vectors.base.shape[1], self._index["M"], self._metric)
+            graph.hnsw.efConstruction = self._index["ef_construction"]
+            graph.add(np.ascontiguousarray(self._vectors.base[first :: self._shards]))
+            found.append(graph)
+        return found
 
     @property
     def is_built(self) -> bool:
-        return "_graph" in self.__dict__
+        return "_graphs" in self.__dict__
 
     def drop(self) -> None:
         """Free its memory: a measurement follows."""
-        self.__dict__.pop("_graph", None)
+        self.__dict__.pop("_graphs", None)
 
     def search(self, queries: NDArray[np.float32], k: int, ef_search: int) -> Ids:
-        """(n, k) ids that it answers the (n, d) queries with."""
-        parameters = faiss.SearchParametersHNSW(efSearch=ef_search)
-        ids: Ids = self._graph.search(np.ascontiguousarray(queries), k, params=parameters)[1]
+        """(n, k) ids that it answers the (n, d) queries with; -1 where it found fewer."""
+        asked, parameters = np.ascontiguousarray(queries), faiss.SearchParametersHNSW(efSearch=ef_search)
+        parts = [graph.search(asked, k, params=parameters) for graph in self._graphs]
+        far = np.hstack([distances for distances, _ in parts])
+        rows = [np.where(ids < 0, ids, ids * self._shards + first) for first, (_, ids) in enumerate(parts)]
+        nearest = np.argsort(-far if self._metric == _faiss.METRIC_INNER_PRODUCT else far, axis=1, kind="stable")
+        ids: Ids = np.take_along_axis(np.hstack(rows), nearest[:, :k], axis=1)
         return ids
 
     def recall(self, rows: Ids, k: int, ef_search: int) -> tuple[Floats, Floats]:
         """Of the (n,) rows of the queries: its recall by distance (n,), and the true distances (n, k), ascending."""
         base = self._vectors.record["outputs"]["base"]["sha256"]
-        asked = (base, self._metric, sorted(self._index.items()), rows.tolist(), k, ef_search, faiss.__version__)
+        settings = sorted(self._index.items()), self._shards
+        asked = (base, self._metric, settings, rows.tolist(), k, ef_search, faiss.__version__)
         name = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
         kept = user_cache.folder("reference") / f"{name}.npz"
         try:

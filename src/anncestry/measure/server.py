@@ -115,7 +115,7 @@ class System:
         self.engine: Engine = engines.get(spec["system"]["engine"])
         self.path = StoragePath.of(spec, place.storage)
         self.vectors: Vectors = open_vectors(place.vectors, spec["vectors"])
-        self.reference = Reference.of(self.vectors, spec["index"], self.engine)
+        self.reference = Reference.of(self.vectors, spec["index"], spec["topology"]["shards"], self.engine)
         self.artifact = artifacts.opened(place.artifact, spec["artifact"])
         self.placed: Placed | None = None
         self.server: Server | None = None
