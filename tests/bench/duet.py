@@ -1,14 +1,15 @@
 """What pairs tell, on this machine: A/A comparisons, planted differences, and rounds in the same time.
 
-python tests/bench/duet.py [COMPARISONS] [FOLDER]       (default: 3, scratch/bench-duet)
+python tests/bench/duet.py [TURNS] [FOLDER]       (default: 2, scratch/bench-duet)
 
-Weaviate 1.27.0 on random-xs-20 is paired with itself (two builds: their intervals should hold 1, but for 5 in 100), and
-at ef 200 with itself at 220, which takes some 5 % more processor time and answers some 10 % less with four clients.
-Each comparison has fresh pairs of servers, as many as its rule asks for. The first half of the comparisons runs quiet,
-the second under a background load that this makes: one process that keeps a core busy for two seconds of every three.
-COMPARISONS is how many of each kind and condition; FOLDER keeps what was measured, so that more can be added later.
+Weaviate 1.27.0 on random-xs-20 is paired with itself, under three workloads (A/A: their intervals should hold 1, but
+for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 220), or gives
+some 10 % fewer answers (ef 250), with four clients: planted differences; their true size is that of all together.
+A turn has fresh pairs of servers, as many as the rule of each comparison asks for, at most 8 (the time of one: half a
+minute each). Turns are quiet, and under a background load that this makes (a process that keeps a core busy for two
+seconds of every three), by turns. FOLDER keeps what was measured, so that more can be added later.
 Beside it stands what the slices would say unpaired, and what rounds say in the same time: each pair of servers as a
-round of each side, minutes apart from the next.
+round of each side.
 """
 
 from __future__ import annotations
@@ -34,42 +35,46 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from anncestry.metrics.decide import Pair, Sample, judge  # noqa: E402
 
-SYSTEM, WORKLOAD = "weaviate-1.27.0", "k10-clients4"
-EFFORT = 220
+SYSTEM = "weaviate-1.27.0"
+CONTROLS = ("k10-clients2", "k10-clients4", "k10-clients8")
+PLANTED, EFFORTS = "k10-clients4", (220, 250)
 CONDITIONS = ("quiet", "busy")
+GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 % of processor time a query"
 
 
-def main(comparisons: int, folder: Path) -> None:
-    for condition in CONDITIONS:
-        for number in range(1, comparisons + 1):
-            # A seed of its own gives each comparison keys, orders and servers of its own; the loads are shared.
+def main(turns: int, folder: Path) -> None:
+    for number in range(1, turns + 1):
+        for condition in CONDITIONS:
+            # An epoch of its own gives each turn keys, orders and servers of its own; the loads are shared.
             if not found(folder, condition, number):
                 measure(folder, condition, number)
+                print(f"{condition} {number} measured", file=sys.stderr, flush=True)
     for condition in CONDITIONS:
-        report(condition, [found(folder, condition, number) for number in range(1, comparisons + 1)])
+        report(condition, [found(folder, condition, number) for number in range(1, turns + 1)])
+    print(f"\n{GOALS}")
 
 
 def config_of(folder: Path, number: int) -> Path:
-    """A copy of the config, with an experiment of an A/A pair and a planted one, and pairs of this number."""
+    """A copy of the config, with an experiment of A/A pairs and planted ones, and pairs of this number."""
     target = folder / "config"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(ROOT / "config", target)
     epochs = yaml.safe_load((target / "epochs.yaml").read_text())
     epochs["pair"]["epoch"] = 1000 + number
     (target / "epochs.yaml").write_text(yaml.safe_dump(epochs))
-    block: dict[str, Any] = {
-        "datasets": ["random-xs-20-angular"],
-        "topologies": ["standalone"],
-        "workloads": [WORKLOAD],
-    }
-    planted = {**block, "paired": [SYSTEM, {"system": SYSTEM, "effort": EFFORT}]}
-    experiment = {"title": "Pairs", "matrix": [planted], "rounds": {"minutes": 30}}
+    where = {"datasets": ["random-xs-20-angular"], "topologies": ["standalone"]}
+    matrix: list[dict[str, Any]] = [{**where, "workloads": list(CONTROLS), "paired": [SYSTEM, SYSTEM]}]
+    matrix += [
+        {**where, "workloads": [PLANTED], "paired": [SYSTEM, {"system": SYSTEM, "effort": effort}]}
+        for effort in EFFORTS
+    ]
+    experiment = {"title": "Pairs", "matrix": matrix, "rounds": {"minutes": 60}}
     (target / "experiments" / "pairs.yaml").write_text(yaml.safe_dump(experiment))
     return target
 
 
 def measure(folder: Path, condition: str, number: int) -> None:
-    """One A/A comparison and one planted one (the control and the pair of one block)."""
+    """One turn: each A/A comparison and each planted one."""
     place = folder.resolve()
     place.mkdir(parents=True, exist_ok=True)
     at = CONDITIONS.index(condition) * 1000 + number
@@ -88,17 +93,16 @@ def measure(folder: Path, condition: str, number: int) -> None:
     for record in (place / "results" / "pair").rglob("*.json"):
         body = json.loads(record.read_text())
         if body["spec"]["epoch"] == 1000 + at:
-            is_planted = "own_effort" in body["spec"]["sides"]["b"]
-            shutil.copyfile(record, kept / ("planted.json" if is_planted else "control.json"))
+            effort = body["spec"]["sides"]["b"].get("own_effort")
+            name = f"control-{body['spec']['workload']['name']}" if effort is None else f"planted-{effort}"
+            shutil.copyfile(record, kept / f"{name}.json")
 
 
-def found(folder: Path, condition: str, number: int) -> dict[str, Any]:
-    """What was measured; empty if nothing was."""
+def found(folder: Path, condition: str, number: int) -> dict[str, dict[str, Any]]:
+    """The records of a turn by kind; empty if it wasn't measured to its end."""
     kept = folder / "kept" / f"{condition}-{number}"
-    files = {kind: kept / f"{kind}.json" for kind in ("control", "planted")}
-    if not all(file.exists() for file in files.values()):
-        return {}
-    return {kind: json.loads(file.read_text()) for kind, file in files.items()}
+    read = {path.stem: json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))}
+    return read if len(read) == len(CONTROLS) + len(EFFORTS) else {}
 
 
 @contextmanager
@@ -123,33 +127,39 @@ def work(parent: int) -> None:
         time.sleep(1)
 
 
-def report(condition: str, comparisons: list[dict[str, Any]]) -> None:
+def report(condition: str, turns: list[dict[str, dict[str, Any]]]) -> None:
     """The figures of one condition: each quantity's A/A intervals, planted differences, and widths."""
-    known = [each for each in comparisons if each]
-    print(f"\n{condition}: {len(known)} A/A and {len(known)} planted comparisons")
-    if not known:
+    records = [(kind, record) for turn in turns for kind, record in turn.items()]
+    controls = [record for kind, record in records if kind.startswith("control")]
+    print(f"\n{condition}: {len(controls)} A/A and {len(records) - len(controls)} planted comparisons")
+    if not records:
         return
-    others = statistics.median(each["control"]["contention"]["others_pct"] for each in known)
-    servers = [len(each[kind]["rounds"]) for each in known for kind in ("control", "planted")]
+    others = statistics.median(record["contention"]["others_pct"] for _, record in records)
+    servers = [len(record["rounds"]) for _, record in records]
     print(f"  others used {others:.0f} % of a core; {statistics.median(servers):g} pairs of servers (median)")
-    print(
-        f"  {'':26}{'A/A holds 1':>12}{'ef 220 found':>14}{'ratio':>8}{'± pairs':>9}{'± unpaired':>12}{'± rounds':>10}"
-    )
+    invalid = sum(not record["valid"] for _, record in records)
+    print(f"  {invalid} are invalid")
+    planted = "".join(f"{f'ef {effort} found':>16}{'ratio':>8}" for effort in EFFORTS)
+    print(f"  {'':24}{'A/A holds 1':>12}{planted}{'± pairs':>9}{'± unpaired':>12}{'± rounds':>10}")
     for name in ("qps", "server_cpu_us_per_query", "p50_ms", "p99_ms"):
-        controls = [each["control"]["quantities"][name] for each in known]
-        planted = [each["planted"]["quantities"][name] for each in known]
-        holds = sum(one["low"] <= 1 <= one["high"] for one in controls)
-        seen = sum(not one["low"] <= 1 <= one["high"] for one in planted)
-        ratio = statistics.median(one["value"] for one in planted)
-        widths = [half_width(one) for one in (*controls, *planted)]
-        apart = [half_width(one["unpaired"]) for one in (*controls, *planted) if "unpaired" in one]
-        rounds = [in_rounds(each[kind], name) for each in known for kind in ("control", "planted")]
-        shown = [w for w in rounds if w is not None]
-        print(
-            f"  {name:26}{f'{holds} of {len(known)}':>12}{f'{seen} of {len(known)}':>14}{ratio:8.3f}"
-            f"{statistics.median(widths):8.1f}%{statistics.median(apart) if apart else math.nan:11.1f}%"
-            f"{statistics.median(shown) if shown else math.nan:9.1f}%"
-        )
+        ratios = [record["quantities"][name] for record in controls]
+        line = f"  {name:24}{f'{sum(map(holds_one, ratios))} of {len(ratios)}':>12}"
+        for effort in EFFORTS:
+            ratios = [record["quantities"][name] for kind, record in records if kind == f"planted-{effort}"]
+            seen = sum(not holds_one(ratio) for ratio in ratios)
+            whole = math.exp(statistics.mean(math.log(ratio["value"]) for ratio in ratios))
+            line += f"{f'{seen} of {len(ratios)}':>16}{whole:8.3f}"
+        every = [record["quantities"][name] for _, record in records]
+        apart = [half_width(ratio["unpaired"]) for ratio in every if "unpaired" in ratio]
+        rounds = [width for _, record in records if (width := in_rounds(record, name)) is not None]
+        line += f"{statistics.median(map(half_width, every)):8.1f}%"
+        for widths, place in ((apart, 11), (rounds, 9)):
+            line += f"{statistics.median(widths):{place}.1f}%" if widths else f"{'–':>{place + 1}}"
+        print(line)
+
+
+def holds_one(ratio: dict[str, Any]) -> bool:
+    return bool(ratio["low"] <= 1 <= ratio["high"])
 
 
 def half_width(ratio: dict[str, Any]) -> float:
@@ -176,4 +186,4 @@ def judge_pair(a: Sample, b: Sample) -> float | None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(int(given[0]) if given else 3, Path(given[1] if len(given) > 1 else "scratch/bench-duet"))
+    main(int(given[0]) if given else 2, Path(given[1] if len(given) > 1 else "scratch/bench-duet"))

@@ -21,6 +21,7 @@ from anncestry.runtimes import control_groups
 from tests.toy import ROOT, Toy
 
 DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
+TUNED = {"k": 5, "clients": 1, "queries": 20, "warmup": 10, "target_recall": 0.95, "tuning_queries": 30}
 PUBLISH = {"table": 1, "report": 1, "all": 1}
 
 
@@ -267,18 +268,23 @@ def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_
     assert len(pairs_of(toy)) == 3
 
 
-def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on(tmp_path):
-    toy = paired(tmp_path)
+def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on_at_equal_recall(tmp_path):
+    toy = paired(tmp_path, workloads=["tuned"])
+    toy.files["workloads"]["tuned"] = TUNED
     toy.files["config"]["duet"] |= {"blocks": 100}
     toy.save()
     with toy.running() as run:
-        wait_for(lambda: freezing(toy))
-        victim = freezing(toy)[0]
+        wait_for(lambda: freezing(toy) or run.poll() is not None)
+        victim, *_ = freezing(toy)
         os.kill(victim, signal.SIGKILL)
         run.wait(timeout=120)
     toy.files["config"]["duet"] |= {"blocks": 8}
     toy.snakemake()
-    assert len(pairs_of(toy)) == 2
+    published = [json.loads(path.read_text()) for path in pairs_of(toy)]
+    assert len(published) == 2
+    for side in (record["sides"][name] for record in published for name in "ab"):
+        assert (side["tuning"]["target_recall"], side["tuning"]["reached"]) == (0.95, True)
+        assert side["ef_search"] == side["tuning"]["ef_search"] == 8, "a flat scan is exact at any effort"
     assert not [group for group in control_groups.groups() if f"{control_groups.PREFIX}{victim}-" in group.name]
 
 

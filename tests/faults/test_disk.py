@@ -116,6 +116,8 @@ STAGES = {
     "load": (lambda c, m: ([c.load], c.index_path), 4),
     "session": (lambda c, m: ([SESSION, "0", c.query], f"scratch/session/{SESSION}/session.json"), 4),
     "session-driven": (lambda c, m: ([SESSION, "0", c.query], f"scratch/session/{SESSION}/session.json"), 64),
+    "duet": (lambda c, m: ([SESSION, "0", m.pairs[0].pair], f"scratch/duet/{SESSION}/session.json"), 4),
+    "duet-driven": (lambda c, m: ([SESSION, "0", m.pairs[0].pair], f"scratch/duet/{SESSION}/session.json"), 64),
     "query": (lambda c, m: ([c.query], c.query_path), 4),
     "recall": (lambda c, m: ([c.recall], c.recall_path), 0),
     "table": (lambda c, m: ([Path(m.table_path).parent.name.rpartition("@")[2]], m.table_path), 4),
@@ -127,6 +129,11 @@ STAGES = {
 def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing_half(finished, measured, room, name):
     command = name.partition("-")[0]
     toy = (measured if command == "query" else finished).copy(room / name, "data", "scratch", "results")
+    if command == "duet":
+        toy.files["config"]["duet"] = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
+        pair = {name: toy.block[name] for name in ("datasets", "topologies", "workloads")}
+        toy.files["config"]["matrix"].append({**pair, "paired": ["red-1.0", "red-1.0"]})
+        toy.save()
     matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
     where, room_kib = STAGES[name]
     words, record = where(matrix.cells[0], matrix)

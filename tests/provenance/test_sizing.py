@@ -63,7 +63,8 @@ def test_replicas_need_memory_each_and_nodes_share_it(toy: Toy) -> None:
     one, three = (
         next(need for need in found if need.cell.topology == topology) for topology in ("standalone", "cluster-3")
     )
-    assert three.memory_bytes == 3 * one.memory_bytes and three.node_bytes == pytest.approx(one.node_bytes)
+    assert three.memory_bytes == 3 * one.memory_bytes
+    assert list(three.node_bytes.values()) == pytest.approx(list(one.node_bytes.values()))
 
 
 def test_the_command_prints_every_cell_and_the_total_and_starts_nothing(toy: Toy, capsys) -> None:
@@ -111,6 +112,30 @@ def test_a_node_with_too_low_a_limit_is_refused_on_any_platform(toy: Toy) -> Non
     with pytest.raises(ConfigError, match=r"/standalone/k5 needs \S+ GiB in a node limited to") as raised:
         sizing.refuse_unfit(matrix, found)
     assert "cluster-3" not in str(raised.value)
+
+
+def test_a_pair_needs_the_memory_of_both_servers_and_loads_nothing_of_its_own(toy: Toy) -> None:
+    toy.files["config"]["matrix"].append(
+        {
+            **{name: toy.block[name][:1] for name in ("datasets", "topologies", "workloads")},
+            "paired": ["red-1.0", "blue-1.0"],
+        }
+    )
+    toy.save()
+    matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+    of_pairs = {need.cell.system: need for need in sizing.needs(matrix) if need.cell in matrix.pairs}
+    by_load = {need.cell.load: need for need in sizing.needs(matrix) if need.cell in matrix.cells}
+    pair, control = of_pairs["red-1.0..blue-1.0"], of_pairs["red-1.0..red-1.0"]
+    sides = [by_load[load] for load in pair.loads]
+    assert pair.memory_bytes == sum(side.memory_bytes for side in sides) == control.memory_bytes > 0
+    assert pair.load_bytes == sum(side.load_bytes for side in sides) == 2 * control.load_bytes
+    slices_s = 2 * 4 * sizing.START_S
+    assert pair.query_s > slices_s, "two starts a pair of servers"
+    matrix.config.platforms["default"] = {
+        "capacity": {"memory_gib": 1.5 * sides[0].memory_bytes / 2**30, "disk_gib": 1}
+    }
+    with pytest.raises(ConfigError, match=r"red-1.0..blue-1.0/standalone/k5 needs \S+ GiB of memory"):
+        sizing.refuse_unfit(matrix, sizing.needs(matrix))
 
 
 def test_a_platform_that_does_not_say_what_it_has_is_named(toy: Toy, capsys) -> None:

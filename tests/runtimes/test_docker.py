@@ -536,4 +536,10 @@ def test_the_whole_pipeline_on_containers_passes_every_gate(
     assert {record["spec"]["topology"]["nodes"] for record in loads} == {1, 3}
     (cut,) = [record["fault"]["runs"][0] for record in queries if "fault" in record]
     assert (cut["kind"], cut["member"]) == ("partition", "node3") and cut["requests"] > 500
+    pairs = [json.loads(path.read_text()) for path in (folder / "results" / "pair").rglob("*.json")]
+    assert len(pairs) == 2, "a pair, and its control"
+    for record in pairs:
+        assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
+        assert {by for each in record["rounds"] for by in each["frozen_by"]} == {"pause of the container engine"}
+        assert record["contention"]["frozen_cpu_share"] < 0.01
     assert parse_jobs(snakemake("-n")) == {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.cells.blocks import Room
-from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import STAGES
 from anncestry.errors import ConfigError
 from anncestry.provenance import platform, records
@@ -43,6 +43,8 @@ FETCH_BYTES_PER_S = 50e6
 DISK_BYTES_PER_S = 200e6
 """Assumptions."""
 START_S = 10.0
+SLICES_A_BLOCK = 8
+"""Of a pair (docs/duet.md); each side is asked in half of them."""
 
 
 def _declared(platform: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,16 +65,27 @@ def room(name: str, declared: Mapping[str, Any], folder: Path = STAGES["platform
 class Need:
     """What one cell needs. Data are shared by the cells of a dataset, a load by those that are measured on it."""
 
-    cell: Cell
+    cell: Cell | Pair
+    vectors: str
+    """Key of its data."""
     memory_bytes: float
-    node_bytes: float
-    """The largest member's part of it."""
+    """Of a pair: of both servers at once."""
+    node_bytes: Mapping[str, float]
+    """The largest member's part of it, by load."""
     data_bytes: float
-    load_bytes: float
+    loads: Mapping[str, tuple[float, float]]
+    """Bytes on disk and seconds, by load: a pair has two."""
     samples_bytes: float
     data_s: float
-    load_s: float
     query_s: float
+
+    @property
+    def load_bytes(self) -> float:
+        return sum(stored for stored, _ in self.loads.values())
+
+    @property
+    def load_s(self) -> float:
+        return sum(seconds for _, seconds in self.loads.values())
 
     @property
     def disk_bytes(self) -> float:
@@ -116,13 +129,33 @@ def index_bytes(index: Mapping[str, Any], rows: int, dim: int) -> float:
 
 def needs(matrix: Matrix) -> list[Need]:
     cores = _declared(matrix.config.platforms[matrix.config.platform]).get("cores", 1)
-    return [_need(matrix, cell, cores) for cell in matrix.cells]
+    of_cells = [_need(matrix, cell, matrix.specs[cell.query]["workload"], cores) for cell in matrix.cells]
+    return of_cells + [_of_pair(matrix, pair, cores) for pair in matrix.pairs]
 
 
-def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
-    load, query = matrix.specs[cell.load], matrix.specs[cell.query]
+def _of_pair(matrix: Matrix, pair: Pair, cores: int) -> Need:
+    """Both servers are up at once, each on a copy of its load; both are asked for half of the slices."""
+    spec = matrix.specs[pair.pair]
+    half_s = SLICES_A_BLOCK * spec["slices"]["blocks"] * spec["slices"]["slice_s"] / 2
+    workload = {**spec["workload"], "duration_s": half_s}
+    a, b = sides = [_need(matrix, side, workload, cores) for side in pair.sides]
+    return Need(
+        pair,
+        pair.a.vectors,
+        memory_bytes=a.memory_bytes + b.memory_bytes,
+        node_bytes={**a.node_bytes, **b.node_bytes},
+        data_bytes=max(a.data_bytes, b.data_bytes),
+        loads={**a.loads, **b.loads},
+        samples_bytes=a.samples_bytes + b.samples_bytes,
+        data_s=max(a.data_s, b.data_s),
+        query_s=sum(side.query_s for side in sides),
+    )
+
+
+def _need(matrix: Matrix, cell: Cell, workload: Mapping[str, Any], cores: int) -> Need:
+    load = matrix.specs[cell.load]
     rows, dim, metric = (load["dataset"][name] for name in ("rows", "dim", "metric"))
-    index, topology, workload = load["index"], load["topology"], query["workload"]
+    index, topology = load["index"], load["topology"]
     queries = matrix.config.datasets[cell.dataset].queries
     truth = matrix.specs[cell.truth]
     depth, asked = int(truth["depth"]), int(truth.get("queries", queries))
@@ -141,18 +174,21 @@ def _need(matrix: Matrix, cell: Cell, cores: int) -> Need:
     links = index.get("M", 16) * index.get("ef_construction", 200)
     build = rows * links * dim * BUILD_CORE_S * max(1.0, math.log(rows) / math.log(BUILD_ROWS))
     build *= 1.0 if index["type"] in ("hnsw", "dynamic", "diskann") else FLAT_BUILD_SHARE
+    runs = int(workload["runs"] if "runs" in workload else workload["rounds"]["most"])
     runs_s = float(workload.get("duration_s", sent * QUERY_S / workload["clients"]))
     theirs = topology["runtime"] == "remote"
     return Need(
         cell,
+        cell.vectors,
         memory_bytes=0.0 if theirs else held,
-        node_bytes=0.0 if theirs else held / topology["nodes"],
+        node_bytes={cell.load: 0.0 if theirs else held / topology["nodes"]},
         data_bytes=data,
-        load_bytes=0.0 if theirs else stored,
-        samples_bytes=matrix.runs_most(cell) * sent * (SAMPLE_BYTES + workload["k"] * ANSWER_BYTES),
+        loads={
+            cell.load: (0.0 if theirs else stored, START_S + copies * build / cores + stored / 2 / DISK_BYTES_PER_S)
+        },
+        samples_bytes=runs * sent * (SAMPLE_BYTES + workload["k"] * ANSWER_BYTES),
         data_s=vectors / FETCH_BYTES_PER_S + data / DISK_BYTES_PER_S + flop / TRUTH_FLOP_PER_S / cores,
-        load_s=START_S + copies * build / cores + stored / 2 / DISK_BYTES_PER_S,
-        query_s=matrix.runs_most(cell) * (START_S + runs_s + stored / 2 / DISK_BYTES_PER_S),
+        query_s=runs * (START_S + runs_s + stored / 2 / DISK_BYTES_PER_S),
     )
 
 
@@ -164,10 +200,10 @@ def _sent(workload: Mapping[str, Any]) -> float:
 
 
 def total(needs: Sequence[Need]) -> Total:
-    data = {need.cell.vectors: need for need in needs}.values()
-    loads = {need.cell.load: need for need in needs}.values()
-    sizes = (*(each.data_bytes for each in data), *(each.load_bytes for each in loads))
-    times = (*(each.data_s for each in data), *(each.load_s for each in loads))
+    data = {need.vectors: need for need in needs}.values()
+    loads = {load: needed for need in needs for load, needed in need.loads.items()}.values()
+    sizes = (*(each.data_bytes for each in data), *(stored for stored, _ in loads))
+    times = (*(each.data_s for each in data), *(seconds for _, seconds in loads))
     return Total(
         max((need.memory_bytes for need in needs), default=0.0),
         sum(sizes) + sum(need.samples_bytes for need in needs),
@@ -185,13 +221,16 @@ def refuse_unfit(matrix: Matrix, needs: Sequence[Need]) -> None:
     memory_gib, disk_gib = has["memory_gib"], has["disk_gib"]
     unfit: list[str] = []
     for need in needs:
-        topology = matrix.specs[need.cell.load]["topology"]
-        limit_mib = topology.get("limits", {}).get("memory_mib")
+        limits_mib = {load: matrix.specs[load]["topology"].get("limits", {}).get("memory_mib") for load in need.loads}
         parts = []
         if need.memory_bytes > memory_gib * GIB:
             parts.append(f"{_gib(need.memory_bytes)} of memory")
-        elif limit_mib is not None and need.node_bytes > limit_mib * 2**20:
-            parts.append(f"{_gib(need.node_bytes)} in a node limited to {limit_mib / 1024:g} GiB")
+        else:
+            parts += [
+                f"{_gib(held)} in a node limited to {limits_mib[load] / 1024:g} GiB"
+                for load, held in need.node_bytes.items()
+                if limits_mib[load] is not None and held > limits_mib[load] * 2**20
+            ]
         if need.disk_bytes > disk_gib * GIB:
             parts.append(f"{_gib(need.disk_bytes)} of disk")
         if parts:
@@ -222,7 +261,7 @@ def lines(needs: Sequence[Need]) -> list[str]:
     return shown
 
 
-def _where(cell: Cell) -> str:
+def _where(cell: Cell | Pair) -> str:
     return f"{cell.where}/{cell.workload}"
 
 
