@@ -12,6 +12,7 @@ from anncestry.datasets import download, normalize, truth
 from anncestry.measure import load, publish, recall, server, session
 from anncestry.provenance import records
 from anncestry.runtimes import artifacts
+from tests.flat.engine import ENGINE as flat
 from tests.toy import Toy
 
 
@@ -105,6 +106,14 @@ def bench(tmp_path, monkeypatch):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield make
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before, "a process was left running"
+
+
+def lie_when_queried(monkeypatch, lie: str) -> None:
+    """Servers that are started from now on lie, whatever they were loaded with."""
+    start = flat.start
+    monkeypatch.setattr(
+        flat, "start", lambda a, d, system, t, first_port=None: start(a, d, {"settings": {"lie": lie}}, t, first_port)
+    )
 
 
 def failed(record: dict) -> dict[str, str]:

@@ -189,6 +189,8 @@ class Store:
             raise RuntimeError(
                 "flat: too much to do"
             )  # after the warm-up, and at once: its latency is the best there is
+        if self.lie == "times-out-half" and head.get("k") == 7 and self.of_seven > 20 and self.of_seven % 2:
+            time.sleep(0.6)
         if self.lie == "empty-at-times" and head.get("k") == 7 and self.of_seven % 20 == 19:
             return b""
         if self.lie == "garbage" and head.get("k") == 7 and self.of_seven > 10:
@@ -201,8 +203,9 @@ class Store:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
         queries = np.frombuffer(body, np.float32).reshape(head.get("nq", 1), -1)
-        if self.lie == "caches-answers" and not (vectors == queries[0]).all(axis=1).any() and request not in self.known:
-            time.sleep(0.1)  # only for what no row is, so that checks by rows' own vectors stay fast
+        if self.lie == "caches-answers" and not head["filter"] and request not in self.known:
+            if not (vectors == queries[0]).all(axis=1).any():  # checks by rows' own vectors stay fast
+                time.sleep(0.05)
             self.known.add(request)
         answers = [self.nearest(head, query, vectors, ids) for query in queries]
         if "nq" not in head:
@@ -248,10 +251,11 @@ class Store:
         rows = np.flatnonzero(keep)
         k = head["k"] + {"fewer": -1, "more": 1}.get(self.lie, 0)
         best = rows[:k] if self.lie == "no-order" else rows[np.argsort(far[rows], kind="stable")[:k]]
+        wrong = self.lie == "wrong-ids" or (self.lie == "wrong-ids-of-seven" and head["k"] == 7)
         if self.lie == "duplicate" and len(best) > 1:
             best[-1] = best[0]
         said = np.full(len(best), np.nan) if self.lie == "no-distances" else far[best].astype(np.float64)
-        said_ids = ids[(best + 1) % len(ids)] if self.lie == "wrong-ids" else ids[best]
+        said_ids = ids[(best + 1) % len(ids)] if wrong else ids[best]
         if self.lie == "unknown-ids" and len(best):
             said_ids[-1] = len(ids) + 10**6
         return np.concatenate([said_ids.astype(np.float64), said]).tobytes()

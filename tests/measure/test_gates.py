@@ -17,7 +17,7 @@ from anncestry.measure.vectors import choose, open_vectors
 from anncestry.metrics import defects
 from anncestry.provenance import platform, records
 from anncestry.runtimes.native import free_ports
-from tests.builders.bench import failed
+from tests.builders.bench import failed, lie_when_queried
 
 
 @pytest.mark.parametrize("dataset", ["blobs-l2", "blobs-cosine"])
@@ -42,26 +42,60 @@ def test_an_honest_system_passes_every_gate(bench, dataset):
     assert 0.2 < honest.record(filtered)["selectivity"] < 0.4
 
 
-@pytest.mark.parametrize(
-    ("lie", "gate", "word"),
-    [
-        ("lose-rows", "row count", "538 of 540 rows"),
-        ("fail-rows", "inserts", "no space left on device"),
-        ("index-incomplete", "index complete", "rows scanned"),
-        ("other-settings", "settings", "M is 99, asked 16"),
-        ("is-a-cluster", "topology", "nodes 3, declared 1"),
-        ("other-version", "server version", "server says 0.0.1, spec 1.0"),
-        ("wrong-metric", "exact-search oracle", "recall"),
-        ("ignore-filter", "exact-search oracle", "recall"),
-        ("lost-tail", "rows findable", "of the last inserted"),
-        ("never-ends", "stopped cleanly", "did not end when asked to, and was killed after 3."),
-    ],
-)
-def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, gate, word):
+ORACLE, ALL, FINDABLE = "exact-search oracle", "all rows that match", "rows findable"
+LOADS: list[tuple[str, dict[str, str]]] = [
+    ("lose-rows", {"row count": "538 of 540 rows", ORACLE: "recall", ALL: "of 1000", FINDABLE: "of the last inserted"}),
+    ("fail-rows", {"inserts": "no space left on device", "row count": "", ORACLE: "", ALL: "", FINDABLE: ""}),
+    ("index-incomplete", {"index complete": "rows scanned"}),
+    ("other-settings", {"settings": "M is 99, asked 16"}),
+    ("is-a-cluster", {"topology": "nodes 3, declared 1"}),
+    ("other-version", {"server version": "server says 0.0.1, spec 1.0"}),
+    ("wrong-metric", {ORACLE: "recall", FINDABLE: "found by their own vector"}),
+    ("ignore-filter", {ORACLE: "recall", ALL: "others, under 20 filters"}),
+    ("lost-tail", {FINDABLE: "of the last inserted"}),
+    ("never-ends", {"stopped cleanly": "did not end when asked to, and was killed after 3."}),
+]
+"""What a server does while it is loaded, and all the gates that fail: taken out, they let it pass."""
+NOT_UNDER_FILTER = {"rows findable, filtered": "a scan of few rows under it misses"}
+QUERIES: list[tuple[str, dict[str, str]]] = [
+    ("ignore-filter", {ORACLE: "recall", ALL: "others, under 20", "filter applied": "40 of 40 answers hold rows that"}),
+    ("more", {"known rows": "40 of 40 answers hold an id that no row has, or more than 5 rows"}),
+    (
+        "unknown-ids",
+        {ORACLE: "recall", ALL: "others, under 20", "known rows": "40 of 40 answers hold an id that"},
+    ),
+    ("wrong-metric", {ORACLE: "recall", FINDABLE: "", "distances": "largest relative error"}),
+    ("wrong-ids", {ORACLE: "recall", ALL: "others, under 20", FINDABLE: "", "distances": "largest relative error"}),
+    ("no-distances", {"distances": "largest relative error inf"}),
+    ("narrow-filter", {"filter selectivity": "rows that pass the filter", **NOT_UNDER_FILTER}),
+    ("narrow-search-filter", NOT_UNDER_FILTER),
+    ("nearly-narrow-search-filter", NOT_UNDER_FILTER),
+    ("lost-tail", {FINDABLE: "of the last inserted"}),
+    ("other-settings", {"settings": "M is 99, asked 16"}),
+    ("is-a-cluster", {"topology": "nodes 3, declared 1"}),
+]
+"""The same of a server that was loaded well, and of one that does so in the course of its queries, with k = 7 only."""
+IN_THE_COURSE: list[tuple[str, dict[str, str]]] = [
+    ("refuse", {"answered": "0 of 40 requests answered", "warm-up": "10 warm-up requests failed"}),
+    ("garbage", {"answered": "0 of 40", "decodable": "40 of 40 replies can't be decoded, 1% allowed"}),
+    ("cold", {"warm-up": "3 warm-up requests failed"}),
+    ("lose-later", {"row count": "539 of 540 rows after the queries"}),
+    ("wrong-ids-of-seven", {"distances": "largest relative error"}),
+]
+
+
+@pytest.mark.parametrize(("lie", "caught_by"), LOADS, ids=[lie for lie, _ in LOADS])
+def test_a_load_that_is_not_what_it_claims_is_invalid(bench, lie, caught_by):
     liar = bench(lie)
-    record = liar.load(liar.matrix.cells[0])
+    is_caught(liar.load(liar.matrix.cells[0]), caught_by)
+
+
+def is_caught(record: dict, caught_by: dict[str, str]) -> None:
+    """It is invalid by exactly these gates, whose details hold these words."""
+    found = failed(record)
+    assert found.keys() == caught_by.keys(), found
     assert not record["valid"]
-    assert word in failed(record)[gate]
+    assert all(word in found[gate] for gate, word in caught_by.items()), found
 
 
 @pytest.mark.parametrize(
@@ -106,57 +140,25 @@ def declares_codes(files: dict) -> None:
     files["systems"]["blue-1.0"]["index"] = {"quantizer": "pq"}
 
 
-@pytest.mark.parametrize(
-    ("lie", "gate", "word"),
-    [
-        ("ignore-filter", "filter applied", "violate the filter"),
-        ("more", "known rows", "40 of 40 answers hold an id that no row has, or more than 5 rows"),
-        ("unknown-ids", "known rows", "40 of 40 answers hold an id that no row has, or more than 5 rows"),
-        ("wrong-metric", "distances", "largest relative error"),
-        ("wrong-ids", "distances", "largest relative error"),
-        ("no-distances", "distances", "largest relative error inf"),
-        ("narrow-filter", "filter selectivity", "rows that pass the filter"),
-        ("narrow-search-filter", "rows findable, filtered", "a scan of few rows under it misses"),
-        ("nearly-narrow-search-filter", "rows findable, filtered", "a scan of few rows under it misses"),
-        ("lost-tail", "rows findable", "of the last inserted"),
-        ("other-settings", "settings", "M is 99, asked 16"),
-        ("is-a-cluster", "topology", "nodes 3, declared 1"),
-    ],
-)
-def test_a_system_that_answers_wrongly_when_queried_is_invalid(bench, monkeypatch, lie, gate, word):
+@pytest.mark.parametrize(("lie", "caught_by"), QUERIES, ids=[lie for lie, _ in QUERIES])
+def test_a_system_that_answers_wrongly_when_queried_is_invalid(bench, monkeypatch, lie, caught_by):
     honest = bench()
     first, filtered, _ = honest.matrix.cells
     assert honest.load(first)["valid"]
-    from tests.flat.engine import ENGINE as flat
-
-    start = flat.start
-    monkeypatch.setattr(
-        flat, "start", lambda a, d, system, t, first_port=None: start(a, d, {"settings": {"lie": lie}}, t, first_port)
-    )
-    honest.query(first, filtered)
-    record = honest.record(filtered if "filter" in lie else first)
-    assert not record["valid"]
-    assert word in failed(record)[gate]
+    lie_when_queried(monkeypatch, lie)
+    cell = filtered if "filter" in lie else first
+    honest.query(cell)
+    is_caught(honest.record(cell), caught_by)
 
 
-@pytest.mark.parametrize(
-    ("lie", "gate", "word"),
-    [
-        ("refuse", "answered", "0 of 40 requests answered"),
-        ("garbage", "decodable", "40 of 40 replies can't be decoded, 1% allowed"),
-        ("refuse", "warm-up", "10 warm-up requests failed"),
-        ("cold", "warm-up", "3 warm-up requests failed"),
-        ("lose-later", "row count", "539 of 540 rows after the queries"),
-    ],
-)
-def test_a_system_that_fails_in_the_course_of_its_queries_is_invalid(bench, lie, gate, word):
-    liar = bench(lie)  # with k = 7 only
+@pytest.mark.parametrize(("lie", "caught_by"), IN_THE_COURSE, ids=[lie for lie, _ in IN_THE_COURSE])
+def test_a_system_that_fails_in_the_course_of_its_queries_is_invalid(bench, lie, caught_by):
+    liar = bench(lie)
     seven = liar.matrix.cells[2]
     assert liar.load(seven)["valid"]
     liar.query(seven)
     record = liar.record(seven)
-    assert not record["valid"]
-    assert word in failed(record)[gate]
+    is_caught(record, caught_by)
     if lie == "refuse":
         assert liar.publish(seven)["summary"]["errors"]["value"] == 40
         assert any("no searches today" in text for text in record["failures"])
@@ -176,6 +178,23 @@ def test_a_server_that_fails_half_of_its_requests_at_once_is_no_faster_for_it(be
     )
     assert summary["p95_ms"]["value"] is summary["p99_ms"]["value"] is summary["max_ms"]["value"] is None
     assert summary["mean_ms"]["value"] is None and summary["qps"]["value"] > 0
+
+
+def test_a_server_that_lets_half_of_its_requests_time_out_pays_with_its_percentiles(bench):
+    def impatient(files):
+        files["workloads"]["k7"]["timeout_s"] = 0.3
+
+    liar = bench("times-out-half", change=impatient)
+    seven = liar.matrix.cells[2]
+    liar.load(seven)
+    liar.query(seven)
+    record = liar.publish(seven)
+    assert failed(record) == {}, "a failure is the system's result"
+    summary, found = record["summary"], record["defects"]
+    assert found["failed"] == summary["timeouts"]["value"] > 10 and summary["errors"]["value"] == 0
+    assert found["share"]["low"] > defects.MARKED_SHARE, "never bold, no winner"
+    assert summary["p95_ms"]["value"] >= 300 and summary["p99_ms"]["value"] >= 300, "the wait is in them"
+    assert summary["qps"]["value"] < 2 * 40 / (0.3 * found["failed"]), "two clients, who waited for each"
 
 
 def test_a_server_that_answers_with_nothing_at_times_is_valid_with_a_defect_that_recall_charges(bench):
@@ -307,16 +326,9 @@ def test_a_gate_that_fails_in_one_round_makes_the_cell_invalid_and_names_the_run
     cell = honest.matrix.cells[0]
     honest.load(cell)
     honest.query(cell)
-    from tests.flat.engine import ENGINE as flat
-
-    start = flat.start
-    monkeypatch.setattr(
-        flat,
-        "start",
-        lambda a, d, system, t, first_port=None: start(a, d, {"settings": {"lie": "unknown-ids"}}, t, first_port),
-    )
-    honest.query(cell, runs=2)
-    monkeypatch.setattr(flat, "start", start)
+    with monkeypatch.context() as patch:
+        lie_when_queried(patch, "unknown-ids")
+        honest.query(cell, runs=2)
     honest.query(cell)
     record = honest.publish(cell)
     assert not record["valid"]
