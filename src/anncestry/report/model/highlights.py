@@ -25,8 +25,9 @@ class Highlight:
     """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked.
 
     `k` is the number of neighbours that its queries asked for. `recall` counts ties (by distance); `by_id` is the same
-    by id. `qps` is that of the most clients that all systems on the dataset were asked by.
-    `cells` are all of its cells, by their state: the row of each one's median latency.
+    by id. `qps` is that of the most clients that all systems on the dataset were asked by; `cpu` (processor time a
+    query) and `memory` (PSS, or RSS where that isn't known) are of the same cell. `cells` are all of its cells, by
+    their state: the row of each one's median latency.
     """
 
     dataset: str
@@ -38,6 +39,8 @@ class Highlight:
     recall: Row | None
     by_id: Row | None
     qps: Row | None
+    cpu: Row | None
+    memory: Row | None
     cells: Mapping[str, Sequence[Row]]
 
     @property
@@ -133,7 +136,11 @@ def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k:
     recall, by_id = (_first(single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
     # Of several such workloads (open loops, sweeps) the highest; all at the same number of clients.
     qps = max(rates, key=lambda row: -1.0 if row["value"] is None else row["value"], default=None)
-    return Highlight(dataset, topology, system, k, load, p50, recall, by_id, qps, state)
+    of_rate = [row for row in here if row["phase"] == "query" and row["workload"] == (qps or {}).get("workload")]
+    cpu = _first(of_rate, "server_cpu_us_per_query")
+    known = [_first(of_rate, name) for name in ("pss_mib", "rss_peak_mib")]
+    memory = next((each for each in known if each is not None and each["value"] is not None), None)
+    return Highlight(dataset, topology, system, k, load, p50, recall, by_id, qps, cpu, memory, state)
 
 
 def _first(rows: Iterable[Row], metric: str) -> Row | None:

@@ -65,6 +65,11 @@ class Material:
         """`plain`, as plain values."""
         return [row for row in self.first_rows if row["client"] != "sdk" and row["nq"] in (1, None)]
 
+    def nodes(self, topology: str) -> int:
+        """How many members a topology has, as its loads say; 1 where none is known."""
+        found = (at(record, ("spec", "topology")) or {} for record in self.records.values())
+        return max((int(of.get("nodes", 1)) for of in found if of.get("name") == topology), default=1)
+
     @cached_property
     def verdicts(self) -> Verdicts:
         """What is known of any two of `first_rows`."""

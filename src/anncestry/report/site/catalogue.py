@@ -21,7 +21,7 @@ from anncestry.report.model.cells import Table
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import by_bytes
 from anncestry.report.published import Published
-from anncestry.report.tables import effort, spec, standard, usage
+from anncestry.report.tables import effort, glance, spec, standard, usage
 from anncestry.report.tables import pairs as pair_tables
 
 MakeTables = Callable[[Material], list[Table]]
@@ -64,6 +64,9 @@ class CaseStudies:
     groups: tuple[Group, ...] = ()
     pages: tuple[ExtraPage, ...] = ()
 
+
+OPENING = Group("glance", "At a glance", (glance.tables,))
+"""What a page opens with."""
 
 FIRST = (
     Group("pairs", "In pairs", (pair_tables.tables,)),
@@ -109,7 +112,7 @@ FIGURES: tuple[MakeFigures, ...] = (
 
 def tables_of(material: Material, studies: CaseStudies | None = None) -> list[tuple[Group, list[Table]]]:
     """The groups that have a table for this material, each with its tables."""
-    groups = (*FIRST, *(studies.groups if studies else ()), *LAST)
+    groups = (OPENING, *FIRST, *(studies.groups if studies else ()), *LAST)
     built = [(group, [table for make in group.tables for table in make(material)]) for group in groups]
     return [(group, found) for group, found in built if found]
 

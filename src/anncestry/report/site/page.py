@@ -7,7 +7,6 @@ run, and nothing is fetched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ from anncestry.cells.matrix import PUBLISHED, Matrix
 from anncestry.metrics.decide import Rule
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
-from anncestry.report.model.cells import MARKS, Row, Table, headline
-from anncestry.report.model.highlights import Highlight, highlights
+from anncestry.report.model.cells import MARKS, Row, Table
+from anncestry.report.model.highlights import highlights
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
-from anncestry.report.model.verdicts import Verdicts, rule_of
+from anncestry.report.model.verdicts import rule_of
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
 from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
@@ -113,8 +112,11 @@ def _write_index(
     title: str,
 ) -> Path:
     records, rows = material.records, material.all_rows
+    opening = [table for group, built in groups if group is catalogue.OPENING for table in built]
+    groups = [(group, built) for group, built in groups if group is not catalogue.OPENING]
     palette = colours(material.first)
-    cells = [cell for _, built in groups for table in built for row in table.rows for cell in row.cells]
+    every = [*opening, *(table for _, built in groups for table in built)]
+    cells = [cell for table in every for row in table.rows for cell in row.cells]
     missing, invalid = _gaps(rows)
     return shell.write(
         out_dir / NAME,
@@ -126,15 +128,16 @@ def _write_index(
         numbers=Numbers(),
         colours=palette,
         summary=_summary(material),
+        opening=opening,
         rule=material.rule,
         listed=sentence(material.absent),
-        paired=listed(_named_pairs(material)),
+        paired=_pairs(material),
         facts=_facts(records),
         latencies=downloads.write_latencies(material, out_dir),
         figures=[(figure, _legend(figure, palette)) for figure in drawn],
         chart_files=downloads.images,
         groups=groups,
-        table_numbers={table.number for _, built in groups for table in built},
+        table_numbers={table.number for table in every},
         table_files=downloads.names,
         linked=any(cell.number_id or cell.parents or cell.source for cell in cells),
         published=any(cell.published for cell in cells),
@@ -150,69 +153,31 @@ def _write_index(
 
 
 def _summary(material: Material) -> dict[str, Any]:
-    """What was found, for the opening; `states` are the ids of numbers that stand for cells, by state."""
+    """What was asked, for the opening; `states` are the ids of numbers that stand for cells, by state."""
     found = highlights(material.rows)
     states = {
         state: [row["number_id"] for item in found for row in item.cells[state]]
         for state in ("valid", "invalid", "missing")
     }
-    several = len({item.topology for item in found}) > 1
     return {
         "systems": sorted({item.system for item in found}),
         "datasets": sorted({item.dataset for item in found}),
         "states": {"all": [number for numbers in states.values() for number in numbers], **states},
-        "places": [
-            _place(dataset, topology, list(items), several, material.verdicts)
-            for (dataset, topology), items in groupby(found, key=lambda item: (item.dataset, item.topology))
-        ],
     }
 
 
-def _place(
-    dataset: str, topology: str, items: Sequence[Highlight], several: bool, verdicts: Verdicts
-) -> dict[str, Any]:
-    """What stands out on a dataset and topology, and how the medians compare; the topology is named if `several`.
-
-    `faster` is the system whose median is lower; None if there are fewer than two medians, empty where no
-    difference is sure.
-    """
-    k = items[0].k
-    statements: dict[str, list[tuple[str, Row | None, str]]] = {
-        "ready to search after": [(item.system, item.load, "") for item in items],
-        f"median latency for the {k} nearest": [(item.system, item.p50, "") for item in items],
-        f"recall@{k}": [(item.system, item.recall, "") for item in items],
-        f"recall@{k} by id": [(item.system, item.by_id, "") for item in items if item.by_id_differs],
-        "queries per second": [_rate(item) for item in items],
-    }
-    shown = {
-        what: [(row, _shown(row), words, system) for system, row, words in values if row is not None]
-        for what, values in statements.items()
-    }
-    medians = [item.p50 for item in items]
-    best = verdicts.best(medians, lower=True)
-    unsure = "" if sum(row is not None and row["value"] is not None for row in medians) > 1 else None
-    return {
-        "name": f"{dataset} ({topology})" if several else dataset,
-        "dimensions": {"dataset": dataset, "topology": topology},
-        "statements": [(what, numbers) for what, numbers in shown.items() if numbers],
-        "faster": unsure if best is None else items[best].system,
-    }
-
-
-def _rate(item: Highlight) -> tuple[str, Row | None, str]:
-    row = item.qps if item.qps is not None and item.qps["value"] is not None else None
-    words = f" with {row['clients']} client{'' if row['clients'] == 1 else 's'}" if row else ""
-    return item.system, row, words
-
-
-def _shown(row: Row) -> str:
-    return headline(row, "" if row["unit"] in ("fraction", "1/s") else f" {row['unit']}")
-
-
-def _named_pairs(material: Material) -> list[str]:
-    """The pairs that were measured, their controls left out."""
-    pairs = {str(row["system"]) for row in material.pairs if not is_control(row)}
-    return [pair.replace("..", " and ") for pair in sorted(pairs)]
+def _pairs(material: Material) -> list[tuple[str, list[tuple[Row, str, str]]]]:
+    """Each pair of two systems, and what is most worth knowing of it: ratios with their intervals."""
+    found: dict[str, list[tuple[Row, str, str]]] = {}
+    for row in material.pairs:
+        words = {"pair_qps": "queries per second", "pair_server_cpu_us_per_query": "CPU a query"}.get(row["metric"])
+        if words and row["low"] is not None and not is_control(row):
+            names = (
+                f"{str(row['system']).replace('..', ' → ')} ({row['dataset']}, {row['topology']}, {row['workload']})"
+            )
+            shown = f"× {row['value']:.3f}"
+            found.setdefault(names, []).append((row, shown, f"{words} ({row['low']:.3f} to {row['high']:.3f})"))
+    return sorted(found.items())
 
 
 def _facts(records: Records) -> dict[str, str]:

@@ -1,0 +1,74 @@
+"""Table G: the first thing on a page. What each system needs and gives, by the handful of numbers one asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline
+from anncestry.report.model.highlights import Highlight, highlights
+from anncestry.report.model.material import Material
+from anncestry.report.tables.spec import made
+
+_Number = Callable[[Highlight], Row | None]
+
+
+def tables(material: Material) -> list[Table]:
+    """The table, unless nothing was asked to be measured. Topologies of one node stand before clusters."""
+    found = sorted(highlights(material.rows), key=lambda item: (item.dataset, material.nodes(item.topology)))
+    if not found:
+        return []
+    k = found[0].k
+    clients = sorted({item.qps["clients"] for item in found if item.qps is not None})
+    by = f"{clients[0]} client{'' if clients[0] == 1 else 's'}" if len(clients) == 1 else "by clients"
+    numbers: list[tuple[Column, _Number, bool]] = [
+        (Column("Load", "s"), lambda item: item.load, True),
+        (Column("p50", "ms"), lambda item: item.p50, True),
+        (Column(f"Recall@{k}"), lambda item: item.recall, False),
+        (Column(f"QPS, {by}"), lambda item: item.qps, False),
+        (Column("CPU a query", "µs"), lambda item: item.cpu, True),
+        (Column("Memory", "MiB"), lambda item: item.memory, True),
+    ]
+    places = {
+        label: name for label, name in _LABELS.items() if name == "system" or len({getattr(i, name) for i in found}) > 1
+    }
+    whole = not any(item.cells["invalid"] or item.cells["missing"] for item in found)
+    body = []
+    for item in found:
+        beside = [other for other in found if (other.dataset, other.topology) == (item.dataset, item.topology)]
+        cells = [_cell(number(item), item, number, beside, material, lower=lower) for _, number, lower in numbers]
+        states = [f"{len(item.cells[state])} {word}" for state, word in _STATES if item.cells[state]]
+        labels = tuple(getattr(item, name) for name in places.values())
+        body.append(TableRow(labels, (*cells, *([] if whole else [Cell(", ".join(states))]))))
+    return made(
+        Table(
+            "G",
+            "At a glance",
+            f"For the {k} nearest, without a filter; p50 and recall (by distance) of one client; processor time and"
+            " memory (PSS) of the server under the same clients as QPS. Bold: surely better than each other system"
+            " there, at no less recall.",
+            tuple(places),
+            (*(column for column, _, _ in numbers), *(() if whole else (Column("Cells"),))),
+            tuple(body),
+        )
+    )
+
+
+_LABELS = {"Dataset": "dataset", "Topology": "topology", "System": "system"}
+_STATES = (("valid", "valid"), ("invalid", "invalid"), ("missing", "not measured"))
+
+
+def _cell(
+    row: Row | None, item: Highlight, number: _Number, beside: Sequence[Highlight], material: Material, *, lower: bool
+) -> Cell:
+    """A number; bold if it is better than that of each other system on the same dataset and topology."""
+    if row is None:
+        return Cell(NO_CELL)
+    if row["value"] is None:
+        return Cell(headline(row), number_id=row["number_id"], problem=row["reason"])
+    best = material.verdicts.best([number(other) for other in beside], lower=lower)
+    won = best is not None and beside[best] is item
+    several = row["metric"] == "qps" and len({other.qps["clients"] for other in beside if other.qps}) > 1
+    shown = headline(row) + (f" @{row['clients']}" if several else "")
+    if row is item.recall:
+        shown += item.by_id_differs
+    return Cell(shown, row["value"], row["std"], row["number_id"], best=won)
