@@ -6,12 +6,12 @@ A world is one matrix: two systems under WORKLOADS workloads, `runs` rounds, by 
 those of a kept default run (coefficients of variation from 3 to 56 %, median 13 %): each cell has its own; rounds drift
 together; and a burst of another program's work takes from a run, now and then, up to half. Seeded. Goals: false alarms
 of at most 5 % a world (Holm), and intervals that cover what they say in 93 to 97 of 100 (both but for what so many
-worlds leave open, three standard errors).
+worlds leave open, three standard errors); those of `WIDE` may cover more, for the reason there.
 
 Coverage is of every kind of interval that pages and comparisons print, by the functions that print them. Of samples, a
-query has an effect of its own in all runs, a run and each answer theirs, and slow spells of 10 to 100 ms make latencies
-2 to 6 times as long for 4 % of the time; the truth is that of 800 other runs. These sizes are assumed, not fitted. The
-intervals of one run are of its own queries; pages don't print them.
+query has an effect of its own in all runs, a run and each answer theirs, and slow spells make latencies some 3 times as
+long. The sizes of all four are fitted to the samples of a kept default run (`RUN_SD` and what follows); the truth is
+that of 800 other runs. The intervals of one run are of its own queries; pages don't print them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,18 @@ WORLDS = 1000
 WORKLOADS = 14
 DRIFT, BURST_SHARE = 0.04, 0.06
 GOAL = (93.0, 97.0)
+WIDE = {
+    "p99_ms of a cell, 3 runs": "the two-way bootstrap counts twice what single answers add (Owen 2007)",
+    "p99_ms of a cell, 5 runs": "the same",
+    "difference of CPU a query, 3 rounds": "Student's t of small spreads with bursts, which widen it",
+    "difference of builds, 3 a side": "Student's t of small spreads with bursts, which widen it",
+    "a pair's ratio, 4 to 8 pairs of servers": "its variance is the larger of two estimates, as it stops on precision",
+}
+"""Kinds of intervals that may cover more than asked, and why."""
+# Of 106 runs of cells with one client (logarithms; medians, of spells also their spread): what runs, queries and single
+# answers add, how many ms apart slow spells are, how long one is, and how many times as long answers take in it.
+RUN_SD, QUERY_SD, ANSWER_SD = 0.144, 0.109, 0.120
+SPELL_EVERY_MS, SPELL_MS, SPELL_SD, SLOWER, SLOWER_SD = 128.0, 7.6, 0.7, 2.8, 0.35
 
 
 def sample(values: np.ndarray) -> Sample:
@@ -123,8 +135,8 @@ def runs_of(random: np.random.RandomState, runs: int, queries: int, spread: floa
     made = []
     for _ in range(runs):
         order = random.permutation(queries)
-        took_ms = 2.0 * np.exp(random.normal(0, spread) + hard[order] + random.normal(0, 0.15, queries))
-        took_ms = np.where(slow_spells(random, took_ms), took_ms * random.uniform(2, 6), took_ms)
+        took_ms = 2.0 * np.exp(random.normal(0, spread) + hard[order] + random.normal(0, ANSWER_SD, queries))
+        took_ms *= slower(random, took_ms)
         took_ns = (took_ms * 1e6).astype(np.int64)
         due_ns = np.concatenate([[0], np.cumsum(took_ns)[:-1]])
         status = np.zeros(queries, np.uint8)
@@ -132,18 +144,18 @@ def runs_of(random: np.random.RandomState, runs: int, queries: int, spread: floa
     return made
 
 
-def slow_spells(random: np.random.RandomState, took_ms: np.ndarray) -> np.ndarray:
-    """Which answers fall into spells that take 4 % of the time."""
-    ends_s = np.cumsum(took_ms) / 1e3
-    slow = np.zeros(len(took_ms), bool)
-    at = 0.0
-    while True:
-        lasts = random.uniform(0.01, 0.1)
-        at += random.exponential(24 * 0.055)
-        if at > ends_s[-1]:
-            return slow
-        slow |= (ends_s >= at) & (ends_s < at + lasts)
-        at += lasts
+def slower(random: np.random.RandomState, took_ms: np.ndarray) -> np.ndarray:
+    """By how much spells make each answer slower; a spell goes on, by the clock, until its time is over."""
+    factors, at_ms, ends_ms = np.ones(len(took_ms)), 0.0, random.exponential(SPELL_EVERY_MS)
+    starts_ms = np.cumsum(took_ms) - took_ms
+    while ends_ms < starts_ms[-1]:
+        at_ms = ends_ms
+        lasts_ms = SPELL_MS * random.lognormal(0, SPELL_SD)
+        factor = SLOWER * random.lognormal(0, SLOWER_SD)
+        # Answers that begin in it by the undisturbed clock, of which it covers a part only: it slows them.
+        factors[(starts_ms >= at_ms) & (starts_ms < at_ms + lasts_ms / factor)] *= factor
+        ends_ms = at_ms + lasts_ms / factor + random.exponential(SPELL_EVERY_MS)
+    return factors
 
 
 def of_cells(worlds: int, runs: int, spread: float) -> dict[str, tuple[int, int]]:
@@ -153,7 +165,7 @@ def of_cells(worlds: int, runs: int, spread: float) -> dict[str, tuple[int, int]
     have = Counter[str]()
     for seed in range(worlds):
         random = np.random.RandomState(seed)
-        hard = random.normal(0, 0.3, queries)
+        hard = random.normal(0, QUERY_SD, queries)
         summary = summarise(runs_of(random, runs, queries, spread, hard))
         truth = truth_of(spread, queries)
         for name in names:
@@ -169,7 +181,7 @@ def truth_of(spread: float, queries: int) -> dict[str, float]:
     random = np.random.RandomState(1_000_003)
     each = []
     for _ in range(800):
-        (run,) = runs_of(random, 1, queries, spread, random.normal(0, 0.3, queries))
+        (run,) = runs_of(random, 1, queries, spread, random.normal(0, QUERY_SD, queries))
         each.append(of_run(run))
     whole_s = sum(queries / one["qps"] for one in each)
     means = {name: float(np.mean([one[name] for one in each])) for name in ("p50_ms", "p95_ms", "p99_ms", "mean_ms")}
@@ -243,7 +255,7 @@ def coverage(worlds: int) -> bool:
     """Print what each kind of interval covers; returns whether one is outside of its goal."""
     found = {}
     for runs in (3, 5):
-        for name, counts in of_cells(worlds // 2, runs, 0.1).items():
+        for name, counts in of_cells(worlds, runs, RUN_SD).items():
             found[f"{name} of a cell, {runs} runs"] = counts
     found["difference of speeds, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.11), 0.05, worlds)
     found["difference of speeds, rounds by need"] = of_verdicts(by_need, 0.05, worlds)
@@ -260,7 +272,7 @@ def coverage(worlds: int) -> bool:
     for name, (held, whole) in found.items():
         share = 100 * held / whole
         margin = 3 * 100 * (0.05 * 0.95 / whole) ** 0.5
-        outside = not GOAL[0] - margin <= share <= GOAL[1] + margin
+        outside = not GOAL[0] - margin <= share <= (100 if name in WIDE else GOAL[1] + margin)
         missed |= outside
         print(f"{name:44} {share:6.1f} {whole:8,}{'  outside' if outside else ''}")
     return missed

@@ -21,7 +21,6 @@ from anncestry.metrics import stats
 
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 P999 = 0.999
-_TAIL_MIN = 10  # samples beyond a pooled quantile without which its interval says nothing
 _HDR_SUB_BUCKETS = 128  # a bucket is at most 1/64 of its value wide: two significant digits
 _BATCH, _BATCHES_MIN = 5, 8  # of good answers, to tell whether a run is steady
 _QUERIES_MAX = 1 << 26  # numbers of queries up to which they are looked up in a table
@@ -62,11 +61,14 @@ class Run:
 
         Where queries are not known, which sample it is.
         """
-        waited_ms, queries = large.Growing(np.float64), large.Growing(np.int64)
+        waited_ms, queries, parts = large.Growing(np.float64), large.Growing(np.int64), large.Growing(np.int64)
+        part_s = self.window_s / stats.TIME_BLOCKS
         for part in large.parts(len(self.status)):
+            ends_s = (self.due_ns[part] + self.latency_ns[part]) / 1e9
+            parts.append(np.clip(ends_s // part_s, 0, stats.TIME_BLOCKS - 1).astype(np.int64))
             waited_ms.append(np.where(self.status[part] == ERROR, np.inf, self.latency_ns[part] / 1e6))
             queries.append(np.arange(part.start, part.stop) if self.query is None else self.query[part])
-        return stats.Values(waited_ms.array(), queries.array())
+        return stats.Values(waited_ms.array(), queries.array(), part=parts.array())
 
     def ends_s(self) -> Iterator[tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]]:
         """When answers came, and which of them each of `RATES` counts, part by part."""
@@ -181,7 +183,7 @@ def summarise(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
             rates = [run[name] for run in each]
             summary[name]["value"] = float(sum(r * w for r, w in zip(rates, windows, strict=True)) / whole)
     finite = [name for name, found in summary.items() if found["value"] is not None]
-    for name, interval in _intervals(runs, values, queries, pooled, windows, finite).items():
+    for name, interval in _intervals(runs, values, queries, windows, finite).items():
         summary[name].update(interval.facts())
     return summary
 
@@ -190,7 +192,6 @@ def _intervals(
     runs: Sequence[Run],
     values: Sequence[stats.Values],
     queries: int,
-    pooled: stats.Values,
     windows: Sequence[float],
     names: Sequence[str],
 ) -> Mapping[str, stats.Interval]:
@@ -198,12 +199,7 @@ def _intervals(
     found = {name: stats.quantile_interval(values, queries, q) for name, q in QUANTILES.items() if name in names}
     if "mean_ms" in names:
         found["mean_ms"] = stats.mean_interval(values, queries)
-    tail = len(pooled.value) * (1 - P999)
-    found["p999_ms"] = (
-        stats.quantile_interval([pooled], queries, P999)
-        if tail >= _TAIL_MIN and "p999_ms" in names
-        else stats.unknown(f"{tail:.1f} samples beyond it, {_TAIL_MIN} wanted")
-    )
+    found["p999_ms"] = stats.unknown("pooled over runs: what differs between them is not known")
     found["max_ms"] = stats.unknown("of a maximum nothing bounds the next")
     for name in RATES:
         if name in names:
@@ -235,8 +231,8 @@ def _values(runs: Sequence[Run]) -> tuple[list[stats.Values], int]:
     values = []
     for run in runs:
         ordered = run.values.in_order()
-        ascending = stats.Values(ordered.value, numbered(ordered.query))
-        values.append(stats.Values(run.values.value, numbered(run.values.query), ascending))
+        ascending = stats.Values(ordered.value, numbered(ordered.query), part=ordered.part)
+        values.append(stats.Values(run.values.value, numbered(run.values.query), ascending, run.values.part))
     return values, known
 
 

@@ -31,7 +31,7 @@ _REPLICATES_MIN = 200
 _BLOCK_CELLS = 2_000_000
 _MARK_COST = 32  # how much dearer it is to go through a value than to weigh a query up to a mark
 _MARK_CELLS = 2_000_000  # queries × marks: bounds memory
-_TIME_BLOCKS = 20
+TIME_BLOCKS = 20
 _Z = 1.959963984540054  # quantile 0.975 of the standard normal distribution
 
 OVER_BOTH = "95 %, bootstrap over runs and queries"
@@ -62,17 +62,22 @@ def unknown(why: str) -> Interval:
 
 @dataclass(frozen=True)
 class Values:
-    """The observations of one run, (n,) each: a value, and which of `queries` queries (0 …) it belongs to."""
+    """The observations of one run, (n,) each: a value, and which of `queries` queries (0 …) it belongs to.
+
+    `part` is which of the TIME_BLOCKS equal parts of the run's time it fell into, where that is known.
+    """
 
     value: Floats
     query: NDArray[np.int64]
     ascending: Values | None = None
     """The same in ascending order of the values, where that is known already."""
+    part: NDArray[np.int64] | None = None
 
     def in_order(self) -> Values:
         if self.ascending is None:
-            value, query = large.sorted_by(self.value, self.query)
-            object.__setattr__(self, "ascending", Values(value, query))
+            others = (self.query,) if self.part is None else (self.query, self.part)
+            value, query, *part = large.sorted_by(self.value, *others)
+            object.__setattr__(self, "ascending", Values(value, query, part=part[0] if part else None))
         assert self.ascending is not None
         return self.ascending
 
@@ -80,24 +85,23 @@ class Values:
 def mean_interval(runs: Sequence[Values], queries: int) -> Interval:
     """Interval of the mean over runs of each run's mean."""
 
-    def statistic(run: Values) -> Callable[[Floats], Floats]:
-        totals: Floats = np.bincount(run.query, run.value, queries).astype(np.float64)
-        counts = np.bincount(run.query, minlength=queries).astype(np.float64)
+    def statistic(run: Values, by: NDArray[np.int64], groups: int) -> Callable[[Floats], Floats]:
+        totals: Floats = np.bincount(by, run.value, groups).astype(np.float64)
+        counts = np.bincount(by, minlength=groups).astype(np.float64)
 
         def of(weights: Floats) -> Floats:
             return _ratio(_weighted(weights, totals), _weighted(weights, counts))
 
         return of
 
-    return _crossed([statistic(run) for run in runs], runs, queries)
+    in_time = [statistic(run, run.part, TIME_BLOCKS) for run in runs if run.part is not None]
+    return _crossed([statistic(run, run.query, queries) for run in runs], in_time, runs, queries)
 
 
 def quantile_interval(runs: Sequence[Values], queries: int, q: float) -> Interval:
     """Interval of the mean over runs of each run's nearest-rank quantile q."""
 
-    def statistic(run: Values) -> Callable[[Floats], Floats]:
-        ordered = run.in_order()
-        value, query = ordered.value, ordered.query
+    def statistic(value: Floats, query: NDArray[np.int64], queries: int) -> Callable[[Floats], Floats]:
         # How often each query was asked among the values before each mark. Weights are whole numbers, and their sums
         # below 2^53 exact whatever the order: so most of the values need not be gone through one by one.
         marks = min(math.isqrt(_MARK_COST * len(value) // max(1, queries)), _MARK_CELLS // max(1, queries))
@@ -123,7 +127,9 @@ def quantile_interval(runs: Sequence[Values], queries: int, q: float) -> Interva
 
         return of
 
-    return _crossed([statistic(run) for run in runs], runs, queries)
+    ordered = [run.in_order() for run in runs]
+    in_time = [statistic(run.value, run.part, TIME_BLOCKS) for run in ordered if run.part is not None]
+    return _crossed([statistic(run.value, run.query, queries) for run in ordered], in_time, runs, queries)
 
 
 def _reached(weights: Floats, query: NDArray[np.int64], rank: Floats) -> NDArray[np.int64]:
@@ -154,21 +160,31 @@ def rate_interval(counts: Sequence[NDArray[np.int64]], window_s: Sequence[float]
     random.set_state(state)
     within = [part[draws].sum(axis=1) / seconds for part, draws, seconds in zip(counts, drawn, window_s, strict=True)]
     value = float(rates @ shares)
-    deviations = _deviations(rates, np.array(within), shares * len(rates), random)
-    method = OVER_RUNS_TIME if len(rates) > 1 else OVER_TIME
-    return _bounds(value, deviations, method)
+    between, inside = _apart(rates, np.array(within), shares * len(rates), random)
+    if len(rates) == 1:
+        return _bounds(value, inside, OVER_TIME)
+    return _wider(_bounds(value, between, OVER_RUNS_TIME), _bounds(value, inside, OVER_RUNS_TIME))
 
 
 def in_parts(end_s: Floats, window_s: float) -> NDArray[np.int64]:
     """How many of the answers that ended at `end_s` (n,) within the window fell into each of its equal parts."""
-    edges = np.linspace(0.0, window_s, _TIME_BLOCKS + 1)
+    edges = np.linspace(0.0, window_s, TIME_BLOCKS + 1)
     inside = end_s[end_s <= window_s]
     counts: NDArray[np.int64] = np.histogram(inside, edges)[0].astype(np.int64)
     return counts
 
 
-def _crossed(statistics: Sequence[Callable[[Floats], Floats]], runs: Sequence[Values], queries: int) -> Interval:
-    """The two-way bootstrap of a mean over runs of a statistic of each run."""
+def _crossed(
+    statistics: Sequence[Callable[[Floats], Floats]],
+    in_time: Sequence[Callable[[Floats], Floats]],
+    runs: Sequence[Values],
+    queries: int,
+) -> Interval:
+    """The two-way bootstrap of a mean over runs of a statistic of each run.
+
+    What differs between runs is at least what differs between parts of a run's time (`in_time`, of all runs or none):
+    a few runs may all have missed, by luck, the bursts that make a tail.
+    """
     if not runs or not all(len(run.value) for run in runs):
         return unknown("a run without an answer")
     largest = max(len(run.value) for run in runs)
@@ -189,8 +205,30 @@ def _crossed(statistics: Sequence[Callable[[Floats], Floats]], runs: Sequence[Va
         for number, of in enumerate(statistics):
             within[number, start : start + len(weights)] = of(weights)
         start += len(weights)
-    deviations = _deviations(observed, within, np.ones(len(runs)), random)
-    return _bounds(float(observed.mean()), deviations, OVER_BOTH if len(runs) > 1 else OVER_QUERIES)
+    method = OVER_BOTH if len(runs) > 1 else OVER_QUERIES
+    between, inside = _apart(observed, within, np.ones(len(runs)), random)
+    found = _bounds(float(observed.mean()), between + inside, method)
+    if not in_time or len(runs) == 1:
+        return found
+    drawn_parts = (random.randint(TIME_BLOCKS, size=(replicates, TIME_BLOCKS)) for _ in runs)
+    weights_of = [_counted(draws) for draws in drawn_parts]
+    resampled = np.mean([of(weights) for of, weights in zip(in_time, weights_of, strict=True)], axis=0)
+    return _wider(found, _bounds(float(observed.mean()), resampled - observed.mean() + inside, method))
+
+
+def _wider(found: Interval, beside: Interval) -> Interval:
+    """From the lower of both low ends to the higher of both high ones; unknown if one of them is."""
+    if found.low is None or found.high is None:
+        return found
+    if beside.low is None or beside.high is None:
+        return beside
+    return Interval(min(found.low, beside.low), max(found.high, beside.high), found.method)
+
+
+def _counted(draws: NDArray[np.int64]) -> Floats:
+    """How often each of TIME_BLOCKS parts was drawn in each replicate."""
+    flat = (draws + np.arange(len(draws))[:, None] * TIME_BLOCKS).ravel()
+    return np.bincount(flat, minlength=len(draws) * TIME_BLOCKS).reshape(len(draws), -1).astype(np.float64)
 
 
 def _draws(
@@ -221,7 +259,7 @@ def _parts_drawn(counts: tuple[int, ...]) -> tuple[tuple[NDArray[np.int64], ...]
     return tuple(random.randint(count, size=(REPLICATES, count)) for count in counts), random.get_state()
 
 
-def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.random.RandomState) -> Floats:
+def _apart(observed: Floats, within: Floats, weights: Floats, random: np.random.RandomState) -> tuple[Floats, Floats]:
     """Deviations of replicates from the value: of runs (widened, as they are few), and of what is within them.
 
     `observed` (runs,), `within` (runs, replicates): each run's statistic, as it is and resampled; `weights` (runs,)
@@ -229,8 +267,7 @@ def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.ra
     """
     count, replicates = within.shape
     if count == 1:
-        alone: Floats = within[0] - observed[0]
-        return alone
+        return np.zeros(replicates), within[0] - observed[0]
     value = float((observed * weights).mean())
     chosen = random.randint(count, size=(replicates, count))
     shares = weights[chosen]
@@ -239,8 +276,7 @@ def _deviations(observed: Floats, within: Floats, weights: Floats, random: np.ra
     resampled = within[chosen, np.arange(replicates)[:, None]]
     inside = ((resampled - observed[chosen]) * shares).sum(axis=1)
     widened = math.sqrt(count / (count - 1)) * float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) / _Z
-    deviations: Floats = widened * between + inside
-    return deviations
+    return widened * between, inside
 
 
 def _bounds(value: float, deviations: Floats, method: str) -> Interval:
