@@ -227,13 +227,20 @@ def tables(material: Material) -> list[Table]:
     ]
 
 
+def _pair(a: Entry, b: Entry, quantity: str, known: Verdicts) -> Pair:
+    """Two answers as what `decide` judges: by rounds where both have rounds, by pairs of servers where these ran."""
+    ratio = known.pair(a.row, b.row).ratio if a.row and b.row else None
+    return Pair(a.judged_by, b.judged_by, quantity, paired=True, ratio=ratio)
+
+
 def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, str]:
     """The winner of each comparison by its id(): a system, EQUIVALENT, or UNDETERMINED."""
-    entries = [
-        [Pair(c.entries[a].judged_by, c.entries[b].judged_by, _quantity(c, a)) for a, b in c.pairs()]
-        for c in comparisons
-    ]
-    judged = iter(judge_all(list(chain.from_iterable(entries)), known.rule))
+    both = [(c, c.entries[a], c.entries[b], _quantity(c, a)) for c in comparisons for a, b in c.pairs()]
+    by_rule = judge_all([_pair(a, b, quantity, known) for _, a, b, quantity in both], known.rule)
+    judged = (
+        known.floored(verdict, a.row, b.row) if a.row and b.row else verdict
+        for verdict, (_, a, b, _) in zip(by_rule, both, strict=True)
+    )
     verdicts = {}
     for comparison in comparisons:
         best = comparison.best()

@@ -23,8 +23,8 @@ from anncestry.report import diffs
 from anncestry.report.compare.lines import Comparison, Line, compare
 from anncestry.report.compare.sides import Side, find, of_results, side
 from anncestry.report.compare.text import summary
-from anncestry.report.compare.verdict import asked
 from anncestry.report.model import numbers
+from anncestry.report.model.noise import asked
 from anncestry.report.site.compare_page import write
 from tests.builders.world import HOSTILE, World, made_invalid, parsed
 

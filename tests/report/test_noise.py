@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from anncestry import workflow
-from anncestry.report.compare import verdict
-from anncestry.report.model import numbers
+from anncestry.report.model import noise, numbers
 from tests.toy import ROOT, Toy
 
 
@@ -55,12 +54,12 @@ def test_an_experiment_with_rebuilds_shows_their_spread_and_leaves_a_floor_for_c
     assert set(p50["rebuilds"]) == {3}
     assert p50["rebuild_mean"].iloc[0] == pytest.approx(p50["value"].mean())
     assert p50["rebuild_std"].iloc[0] == pytest.approx(p50["value"].std(ddof=1))
-    floors = verdict.measured(toy.folder / "results", "default")
+    floors = noise.measured(toy.folder / "results", "default")
     assert floors["p50_ms"].relative == pytest.approx(
         max(abs(b / a - 1) for i, a in enumerate(p50["value"]) for b in p50["value"].iloc[i + 1 :])
     )
     assert floors["recall_by_id"].relative == 0.0
-    assert verdict.measured(toy.folder / "results", "another machine") == {}
+    assert noise.measured(toy.folder / "results", "another machine") == {}
     page = (toy.folder / "reports" / "default" / "index.html").read_text()
     assert str(p50["number_id"].iloc[0]) in page
     assert toy.jobs() == {}
@@ -77,11 +76,11 @@ def frame(values: dict[int, float | None], metric: str = "p50_ms") -> pd.DataFra
 
 
 def test_a_floor_is_the_largest_difference_of_any_two_builds():
-    found = verdict.floors(frame({1: 1.0, 2: 1.1, 3: 0.9}))
+    found = noise.floors(frame({1: 1.0, 2: 1.1, 3: 0.9}))
     assert found["p50_ms"].relative == pytest.approx(1 - 0.9 / 1.1)
     assert "3 numbers measured twice" in str(found["p50_ms"])
 
 
 def test_one_build_or_a_number_that_is_missing_says_nothing_of_noise():
     for values in ({1: 1.0}, {1: 1.0, 2: None}):
-        assert verdict.floors(frame(values)) == {}
+        assert noise.floors(frame(values)) == {}

@@ -52,7 +52,8 @@ def _current_page(matrix: Matrix) -> Path:
 def compare(run: Run, options: argparse.Namespace) -> None:
     """Compare two systems, experiments, platforms or git revisions, with a verdict for each number."""
     from anncestry.provenance.versioning import Revisions
-    from anncestry.report.compare import lines, sides, text, verdict
+    from anncestry.report.compare import lines, sides, text
+    from anncestry.report.model import noise
     from anncestry.report.model.verdicts import rule_of
     from anncestry.report.site import compare_page
 
@@ -66,9 +67,9 @@ def compare(run: Run, options: argparse.Namespace) -> None:
         sides.find(name, Path("results"), run.choice.experiment, current, Revisions(HERE))
         for name in (options.a, options.b)
     )
-    known = verdict.asked(options.noise) if options.noise else verdict.Noise()
+    known = noise.asked(options.noise) if options.noise else noise.Noise()
     config = config_files.load(run.choice.folder, run.choice.experiment)
-    known = known.with_measured(verdict.measured(Path("results"), config.platform))
+    known = known.with_measured(noise.measured(Path("results"), config.platform))
     found = lines.compare(a, b, known, rule_of(config))
     print(text.summary(found, everything=options.all), end="")
     if options.out:

@@ -23,7 +23,6 @@ from anncestry.report.charts import Data, Figure, Panel
 from anncestry.report.compare.lines import HEADLINE, compare
 from anncestry.report.compare.sides import Side
 from anncestry.report.compare.text import row_of
-from anncestry.report.compare.verdict import Noise, builds, floors
 from anncestry.report.model.cells import (
     NO_CELL,
     Cell,
@@ -37,6 +36,7 @@ from anncestry.report.model.cells import (
     with_interval,
 )
 from anncestry.report.model.material import Material
+from anncestry.report.model.noise import builds
 from anncestry.report.model.numbers import by_bytes, rows_of
 from anncestry.report.tables.spec import made
 
@@ -61,7 +61,7 @@ def versions(material: Material) -> list[tuple[str, str]]:
 
 
 def _versions(material: Material) -> Table:
-    known = Noise().with_measured(floors(by_bytes(material.numbers)))
+    known = material.noise
     body: list[TableRow] = []
     for older, newer in versions(material):
         sides = [

@@ -15,8 +15,8 @@ from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Rule, Sample, Shar
 from anncestry.metrics.defects import MARKED_SHARE
 from anncestry.provenance.platform import IDENTITY
 from anncestry.report.compare.sides import Body, Side, listed, quoted_input
-from anncestry.report.compare.verdict import Noise, above, between_pairs
 from anncestry.report.model.cells import Row, marks
+from anncestry.report.model.noise import Noise, above, between_pairs
 from anncestry.report.model.numbers import rows_of
 from anncestry.report.model.quantities import ABSENT, PHASES, SERVER_CPU, is_missing
 from anncestry.report.model.verdicts import Paired, by_query, of_runs

@@ -15,6 +15,7 @@ from anncestry.cells.blocks import Absent
 from anncestry.cells.features import Feature, at
 from anncestry.metrics.decide import Rule
 from anncestry.report.model.cells import Row
+from anncestry.report.model.noise import Noise, floors
 from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import Published
@@ -71,9 +72,14 @@ class Material:
         return max((int(of.get("nodes", 1)) for of in found if of.get("name") == topology), default=1)
 
     @cached_property
+    def noise(self) -> Noise:
+        """What differs between builds of one load, where several were measured."""
+        return Noise().with_measured(floors(by_bytes(self.numbers)))
+
+    @cached_property
     def verdicts(self) -> Verdicts:
         """What is known of any two of `first_rows`."""
-        return Verdicts(self.first_rows, self.records, self.rule)
+        return Verdicts(self.first_rows, self.records, self.rule, self.noise)
 
     @cached_property
     def features(self) -> list[Feature]:

@@ -15,6 +15,7 @@ from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Shar
 from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.metrics.duet import Ratio
 from anncestry.report.model.cells import Row, sample_of
+from anncestry.report.model.noise import Noise, above
 
 COMPARED = {
     "p50_ms": True,
@@ -68,10 +69,19 @@ class Paired:
 
 
 class Verdicts:
-    """Of the numbers `rows` (the first builds), with the records behind them by path."""
+    """Of the numbers `rows` (the first builds), with the records behind them by path.
 
-    def __init__(self, rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]], rule: Rule | None = None) -> None:
-        self.rule = rule or Rule()
+    No difference within the floor of its metric (`noise`) counts, unless both sides are judged by several builds.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        records: Mapping[str, Mapping[str, Any]],
+        rule: Rule | None = None,
+        noise: Noise | None = None,
+    ) -> None:
+        self.rule, self.noise = rule or Rule(), noise or Noise()
         self._records = records
         self._rows = rows
         self._paired = Paired(records.values())
@@ -88,7 +98,7 @@ class Verdicts:
 
     def pair(self, a: Row, b: Row) -> Pair:
         """Two numbers of one session's rounds, as what `decide` judges."""
-        built = all((row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None for row in (a, b))
+        built = _built(a, b)
         if built or a["phase"] == "recall":
             first, second = self.evidence(a), self.evidence(b)
         else:
@@ -102,7 +112,15 @@ class Verdicts:
 
     def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
         """The second of each pair against the first, at a level that holds for all of these together."""
-        return judge_all([self.pair(*pair) for pair in pairs], self.rule)
+        judged = judge_all([self.pair(*pair) for pair in pairs], self.rule)
+        return [self.floored(verdict, *pair) for verdict, pair in zip(judged, pairs, strict=True)]
+
+    def floored(self, verdict: Verdict, a: Row, b: Row) -> Verdict:
+        """A verdict on two numbers, by what differs between builds as well."""
+        floor = self.noise.floor(a["metric"])
+        if floor is None or _built(a, b) or a["value"] is None or b["value"] is None:
+            return verdict
+        return above(verdict, floor, a["value"], b["value"])
 
     @cached_property
     def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:
@@ -159,6 +177,11 @@ class Verdicts:
         low = mine["value"] - theirs["value"] if found.low is None else found.low
         enough = low > -self.rule.recall_margin
         return "" if enough else f"with recall {mine['value']:.4f} against {theirs['value']:.4f}"
+
+
+def _built(*rows: Row) -> bool:
+    """Whether each of these numbers was measured on several builds."""
+    return all((row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None for row in rows)
 
 
 def of_runs(row: Row, record: Mapping[str, Any]) -> Sample:

@@ -195,7 +195,8 @@ def _comparisons(verdicts: Verdicts) -> Table:
         # The interval is of B - A; the table says A against B.
         ends = sorted(100 * (1 / (1 + end / a["value"]) - 1) for end in (found.low, found.high) if end > -a["value"])
         apart = a["value"] / b["value"] - 1
-        if found.noise == IN_PAIRS:  # the pair's own ratio, which need not be that of the rounds
+        in_pairs = found.noise.startswith(IN_PAIRS)
+        if in_pairs:  # the pair's own ratio, which need not be that of the rounds
             apart = 1 / math.sqrt((1 + found.low / a["value"]) * (1 + found.high / a["value"])) - 1
         change = f"{100 * apart:+.1f}"
         if len(ends) == 2:
@@ -204,7 +205,7 @@ def _comparisons(verdicts: Verdicts) -> Table:
             Cell(change.replace("-", "−"), parents=both, value=1 + apart),
             Cell(f"{found.p:.2g}", parents=both),
             Cell(f"{found.p_apart:.2g}", parents=both),
-            Cell(_said(a, b, found, verdicts) + (" (in pairs)" if found.noise == IN_PAIRS else "")),
+            Cell(_said(a, b, found, verdicts) + (" (in pairs)" if in_pairs else "")),
         )
         labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
         body.append(TableRow(labels, cells))
@@ -218,7 +219,12 @@ def _comparisons(verdicts: Verdicts) -> Table:
         f" {100 * verdicts.rule.margin:g} %: both by Student's t, with variances"
         " that draw on all comparisons of one metric, and corrected by Holm's method for all of this table. Equivalent:"
         f" p beyond is at most {verdicts.rule.level:g}. Differs: p is. Undetermined: neither, with the further rounds"
-        " that would probably determine it. No system wins by less recall or with defective answers.",
+        " that would probably determine it. No system wins by less recall or with defective answers. "
+        + (
+            "No difference counts that is within what builds of one load differ by (Noise between builds)."
+            if verdicts.noise.of_metric
+            else "Each load was built once: what another build would change is in no verdict."
+        ),
         ("Dataset", "Topology", "Workload", "Metric", "Systems"),
         (Column("Difference", "%"), Column("p"), Column("p beyond"), Column("Verdict")),
         tuple(body),
