@@ -13,7 +13,7 @@ PUSH ?=
 .PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
-	@snakemake --cores 8 all $(CONFIG)
+	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
 	@anncestry --experiment $(EXPERIMENT) summary --short
 
 record: all  ## like all, then verify the results, add them to DVC and commit (PUSH=1: also push)

@@ -25,6 +25,9 @@ from anncestry.commands.rules import RULES
 from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
 from anncestry.provenance import damage, running
 
+ONLY_LOG = "ANNCESTRY_ONLY_LOG"
+"""In the environment of a command with a log: it writes there only, because somebody else shows the run."""
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0])
@@ -74,8 +77,9 @@ class _Tee(_Plain):
             if self.log is not None:
                 self.log.write(plain(redact.text(text.replace("\r", "\n"))))
                 self.log.flush()
-        with suppress(OSError):  # the reader is gone, for example a killed run
-            super().write(text)
+        if self.log is None or ONLY_LOG not in os.environ:
+            with suppress(OSError):  # the reader is gone, for example a killed run
+                super().write(text)
         return len(text)
 
     def flush(self) -> None:

@@ -5,9 +5,9 @@ python tests/bench/duet.py [TURNS] [FOLDER]       (default: 2, scratch/bench-due
 Weaviate 1.27.0 on random-xs-20 is paired with itself, under three workloads (A/A: their intervals should hold 1, but
 for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 220), or gives
 some 10 % fewer answers (ef 250), with four clients: planted differences; their true size is that of all together.
-A turn has fresh pairs of servers, as many as the rule of each comparison asks for, at most 8 (the time of one: half a
-minute each). Turns are quiet, and under a background load that this makes (a process that keeps a core busy for two
-seconds of every three), by turns. FOLDER keeps what was measured, so that more can be added later.
+A turn has 8 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. Every second turn is
+under a background load that this makes (a process that keeps a core busy for two seconds of every three). FOLDER keeps
+what was measured, so that more can be added later.
 Beside it stands what the slices would say unpaired, and what rounds say in the same time: each pair of servers as a
 round of each side.
 """
@@ -38,6 +38,8 @@ from anncestry.metrics.decide import Pair, Sample, judge  # noqa: E402
 SYSTEM = "weaviate-1.27.0"
 CONTROLS = ("k10-clients2", "k10-clients4", "k10-clients8")
 PLANTED, EFFORTS = "k10-clients4", (220, 250)
+SERVERS = 8
+"""Pairs of servers a comparison: one workload takes some 35 s on each, 4 min 40 s together."""
 CONDITIONS = ("quiet", "busy")
 GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 % of processor time a query"
 
@@ -68,7 +70,8 @@ def config_of(folder: Path, number: int) -> Path:
         {**where, "workloads": [PLANTED], "paired": [SYSTEM, {"system": SYSTEM, "effort": effort}]}
         for effort in EFFORTS
     ]
-    experiment = {"title": "Pairs", "matrix": matrix, "rounds": {"minutes": 60}}
+    duet = {"first": SERVERS, "most": SERVERS}
+    experiment = {"title": "Pairs", "matrix": matrix, "duet": duet}
     (target / "experiments" / "pairs.yaml").write_text(yaml.safe_dump(experiment))
     return target
 

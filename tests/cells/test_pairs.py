@@ -51,7 +51,9 @@ def measured(tmp_path_factory):
         **{"duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
         **PUBLISH,
     }, "a pair and its control, on two pairs of servers each"
-    toy.snakemake()
+    said = toy.snakemake("--logger=anncestry").stderr
+    assert "Measuring pair 2 of servers: red-1.0..blue-1.0 on blobs-l2, standalone, k5 (" in said
+    assert "server" in said and "Building DAG" not in said and "%|" not in said, "no log of Snakemake or of a job"
     return toy
 
 
@@ -251,7 +253,7 @@ def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_
     toy.files["systems"]["green-1.0"] = {**blue, "settings": {"lie": "unknown-ids"}}
     blue["settings"] = {"lie": "die-on-query"}
     toy.files["config"]["matrix"].append({**toy.block, "paired": ["red-1.0", "green-1.0"]})
-    done = toy.snakemake("--keep-going", check=False)
+    done = toy.snakemake("--keep-going", "--logger=anncestry", check=False)
     said = done.stdout + done.stderr
     assert done.returncode
     assert "is not running any more" in said

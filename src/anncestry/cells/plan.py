@@ -39,7 +39,7 @@ class Session:
             return f"pair {self.round + 1} of servers: {first.system} on {first.dataset}, {first.topology}, {what}"
         arm = f", arm {first.arm}" if first.arm else ""
         place = f"{first.system} on {first.dataset}, {first.topology}{arm}"
-        return f"run {self.round + 1} of {len(self.cells)} cells of {place}"
+        return f"run {self.round + 1} of {len(self.cells)} cell{'s' * (len(self.cells) != 1)} of {place}"
 
     @property
     def place(self) -> float:
