@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from anncestry import redact
-from anncestry.commands import Run, cells, results, rules
+from anncestry.commands import Run, cells, own, results, rules
 from anncestry.commands.rules import RULES
 from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
 from anncestry.provenance import damage, running
@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--experiment", help="use config/experiments/NAME.yaml instead of the default experiment")
     parser.add_argument("--log", type=Path, help="also write all messages to this file")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (rules, cells, results):
+    for group in (own, results, cells, rules):  # those that only rules use come last
         group.add(commands)
     return parser
 

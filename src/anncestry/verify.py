@@ -34,7 +34,7 @@ from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.progress import Progress
 from anncestry.provenance import gates, prune, records
-from anncestry.provenance.attempts import Ledger
+from anncestry.provenance.attempts import Ledger, lines_of
 from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report.model import numbers
 from anncestry.verify_published import Findings, Problem
@@ -107,7 +107,9 @@ class _Verifier:
             if "gates" in body and body["valid"] != all(gate["ok"] for gate in body["gates"]):
                 raise DataError(f"{path}: `valid` is {body['valid']}, but its gates give the opposite")
             _ceiling(path, body)
-            _attempts(body)
+            if "attempts" in body:
+                ledger, asked = Ledger.of_record(body)
+                ledger.check(body["attempts"], asked)
             self._same_machine(path, body)
 
         if not findings.check(path, whole):
@@ -191,7 +193,7 @@ class _Verifier:
             self.findings.check(str(file), partial(records.read_record, file, stage="ceiling"))
         for file in sorted(STAGES["attempts"].folder.rglob("*.jsonl")):
             self.findings.files += 1
-            self.findings.check(str(file), Ledger(file).lines)
+            self.findings.check(str(file), partial(lines_of, file))
         if counted:
             listed = ", ".join(f"{count} {words}" for words, count in sorted(counted.items()))
             self.findings.remarks.append(f"results/ also holds records that this experiment does not use: {listed}")
@@ -246,15 +248,6 @@ def _ceiling(path: str, body: Mapping[str, Any]) -> None:
     _compare(str(file), ((f"{name} is {own}, but its runs give {top}", own, top) for name, _, own, top in values))
     quotes = ((f"quotes a ceiling of {name} {q}, but {file} has {own}", q, own) for name, q, own, _ in values)
     _compare(path, quotes)
-
-
-def _attempts(body: Mapping[str, Any]) -> None:
-    """The attempts that a record of a load, a query or a pair quotes are those of the ledger."""
-    if body["stage"] == "pair" and "attempts" in body:
-        Ledger.of_measured(body["spec"]).check(body["attempts"], body["key"])
-    elif "attempts" in body:
-        query = body["key"] if body["stage"] == "query" else ""
-        Ledger.of(body["spec"], body["spec"]["load"] if query else body["key"]).check(body["attempts"], query)
 
 
 def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:

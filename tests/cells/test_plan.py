@@ -15,7 +15,9 @@ import pytest
 from anncestry import cli, workflow
 from anncestry.cells.matrix import Matrix
 from anncestry.cells.stage import key_of
+from anncestry.errors import ServerError
 from anncestry.provenance import estimate, explain, records
+from anncestry.provenance.attempts import Ledger
 from tests.builders.configs import expand
 from tests.builders.finished import finish, publish, touch, write
 from tests.toy import Toy, counted, stub
@@ -302,6 +304,18 @@ def test_what_a_clone_lacks_is_told_from_what_changed(finished):
 def test_a_failed_session_is_named_as_the_reason(finished):
     a_session_that_failed(finished)
     assert reasons(finished) == {explain.TRIED: {"session": 2, "query": 1}}
+
+
+def test_what_was_tried_before_says_how_often_and_how_it_ended(finished):
+    deleted_cell(finished)
+    matrix = expand(finished)
+    gone = next(cell for cell in matrix.cells if not Path(cell.query_path).exists())
+    with (
+        pytest.raises(ServerError),
+        Ledger.of(matrix.spec(gone.query, "query"), gone.load).attempt(stage="session", queries=[gone.query]),
+    ):
+        raise ServerError("out of memory")
+    assert list(reasons(finished)) == ["tried before: 1 of 1 starts died; the last: out of memory"]
 
 
 def test_of_several_earlier_records_the_one_with_the_fewest_differences_is_compared(finished):

@@ -20,11 +20,24 @@ from anncestry.measure import reference
 from anncestry.provenance import gates, records
 from tests.builders.bench import failed, scored
 from tests.flat.engine import ENGINE as flat
+from tests.toy import ROOT
 
 
 def reseal(path: Path, **changed) -> None:
     """Change a record at the top level, as one would who knows how records are made."""
     records.write_json(path, records.seal({**records.read_json(path), **changed}))
+
+
+def test_every_attack_of_the_docs_names_tests_that_are_there():
+    section = (ROOT / "docs/measuring.md").read_text().partition("### Attacks\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) >= 20
+    for attack, _, named in rows:
+        tests = re.findall(r"`(?:([\w/]+\.py)::)?(test_\w+)`", named)
+        assert tests, f"{attack}: no test"
+        for file, test in tests:
+            path = ROOT / (file if file.startswith("tests/") else f"tests/measure/{file or 'test_attacks.py'}")
+            assert f"\ndef {test}(" in path.read_text(), f"{attack}: {path} has no {test}"
 
 
 def test_rows_that_are_lost_but_counted_are_missed_by_searches_for_all_rows(bench):
@@ -165,11 +178,41 @@ def test_latencies_divided_by_ten_contradict_the_rate(bench):
     table = parquet.read_table(samples)
     tenth = pa.array([value // 10 for value in table["latency_ns"].to_pylist()])
     parquet.write_table(table.set_column(table.column_names.index("latency_ns"), "latency_ns", tenth), samples)
+    reseal(Path(cell.query_path), outputs=resealed(published, samples))
+    assert re.search(
+        r"the samples give: rate × latency is 0\.\d\d requests in flight, of 2 clients", said_by_verify(honest)
+    )
+
+
+def test_defects_that_are_edited_are_refused_with_the_place(bench):
+    liar = bench("empty-at-times")
+    cell = liar.matrix.cells[2]
+    liar.load(cell)
+    liar.query(cell)
+    published, _ = scored(liar, cell)
+    assert published["defects"]["share"]["value"] > 0
+    assert verify.verify(liar.matrix, partial=True).problems == []
+    none = {**published["defects"], "short": 0, "empty": 0, "share": {**published["defects"]["share"], "value": 0.0}}
+    reseal(Path(cell.query_path), defects=none)
+    assert f"{cell.query_path}: its defects do not match its samples" in said_by_verify(liar)
+
+    samples = Path(cell.samples_path)
+    table = parquet.read_table(samples)
+    place = table.column_names.index("defect")
+    parquet.write_table(table.set_column(place, "defect", pa.array([0] * len(table), table["defect"].type)), samples)
+    reseal(Path(cell.query_path), outputs=resealed(published, samples))
+    said = said_by_verify(liar)
+    assert re.search(rf"{samples}: \d answers do not have the defects that their column `defect` says", said)
+
+
+def said_by_verify(bench) -> str:
+    return " ".join(problem.sentence for problem in verify.verify(bench.matrix, partial=True).problems)
+
+
+def resealed(published: dict, samples: Path) -> dict:
+    """The outputs of a record whose samples were changed."""
     forged = {"sha256": records.sha256_file(samples), "bytes": samples.stat().st_size}
-    outputs = {**published["outputs"], "samples": {**published["outputs"]["samples"], **forged}}
-    reseal(Path(cell.query_path), outputs=outputs)
-    found = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
-    assert re.search(r"the samples give: rate × latency is 0\.\d\d requests in flight, of 2 clients", found)
+    return {**published["outputs"], "samples": {**published["outputs"]["samples"], **forged}}
 
 
 @pytest.mark.parametrize(

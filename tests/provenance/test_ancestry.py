@@ -79,6 +79,7 @@ def test_why_shows_the_chain_from_the_number_to_samples_truth_dataset_artifact_a
         "load average: ",
         "clients: ",
         "ceiling record results/ceiling/",
+        "attempts: 2 starts (results/attempts/blobs-l2/",
     ):
         assert step in said, step
     assert re.search(r"code: anncestry \S+ at [0-9a-f]{40}", said)

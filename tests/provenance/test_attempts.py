@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from anncestry.cells.spec import Disturbance
 from anncestry.errors import Damaged, ServerError
 from anncestry.measure import session
 from anncestry.provenance import prune, records
-from anncestry.provenance.attempts import Ledger, count, words
+from anncestry.provenance.attempts import Ledger, count, lines_of, words
 from anncestry.report.site.page import write_page
 from tests.builders.world import World
 from tests.toy import Toy
@@ -22,15 +23,19 @@ NONE = {"starts": 0, "died": 0, "repeated": 0, "restarts": 0, "dropped": 0}
 
 @pytest.fixture
 def ledger(tmp_path):
-    ledger = Ledger(tmp_path / "attempts" / "load@1.jsonl")
+    ledger = Ledger(tmp_path / "attempts" / "load@1")
     for number in range(4):
         ledger.add("start", stage="session", session=str(number), queries=["q"])
         ledger.add("end", failed={}, restarts=[])
     return ledger
 
 
+def own(ledger: Ledger) -> Path:
+    return ledger.file(ledger.own)
+
+
 def events(ledger: Ledger) -> list[str]:
-    return [line["event"] for line, _ in ledger.lines()]
+    return [line["event"] for line in ledger.lines()]
 
 
 def start(*queries: str) -> dict:
@@ -76,36 +81,69 @@ def test_the_load_has_its_own_count():
     ids=["changed", "taken out", "put in", "exchanged", "no line"],
 )
 def test_a_line_that_is_changed_taken_out_or_put_in_breaks_the_chain(ledger, change):
-    lines = ledger.path.read_bytes().splitlines(keepends=True)
-    ledger.path.write_bytes(b"".join(change(lines)))
-    with pytest.raises(Damaged, match=r"load@1\.jsonl: line"):
+    lines = own(ledger).read_bytes().splitlines(keepends=True)
+    own(ledger).write_bytes(b"".join(change(lines)))
+    with pytest.raises(Damaged, match=rf"load@1/{ledger.own}\.jsonl: line"):
         ledger.lines()
 
 
-def test_a_quoted_ledger_can_grow_but_not_be_cut_off_or_made_anew(ledger, tmp_path):
+def test_a_quoted_ledger_can_grow_but_not_be_cut_off_or_made_anew(ledger):
     quoted = ledger.quote("q")["attempts"]
-    assert quoted == {**NONE, "starts": 4, "lines": 8, "sha256": ledger.lines()[-1][1]}
+    end = {"lines": 8, "sha256": ledger.read()[ledger.own][-1][1]}
+    assert quoted == {**NONE, "starts": 4, "files": {ledger.own: end}}
     ledger.add("drop", load=False, queries=["q"])
+    Ledger(ledger.path).add("start", stage="session", queries=["q"])
     ledger.check(quoted, "q")
     with pytest.raises(Damaged, match="other attempts than the record"):
         ledger.check({**quoted, "died": 1}, "q")
-    lines = ledger.path.read_bytes().splitlines(keepends=True)
-    ledger.path.write_bytes(b"".join(lines[:6]))
+    lines = own(ledger).read_bytes().splitlines(keepends=True)
+    own(ledger).write_bytes(b"".join(lines[:6]))
     with pytest.raises(Damaged, match="does not hold the 8 lines"):
         ledger.check(quoted, "q")
-    ledger.path.unlink()
+    own(ledger).unlink()
     with pytest.raises(Damaged, match="does not hold the 8 lines"):
         ledger.check(quoted, "q")
-    assert ledger.quote("q") == {}
+
+
+def test_a_ledger_of_one_file_and_the_records_that_quote_it_stay_good_beside_the_files_of_later_sessions(ledger):
+    old = own(ledger).rename(ledger.path.with_name("load@1.jsonl"))
+    quoted = {**NONE, "starts": 4, "lines": 8, "sha256": lines_of(old)[-1][1]}
+    ledger.check(quoted, "q")
+    ledger.add("start", stage="session", queries=["q"])
+    ledger.check(quoted, "q")
+    later = ledger.quote("q")["attempts"]
+    assert later["starts"] == 5 and later["files"].keys() == {"", ledger.own}
+    ledger.check(later, "q")
+
+
+def test_ledgers_of_two_branches_lie_side_by_side_when_they_are_merged(ledger, tmp_path):
+    """What cp -rn does with them, whichever is merged into the other, and where a session of one was killed."""
+    theirs = tmp_path / "theirs"
+    shutil.copytree(ledger.path, theirs)
+    mine, other = Ledger(ledger.path), Ledger(theirs)
+    mine.add("start", stage="session", queries=["q"])  # and is killed
+    Ledger(ledger.path).add("start", stage="session", queries=["q"])
+    with pytest.raises(ServerError), other.attempt(stage="session", queries=["q"]):
+        raise ServerError("gone")
+    quoted = [Ledger(folder).quote("q")["attempts"] for folder in (ledger.path, theirs)]
+    assert [(each["starts"], each["died"]) for each in quoted] == [(6, 1), (5, 1)]
+    for file in Ledger(theirs).files():
+        if not (merged := ledger.path / file.name).exists():
+            shutil.copy2(file, merged)
+    for each in quoted:
+        ledger.check(each, "q")
+    both = ledger.quote("q")["attempts"]
+    assert (both["starts"], both["died"]) == (7, 3), "each of the three was followed by another start, or died"
+    ledger.check(both, "q")
 
 
 def test_a_line_that_a_power_cut_tore_is_cut_off_by_the_next(ledger):
-    whole = ledger.path.read_bytes()
-    ledger.path.write_bytes(whole + b'{"at": "2026-')
+    whole = own(ledger).read_bytes()
+    own(ledger).write_bytes(whole + b'{"at": "2026-')
     with pytest.raises(Damaged):
         ledger.lines()
     ledger.add("drop", load=True, queries=[])
-    assert ledger.path.read_bytes().startswith(whole)
+    assert own(ledger).read_bytes().startswith(whole)
     assert events(ledger)[-2:] == ["end", "drop"]
 
 
@@ -172,17 +210,18 @@ def test_a_load_that_died_is_quoted_by_the_next(bench):
     with pytest.raises(ServerError):
         liar.load(cell)
     liar.toy.files["systems"]["blue-1.0"]["settings"] = {}
-    (died,) = Path("results/attempts").rglob("*.jsonl")
-    assert events(Ledger(died)) == ["start", "died"]
-    assert "out of memory" in Ledger(died).lines()[-1][0]["why"]
+    ledger = Ledger.of(liar.matrix.spec(cell.load, "load"), cell.load)
+    assert events(ledger) == ["start", "died"]
+    assert "out of memory" in ledger.lines()[-1]["why"]
 
 
 def test_the_workflow_quotes_its_attempts_on_the_page_and_verify_checks_them(tmp_path, monkeypatch, capfd):
     toy = Toy.finished_place(tmp_path / "toy")
     monkeypatch.chdir(toy.folder)
     monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
-    (file,) = Path("results/attempts").rglob("*.jsonl")
-    ledger = Ledger(file)
+    (folder,) = Path("results/attempts").glob("*/*/*")
+    ledger = Ledger(folder)
+    file = ledger.files()[-1]
     assert events(ledger) == ["start", "end"] * 3  # a load, two rounds
     (page,) = Path("results/report").glob("*/cells.html")
     assert "load: 1 start; query: 2 starts" in page.read_text()
@@ -192,7 +231,7 @@ def test_the_workflow_quotes_its_attempts_on_the_page_and_verify_checks_them(tmp
     file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     capfd.readouterr()
     assert cli.main(["verify"]) == 2
-    assert f"{file}: does not hold the 6 lines that a record quotes" in capfd.readouterr().err
+    assert f"{file}: does not hold the 2 lines that a record quotes" in capfd.readouterr().err
     file.write_bytes(whole)
     (victim,) = Path("results/query").rglob("k5@*.json")
     body = json.loads(victim.read_text())
@@ -200,11 +239,11 @@ def test_the_workflow_quotes_its_attempts_on_the_page_and_verify_checks_them(tmp
     before = victim.read_bytes()
     records.write_json(victim, records.seal(body))
     assert cli.main(["verify"]) == 2
-    assert f"{file}: says other attempts than the record that quotes it" in capfd.readouterr().err
+    assert f"{folder}: says other attempts than the record that quotes it" in capfd.readouterr().err
     victim.write_bytes(before)
 
     assert cli.main(["drop", "*/*/*/k5", "--yes"]) == 0
-    dropped, _ = ledger.lines()[-1]
+    dropped = ledger.lines()[-1]
     assert (dropped["event"], dropped["load"], len(dropped["queries"])) == ("drop", False, 1)
     toy.snakemake()
     (again,) = Path("results/query").rglob("k5@*.json")

@@ -22,6 +22,7 @@ import yaml
 
 from anncestry.errors import DataError
 from anncestry.provenance import versioning
+from anncestry.provenance.attempts import Ledger
 from tests.toy import ROOT, TOY, Toy
 
 TRACKED = (".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", ".gitattributes", "dvc.yaml")
@@ -310,13 +311,17 @@ def test_results_of_two_branches_merge_cell_by_cell(mine):
 
 def test_two_branches_that_changed_the_same_file_are_merged_as_the_docs_say(mine):
     results = mine.folder / "results"
+    load, *_ = (results / "attempts").glob("*/*/*")
+    before = len(Ledger(load).files())
     mine.git("checkout", "--quiet", "-b", "other")
     (results / "of-other").touch()
+    Ledger(load).add("start", stage="session", queries=[])
     (results / "of-both").write_text("other")
     mine.keep("--quick")
     mine.git("checkout", "--quiet", "main")
     mine.dvc("checkout", "--quiet")
     (results / "of-main").touch()
+    Ledger(load).add("start", stage="session", queries=[])
     (results / "of-both").write_text("main")
     mine.keep("--quick")
     assert mine.run("git", "merge", "other", check=False).returncode != 0
@@ -330,6 +335,7 @@ def test_two_branches_that_changed_the_same_file_are_merged_as_the_docs_say(mine
     assert (results / "of-both").read_text() == "main"
     assert (results / "of-other").exists()
     assert (results / "of-main").exists()
+    assert len(Ledger(load).files()) == before + 2, "what both branches tried on one load"
     assert mine.git("status", "--porcelain") == ""
 
 

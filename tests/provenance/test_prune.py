@@ -13,8 +13,10 @@ import yaml
 from anncestry import cli, workflow
 from anncestry.cells import plan
 from anncestry.cells.matrix import Cell, Matrix
+from anncestry.cells.stage import STAGES
 from anncestry.errors import DataError, UserError
 from anncestry.provenance import explain, prune
+from anncestry.provenance.attempts import Ledger
 from tests.builders.configs import expand
 from tests.builders.finished import finish, publish, query_body, touch, write
 from tests.toy import Toy, counted
@@ -340,6 +342,19 @@ def test_results_are_garbage_only_on_request_and_what_is_needed_stays(toy):
     assert {path.stem.split("@")[1] for path in Path("results/query").rglob("*.json")} == {c.query for c in after.cells}
     again = collected(toy, results=True)
     assert not again.remove
+
+
+def test_the_attempts_at_a_load_that_is_gone_are_named_and_stay(toy):
+    before, after = bump(toy)
+    old = next(cell for cell in before.cells if cell.load not in after.specs)
+    ledgers = [Ledger(Path(STAGES["attempts"].path(cell))) for cell in (old, after.cells[0])]
+    for ledger in ledgers:
+        ledger.add("start", stage="load")
+    assert collected(toy).strange == [], "its record is kept"
+    prune.remove(collected(toy, results=True))
+    (named,) = collected(toy, results=True).strange
+    assert named == (ledgers[0].path, "attempts at a load that no experiment has, and of which no record is left")
+    assert all(ledger.files() for ledger in ledgers)
 
 
 def test_what_another_experiment_needs_is_no_garbage(toy):

@@ -430,6 +430,42 @@ def test_a_number_that_others_disturbed_is_marked_wherever_it_stands_and_says_wh
     assert "¶ Disturbed: other programs" in page
 
 
+def test_a_cell_whose_answers_have_a_defect_is_marked_at_every_number_and_wins_nothing(world: World) -> None:
+    assert " † 2 %" not in _page(world)
+    best = world.cell("weaviate-1.27.0", "k10")
+    assert [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells] == [False, True] * 3
+
+    def defective(record: dict[str, Any]) -> None:
+        share = {"value": 0.02, "low": 0.01, "high": 0.04}
+        counts = {"answers": 3000, "short": 60, "empty": 9, "repeated": 0, "violating": 0, "failed": 0}
+        record["defects"] = {**counts, "share": share}
+
+    world.edit(best["query_path"], defective)
+    df = world.tidy()
+    page = _page(world)
+    mine = set(df[df["record"].isin({best["query_path"], best["recall_path"]}) & df["value"].notna()]["number_id"])
+    shown = [
+        cell for table in tables(Material(df, {})) for row in table.rows for cell in row.cells if cell.number_id in mine
+    ]
+    assert len({cell.number_id for cell in shown}) >= 6
+    assert all(cell.text.endswith(" † 2 %") and not cell.best for cell in shown), "where it wins by a quarter, else"
+    drawn = [mark for mark in _marks(_inlined(page, "charts")) if mark.get("number_id") in mine and "shown" in mark]
+    assert drawn and all(mark["shown"].endswith(" † 2 %") for mark in drawn)
+    assert "† So many answers of the cell are short, empty or repeating" in page
+    assert "2 % of answers have a defect (1 % to 4 %): 60 short, 9 empty, of 3,000" in set(df["note"])
+
+
+def test_the_servers_processor_time_a_query_is_drawn_of_every_cell(world: World) -> None:
+    df = world.tidy()
+    of_query = df[(df["metric"] == "server_cpu_us_per_query") & df["value"].notna()]
+    title = "server's processor time, microseconds a query"
+    charts = [spec for spec in _inlined(_page(world), "charts") if title in json.dumps(spec, ensure_ascii=False)]
+    points = [mark for mark in _marks(charts) if "low" not in mark]
+    assert {mark["number_id"]: mark["value"] for mark in points} == dict(
+        zip(of_query["number_id"], of_query["value"], strict=True)
+    )
+
+
 def _inlined(page: str, name: str) -> Any:
     found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', page, re.DOTALL)
     assert found

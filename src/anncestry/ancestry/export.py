@@ -32,6 +32,7 @@ from anncestry.cells.matrix import Matrix
 from anncestry.cells.stage import RESULTS, STAGES
 from anncestry.errors import DataError
 from anncestry.provenance import records
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.code import ROOT
 
 PROFILES = (
@@ -257,8 +258,8 @@ class _Writer:
     def ledgers(self) -> None:
         """Ledgers of attempts, beside the records that quote their lines: no stage makes them, and they grow."""
         for path in sorted({STAGES["attempts"].path(each) for each in self.matrix.loaded}):
-            if Path(path).exists():
-                self._entity(File(path, records.sha256_file(Path(path))))
+            for file in Ledger(Path(path)).files():
+                self._entity(File(str(file), records.sha256_file(file)))
 
     def workflow(self) -> None:
         """The workflow itself, its engine, its steps, and its run as a whole."""

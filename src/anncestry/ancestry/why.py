@@ -21,6 +21,7 @@ from anncestry.cells.matrix import Matrix
 from anncestry.cells.stage import RECORDS, STAGES, stage_at
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance import records
+from anncestry.provenance.attempts import Ledger, words
 from anncestry.provenance.records import State
 from anncestry.report.model import numbers
 
@@ -253,6 +254,8 @@ def record_facts(body: Mapping[str, Any]) -> dict[str, str]:
     if gates := body.get("gates"):
         failed = [f"; ✗ {gate['gate']}: {gate['detail']}" for gate in gates if not gate["ok"]]
         facts["gates"] = f"{len(gates) - len(failed)} of {len(gates)} passed{''.join(failed)}"
+    if attempts := body.get("attempts"):
+        facts["attempts"] = f"{words(attempts)} ({Ledger.of_record(body)[0].path})"
     if source := body.get("source"):
         facts["source used"] = _short(source.get("entry", source.get("kind")))
         facts |= {f"source file {name}": digest for name, digest in (source.get("files") or {}).items()}

@@ -317,7 +317,7 @@ _ALL = (
     Stage("run", {"record": "scratch/measured/{key}/run-{run}/record.json"}, key="query", rule=False),
     Stage("servers", {"record": "scratch/paired/{key}/run-{run}/record.json"}, key="pair", rule=False),
     Stage("ceiling", {"record": "results/ceiling/{platform}-{transport}-{clients}@{key}.json"}, rule=False),
-    Stage("attempts", {"ledger": f"{_LOAD.replace('load', 'attempts', 1)}.jsonl"}, key="load", rule=False),
+    Stage("attempts", {"ledger": _LOAD.replace("load", "attempts", 1)}, key="load", rule=False),
     Stage("platform", {"facts": "results/platform/{platform}.json"}, rule=False),
 )
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _ALL}

@@ -204,7 +204,7 @@ def _refuse_missing(run: Run, options: argparse.Namespace, spec: Spec, cell: Cel
             session_file.with_name("failed").touch()
             said.setdefault(state, f"run {tried['round'] + 1}: {state}")
     where = f"{cell.workload} on {cell.system}, {cell.dataset}, {cell.topology}"
-    tried = count([line for line, _ in Ledger.of_measured(spec).lines()], options.key)
+    tried = count(Ledger.of_measured(spec).lines(), options.key)
     raise ServerError(f"{where}: {'; '.join(said.values())} (so far {words(tried)})")
 
 

@@ -137,7 +137,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
             of_samples = truth.scores(query, ids, k)
         answered = table["status"].to_numpy()[of_request] == OK
         if "defect" in table.column_names and not changes:
-            _check_defects(table, truth, query, ids, answered, nq)
+            _check_defects(samples_path, table, truth, query, ids, answered, nq)
         scores.add(runs, query, answered, of_samples)
         for change in changes:
             change.add(runs, table["due_ns"].to_numpy()[of_request] / 1e9, answered, of_samples)
@@ -163,14 +163,14 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
     }
 
 
-def _check_defects(table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered: Bools, nq: int) -> None:
+def _check_defects(path: Path, table: pa.Table, truth: Truth, query: Ids, ids: Ids, answered: Bools, nq: int) -> None:
     """DataError where samples deny what is wrong with their own ids, or claim what isn't."""
     wanted = (truth.of(query)[0][:, : ids.shape[1]] >= 0).sum(axis=1)
     violating = None if truth.filters is None else truth.filters.violating(query, ids)
     found = np.where(answered, defects.of_answers(ids, wanted, violating), 0).reshape(-1, nq)
     wrong = np.flatnonzero(np.bitwise_or.reduce(found, axis=1) != table["defect"].to_numpy())
     if len(wrong):
-        raise DataError(f"samples: {len(wrong)} answers do not have the defects that their column `defect` says")
+        raise DataError(f"{path}: {len(wrong)} answers do not have the defects that their column `defect` says")
 
 
 _NAMES = ("by_id", "by_distance", "ndcg", "mrr")

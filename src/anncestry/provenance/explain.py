@@ -25,6 +25,7 @@ from typing import Any
 from anncestry.cells.matrix import Matrix, Pair
 from anncestry.cells.plan import Job, Plan, results, session_key
 from anncestry.cells.stage import RECORDS, STAGES, key_of, stage_at
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.records import peek
 
 RULES = tuple(name for name, stage in STAGES.items() if stage.rule)
@@ -262,6 +263,10 @@ class _Reasons:
 
     def _find(self, stage: str, key: str, path: str) -> str:
         """Why the record of this stage, key and path is not there."""
+        if stage in ("load", "query", "pair"):
+            ledger, asked = Ledger.of_record({"stage": stage, "key": key, "spec": self._matrix.specs[key]})
+            if said := ledger.failure(asked):
+                return f"tried before: {said}"
         if key in self._tried:
             return TRIED
         if key in self._known:

@@ -279,6 +279,10 @@ def collect(needed: Sequence[tuple[Matrix, Plan]], results: bool = False) -> Swe
         stage = STAGES[name]
         for inner, _, _ in os.walk(stage.folder) if _entries(sweep, stage.folder) else ():
             _measured(sweep, Path(inner), keys, stage.spec, keep=not results)
+    for path in sorted(Path().glob(STAGES["attempts"].glob())):
+        load = STAGES["attempts"].match(str(path).removesuffix(".jsonl"))
+        if load and load["key"] not in keys and not Path(STAGES["record"].output.format(**load)).exists():
+            sweep.strange.append((path, "attempts at a load that no experiment has, and of which no record is left"))
     for top, names in _PLACES.items():
         others = (path for path in _entries(sweep, top) if path.name not in names)
         sweep.strange += ((path, _OTHER_NAME) for path in others)

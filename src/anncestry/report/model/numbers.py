@@ -434,7 +434,7 @@ def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
 def _ledger(cell: Mapping[str, Any]) -> Ledger:
     """That of the cell's load, which may have no record."""
     if _paired(cell):
-        return Ledger(Path(cell["load_path"].replace("/load/", "/attempts/", 1)).with_suffix(".jsonl"))
+        return Ledger(Path(cell["load_path"].replace("/load/", "/attempts/", 1)).with_suffix(""))
     spec = {axis: {"name": cell[axis]} for axis in ("dataset", "system", "topology")}
     return Ledger.of(spec, _key(cell["load_path"]))
 
