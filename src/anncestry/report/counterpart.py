@@ -1,0 +1,254 @@
+"""What a number was asked of, published or ours: the one join of both, and why a figure has nothing beside it.
+
+A figure stands beside a number of the same question. No name of a topology takes part, and of a dataset only those that
+its entry in config/datasets.yaml gives (`published_as`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from anncestry.report.model.cells import Row
+from anncestry.report.published import Figure
+
+METRICS = {
+    "rows": ("load", "rows"),
+    "dim": ("load", "dim"),
+    "load_s": ("load", "load_s"),
+    "index_build_s": ("index", "index_s"),
+    "cpu_avg_pct": ("load", "cpu_avg_pct"),
+    "cpu_peak_pct": ("load", "cpu_peak_pct"),
+    "peak_mem_mb": ("load", "rss_peak_mib"),
+    "raw_mb": ("storage", "storage_raw_mib"),
+    "storage_mb": ("storage", "storage_total_mib"),
+    "p50_ms": ("query", "p50_ms"),
+    "p95_ms": ("query", "p95_ms"),
+    "p99_ms": ("query", "p99_ms"),
+    "avg_ms": ("query", "mean_ms"),
+    "qps": ("query", "qps"),
+    "fail_per_s": ("query", "fail_per_s"),
+    "recall_by_id": ("recall", "recall_by_id"),
+}
+"""What a published metric is called here: phase and name."""
+
+DERIVED = {"load_ratio": "×", "overhead_pct": "%", "change_pct": "%"}
+"""Ratios and changes that are made again from the two numbers that they are of, and their units."""
+
+BY_TIME = ("Table X", "Table XIV")
+"""Tables of the paper of runs of a fixed time; the others are of a fixed count of queries."""
+
+RESTATES, BOUND = "it restates another figure", "it is a bound, no number"
+SETTING, OF_MACHINE = "it is a setting of theirs", "it is of their machine"
+VERDICT, MADE = "it is a verdict", "it is derived from other figures"
+NO_DATASET, NOT_IN_CONFIG = "it names no dataset", "its dataset isn't in config"
+NOT_MEASURED = "nothing was measured of it here"
+NO_MILVUS_CLUSTER = "the paper had no cluster of Milvus, whatever its columns are called"
+
+_OF_DATASET = ("rows", "dim", "raw_mb")
+_PARAMETERS = {"ef": ("ef", "efSearch", "search_list"), "M": ("M",), "ef_construction": ("efConstruction",)}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a number was asked of; None where it isn't known or doesn't apply.
+
+    `dataset` is our name; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
+    each part of the system is a process of its own; `clients` 0: any number of clients.
+    """
+
+    dataset: str
+    engine: str | None = None
+    version: str | None = None
+    distributed: bool | None = None
+    nodes: int | None = None
+    replicas: int | None = None
+    cpus: float | None = None
+    memory_mib: float | None = None
+    index: str | None = None
+    M: int | None = None
+    ef_construction: int | None = None
+    ef: int | None = None
+    k: int | None = None
+    filtered: str | None = None
+    clients: int | None = None
+    timed: bool | None = None
+
+
+class _Field(NamedTuple):
+    """A condition, and how a sentence calls it."""
+
+    name: str
+    words: str
+    shown: Callable[[Any], str] = str
+
+
+def _none_or(unit: str, scale: float = 1) -> Callable[[Any], str]:
+    return lambda value: "none" if value is None else f"{value / scale:g}{unit}"
+
+
+_FIELDS = (
+    _Field("engine", "system"),
+    _Field("version", "version"),
+    _Field("distributed", "system", lambda value: "distributed" if value else "in one process"),
+    _Field("nodes", "number of nodes"),
+    _Field("replicas", "number of replicas"),
+    _Field("cpus", "limits", _none_or(" cores")),
+    _Field("memory_mib", "limits", _none_or(" GB", 1024)),
+    _Field("index", "index", lambda value: str(value).upper()),
+    _Field("M", "M"),
+    _Field("ef_construction", "ef_construction"),
+    _Field("ef", "ef or search list"),
+    _Field("k", "k"),
+    _Field("filtered", "filter"),
+    _Field("timed", "end of a run", lambda value: "a fixed time" if value else "a fixed count of queries"),
+    _Field("clients", "number of clients"),
+)
+"""In the order in which they are compared: the first that differs is the reason."""
+
+
+def never(figure: Figure) -> str:
+    """Why nothing can stand beside this figure whatever is measured; empty if something can."""
+    reasons = (
+        ("restates" in figure.detail, RESTATES),
+        ("bound=" in figure.detail, BOUND),
+        (figure.metric.startswith("cfg_"), SETTING),
+        (figure.metric.startswith("spec_"), OF_MACHINE),
+        (figure.metric == "verdict_code", VERDICT),
+        (figure.metric not in METRICS and (figure.metric not in DERIVED or not figure.dataset), MADE),
+        (not figure.dataset, NO_DATASET),
+        (
+            figure.document == "paper" and figure.system == "milvus" and figure.ran_on.startswith("cluster"),
+            NO_MILVUS_CLUSTER,
+        ),
+    )
+    return next((reason for holds, reason in reasons if holds), "")
+
+
+def of_figure(figure: Figure, dataset: str) -> Asked:
+    """What a figure with a metric of METRICS was asked of; `dataset` is our name of its dataset."""
+    phase, _ = METRICS[figure.metric]
+    if figure.metric in _OF_DATASET:  # any system that counted it will do
+        return Asked(dataset)
+    said = dict(part.split("=", 1) for part in figure.detail.split("; ") if "=" in part)
+    said = {name.removeprefix("queryNode "): value for name, value in said.items()}
+    numbers = {
+        name: next((int(said[word]) for word in words if said.get(word, "").isdigit()), None)
+        for name, words in _PARAMETERS.items()
+    }
+    if phase not in ("query", "recall"):
+        numbers["ef"] = None
+    nodes, replicas = _nodes(figure, said)
+    return Asked(
+        dataset,
+        engine=figure.system.partition(" ")[0].lower() or None,
+        version=_minor(figure.version),
+        distributed=(figure.ran_on or figure.topology).startswith("cluster"),
+        nodes=nodes,
+        replicas=replicas,
+        cpus=float(said["cpu"]) if "cpu" in said else None,
+        memory_mib=1024 * float(said["mem"].removesuffix("Gi")) if "mem" in said else None,
+        index=figure.index.partition("_")[0].lower() or None,
+        **numbers,
+        **(_question(figure) if phase in ("query", "recall") else {}),
+    )
+
+
+def _nodes(figure: Figure, said: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Nodes that hold and search data, and replicas; the Milvus report's replicas are of its query node."""
+    if "replicas" in said:
+        return int(said["replicas"]), int(said["replicas"])
+    several = re.match(r"cluster-(\d+)", figure.ran_on or figure.topology)
+    return (int(several[1]) if several else None if figure.topology.startswith("cluster") else 1), None
+
+
+def _question(figure: Figure) -> dict[str, Any]:
+    k = int(figure.k) if figure.k else None
+    asked: dict[str, Any] = {"k": k, "filtered": "category" if figure.filtered == "1" else "none"}
+    if figure.metric == "recall_by_id":  # whoever asks: recall is of the answers
+        return {**asked, "clients": 1, "timed": False}
+    if figure.document != "paper" and not figure.clients:
+        return {**asked, "timed": True}
+    clients = int(figure.clients or 1)
+    return {
+        **asked,
+        "clients": clients,
+        "timed": clients > 1 or figure.place in BY_TIME or figure.document != "paper",
+    }
+
+
+def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked:
+    """What a row of the tidy table was asked of; `load` and `query` are the specs of their records, or empty."""
+    system, topology, index = (load.get(name) or {} for name in ("system", "topology", "index"))
+    limits = topology.get("limits") or {}
+    nodes = topology.get("nodes")
+    ef = query.get("ef_search", row["ef_search"])
+    return Asked(
+        row["dataset"],
+        engine=(system.get("settings") or {}).get("dialect", row["engine"]),
+        version=_minor(str(system.get("version", ""))),
+        distributed=(nodes or 1) > 1 or "log" in (topology.get("external") or {}),
+        nodes=nodes,
+        replicas=topology.get("replicas"),
+        cpus=limits.get("cpus"),
+        memory_mib=limits.get("memory_mib"),
+        index=str(index["type"]).lower() if "type" in index else None,
+        M=index.get("M"),
+        ef_construction=index.get("ef_construction"),
+        ef=None if ef is None else int(ef),
+        k=None if row["k"] is None else int(row["k"]),
+        filtered=found[0] if (found := re.match(r"\w+", str(row["filter"]))) else "none",
+        clients=None if row["clients"] is None else int(row["clients"]),
+        timed=row["duration_s"] is not None,
+    )
+
+
+def _minor(version: str) -> str | None:
+    """Major and minor of a version; what is left of it is a difference that is said, and no condition."""
+    found = re.match(r"\d+\.\d+", version)
+    return found[0] if found else None
+
+
+def differing(theirs: Asked, ours: Asked) -> int:
+    """The position of the first condition that differs, as many as there are if none does."""
+    for position, name in enumerate(field.name for field in _FIELDS):
+        wanted, have = getattr(theirs, name), getattr(ours, name)
+        if wanted is not None and wanted != have:
+            return position
+    return len(_FIELDS)
+
+
+def same(theirs: Asked, ours: Asked) -> bool:
+    """Whether both are of one dataset and every condition that is known of theirs holds of ours."""
+    return theirs.dataset == ours.dataset and differing(theirs, ours) == len(_FIELDS)
+
+
+def why_not(theirs: Asked, ours: Iterable[Asked]) -> str:
+    """Why none of our numbers of the same metric stands beside a figure, by the nearest; empty if one does."""
+    near = max(
+        (each for each in ours if each.dataset == theirs.dataset),
+        key=lambda each: differing(theirs, each),
+        default=None,
+    )
+    if near is None:
+        return NOT_MEASURED
+    position = differing(theirs, near)
+    if position == len(_FIELDS):
+        return ""
+    name, words, shown = _FIELDS[position]
+    verb = "were" if words == "limits" else "was"
+    wanted, have = getattr(theirs, name), getattr(near, name)
+    return (
+        f"its {words} {verb} {shown(wanted)}, ours {'not known' if have is None and words != 'limits' else shown(have)}"
+    )
+
+
+def names_of(datasets: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]]:
+    """Name in a document → our names of that dataset, from the entries of config/datasets.yaml."""
+    found: dict[str, list[str]] = {}
+    for name, entry in datasets.items():
+        for published in (name, *entry.get("published_as", ())):
+            found.setdefault(published, []).append(name)
+    return dict(found)

@@ -1,0 +1,84 @@
+"""What stands beside a published figure, over all that were published: by the question, and by no name of ours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from anncestry.cells.config import read_yaml
+from anncestry.report import counterpart
+from anncestry.report.counterpart import Asked
+from anncestry.report.published import Figure, Published
+from tests.toy import ROOT
+
+FIGURES = Published().figures
+NAMES = counterpart.names_of(read_yaml(ROOT / "config" / "datasets.yaml"))
+
+
+def asked(figure: Figure) -> Asked:
+    return counterpart.of_figure(figure, NAMES[figure.dataset][0])
+
+
+COMPARABLE = [figure for figure in FIGURES if not counterpart.never(figure) and figure.metric in counterpart.METRICS]
+
+
+def test_every_dataset_of_a_published_figure_is_in_config() -> None:
+    assert {figure.dataset for figure in FIGURES if figure.dataset} <= set(NAMES)
+
+
+def test_each_figure_can_be_joined_or_has_one_reason_why_it_never_is() -> None:
+    reasons = Counter(counterpart.never(figure) for figure in FIGURES)
+    assert sum(reasons.values()) == 1006
+    assert reasons[""] == sum(bool(f.dataset) and not counterpart.never(f) for f in FIGURES)
+    known = {counterpart.RESTATES, counterpart.BOUND, counterpart.SETTING, counterpart.OF_MACHINE, counterpart.VERDICT}
+    known |= {counterpart.MADE, counterpart.NO_DATASET, counterpart.NO_MILVUS_CLUSTER, ""}
+    assert set(reasons) == known
+
+
+@pytest.mark.parametrize("figure", COMPARABLE, ids=lambda figure: figure.id)
+def test_a_figure_stands_beside_its_own_question_and_not_beside_another(figure: Figure) -> None:
+    theirs = asked(figure)
+    assert counterpart.same(theirs, theirs) and counterpart.why_not(theirs, [theirs]) == ""
+    assert counterpart.why_not(theirs, []) == counterpart.NOT_MEASURED
+    others = {
+        "replicas": (theirs.replicas or 0) + 1,
+        "index": "hnsw" if theirs.index == "diskann" else "diskann",
+        "memory_mib": None if theirs.memory_mib else 1.0,
+        "k": (theirs.k or 0) + 1,
+        "clients": (theirs.clients or 0) + 1,
+        "distributed": not theirs.distributed,
+    }
+    for name, value in others.items():
+        if getattr(theirs, name) is not None:
+            ours = replace(theirs, **{name: value})
+            assert not counterpart.same(theirs, ours)
+            assert counterpart.why_not(theirs, [ours]).startswith("its ")
+
+
+def test_the_report_on_milvus_states_nodes_replicas_and_limits_in_words() -> None:
+    scale_out = [f for f in COMPARABLE if f.place == "2.2.0 scale-out (replicas)"]
+    assert {asked(f).replicas for f in scale_out} == {1, 2, 4, 8}
+    assert {(asked(f).cpus, asked(f).memory_mib, asked(f).M, asked(f).ef, asked(f).k) for f in scale_out} == {
+        (8.0, 8192.0, 8, 64, 1)
+    }
+    two = next(asked(f) for f in scale_out if asked(f).replicas == 2)
+    one = replace(two, nodes=1, replicas=1)
+    assert counterpart.why_not(two, [one]) == "its number of nodes was 2, ours 1"
+    assert counterpart.why_not(two, [replace(two, cpus=None)]) == "its limits were 8 cores, ours none"
+    assert counterpart.why_not(two, [replace(two, memory_mib=None)]) == "its limits were 8 GB, ours none"
+
+
+def test_an_index_in_memory_never_stands_beside_one_on_disk() -> None:
+    kinds = Counter(asked(figure).index for figure in COMPARABLE if figure.document == "diskann" and figure.index)
+    assert set(kinds) == {"hnsw", "diskann"}
+    disk = next(asked(figure) for figure in COMPARABLE if figure.index == "DiskANN")
+    assert counterpart.why_not(disk, [replace(disk, index="hnsw")]) == "its index was DISKANN, ours HNSW"
+
+
+def test_the_nearest_of_ours_gives_the_reason_whatever_their_order() -> None:
+    theirs = next(asked(figure) for figure in COMPARABLE if figure.place == "Table IV")
+    far, near = replace(theirs, engine="pgvector"), replace(theirs, k=1)
+    said = {counterpart.why_not(theirs, ours) for ours in ([far, near], [near, far])}
+    assert said == {"its k was 10, ours 1"}
