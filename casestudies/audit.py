@@ -12,13 +12,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from anncestry.report.counterpart import BY_TIME
 from anncestry.report.model.cells import Row, Table, text_of
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import Records
 from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
 from anncestry.report.site import shell
 from anncestry.report.site.shell import AUDIT_PAGE, Numbers
-from casestudies.beside import BY_TIME, ancestry
+from casestudies.beside import ancestry
 from casestudies.checks import Recomputed, recomputed
 
 _VERDICTS = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.metrics.decide import MIN_RUNS, Rule, judge
+from anncestry.report import counterpart
 from anncestry.report.charts import colours
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, sample_of, with_interval
 from anncestry.report.model.material import Material
@@ -20,43 +21,9 @@ from anncestry.report.model.records import flat, merged, of_stage
 from anncestry.report.published import DOCUMENTS, Figure, Published, printed_text
 from anncestry.report.site import downloads, shell
 from anncestry.report.site.shell import Numbers
-from anncestry.report.tables.standard import several_nodes
 from casestudies.checks import paper_sample
 
 PAGE = "published.html"
-
-SAME_DATASET = {
-    "sift-1m": "sift-128-euclidean",
-    "dbpedia-1536": "dbpedia-openai-1536",
-    "768d1m": "cohere-768d-1m",
-    "768d10m": "cohere-768d-10m",
-    "768d100m": "laion-768d-100m",
-}
-"""Names in other documents of datasets that have another here."""
-
-METRICS = {
-    "rows": ("load", "rows"),
-    "dim": ("load", "dim"),
-    "load_s": ("load", "load_s"),
-    "index_build_s": ("index", "index_s"),
-    "cpu_avg_pct": ("load", "cpu_avg_pct"),
-    "cpu_peak_pct": ("load", "cpu_peak_pct"),
-    "peak_mem_mb": ("load", "rss_peak_mib"),
-    "raw_mb": ("storage", "storage_raw_mib"),
-    "storage_mb": ("storage", "storage_total_mib"),
-    "p50_ms": ("query", "p50_ms"),
-    "p95_ms": ("query", "p95_ms"),
-    "p99_ms": ("query", "p99_ms"),
-    "avg_ms": ("query", "mean_ms"),
-    "qps": ("query", "qps"),
-    "fail_per_s": ("query", "fail_per_s"),
-    "recall_by_id": ("recall", "recall_by_id"),
-}
-"""What a published metric is called here: phase and name."""
-
-_DERIVED = {"load_ratio": "×", "overhead_pct": "%", "change_pct": "%"}
-BY_TIME = ("Table X", "Table XIV")
-"""Tables of the paper of runs of a fixed time; the others are of a fixed count of queries."""
 
 NO_NOISE = "noise unknown"
 EXACT, OTHER = "the same", "another number"
@@ -80,7 +47,7 @@ def tables(material: Material) -> list[Table]:
     """The table of counterparts, and what the documents and we say of the machines; none without a counterpart."""
     if material.facts is None:
         return []
-    finder = _Finder(material)
+    finder = _Finder(material, material.facts)
     body = []
     for figure in _figures(material.facts):
         for found in finder.counterparts(figure):
@@ -149,8 +116,7 @@ def write(material: Material, facts: Published, built: Sequence[Table], out_dir:
 def _figures(facts: Published) -> Iterator[Figure]:
     """The figures that are of one dataset and no bound, each place's once."""
     for figure in facts.figures:
-        wanted = figure.metric in METRICS or figure.metric in _DERIVED
-        if wanted and figure.dataset and "bound=" not in figure.detail and "restates" not in figure.detail:
+        if not counterpart.never(figure):
             yield figure
 
 
@@ -185,7 +151,7 @@ def _direction(measured: float, published: float) -> str:
 class _Finder:
     """Our numbers by what a published figure is of."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: Material, facts: Published) -> None:
         self._records = material.records
         special = {row["workload"] for row in material.rows} - {row["workload"] for row in material.ordinary}
         rows = [row for row in material.first_rows if row["workload"] not in special]
@@ -193,40 +159,39 @@ class _Finder:
         self._by_metric: dict[tuple[str, str, str], list[Row]] = {}
         for row in known:
             self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
-        self._several = several_nodes(rows, material.records)
+        self._names = counterpart.names_of(facts)
         specs = {record["spec"]["system"]["name"]: record["spec"] for record in of_stage(material.records, "load")}
         self._versions = {str(name): str(spec["system"].get("version", "")) for name, spec in specs.items()}
-        self._nodes = {row["topology"]: (self._spec(row).get("topology") or {}).get("nodes") for row in known}
+        loads = {_load_of(row): self._spec(row) for row in known if row["phase"] == "load"}
+        queries = {row["key"]: self._spec(row) for row in known if row["phase"] == "query"}
+        self._asked = {}
+        for row in known:
+            spec = self._spec(row)
+            query = queries.get(spec.get("query_key", row["key"]), {})
+            self._asked[row["number_id"]] = counterpart.of_row(row, loads.get(_load_of(row)) or query, query)
 
     def counterparts(self, figure: Figure) -> list[Counterpart]:
         """All that was measured of what a figure is of."""
-        if figure.metric in _DERIVED:
+        if figure.metric in counterpart.DERIVED:
             return self._derived(figure)
         found = [
             Counterpart(row["topology"], row["system"], row["workload"], row["value"], with_interval(row), row)
-            for row in self._matching(figure, *METRICS[figure.metric])
+            for row in self._matching(figure, *counterpart.METRICS[figure.metric])
         ]
         if figure.metric in ("rows", "dim", "raw_mb"):  # of a dataset: any system that counted it will do
             return found[:1]
         return found
 
-    def _matching(self, figure: Figure, phase: str, metric: str, engine: str = "") -> list[Row]:
-        dataset, engine = SAME_DATASET.get(figure.dataset, figure.dataset), engine or figure.system
-        return [
-            row
-            for row in self._by_metric.get((dataset, phase, metric), ())
-            if (not engine or (row["engine"] == engine and self._same_topology(figure, row)))
-            and (phase not in ("query", "recall") or _same_question(figure, row))
-        ]
+    def _matching(self, figure: Figure, phase: str, metric: str) -> list[Row]:
+        found = []
+        for dataset in self._names.get(figure.dataset, ()):
+            asked = counterpart.of_figure(figure, dataset)
+            rows = self._by_metric.get((dataset, phase, metric), ())
+            found += [row for row in rows if row["target_recall"] is None and self._same(asked, row)]
+        return found
 
-    def _same_topology(self, figure: Figure, row: Row) -> bool:
-        ran_on = figure.ran_on or figure.topology or "standalone"
-        if ran_on.startswith("cluster-3"):
-            # The paper had no cluster of Milvus, whatever its columns are called.
-            return figure.system != "milvus" and self._nodes.get(row["topology"]) == 3
-        if figure.document == "diskann":
-            return row["topology"] not in self._several
-        return (ran_on == "standalone") == (row["topology"] not in self._several)
+    def _same(self, asked: counterpart.Asked, row: Row) -> bool:
+        return counterpart.same(asked, self._asked[row["number_id"]])
 
     def _derived(self, figure: Figure) -> list[Counterpart]:
         """A ratio or a change: made from the two numbers that it is of."""
@@ -234,14 +199,21 @@ class _Finder:
         below: list[Row] = []
         alike: tuple[str, ...] = ()
         if figure.metric == "load_ratio":
-            above, below = (self._matching(figure, "load", "load_s", engine=name) for name in ("weaviate", "milvus"))
+            above, below = (
+                self._matching(replace(figure, metric="load_s", system=name), "load", "load_s")
+                for name in ("weaviate", "milvus")
+            )
             alike = ("topology",)
         elif figure.place == "Table VII":
-            above, below = (self._matching(replace(figure, filtered=asked), "query", "p50_ms") for asked in ("1", "0"))
+            above, below = (
+                self._matching(replace(figure, metric="p50_ms", filtered=asked), "query", "p50_ms")
+                for asked in ("1", "0")
+            )
             alike = ("topology", "system", "client", "k", "clients", "ef_search")
         elif figure.place in ("Table XII", "Table XIII", "Table XIV"):
             metric = "p50_ms" if figure.place == "Table XII" else "qps"
-            nodes = (figure, replace(figure, ran_on="standalone"))
+            of_it = replace(figure, metric=metric)
+            nodes = (of_it, replace(of_it, ran_on="standalone"))
             above, below = (self._matching(on, "query", metric) for on in nodes)
             alike = ("system", "workload")
         made = []
@@ -279,19 +251,9 @@ class _Finder:
         return "; ".join(said) or "nothing that is known"
 
 
-def _same_question(figure: Figure, row: Row) -> bool:
-    filtered = figure.filtered == "1"
-    if str(row["k"]) != figure.k or bool(row["filter"]) != filtered or row["target_recall"] is not None:
-        return False
-    if filtered and not str(row["filter"]).startswith("category"):
-        return False
-    clients = int(figure.clients or 1)
-    timed = clients > 1 or figure.place in BY_TIME or figure.document != "paper"
-    if figure.metric == "recall_by_id":  # whoever asks: recall is of the answers
-        return row["duration_s"] is None and row["clients"] == 1
-    if figure.document != "paper" and not figure.clients:
-        return row["duration_s"] is not None
-    return row["clients"] == clients and (row["duration_s"] is not None) == timed
+def _load_of(row: Row) -> tuple[Any, ...]:
+    """What says which load a row is of."""
+    return tuple(row[name] for name in ("dataset", "system", "topology", "rebuild", "arm"))
 
 
 _OF_PAPER = {

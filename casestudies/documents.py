@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from anncestry.report.counterpart import METRICS
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, with_interval
 from anncestry.report.model.material import Material
 from anncestry.report.published import DOCUMENTS, Figure, printed_text
 from anncestry.report.tables.spec import pivot
-from casestudies.beside import METRICS
 
 MEASURED, PRINTED = "measured here", "the document"
 

@@ -7,12 +7,13 @@ its entry in config/datasets.yaml gives (`published_as`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anncestry.cells.config import read_yaml
 from anncestry.report.model.cells import Row
-from anncestry.report.published import Figure
+from anncestry.report.published import Figure, Published
 
 METRICS = {
     "rows": ("load", "rows"),
@@ -43,7 +44,7 @@ BY_TIME = ("Table X", "Table XIV")
 RESTATES, BOUND = "it restates another figure", "it is a bound, no number"
 SETTING, OF_MACHINE = "it is a setting of theirs", "it is of their machine"
 VERDICT, MADE = "it is a verdict", "it is derived from other figures"
-NO_DATASET, NOT_IN_CONFIG = "it names no dataset", "its dataset isn't in config"
+NO_DATASET, NO_K, NOT_IN_CONFIG = "it names no dataset", "it doesn't say k", "its dataset isn't in config"
 NOT_MEASURED = "nothing was measured of it here"
 NO_MILVUS_CLUSTER = "the paper had no cluster of Milvus, whatever its columns are called"
 
@@ -119,6 +120,7 @@ def never(figure: Figure) -> str:
         (figure.metric == "verdict_code", VERDICT),
         (figure.metric not in METRICS and (figure.metric not in DERIVED or not figure.dataset), MADE),
         (not figure.dataset, NO_DATASET),
+        (METRICS.get(figure.metric, ("",))[0] in ("query", "recall") and not figure.k, NO_K),
         (
             figure.document == "paper" and figure.system == "milvus" and figure.ran_on.startswith("cluster"),
             NO_MILVUS_CLUSTER,
@@ -245,10 +247,11 @@ def why_not(theirs: Asked, ours: Iterable[Asked]) -> str:
     )
 
 
-def names_of(datasets: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]]:
-    """Name in a document → our names of that dataset, from the entries of config/datasets.yaml."""
+def names_of(facts: Published) -> dict[str, list[str]]:
+    """Name in a document → our names of that dataset: what config/datasets.yaml beside the facts says."""
     found: dict[str, list[str]] = {}
-    for name, entry in datasets.items():
+    path = facts.folder.parent / "datasets.yaml"
+    for name, entry in (read_yaml(path) if path.exists() else {}).items():
         for published in (name, *entry.get("published_as", ())):
             found.setdefault(published, []).append(name)
-    return dict(found)
+    return found
