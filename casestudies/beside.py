@@ -25,6 +25,7 @@ from casestudies.checks import paper_sample
 
 PAGE = "published.html"
 
+PARTS_MISSING = "one of the numbers that it is derived from wasn't measured here"
 NO_NOISE = "noise unknown"
 EXACT, OTHER = "the same", "another number"
 INSIDE, OUTSIDE = "inside our interval", "outside our interval"
@@ -83,6 +84,18 @@ def tables(material: Material) -> list[Table]:
     ]
 
 
+def reasons(material: Material, facts: Published) -> list[tuple[str, int, list[tuple[str, int]]]]:
+    """By document: its title, how many of its figures are joined, and how many are not for each reason."""
+    finder = _Finder(material, facts)
+    found: dict[str, Counter[str]] = {name: Counter() for name in DOCUMENTS}
+    for figure in facts.figures:
+        found[figure.document][finder.why_not(figure)] += 1
+    return [
+        (DOCUMENTS[name], counts[""], [(words, count) for words, count in counts.most_common() if words])
+        for name, counts in found.items()
+    ]
+
+
 def ancestry(material: Material, ids: Set[str]) -> dict[str, Any]:
     """What a page's script shows of the numbers of these ids."""
     shown = [row for row in material.all_rows if row["number_id"] in ids]
@@ -107,6 +120,7 @@ def write(material: Material, facts: Published, built: Sequence[Table], out_dir:
         tables=built,
         table_files=downloads.names,
         figures=len(facts.figures),
+        reasons=reasons(material, facts),
         covered=len({cell.source for row in lines for cell in row.cells if cell.source}),
         verdicts=sorted(Counter(row.cells[3].text for row in lines).items()),
         machine=" × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
@@ -181,6 +195,28 @@ class _Finder:
         if figure.metric in ("rows", "dim", "raw_mb"):  # of a dataset: any system that counted it will do
             return found[:1]
         return found
+
+    def why_not(self, figure: Figure) -> str:
+        """Why nothing stands beside a figure; empty where something does."""
+        if reason := counterpart.never(figure):
+            return reason
+        if self.counterparts(figure):
+            return ""
+        names = self._names.get(figure.dataset, ())
+        if not names:
+            return counterpart.NOT_IN_CONFIG
+        if figure.metric in counterpart.DERIVED:
+            return PARTS_MISSING
+        phase, metric = counterpart.METRICS[figure.metric]
+        rows = [row for name in names for row in self._by_metric.get((name, phase, metric), ())]
+        reasons = [
+            counterpart.why_not(
+                counterpart.of_figure(figure, name),
+                [self._asked[row["number_id"]] for row in rows if row["target_recall"] is None],
+            )
+            for name in names
+        ]
+        return next((reason for reason in reasons if reason != counterpart.NOT_MEASURED), reasons[0])
 
     def _matching(self, figure: Figure, phase: str, metric: str) -> list[Row]:
         found = []

@@ -30,7 +30,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
-from casestudies import STUDIES, documents, winners
+from casestudies import STUDIES, beside, documents, winners
 from casestudies.winners import UNJUDGED
 from tests.builders.fixed_report import FIXTURES, lay_out, material_of
 
@@ -261,6 +261,19 @@ def test_only_the_same_question_is_a_counterpart(tables: dict[str, Table]) -> No
     assert not {topology for _, topology, system in labels if system == MILVUS and "cluster" in topology}
     clustered = [row.cells[0].text for row in tables["B"].rows if row.labels[1:4:2] == ("Table XII", "cluster-3")]
     assert clustered == ["4.30"]
+
+
+def test_every_published_figure_is_joined_or_says_why_not_and_no_topology_s_name_counts(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert material.facts is not None
+    said = beside.reasons(material, material.facts)
+    assert sum(joined + sum(count for _, count in others) for _, joined, others in said) == 1006
+    assert said[0][1] > 10
+    monkeypatch.chdir(tmp_path)
+    other = material_of(lay_out(tmp_path, {"standalone": "plain", "cluster-3": "trio"}))
+    assert {row["topology"] for row in other.rows} == {"plain", "trio"}
+    assert beside.reasons(other, material.facts) == said
 
 
 def test_machines_are_told_apart(tables: dict[str, Table]) -> None:
