@@ -136,7 +136,7 @@ def of_figure(figure: Figure, dataset: str) -> Asked:
         return Asked(dataset)
     said = dict(part.split("=", 1) for part in figure.detail.split("; ") if "=" in part)
     said = {name.removeprefix("queryNode "): value for name, value in said.items()}
-    numbers = {
+    numbers: dict[str, Any] = {
         name: next((int(said[word]) for word in words if said.get(word, "").isdigit()), None)
         for name, words in _PARAMETERS.items()
     }
