@@ -26,7 +26,7 @@ from anncestry.report.compare.text import summary
 from anncestry.report.model import numbers
 from anncestry.report.model.noise import asked
 from anncestry.report.site.compare_page import write
-from tests.builders.world import HOSTILE, World, made_invalid, parsed
+from tests.builders.world import HOSTILE, World, made_invalid, parsed, unpacked
 
 EQUAL, UNKNOWN, NOT_COMPARABLE = Outcome.EQUAL, Outcome.UNDETERMINED, Outcome.NOT_COMPARABLE
 SAME, SAME_RECORD = Outcome.EQUIVALENT, Outcome.SAME_RECORD
@@ -648,7 +648,7 @@ def test_the_files_hold_every_line(world: World) -> None:
 
 
 def _ancestry(page: str) -> Any:
-    found = re.search(r'id="data-ancestry">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'id="data-ancestry">(.*?)</script>', unpacked(page), re.DOTALL)
     assert found
     return json.loads(found[1])
 
