@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
 import math
@@ -258,6 +260,17 @@ class _Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def unpacked(page: str) -> str:
+    """A page with its data and its library as they are once its script has unpacked them."""
+
+    def plain(found: re.Match[str]) -> str:
+        content = gzip.decompress(base64.b64decode(found[2])).decode()
+        kind = "" if found[1] == "drawing" else f' type="application/json" id="{found[1]}"'
+        return f"<script{kind}>{content}</script>"
+
+    return re.sub(r'<script type="application/gzip" id="([\w-]+)">([^<]*)</script>', plain, page)
 
 
 def parsed(page: str) -> list[tuple[str, dict[str, str | None]]]:

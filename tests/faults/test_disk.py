@@ -113,7 +113,7 @@ STAGES = {
     "download": (lambda c, m: ([c.download], c.download_path), 4),
     "normalize": (lambda c, m: ([c.vectors], c.vectors_path), 8),
     "truth": (lambda c, m: ([c.truth], c.truth_path), 4),
-    "load": (lambda c, m: ([c.load], c.index_path), 4),
+    "load": (lambda c, m: ([c.load], c.index_path), 8),  # of which the ledger takes 4
     "session": (lambda c, m: ([SESSION, "0", c.query], f"scratch/session/{SESSION}/session.json"), 4),
     "session-driven": (lambda c, m: ([SESSION, "0", c.query], f"scratch/session/{SESSION}/session.json"), 64),
     "duet": (lambda c, m: ([SESSION, "0", m.pairs[0].pair], f"scratch/duet/{SESSION}/session.json"), 4),

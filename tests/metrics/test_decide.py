@@ -104,7 +104,10 @@ def test_an_undetermined_verdict_says_how_many_rounds_would_probably_determine_i
     """CV 10 %, 20 % apart: n = ((1.96 + 0.84) · √2 · 0.1 / 0.18)² is about 5 rounds a side, so few more than three."""
     found = judge(sample(91, 100, 111), sample(112, 120, 133))
     assert found.outcome is Outcome.UNDETERMINED
-    assert 1 <= found.further <= 5 and found.words == f"undetermined ({found.further} more rounds)"
+    assert (
+        1 <= found.further <= 5
+        and found.words == f"undetermined ({found.further} more round{'s' * (found.further > 1)})"
+    )
     assert judge(sample(91, 100, 111), sample(91.1, 100, 111.1), rule=Rule(margin=0.001)).further is None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from anncestry.report.site.page import write_page
 from casestudies import STUDIES
 from tests.browser import DESKTOP, PHONE, SCREENS, Browser, chromium
-from tests.builders.world import HOSTILE, PUBLISHED, World
+from tests.builders.world import HOSTILE, PUBLISHED, World, unpacked
 
 pytestmark = pytest.mark.browser
 
@@ -142,14 +144,14 @@ def test_a_filter_leaves_what_was_chosen_in_tables_and_charts_and_in_the_address
     _box(browser, "dataset", FASHION)
     assert 0 < len(browser.all("#table-IV tbody tr")) < rows
     assert 0 < len(browser.all(".panel")) < panels
-    systems, datasets = browser.js(
-        "const all = JSON.parse(document.getElementById('data-ancestry').textContent);"
-        "const known = new Map(all.rows.map((row) => [row[0], row]));"
-        "const ids = [...document.querySelectorAll('main td:not(.out) a.num')].filter((link) => link.offsetParent)"
-        ".flatMap((link) => link.dataset.n.split(' '));"
-        "const of = (name) => [...new Set(ids.map((id) => known.get(id)[all.columns.indexOf(name)]))];"
-        "return [of('system'), of('dataset')]"
+    numbers = browser.js(
+        "return [...document.querySelectorAll('main td:not(.out) a.num')].filter((link) => link.offsetParent)"
+        ".flatMap((link) => link.dataset.n.split(' '))"
     )
+    found = re.search(r'id="data-ancestry">(.*?)</script>', unpacked((site / "index.html").read_text()), re.DOTALL)
+    ancestry = json.loads(found[1])
+    known = {row[0]: dict(zip(ancestry["columns"], row, strict=True)) for row in ancestry["rows"]}
+    systems, datasets = ([*{known[number][name] for number in numbers}] for name in ("system", "dataset"))
     assert (systems, datasets) == ([MILVUS], [FASHION])
     browser.screenshot("filtered")
     address = browser.driver.current_url

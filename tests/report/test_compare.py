@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from anncestry.report.compare.text import summary
 from anncestry.report.model import numbers
 from anncestry.report.model.noise import asked
 from anncestry.report.site.compare_page import write
-from tests.builders.world import HOSTILE, World, made_invalid, parsed
+from tests.builders.world import HOSTILE, World, made_invalid, parsed, unpacked
 
 EQUAL, UNKNOWN, NOT_COMPARABLE = Outcome.EQUAL, Outcome.UNDETERMINED, Outcome.NOT_COMPARABLE
 SAME, SAME_RECORD = Outcome.EQUIVALENT, Outcome.SAME_RECORD
@@ -648,7 +649,7 @@ def test_the_files_hold_every_line(world: World) -> None:
 
 
 def _ancestry(page: str) -> Any:
-    found = re.search(r'id="data-ancestry">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'id="data-ancestry">(.*?)</script>', unpacked(page), re.DOTALL)
     assert found
     return json.loads(found[1])
 
@@ -689,3 +690,36 @@ def test_the_page_needs_nothing_but_itself_and_its_ids_lead_somewhere(world: Wor
 def test_equal_input_gives_an_equal_page(world: World) -> None:
     first, second = (write(compare(_side(world), _side(world)), Path(name)).read_bytes() for name in ("one", "two"))
     assert first == second
+
+
+def test_two_systems_of_one_experiment_are_compared_round_by_round(world: World) -> None:
+    """A round that was slow for both tells nothing of either, as in Table C."""
+    for system, values in ((MILVUS, [1.0, 1.3, 1.6]), (WEAVIATE, [1.04, 1.37, 1.65])):
+
+        def edit(record: dict[str, Any], values: list[float] = values) -> None:
+            mean, std = statistics.mean(values), statistics.stdev(values)
+            record["summary"]["p50_ms"].update(value=mean, std=std, runs=values)
+
+        world.edit(world.cell(system, "k10")["query_path"], edit)
+    widths = {}
+    for kind in ("", "system"):
+        found = compare(*(_side(world, name, kind=kind) for name in (MILVUS, WEAVIATE)))
+        line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "p50_ms"))
+        assert line.judged.low is not None and line.judged.high is not None, line.judged
+        widths[kind] = line.judged.high - line.judged.low
+    assert widths["system"] < 0.5 * widths[""]
+
+
+def test_shares_of_defective_answers_are_compared_as_shares(world: World) -> None:
+    for system, share in ((MILVUS, 0.0), (WEAVIATE, 0.02)):
+
+        def edit(record: dict[str, Any], share: float = share) -> None:
+            found = {"value": share, "std": None, "runs": [share], "low": 0.0, "high": 1.0, "interval": "95 %"}
+            counts = dict.fromkeys(("short", "empty", "repeated", "violating", "failed"), 0)
+            record["defects"] = {"answers": 3000, **counts, "share": found}
+
+        world.edit(world.cell(system, "k10")["query_path"], edit)
+    found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
+    line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "defect_share"))
+    assert line.verdict == "more" and line.better == "a"
+    assert (line.judged.low, line.judged.high) == pytest.approx(proportion_interval(0.02, 1000, 0.0, 1000))

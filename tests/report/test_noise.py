@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from anncestry import workflow
+from anncestry.metrics.decide import Outcome, Verdict
 from anncestry.report.model import noise, numbers
+from anncestry.report.model.verdicts import Verdicts
+from tests.builders.world import World
 from tests.toy import ROOT, Toy
 
 
@@ -84,3 +89,30 @@ def test_a_floor_is_the_largest_difference_of_any_two_builds():
 def test_one_build_or_a_number_that_is_missing_says_nothing_of_noise():
     for values in ({1: 1.0}, {1: 1.0, 2: None}):
         assert noise.floors(frame(values)) == {}
+
+
+# Under the verdicts of a page
+
+
+def test_no_difference_within_the_floor_of_builds_is_one_and_nothing_is_equivalent_below_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = World()
+    rows = numbers.rows_of(world.tidy())
+    records = {row["record"]: json.loads(Path(row["record"]).read_text()) for row in rows}
+    free, same = Verdicts(rows, records), {"p50_ms": noise.Floor(0.9, "between builds")}
+    decided = [ids for ids, (a, _, verdict) in free.of_systems.items() if a["metric"] == "p50_ms" and verdict.decided]
+    others = [ids for ids, (a, _, verdict) in free.of_systems.items() if a["metric"] == "qps" and verdict.decided]
+    assert decided and others
+    bound = Verdicts(rows, records, noise=noise.Noise(of_metric=same))
+    for ids in decided:
+        _, _, verdict = bound.of_systems[ids]
+        assert verdict.outcome is Outcome.UNDETERMINED
+        assert "but within 90.0 % between builds" in verdict.note
+    assert all(bound.of_systems[ids][2].decided for ids in others), "the floor is of one metric"
+    a, b, _ = free.of_systems[decided[0]]
+    assert free.wins(a, b, lower=True) or free.wins(b, a, lower=True)
+    assert not bound.wins(a, b, lower=True) and not bound.wins(b, a, lower=True)
+    alike = Verdict(Outcome.EQUIVALENT, low=-0.01, high=0.01, noise="runs")
+    floor = noise.Floor(0.06, "between builds")
+    assert noise.above(alike, floor, 1.0, 1.0, 0.05).outcome is Outcome.UNDETERMINED
+    assert noise.above(alike, floor, 1.0, 1.0, 0.1).outcome is Outcome.EQUIVALENT

@@ -38,6 +38,7 @@ from tests.builders.world import (
     over_runs,
     parsed,
     sha256,
+    unpacked,
 )
 
 
@@ -380,9 +381,8 @@ def test_a_difference_that_is_not_determined_says_so(world: World) -> None:
 
 
 def _page(world: World, **more: Any) -> str:
-    return write_page(
-        world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, studies=STUDIES, **more
-    ).read_text()
+    page = write_page(world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, studies=STUDIES, **more)
+    return unpacked(page.read_text())
 
 
 def test_what_was_asked_through_the_databases_libraries_stands_in_a_table_of_its_own(world: World) -> None:
@@ -482,7 +482,7 @@ def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         world.cell("weaviate-1.27.0", "k10")["query_path"],
         lambda r: r["gates"].append({"gate": HOSTILE, "ok": False, "detail": HOSTILE}),
     )
-    page = write_page(world.tidy(), Path("out"), title=HOSTILE).read_text()
+    page = unpacked(write_page(world.tidy(), Path("out"), title=HOSTILE).read_text())
     elements = parsed(page)
     assert not [tag for tag, _ in elements if tag == "img"]
     assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
@@ -679,7 +679,7 @@ def test_numbers_of_two_machines_are_never_one_table(world: World) -> None:
 
 def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(world: World) -> None:
     index = _page(world)
-    page = Path("out/audit.html").read_text()
+    page = unpacked(Path("out/audit.html").read_text())
     assert 'href="audit.html"' in index and 'href="index.html"' in page
     assert len(set(re.findall(r'<tr id="(p[0-9a-f]{10})"', page))) == 1006
     assert len(set(re.findall(r'<tr id="(f\d{3})"', page))) == 114

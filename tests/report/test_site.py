@@ -26,7 +26,7 @@ from anncestry.report.model.cells import Cell, Column, Table, TableRow
 from anncestry.report.site import downloads, latex, more_pages, shell
 from anncestry.report.site.page import write_page
 from casestudies import STUDIES
-from tests.builders.world import HOSTILE, PUBLISHED, World
+from tests.builders.world import HOSTILE, PUBLISHED, World, unpacked
 from tests.toy import ROOT
 
 PAGES = {"index.html", "published.html", "cells.html", "method.html", "audit.html"}
@@ -50,7 +50,7 @@ class _Links(HTMLParser):
         super().__init__()
         self.ids: set[str] = set()
         self.targets: set[str] = set()
-        text = page.read_text()
+        text = unpacked(page.read_text())
         self.feed(text)
         # A number's address opens its ancestry, wherever the page shows it.
         self.ids |= set(re.findall(r'"(n[0-9a-f]{10})"', text))

@@ -45,8 +45,8 @@ _PORTS = 200
 """How far apart the ports of the two servers are, where their first one is declared."""
 _LEAD_S = 0.3
 """Both sides run freely so long before the first slice."""
-_OVERHEAD_S = 0.06
-"""What freezing, reading and thawing take a slice at most, where the machine is busy."""
+_OVERHEAD_S, _OVERHEAD_CONTAINERS_S = 0.06, 0.3
+"""What freezing, reading and thawing take a slice at most, where the machine is busy; containers by their engine."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ class _Slicer:
     def __init__(self, sides: Sequence[_Side], cut: Mapping[str, Any], seed: int, clients: Callable[[], float]) -> None:
         self._sides, self._slice_s, self._clients = sides, float(cut["slice_s"]), clients
         self._order = [SIDES.index(side.lower()) for side in order(2 * cut["blocks"], seed)]
-        self.duration_s = len(self._order) * (self._slice_s + _OVERHEAD_S) + 2 * _LEAD_S
+        runtimes = {side.spec["topology"]["runtime"] for side in sides}
+        overhead_s = _OVERHEAD_S if runtimes == {"native"} else _OVERHEAD_CONTAINERS_S
+        self.duration_s = len(self._order) * (self._slice_s + overhead_s) + 2 * _LEAD_S
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._problem: BaseException | None = None

@@ -122,7 +122,10 @@ class Verdict:
         if self.outcome is not Outcome.UNDETERMINED or not self.of:
             return self.outcome.value
         count = "many" if self.further is None else f"{self.further:,}"
-        return f"{self.outcome.value} ({count} more {self.of})"
+        of = self.of
+        if self.further == 1:
+            of = {"queries": "query", "pairs of servers": "pair of servers"}.get(of, of.removesuffix("s"))
+        return f"{self.outcome.value} ({count} more {of})"
 
 
 class Pair(NamedTuple):

@@ -65,7 +65,12 @@ def _versions(material: Material) -> Table:
     body: list[TableRow] = []
     for older, newer in versions(material):
         sides = [
-            Side(name, material.plain[material.plain["system"] == name].reset_index(drop=True), material.records)
+            Side(
+                name,
+                material.plain[material.plain["system"] == name].reset_index(drop=True),
+                material.records,
+                "system",
+            )
             for name in (older, newer)
         ]
         # What the matrix asks of one version only is no change.

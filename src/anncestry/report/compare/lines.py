@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from anncestry.cells.features import at
 from anncestry.errors import DataError
 from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
 from anncestry.metrics.defects import MARKED_SHARE
@@ -62,7 +63,7 @@ def words_of(metric: str) -> Words:
         return SIZE
     if metric in ("qps", "rows_per_s"):
         return RATE
-    if metric in ("errors", "timeouts", "fail_per_s"):
+    if metric in ("errors", "timeouts", "fail_per_s", "defect_share"):
         return FAILURES
     if metric in SERVER_CPU:
         return COST
@@ -211,7 +212,7 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
     differences: dict[tuple[str, str, str], None] = {}
     for systems in _paired(*({row["system"]: row["engine"] for row in rows} for *_, rows in named)):
         halves = (_Half(*of_side, system) for of_side, system in zip(named, systems, strict=True))
-        pair = _Systems(*halves, across_platforms=a.kind == b.kind == "platform")
+        pair = _Systems(*halves, across=a.kind if a.kind == b.kind else "")
         unlike = list(pair.differences())
         found += ((*line, {what for what, *_ in unlike} <= _OF_CODE) for line in pair.lines())
         differences.update(dict.fromkeys(unlike))
@@ -220,7 +221,7 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
     twice = [line for line, (*_, alike) in zip(lines, found, strict=True) if alike and line.measured_twice]
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
-    judged = [_floored(line, given if line.measured_twice else known) for line in lines]
+    judged = [_floored(line, given if line.measured_twice else known, rule) for line in lines]
     return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known, rule)
 
 
@@ -239,13 +240,13 @@ def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule
     return lines
 
 
-def _floored(line: Line, noise: Noise) -> Line:
+def _floored(line: Line, noise: Noise, rule: Rule) -> Line:
     """The line, judged by the floor of its metric as well."""
     # A share of a recall, or of a count of failures, is no noise that anybody means by so many percent.
     floor = noise.floor(line.metric, common=line.words not in (RECALL, FAILURES))
     if floor is None or line.a.value is None or line.b.value is None:
         return line
-    return replace(line, judged=above(line.judged, floor, line.a.value, line.b.value))
+    return replace(line, judged=above(line.judged, floor, line.a.value, line.b.value, rule.margin))
 
 
 def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
@@ -327,9 +328,10 @@ class _Half:
 class _Systems:
     """A system of either side, set against each other."""
 
-    def __init__(self, a: _Half, b: _Half, *, across_platforms: bool) -> None:
+    def __init__(self, a: _Half, b: _Half, *, across: str) -> None:
         self._halves = (a, b)
-        self._across_platforms = across_platforms
+        self._across_platforms = across == "platform"
+        self._of_one_experiment = across == "system"
         self._pairs = Paired([*a.records.values(), *b.records.values()])
         self._obstacles: dict[tuple[str, ...], str] = {}
 
@@ -374,18 +376,20 @@ class _Systems:
             return Verdict(Outcome.SAME_RECORD)
         if obstacle := self._obstacle(_stage_of(key[3]), key[:3]):
             return Verdict(Outcome.NOT_COMPARABLE, reason=obstacle)
-        # Rounds of two sessions are no pairs; what a load measured has no rounds.
+        # Rounds of two experiments are no pairs; what a load measured has no rounds.
         stage = _stage_of(key[3])
         records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
         samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
         ratio = self._pairs.ratio(key[:3], a["system"], b["system"], key[4]) if key[3] == "query" else None
         if ratio is not None:
             return Pair(samples[0], samples[1], key[4], ratio=ratio)
+        if key[4] == "defect_share":
+            return Pair(_share(a, records[0]), _share(b, records[1]), key[4])
         few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
         if few:
             return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
         if stage != "recall":
-            return Pair(samples[0], samples[1], key[4])
+            return Pair(samples[0], samples[1], key[4], paired=self._of_one_experiment)
         first, second = (
             Share(row["value"], int(record.get("queries") or 0), by_query(record, key[4]))
             for row, record in zip((a, b), records, strict=True)
@@ -493,6 +497,12 @@ def _sample(row: Row, record: Body) -> Sample:
     """A number over its runs. What has no spread (one run, or a total over runs) counts as measured once."""
     sample = of_runs(row, record)
     return sample if sample.std > _ROUNDING * abs(sample.mean) else replace(sample, std=0.0)
+
+
+def _share(row: Row, record: Body) -> Share:
+    """A share of answers: of as many observations as different queries were asked, as its own interval."""
+    work, asked = record["spec"]["workload"], at(record, ("summary", "samples", "value"))
+    return Share(row["value"], min(int(work["queries"]), int(asked or 0)))
 
 
 def _runs_text(row: Row) -> str:

@@ -41,13 +41,19 @@ class Floor:
         return abs(b - a) <= self.relative * abs(a)
 
 
-def above(verdict: Verdict, floor: Floor, a: float, b: float) -> Verdict:
-    """A verdict with one more noise, which may hide the difference of these values."""
+def above(verdict: Verdict, floor: Floor, a: float, b: float, margin: float) -> Verdict:
+    """A verdict with one more noise, which may hide the difference of these values.
+
+    Nothing is equivalent within a `margin` (a share) that is narrower than this noise.
+    """
     if verdict.low is None:
         return verdict
     noise = f"{verdict.noise}; {floor}"
     if verdict.decided and floor.hides(a, b):
         note = f"more than {verdict.noise} tell, but within {floor}"
+        return replace(verdict, outcome=Outcome.UNDETERMINED, noise=noise, note=note)
+    if verdict.outcome is Outcome.EQUIVALENT and floor.relative > margin:
+        note = f"equivalent by {verdict.noise}, but the margin is narrower than {floor}"
         return replace(verdict, outcome=Outcome.UNDETERMINED, noise=noise, note=note)
     return replace(verdict, noise=noise)
 

@@ -120,7 +120,7 @@ class Verdicts:
         floor = self.noise.floor(a["metric"])
         if floor is None or _built(a, b) or a["value"] is None or b["value"] is None:
             return verdict
-        return above(verdict, floor, a["value"], b["value"])
+        return above(verdict, floor, a["value"], b["value"], self.rule.margin)
 
     @cached_property
     def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:

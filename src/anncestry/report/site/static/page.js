@@ -1,7 +1,10 @@
-(() => {
+(async () => {
   "use strict";
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const ancestry = read("data-ancestry");
+  const unpack = async (id) => {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (sign) => sign.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+  const ancestry = JSON.parse(await unpack("data-ancestry"));
   const numbers = new Map(ancestry.rows.map((row) => [row[0], row]));
   const column = Object.fromEntries(ancestry.columns.map((name, place) => [name, place]));
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -272,8 +275,8 @@
   }
 
   // Charts near what is read are drawn at once, the others when there is time; each anew when the filter changes it.
-  const specs = read("data-charts");
-  const config = read("data-config");
+  const specs = JSON.parse(await unpack("data-charts"));
+  const config = JSON.parse(document.getElementById("data-config").textContent);
   const charts = all("[data-chart]").map((element) => ({ element, spec: specs[Number(element.dataset.chart)] }));
 
   const reach = (value, visit) => {
@@ -303,9 +306,18 @@
     return { empty: before > 0 && !left, sign: sign.includes("0") ? sign : "all" };
   };
 
+  // The library that draws runs once the first chart needs it; the page's policy knows its digest.
+  let library;
+  const load = async () => {
+    const script = make("script");
+    script.textContent = await unpack("drawing");
+    document.head.append(script);
+  };
+
   const draw = async (chart) => {
     if (!chart.waiting) return;
     chart.waiting = false;
+    await (library ??= load());
     const spec = structuredClone(chart.spec);
     reach(spec, (holder, name = "values") => { holder[name] = holder[name].filter(admitsDatum); });
     try {
