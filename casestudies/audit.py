@@ -7,15 +7,14 @@ the same thing beside it, with the ratio, where there is one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from anncestry.report.counterpart import BY_TIME
+from anncestry.report.counterpart import METRICS, Joined, never
 from anncestry.report.model.cells import Row, Table, text_of
 from anncestry.report.model.material import Material
-from anncestry.report.model.records import Records
 from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
 from anncestry.report.site import shell
 from anncestry.report.site.shell import AUDIT_PAGE, Numbers
@@ -38,15 +37,10 @@ _VERDICTS = {
     "note": "worth knowing",
 }
 
-_OURS = {"storage_mb": "storage_total_mib", "raw_mb": "storage_raw_mib"}
-"""Our names of what the paper measured, where they differ."""
-
-_LOAD_PHASE = ("cpu_avg_pct", "cpu_peak_pct")
-
 
 def write(material: Material, facts: Published, tables: Sequence[Table], out_dir: Path, title: str) -> Path:
     """Write audit.html: the published `facts`, with our measurements beside them; it shows none of the tables."""
-    beside = Beside(material.all_rows, material.records)
+    beside = Beside(material, facts)
     findings = recomputed(facts)
     documents = [_document(facts, name, findings, beside) for name in DOCUMENTS]
     traced = [figure for figure in facts.figures if figure.agrees is not None]
@@ -108,26 +102,21 @@ def _document(facts: Published, name: str, findings: Mapping[str, Recomputed], b
 
 
 class Beside:
-    """Our measurements, by what was asked; those that were shown are remembered, for their ancestry."""
+    """Our measurements beside published numbers; those that were shown are remembered, for their ancestry."""
 
-    def __init__(self, rows: Iterable[Row], records: Records) -> None:
-        self._rows: dict[tuple[str, ...], list[Row]] = {}
-        self._records = records
+    def __init__(self, material: Material, facts: Published) -> None:
+        self._joined = Joined(material.first_rows, material.records, facts)
+        self._records = material.records
         self.shown: set[str] = set()
         self.machines: set[str] = set()
-        for row in rows:
-            if row["value"] is not None:
-                self._rows.setdefault((row["dataset"], row["engine"], row["topology"], row["metric"]), []).append(row)
 
     def of(self, figure: Figure) -> list[_Ours]:
         """What we measured of the same thing: a row a system, each with its ratio to the published number."""
-        metric = _OURS.get(figure.metric, figure.metric)
-        where = (figure.dataset, figure.system, figure.ran_on or figure.topology, metric)
-        timed = figure.place in BY_TIME
+        if never(figure) or figure.metric not in METRICS:
+            return []
         chosen: dict[str, Row] = {}
-        for row in sorted(self._rows.get(where, ()), key=lambda row: (row["duration_s"] is None) == timed):
-            if _same_question(figure, row):
-                chosen.setdefault(row["system"], row)
+        for row in self._joined.rows(figure):
+            chosen.setdefault(row["system"], row)
         found = []
         for _, row in sorted(chosen.items()):
             self.shown.add(row["number_id"])
@@ -137,10 +126,3 @@ class Beside:
             ratio = f"{row['value'] / figure.number:.2f}" if figure.number else ""
             found.append(_Ours(row, text_of(row["value"], row["std"], row["unit"]), ratio))
         return found
-
-
-def _same_question(figure: Figure, row: Row) -> bool:
-    if row["phase"] in ("load", "storage") or figure.metric in _LOAD_PHASE:
-        return row["phase"] in ("load", "storage")
-    same = all(getattr(figure, name) in ("", str(row[name])) for name in ("k", "clients"))
-    return same and bool(row["filter"]) == (figure.filtered == "1") and bool(figure.k)

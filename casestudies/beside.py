@@ -6,8 +6,8 @@ What stands beside what: one dataset, engine, number of nodes and question. Ever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def tables(material: Material) -> list[Table]:
             " question, in the unit of the document. The machines are never the same (the table below says what is"
             " known of them), so no ratio tells a database's doing alone. Higher, lower, equivalent, undetermined: by"
             " the runs of both sides; where the document gives no spread, whether its figure is inside"
-            " of our own interval.",
+            " of our own interval. The limits of memory that the paper states are no condition: its own files"
+            " contradict them (finding f068).",
             ("Document", "Place", "Figure", "Topology", "System", "Workload"),
             tuple(map(Column, _COLUMNS)),
             tuple(body),
@@ -166,23 +167,11 @@ class _Finder:
     """Our numbers by what a published figure is of."""
 
     def __init__(self, material: Material, facts: Published) -> None:
-        self._records = material.records
         special = {row["workload"] for row in material.rows} - {row["workload"] for row in material.ordinary}
         rows = [row for row in material.first_rows if row["workload"] not in special]
-        known = [row for row in rows if row["value"] is not None]
-        self._by_metric: dict[tuple[str, str, str], list[Row]] = {}
-        for row in known:
-            self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
-        self._names = counterpart.names_of(facts)
+        self._joined = counterpart.Joined(rows, material.records, facts)
         specs = {record["spec"]["system"]["name"]: record["spec"] for record in of_stage(material.records, "load")}
         self._versions = {str(name): str(spec["system"].get("version", "")) for name, spec in specs.items()}
-        loads = {_load_of(row): self._spec(row) for row in known if row["phase"] == "load"}
-        queries = {row["key"]: self._spec(row) for row in known if row["phase"] == "query"}
-        self._asked = {}
-        for row in known:
-            spec = self._spec(row)
-            query = queries.get(spec.get("query_key", row["key"]), {})
-            self._asked[row["number_id"]] = counterpart.of_row(row, loads.get(_load_of(row)) or query, query)
 
     def counterparts(self, figure: Figure) -> list[Counterpart]:
         """All that was measured of what a figure is of."""
@@ -190,7 +179,7 @@ class _Finder:
             return self._derived(figure)
         found = [
             Counterpart(row["topology"], row["system"], row["workload"], row["value"], with_interval(row), row)
-            for row in self._matching(figure, *counterpart.METRICS[figure.metric])
+            for row in self._joined.rows(figure)
         ]
         if figure.metric in ("rows", "dim", "raw_mb"):  # of a dataset: any system that counted it will do
             return found[:1]
@@ -202,58 +191,16 @@ class _Finder:
             return reason
         if self.counterparts(figure):
             return ""
-        names = self._names.get(figure.dataset, ())
-        if not names:
-            return counterpart.NOT_IN_CONFIG
-        if figure.metric in counterpart.DERIVED:
-            return PARTS_MISSING
-        phase, metric = counterpart.METRICS[figure.metric]
-        rows = [row for name in names for row in self._by_metric.get((name, phase, metric), ())]
-        reasons = [
-            counterpart.why_not(
-                counterpart.of_figure(figure, name),
-                [self._asked[row["number_id"]] for row in rows if row["target_recall"] is None],
-            )
-            for name in names
-        ]
-        return next((reason for reason in reasons if reason != counterpart.NOT_MEASURED), reasons[0])
-
-    def _matching(self, figure: Figure, phase: str, metric: str) -> list[Row]:
-        found = []
-        for dataset in self._names.get(figure.dataset, ()):
-            asked = counterpart.of_figure(figure, dataset)
-            rows = self._by_metric.get((dataset, phase, metric), ())
-            found += [row for row in rows if row["target_recall"] is None and self._same(asked, row)]
-        return found
-
-    def _same(self, asked: counterpart.Asked, row: Row) -> bool:
-        return counterpart.same(asked, self._asked[row["number_id"]])
+        return PARTS_MISSING if figure.metric in counterpart.DERIVED else self._joined.why_none(figure)
 
     def _derived(self, figure: Figure) -> list[Counterpart]:
         """A ratio or a change: made from the two numbers that it is of."""
-        above: list[Row] = []
-        below: list[Row] = []
-        alike: tuple[str, ...] = ()
-        if figure.metric == "load_ratio":
-            above, below = (
-                self._matching(replace(figure, metric="load_s", system=name), "load", "load_s")
-                for name in ("weaviate", "milvus")
-            )
-            alike = ("topology",)
-        elif figure.place == "Table VII":
-            above, below = (
-                self._matching(replace(figure, metric="p50_ms", filtered=asked), "query", "p50_ms")
-                for asked in ("1", "0")
-            )
-            alike = ("topology", "system", "client", "k", "clients", "ef_search")
-        elif figure.place in ("Table XII", "Table XIII", "Table XIV"):
-            metric = "p50_ms" if figure.place == "Table XII" else "qps"
-            of_it = replace(figure, metric=metric)
-            nodes = (of_it, replace(of_it, ran_on="standalone"))
-            above, below = (self._matching(on, "query", metric) for on in nodes)
-            alike = ("system", "workload")
+        of = counterpart.parts(figure)
+        if of is None:
+            return []
+        alike = _ALIKE.get(figure.place, ("system", "workload"))
         made = []
-        for a, b in product(above, below):
+        for a, b in product(*map(self._joined.rows, of)):
             if not b["value"] or any(a[name] != b[name] for name in alike):
                 continue
             ratio = a["value"] / b["value"]
@@ -264,9 +211,6 @@ class _Finder:
             topologies = dict.fromkeys((a["topology"], b["topology"]))
             made.append(Counterpart(" / ".join(topologies), " / ".join(systems), a["workload"], value, cell))
         return made
-
-    def _spec(self, row: Row) -> Mapping[str, Any]:
-        return (self._records.get(row["record"]) or {}).get("spec") or {}
 
     def differences(self, figure: Figure, found: Counterpart) -> str:
         """What is known to differ, apart from the machine."""
@@ -287,10 +231,11 @@ class _Finder:
         return "; ".join(said) or "nothing that is known"
 
 
-def _load_of(row: Row) -> tuple[Any, ...]:
-    """What says which load a row is of."""
-    return tuple(row[name] for name in ("dataset", "system", "topology", "rebuild", "arm"))
-
+_ALIKE = {
+    "Table II": ("topology",),
+    "Table VII": ("topology", "system", "client", "k", "clients", "ef_search"),
+}
+"""What two numbers have in common whose ratio stands at a place; at others, the system and the workload."""
 
 _OF_PAPER = {
     ("load_s", "milvus"): ["the time there ends before the index is loaded"],

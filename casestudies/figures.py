@@ -17,7 +17,7 @@ from anncestry.report.charts import SEPARATOR, Data, Figure, datum
 from anncestry.report.model.cells import Row
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
-from anncestry.report.tables.standard import LIKE, several_nodes, sizes
+from anncestry.report.tables.standard import LIKE, sizes
 
 _ORDER = (
     *("fashion-mnist-784-euclidean", "nytimes-256-angular", "glove-25-angular", "glove-100-angular"),
@@ -150,7 +150,7 @@ class _Paper:
         self._rows = material.ordinary
         self._palette = charts.colours(material.first)
         self._topologies = sorted({row["topology"] for row in self._rows})
-        self._several = several_nodes(self._rows, material.records)
+        self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._sizes = sizes(self._rows)
         self._count, self._dim = (
             {row["dataset"]: int(row["value"]) for row in charts.measured_rows(self._rows, metric)}

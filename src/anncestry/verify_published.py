@@ -275,7 +275,7 @@ class _Text(_File):
 
 def figures(findings: Findings) -> None:
     """The published figures of others that the pages quote, against the digests beside them."""
-    folder = PUBLISHED.parent
+    folder = PUBLISHED
     for name, digest in published_facts.digests(folder).items():
         file = folder / name
         findings.files += 1

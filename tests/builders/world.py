@@ -15,11 +15,13 @@ from typing import Any
 
 import pandas as pd
 
+from anncestry.cells import config
 from anncestry.provenance.records import seal
 from anncestry.report.model.numbers import tidy
+from anncestry.report.published import Published
 from tests.toy import ROOT
 
-PUBLISHED = ROOT / "config/published/paper.csv"
+PUBLISHED = Published.beside(config.load(ROOT / "config"))
 DATASETS = {"fashion-mnist-784-euclidean": ("l2", 60000, 784), "random-xs-20-angular": ("cosine", 9000, 20)}
 SYSTEMS = {"milvus-2.3.5": ("milvus", "2.3.5", 1.0), "weaviate-1.27.0": ("weaviate", "1.27.0", 0.8)}
 FILTER = {"field": "category", "in": [1, 4, 7]}

@@ -133,6 +133,13 @@ def test_equal_specs_have_equal_keys_whatever_the_order_of_their_parts(toy):
     assert expand(toy).cells == before
 
 
+def test_a_published_name_of_a_dataset_draws_the_page_again_and_measures_nothing(toy):
+    before = expand(toy)
+    toy.files["datasets"]["blobs-l2"]["published_as"] = ["their-blobs"]
+    after = expand(toy)
+    assert after.cells == before.cells and after.table == before.table and after.report != before.report
+
+
 def test_a_prefix_has_a_truth_of_its_own(toy):
     toy.files["datasets"]["short"] = {"of": "blobs-l2", "prefix": 300}
     toy.block["datasets"] = ["blobs-l2", "short"]

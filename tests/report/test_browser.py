@@ -26,7 +26,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def _site(folder: Path, world: World | None = None, **names: str) -> Path:
-    return write_page((world or World()).tidy(), folder / "site", published=PUBLISHED, studies=STUDIES, **names)
+    return write_page((world or World()).tidy(), folder / "site", facts=PUBLISHED, studies=STUDIES, **names)
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,19 @@ def test_what_is_counted_is_printed_as_a_whole_number_if_it_is_one(
     assert text_of(value, std, unit) == printed
 
 
+def test_what_stands_beside_ours_goes_by_what_a_topology_is_and_not_by_its_name(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    renamed = material_of(lay_out(tmp_path, {"standalone": "one-box", "cluster-3": "three-boxes"}))
+
+    def printed(of: Material) -> list[str]:
+        built = (table for _, group in catalogue.tables_of(of, STUDIES) for table in group)
+        return sorted(cell.published for table in built for row in table.rows for cell in row.cells if cell.published)
+
+    assert printed(renamed) == printed(material) != []
+
+
 def test_every_table_of_the_paper_is_there_and_has_a_number_of_its_own(tables: dict[str, Table]) -> None:
     of_paper = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI"]
     assert [number for number in tables if number in of_paper] == of_paper
@@ -190,7 +203,7 @@ def _verdicts(table: Table) -> dict[str, list[str]]:
 def test_a_winner_is_one_whose_difference_can_t_be_noise(material: Material) -> None:
     df = material.numbers.copy()
     df.loc[df["metric"] == "recall_by_distance", "value"] = 0.99
-    (found, *_) = winners.tables(Material(df, material.records, material.paper))
+    (found, *_) = winners.tables(Material(df, material.records, material.facts))
     verdicts = _verdicts(found)
     assert verdicts["Small-dataset latency (<100K)"] == ["1", NO_CELL, "Winner (1 of 1)"]
     assert verdicts["Low-dim latency (<200D)"] == ["1", "Undetermined", "Undetermined"], "by its three rounds in pairs"
@@ -224,7 +237,7 @@ def test_loads_that_were_built_several_times_can_have_a_winner(material: Materia
     for system, mean in ((MILVUS, 10.0), (WEAVIATE, 20.0)):
         for column, value in built(mean).items():
             df.loc[(df["metric"] == "load_s") & (df["system"] == system), column] = value
-    found = winners.tables(Material(df, material.records, material.paper))[0]
+    found = winners.tables(Material(df, material.records, material.facts))[0]
     assert _verdicts(found)["Data loading speed"][1:] == ["Winner (2 of 2)", NO_CELL]
 
 
@@ -290,7 +303,7 @@ def _changed(material: Material, **columns: Any) -> Material:
     df = material.numbers.copy()
     for column, value in columns.items():
         df.loc[(df["system"] == MILVUS) & (df["workload"] != ""), column] = value
-    return Material(df, material.records, material.paper)
+    return Material(df, material.records, material.facts)
 
 
 def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apart(material: Material) -> None:
@@ -319,7 +332,7 @@ def test_an_index_on_disk_stands_beside_the_document_s(material: Material) -> No
     for record in records.values():
         if record["stage"] == "load":
             record["spec"] = {**record["spec"], "index": {"type": "diskann"}}
-    (table,) = documents.tables(Material(material.numbers, records, material.paper))
+    (table,) = documents.tables(Material(material.numbers, records, material.facts))
     assert table.number == "D4" and any("remote NVMe-oF" in row.labels[2] for row in table.rows)
 
 
@@ -340,7 +353,7 @@ def test_the_same_twice_tells_the_floor_of_noise(material: Material) -> None:
     again["rebuild"], again["value"] = 2, again["value"] * 1.03
     again["number_id"] = again["number_id"] + "b"
     df = pd.concat([material.numbers, again], ignore_index=True)
-    (table,) = changes.tables(Material(df, material.records, material.paper))
+    (table,) = changes.tables(Material(df, material.records, material.facts))
     p50 = next(row for row in table.rows if row.labels[0] == "p50_ms")
     assert table.number == "A" and p50.cells[0].text == "3.0"
     assert p50.cells[0].parents == (p50.cells[1].number_id, p50.cells[2].number_id)

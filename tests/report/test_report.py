@@ -25,6 +25,8 @@ from anncestry.report.model.highlights import summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import read, write
 from anncestry.report.model.quantities import NOT_MEASURED
+from anncestry.report.model.records import read_records
+from anncestry.report.published import Published
 from anncestry.report.site.page import write_page
 from anncestry.report.tables import usage
 from anncestry.report.tables.standard import tables
@@ -58,8 +60,9 @@ def _one(df: pd.DataFrame, path: str, metric: str) -> Any:
     return rows.iloc[0]
 
 
-def _table(df: pd.DataFrame, number: str, published: Path | None = None) -> Table:
-    return next(table for table in tables(Material(df, {}, published)) if table.number == number)
+def _table(df: pd.DataFrame, number: str, facts: Published | None = None) -> Table:
+    material = Material(df, read_records(df) if facts else {}, facts)
+    return next(table for table in tables(material) if table.number == number)
 
 
 # The tidy table
@@ -249,7 +252,7 @@ def test_an_invalid_competitor_leaves_no_winner_and_no_number(world: World) -> N
 
 def test_all_ten_tables_are_there_and_every_number_in_them_is_in_the_frame(world: World) -> None:
     df = world.tidy()
-    built = tables(Material(df, {}, PUBLISHED))
+    built = tables(Material(df, {}))
     assert [table.number for table in built] == ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X"]
     known = dict(zip(df["number_id"], df["value"], strict=True))
     for table in built:
@@ -274,7 +277,7 @@ def test_any_number_of_neighbours_and_clients_has_its_tables_charts_and_summary(
     monkeypatch.setattr("tests.builders.world.WORKLOADS", workloads)
     monkeypatch.chdir(tmp_path)
     df = World().tidy()
-    shown = {table.number: table for table in tables(Material(df, {}, PUBLISHED))}
+    shown = {table.number: table for table in tables(Material(df, {}))}
     assert list(shown) == ["I", "II", "III", "IV-20", "VI", "VII", "VIII", "IX", "X-20"]
     assert shown["IV-20"].title == "Latency, K = 20, no filter"
     assert {column.group for column in shown["VI"].columns} == {"K = 20"}
@@ -381,7 +384,7 @@ def test_a_difference_that_is_not_determined_says_so(world: World) -> None:
 
 
 def _page(world: World, **more: Any) -> str:
-    page = write_page(world.tidy(), Path("out"), title="Two databases", published=PUBLISHED, studies=STUDIES, **more)
+    page = write_page(world.tidy(), Path("out"), title="Two databases", facts=PUBLISHED, studies=STUDIES, **more)
     return unpacked(page.read_text())
 
 

@@ -41,7 +41,7 @@ def world(tmp_path_factory):
         bad = world.cell("weaviate-1.27.0", "k10")["query_path"]
         world.edit(bad, lambda record: record["gates"].append({"gate": "known rows", "ok": False, "detail": "7 short"}))
         Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
-        write_page(world.tidy(), Path("site"), title="Two databases", published=PUBLISHED, studies=STUDIES)
+        write_page(world.tidy(), Path("site"), title="Two databases", facts=PUBLISHED, studies=STUDIES)
         yield world
 
 
@@ -260,7 +260,7 @@ def test_the_pages_are_the_same_bytes_whatever_order_the_sets_of_a_process_have(
         "from pathlib import Path; from casestudies import STUDIES; "
         "from anncestry.report.site.page import write_page; "
         "from tests.builders.world import PUBLISHED, World; "
-        "write_page(World().tidy(), Path('site'), title='Two databases', published=PUBLISHED, studies=STUDIES)"
+        "write_page(World().tidy(), Path('site'), title='Two databases', facts=PUBLISHED, studies=STUDIES)"
     )
     for seed in ("1", "2"):
         (tmp_path / seed).mkdir()

@@ -190,7 +190,8 @@ def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Data
                 raise ConfigError(f"{path}: {name}.of: {origin} is a prefix itself; name a whole dataset")
             if entry["prefix"] > parent["rows"]:
                 raise ConfigError(f"{path}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}")
-            body = {**parent, "prefix": entry["prefix"], "rows": entry["prefix"]}
+            body = {**parent, "published_as": [], **entry, "rows": entry["prefix"]}
+            del body["of"]
         if body.get("zero_vectors", "refuse") != "refuse":
             where = f"{path}: {name}.zero_vectors: {body['zero_vectors']}"
             if body["metric"] != "cosine":

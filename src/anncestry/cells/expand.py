@@ -147,8 +147,9 @@ def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], 
             "title": config.title,
             "decide": config.decide.rule,
             "table": matrix.table,
+            "published_as": {name: of.published_as for name, of in config.datasets.items() if of.published_as},
             "sources": source_digest(
-                (*STAGES["report"].source_files(), *code_below(CASE_STUDIES), *PUBLISHED.parent.glob("*.csv"))
+                (*STAGES["report"].source_files(), *code_below(CASE_STUDIES), *PUBLISHED.glob("*.csv"))
             ),
             "packages": {name: version(name) for name in DRAWN_WITH},
         }

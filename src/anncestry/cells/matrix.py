@@ -11,7 +11,7 @@ from anncestry.cells.spec import Config
 from anncestry.cells.stage import PACKAGE, STAGES, StagePath, key_of
 from anncestry.errors import ConfigError
 
-PUBLISHED = PACKAGE.parents[1] / "config" / "published" / "paper.csv"
+PUBLISHED = PACKAGE.parents[1] / "config" / "published"
 CASE_STUDIES = PACKAGE.parents[1] / "casestudies"
 
 

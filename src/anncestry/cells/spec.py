@@ -92,6 +92,7 @@ class Dataset(Entry):
     queries: int
     dim: int
     licence: str
+    published_as: Sequence[str]
     content: Mapping[str, str]
     zero_vectors: Literal["refuse", "leave_out", "keep"]
     conditions: Sequence[str]

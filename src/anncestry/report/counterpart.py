@@ -7,11 +7,11 @@ its entry in config/datasets.yaml gives (`published_as`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from anncestry.cells.config import read_yaml
 from anncestry.report.model.cells import Row
 from anncestry.report.published import Figure, Published
 
@@ -247,11 +247,97 @@ def why_not(theirs: Asked, ours: Iterable[Asked]) -> str:
     )
 
 
-def names_of(facts: Published) -> dict[str, list[str]]:
-    """Name in a document → our names of that dataset: what config/datasets.yaml beside the facts says."""
-    found: dict[str, list[str]] = {}
-    path = facts.folder.parent / "datasets.yaml"
-    for name, entry in (read_yaml(path) if path.exists() else {}).items():
-        for published in (name, *entry.get("published_as", ())):
-            found.setdefault(published, []).append(name)
-    return found
+def parts(figure: Figure) -> tuple[Figure, Figure] | None:
+    """The figures that a ratio or change is of, the one that is divided first; None if it doesn't say which."""
+    if figure.metric == "load_ratio":
+        above, below = (replace(figure, metric="load_s", system=name) for name in figure.system.split("/"))
+        return above, below
+    if figure.place == "Table VII":
+        above, below = (replace(figure, metric="p50_ms", filtered=asked) for asked in ("1", "0"))
+        return above, below
+    if figure.place in ("Table XII", "Table XIII", "Table XIV"):
+        above = replace(figure, metric="p50_ms" if figure.place == "Table XII" else "qps")
+        return above, replace(above, ran_on="standalone")
+    return None
+
+
+class Joined:
+    """Rows of ours and published figures, by what both were asked of."""
+
+    def __init__(self, rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]], facts: Published) -> None:
+        """`rows` of the tidy table; their `records` by path: a row without one has no known conditions."""
+        self._facts = facts
+        known = [row for row in rows if row["target_recall"] is None]
+        self._by_metric: dict[tuple[str, str, str], list[Row]] = {}
+        for row in known:
+            if row["value"] is not None:
+                self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
+        specs = {row["record"]: (records.get(row["record"]) or {}).get("spec") or {} for row in known}
+        loads = {_load_of(row): specs[row["record"]] for row in known if row["phase"] == "load"}
+        queries = {row["key"]: specs[row["record"]] for row in known if row["phase"] == "query"}
+        self._asked: dict[str, Asked] = {}
+        for row in known:
+            spec = specs[row["record"]]
+            query = queries.get(spec.get("query_key", row["key"]), {})
+            self._asked[row["number_id"]] = of_row(row, loads.get(_load_of(row)) or query, query)
+
+    def rows(self, figure: Figure) -> list[Row]:
+        """Ours of the same metric and question as a figure with a metric of METRICS."""
+        found = []
+        for dataset in self._facts.ours(figure.dataset):
+            theirs = of_figure(figure, dataset)
+            found += [row for row in self._of(figure, dataset) if same(theirs, self._asked[row["number_id"]])]
+        return found
+
+    def why_none(self, figure: Figure) -> str:
+        """Why `rows` has none: by the nearest of ours; empty if it has some."""
+        names = self._facts.ours(figure.dataset)
+        reasons = [
+            why_not(of_figure(figure, name), [self._asked[row["number_id"]] for row in self._of(figure, name)])
+            for name in names
+        ]
+        if not reasons or "" in reasons:
+            return "" if reasons else NOT_IN_CONFIG
+        return next((reason for reason in reasons if reason != NOT_MEASURED), NOT_MEASURED)
+
+    def printed(self, place: str, row: Row | None) -> Figure | None:
+        """What the paper printed at a place of the same question as a row of ours."""
+        if row is None or row["number_id"] not in self._asked:
+            return None
+        return next((figure for figure in self._at(place, row) if self._beside(figure, row)), None)
+
+    def printed_ratio(self, place: str, above: Row | None, below: Row | None) -> Figure | None:
+        """The ratio or change that the paper printed at a place of what these two rows are of."""
+        if above is None or below is None:
+            return None
+        for figure in self._at(place, above):
+            of = parts(figure) if figure.metric in DERIVED else None
+            if of and self._beside(of[0], above) and self._beside(of[1], below):
+                return figure
+        return None
+
+    def _of(self, figure: Figure, dataset: str) -> Sequence[Row]:
+        return self._by_metric.get((dataset, *METRICS[figure.metric]), ())
+
+    def _at(self, place: str, row: Row) -> Sequence[Figure]:
+        return self._places.get((place, row["dataset"]), ())
+
+    def _beside(self, figure: Figure, row: Row) -> bool:
+        if METRICS.get(figure.metric) != (row["phase"], row["metric"]) or row["number_id"] not in self._asked:
+            return False
+        return same(of_figure(figure, row["dataset"]), self._asked[row["number_id"]])
+
+    @cached_property
+    def _places(self) -> Mapping[tuple[str, str], Sequence[Figure]]:
+        """Place in the paper and our name of a dataset → the figures there that something may stand beside."""
+        found: dict[tuple[str, str], list[Figure]] = {}
+        for figure in self._facts.figures:
+            if figure.document == "paper" and not never(figure):
+                for name in self._facts.ours(figure.dataset):
+                    found.setdefault((figure.place, name), []).append(figure)
+        return found
+
+
+def _load_of(row: Row) -> tuple[Any, ...]:
+    """What says which load a row is of."""
+    return tuple(row[name] for name in ("dataset", "system", "topology", "rebuild", "arm"))

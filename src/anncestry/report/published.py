@@ -8,12 +8,13 @@ fit together. `SHA256SUMS` pins them all. The checks of casestudies/ make each f
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from anncestry.cells.spec import Config
 from anncestry.errors import DataError
 
 FOLDER = Path(__file__).resolve().parents[3] / "config" / "published"
@@ -110,8 +111,21 @@ class Figure:
 class Published:
     """The facts of a folder, looked up by where they stand."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = FOLDER, datasets: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`datasets`: ours, each with its other names in the documents; None: any, by the same name."""
         self.folder = folder
+        self._datasets = datasets
+
+    @classmethod
+    def beside(cls, config: Config, folder: Path = FOLDER) -> Published:
+        """The facts, with the datasets of an experiment's config."""
+        return cls(folder, {name: dataset.published_as for name, dataset in config.datasets.items()})
+
+    def ours(self, dataset: str) -> list[str]:
+        """Our names of a dataset of the documents; empty if config has none."""
+        if self._datasets is None:
+            return [dataset]
+        return [name for name, others in self._datasets.items() if dataset == name or dataset in others]
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
         path = self.folder / name
@@ -193,23 +207,6 @@ def lines(figure: Figure) -> list[str]:
     if figure.ran_on and figure.topology == "standalone" and figure.ran_on != "standalone":
         said.append(f"      printed as {figure.topology}, but run on {figure.ran_on}")
     return said
-
-
-KEY = ("table", "dataset", "topology", "engine", "metric", "k", "filtered", "clients")
-
-
-def read_printed(path: Path) -> dict[tuple[str, ...], str]:
-    """What the paper printed, by the columns of KEY; DataError if it isn't such a table."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return {
-                tuple(row[name] for name in KEY): (
-                    printed_text(row["value"]) + (f" ± {row['std']}" if row["std"] else "")
-                )
-                for row in csv.DictReader(file)
-            }
-    except (OSError, KeyError) as error:
-        raise DataError(f"{path}: not a table of published figures ({error})") from None
 
 
 def printed_text(value: str) -> str:

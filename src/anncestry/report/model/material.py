@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -25,13 +24,13 @@ from anncestry.report.published import Published
 class Material:
     """`numbers` is the whole tidy frame, `records` are those that it names, by path, each with its `sha256`.
 
-    `paper` is the CSV of the paper's own figures, in a folder of published facts; None: nothing is set beside ours.
+    `facts` are what others published; None: nothing is set beside ours.
     `absent` are cells that are listed instead of measured: no row of `numbers` is of one.
     """
 
     numbers: pd.DataFrame
     records: Mapping[str, Mapping[str, Any]]
-    paper: Path | None = None
+    facts: Published | None = None
     absent: Sequence[Absent] = ()
     pages: Mapping[str, str] = field(default_factory=dict)
     rule: Rule = field(default_factory=Rule)
@@ -66,10 +65,15 @@ class Material:
         """`plain`, as plain values."""
         return [row for row in self.first_rows if row["client"] != "sdk" and row["nq"] in (1, None)]
 
-    def nodes(self, topology: str) -> int:
-        """How many members a topology has, as its loads say; 1 where none is known."""
-        found = (at(record, ("spec", "topology")) or {} for record in self.records.values())
-        return max((int(of.get("nodes", 1)) for of in found if of.get("name") == topology), default=1)
+    @cached_property
+    def nodes(self) -> Mapping[str, int]:
+        """How many members each topology has, as its loads say; 1 where none says it."""
+        found = dict.fromkeys((row["topology"] for row in self.all_rows), 1)
+        for record in self.records.values():
+            asked = at(record, ("spec", "topology"))
+            if isinstance(asked, Mapping) and "name" in asked:
+                found[asked["name"]] = int(asked.get("nodes", 1))
+        return found
 
     @cached_property
     def noise(self) -> Noise:
@@ -86,10 +90,6 @@ class Material:
         """The features of this package, and those from elsewhere that a workload of the records has."""
         workloads = (at(record, ("spec", "workload")) or {} for record in self.records.values())
         return features.among({key for workload in workloads for key in workload})
-
-    @cached_property
-    def facts(self) -> Published | None:
-        return Published(self.paper.parent) if self.paper else None
 
     @cached_property
     def ordinary(self) -> list[Row]:

@@ -24,6 +24,7 @@ from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
 from anncestry.report.model.verdicts import rule_of
+from anncestry.report.published import Published
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
 from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
@@ -63,7 +64,7 @@ def of_matrix(matrix: Matrix) -> dict[str, Any]:
     config = matrix.config
     return {
         "title": config.title,
-        "published": PUBLISHED,
+        "facts": Published.beside(config, PUBLISHED),
         "absent": matrix.absent,
         "rule": rule_of(config),
     }
@@ -74,33 +75,33 @@ def write_page(
     out_dir: Path,
     *,
     title: str,
-    published: Path | None = None,
+    facts: Published | None = None,
     absent: Sequence[Absent] = (),
     studies: CaseStudies | None = None,
     rule: Rule | None = None,
 ) -> Path:
     """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
 
-    Returns the path of index.html. `published` is the paper's table in a folder of published facts: the pages of the
-    case `studies` need it. `absent` are cells that are listed instead of measured; `rule` gives the verdicts.
+    Returns the path of index.html. `facts` are what others published: the pages of the case `studies`
+    need them. `absent` are cells that are listed instead of measured; `rule` gives the verdicts.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
     records = read_records(df)
     write(df, out_dir)
     studies = studies or CaseStudies()
-    extra = studies.pages if published else ()
-    material = Material(df, records, published, absent, catalogue.names(extra), rule or Rule())
+    extra = studies.pages if facts else ()
+    material = Material(df, records, facts, absent, catalogue.names(extra), rule or Rule())
     drawn = catalogue.figures_of(material, studies)
     groups = catalogue.tables_of(material, studies)
     of_page = [group for group in groups if group[0].page == NAME]
     path = _write_index(material, drawn, of_page, out_dir, title)
     downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, CHART_CONFIG)
     more_pages.write(material, out_dir, title=title)
-    if material.facts:
+    if facts:
         for page in extra:
             built = [table for group, of_group in groups if group.page == page.file for table in of_group]
-            page.write(material, material.facts, built, out_dir, title)
+            page.write(material, facts, built, out_dir, title)
     return path
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anncestry.metrics.decide import Outcome
+from anncestry.report.counterpart import Joined
 from anncestry.report.model.cells import (
     NO_CELL,
     Cell,
@@ -21,8 +22,7 @@ from anncestry.report.model.cells import (
 )
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
-from anncestry.report.model.verdicts import Verdicts
-from anncestry.report.published import Published, printed_text, read_printed
+from anncestry.report.published import Figure, printed_text
 
 PAPER_SIZES = (10, 100)
 """Neighbours that the paper asked for. A table of another number of neighbours has that number in its name."""
@@ -159,7 +159,7 @@ def clients_table(k: int) -> str:
 
 def tables(material: Material) -> list[Table]:
     """Tables I-X of the paper for what was measured, without those that nothing belongs to."""
-    builder = _Tables(material.rows, read_printed(material.paper) if material.paper else {}, material.verdicts)
+    builder = _Tables(material.rows, material)
     built = [
         builder.datasets(),
         builder.load_time(),
@@ -179,49 +179,16 @@ def of_nodes(material: Material) -> list[Table]:
 
     Where the matrix compares two arms, XII-XV are those of `compare.changes`, which knows what the control did.
     """
-    builder = _Tables(
-        material.ordinary,
-        printed(material.facts),
-        material.verdicts,
-        several_nodes(material.rows, material.records),
-    )
+    builder = _Tables(material.ordinary, material)
     built = [builder.dimension()]
     if not any(row["arm"] for row in material.rows):
         built += [
-            builder.nodes("XII", "query", "p50_ms", "ms", "overhead_pct", "Overhead"),
-            builder.nodes("XIII", "query", "qps", "1/s", "change_pct", "Change"),
-            builder.nodes("XIV", "query", "qps", "1/s", "change_pct", "Change"),
+            builder.nodes("XII", "query", "p50_ms", "ms", "Overhead"),
+            builder.nodes("XIII", "query", "qps", "1/s", "Change"),
+            builder.nodes("XIV", "query", "qps", "1/s", "Change"),
             builder.nodes("XV", "recall", "recall_by_id", "fraction"),
         ]
     return [table for table in built if table.rows]
-
-
-def printed(facts: Published | None) -> dict[tuple[str, ...], str]:
-    """What the paper printed, by where it ran: (table, dataset, topology that it ran on, engine, metric, asked) → text.
-
-    What was asked is K, filtered and clients, each as text, empty where it doesn't apply.
-    """
-    if facts is None:
-        return {}
-    found: dict[tuple[str, ...], str] = {}
-    for figure in facts.figures:
-        table = figure.place.removeprefix("Table ")
-        if figure.document == "paper" and table in _TEXTS and figure.ran_on:
-            asked = (figure.k, figure.filtered, figure.clients)
-            key = (table, figure.dataset, figure.ran_on, figure.system, figure.metric, *asked)
-            found[key] = printed_text(figure.value)
-    return found
-
-
-def several_nodes(rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The topologies of several nodes: by the records of their loads, or by name where nothing of it was measured."""
-    nodes: dict[str, int] = {}
-    for row in rows:
-        asked = ((records.get(row["record"]) or {}).get("spec") or {}).get("topology")
-        if isinstance(asked, Mapping) and "nodes" in asked:
-            nodes[row["topology"]] = int(asked["nodes"])
-    named = {row["topology"] for row in rows if "cluster" in row["topology"] or "distributed" in row["topology"]}
-    return {name for name, count in nodes.items() if count > 1} | {name for name in named if name not in nodes}
 
 
 def sizes(rows: Sequence[Row]) -> dict[str, str]:
@@ -263,26 +230,19 @@ Block = tuple[Sequence[Column], Callable[[Place, Sequence[str]], Sequence[Cell]]
 
 
 class _Tables:
-    """The numbers at hand, and how each table picks from them; `several` are the topologies of several nodes."""
+    """The numbers at hand, and how each table picks from them."""
 
-    def __init__(
-        self,
-        rows: list[Row],
-        published: Mapping[tuple[str, ...], str],
-        verdicts: Verdicts,
-        several: Set[str] = frozenset(),
-    ) -> None:
+    def __init__(self, rows: list[Row], material: Material) -> None:
         self._rows = rows
-        self._published = published
-        self._verdicts = verdicts
-        self._several = several
+        self._joined = Joined(rows, material.records, material.facts) if material.facts else None
+        self._verdicts = material.verdicts
+        self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._by_name = {
             (row["dataset"], row["topology"], row["system"], row["workload"], row["phase"], row["metric"]): row
             for row in rows
         }
         self._by_id = {row["number_id"]: row for row in rows}
         self._systems: list[str] = sorted({row["system"] for row in rows})
-        self._engines: dict[str, str] = {row["system"]: row["engine"] for row in rows}
         self._places = [Place(*pair) for pair in sorted({(row["dataset"], row["topology"]) for row in rows})]
         self._several_topologies = len({place.topology for place in self._places}) > 1
 
@@ -364,7 +324,7 @@ class _Tables:
 
     def _beside(self, number: str, row: Row | None, *, best: bool = False) -> Cell:
         """A number, and what the paper printed for it in the table of this number."""
-        return self._cell(row, self._printed_for(number, row), best=best)
+        return self._cell(row, self._printed(number, row), best=best)
 
     def _cell(self, row: Row | None, published: str = "", *, best: bool = False) -> Cell:
         if row is None:
@@ -374,9 +334,9 @@ class _Tables:
         text = text_of(row["value"], row["std"], row["unit"]) + marks(row)
         return Cell(text, row["value"], row["std"], row["number_id"], published, best)
 
-    def _change(self, number: str, row: Row | None, base: Row | None, metric: str) -> Cell:
-        """The change from `base` to `row` in percent; `metric` is the name of that in the paper's figures."""
-        printed = self._printed_for(number, row, metric)
+    def _change(self, number: str, row: Row | None, base: Row | None) -> Cell:
+        """The change from `base` to `row` in percent."""
+        printed = self._printed_ratio(number, row, base)
         return computed(row, base, lambda a, b: 100 * (a / b - 1), "{:+,.1f}", printed)
 
     def _marked(self, rows: Sequence[TableRow], column: int = 2) -> list[TableRow]:
@@ -393,22 +353,12 @@ class _Tables:
             for row in rows
         ]
 
-    def _printed(self, number: str, dataset: str, topology: str, engine: str, metric: str, *asked: str) -> str:
-        """What the paper printed; `asked` are k, filtered and clients, for a number of queries."""
-        return self._published.get((number, dataset, topology, engine, metric, *(asked or ("", "", ""))), "")
+    def _printed(self, number: str, row: Row | None) -> str:
+        """What the paper printed in the table of this number for the same question as `row`."""
+        return _text(self._joined.printed(f"Table {number}", row) if self._joined else None)
 
-    def _printed_for(self, number: str, row: Row | None, metric: str = "") -> str:
-        """What the paper printed for the same dataset, topology, engine, metric and question as `row`.
-
-        It says whether a filter was asked and by how many clients only for queries, and for recall no clients.
-        """
-        if row is None:
-            return ""
-        asked: tuple[str, ...] = ()
-        if row["workload"] and row["k"] is not None:
-            clients = "" if row["phase"] == "recall" else str(row["clients"])
-            asked = (str(row["k"]), str(int(bool(row["filter"]))), clients)
-        return self._printed(number, row["dataset"], row["topology"], row["engine"], metric or row["metric"], *asked)
+    def _printed_ratio(self, number: str, above: Row | None, below: Row | None) -> str:
+        return _text(self._joined.printed_ratio(f"Table {number}", above, below) if self._joined else None)
 
     # Tables I-X
 
@@ -430,7 +380,7 @@ class _Tables:
             cells = []
             for metric in ("rows", "dim"):
                 counted = sorted((r for r in here if r["metric"] == metric), key=lambda r: r["value"] is None)
-                cells.append(self._cell(next(iter(counted), None), self._printed("I", dataset, "", "", metric)))
+                cells.append(self._beside("I", next(iter(counted), None)))
             distance = next((row["distance"] for row in here if row["distance"]), "")
             rows.append(TableRow((dataset,), (*cells, Cell(distance or NO_CELL))))
         columns = (Column("Vectors"), Column("Dimensions"), Column("Distance"))
@@ -444,11 +394,10 @@ class _Tables:
         ]
         if len(self._systems) == 2:
             first, second = self._systems
-            engines = f"{self._engines[second]}/{self._engines[first]}"
 
             def ratio(place: Place, _: Sequence[str]) -> list[Cell]:
                 below, above = self._of_systems(place, "", "load", "load_s")
-                printed = self._printed("II", *place, engines, "load_ratio")
+                printed = self._printed_ratio("II", above, below)
                 return [computed(above, below, lambda a, b: a / b, "{:,.2f}", printed)]
 
             blocks.append(([Column(f"{second} / {first}", "×", "Ratio")], ratio))
@@ -499,7 +448,7 @@ class _Tables:
                     cells = (
                         self._beside("VII", without),
                         self._beside("VII", with_filter),
-                        self._change("VII", with_filter, without, "overhead_pct"),
+                        self._change("VII", with_filter, without),
                         self._cell(self._row(place, system, filtered, "query", "selectivity")),
                         self._cell(self._row(place, system, filtered, "recall", "recall_by_id")),
                         self._cell(failures[-1]),
@@ -536,7 +485,7 @@ class _Tables:
         def raw(place: Place, _: Sequence[str]) -> list[Cell]:
             raws = of(place, "raw")
             row = next((row for row in raws if row and row["value"] is not None), raws[0])
-            return [self._cell(row, self._printed("IX", place.dataset, "", "", "storage_raw_mib"))]
+            return [self._beside("IX", row)]
 
         def over_raw(place: Place, _: Sequence[str]) -> list[Cell]:
             pairs = zip(of(place, "total"), of(place, "raw"), strict=True)
@@ -600,7 +549,7 @@ class _Tables:
         columns = [Column("Dimensions"), Column("Vectors"), *(column for of_block, _ in blocks for column in of_block)]
         return self._table("XI", ("Size", *self._label_names(kinds)), columns, [row for _, row in rows])
 
-    def nodes(self, number: str, phase: str, metric: str, unit: str, change: str = "", heading: str = "") -> Table:
+    def nodes(self, number: str, phase: str, metric: str, unit: str, heading: str = "") -> Table:
         """Table XII, XIII, XIV or XV: a metric on one node and on several, and its change if that has a heading."""
         rows = []
         for dataset, system, *topologies, workload in self._pairs(many=number == "XIV"):
@@ -609,7 +558,7 @@ class _Tables:
             )
             cells = [self._beside(number, one), self._beside(number, several)]
             if heading:
-                cells.append(self._change(number, several, one, change))
+                cells.append(self._change(number, several, one))
             rows.append(TableRow((dataset, workload, system, *topologies), tuple(cells)))
         rows = self._marked(rows) if heading else rows
         columns = [Column("One node", unit), Column("Several", unit), *([Column(heading, "%")] if heading else [])]
@@ -630,6 +579,13 @@ class _Tables:
             for several in topologies & self._several
         ]
         return sorted(pairs, key=lambda pair: (pair[0], clients[pair[4]], pair[4], *pair[1:4]))
+
+
+def _text(figure: Figure | None) -> str:
+    """A published figure as a table shows it; empty if there is none."""
+    if figure is None:
+        return ""
+    return printed_text(figure.value) + (f" ± {figure.std}" if figure.std else "")
 
 
 def _of_one_client(row: Row) -> bool:
