@@ -73,7 +73,7 @@ def _on_disk(material: Material) -> Asks:
         if record["stage"] == "load" and "diskann" in json.dumps(record["spec"]).lower()
     }
     engines = ("milvus", "diskann")
-    return lambda row: row["engine"] in engines and row["dataset"] in disk and row["k"] == 10 and not row["filter"]
+    return lambda row: row["engine"] in engines and row["dataset"] in disk and bool(row["k"]) and not row["filter"]
 
 
 _ALL = (

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -15,9 +17,10 @@ import altair as alt
 from anncestry.report import charts
 from anncestry.report.charts import SEPARATOR, Data, Figure, datum
 from anncestry.report.model.cells import Row
+from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
-from anncestry.report.tables.standard import LIKE, sizes
+from anncestry.report.tables.standard import LIKE, single_sizes, sizes
 
 _ORDER = (
     *("fashion-mnist-784-euclidean", "nytimes-256-angular", "glove-25-angular", "glove-100-angular"),
@@ -54,7 +57,7 @@ def figures(material: Material) -> list[Figure]:
         _figure(
             6,
             "Queries per second by clients",
-            "Closed loops of a fixed time, K = 10, no filter. The axis of queries does not start at zero.",
+            f"Closed loops of a fixed time, K = {paper.k}, no filter. The axis of queries does not start at zero.",
             "X",
             paper.scaling(),
             "shapes",
@@ -65,13 +68,12 @@ def figures(material: Material) -> list[Figure]:
             f"One client, no filter. Lines join datasets of one size (counts of vectors within a factor of {LIKE:g});"
             " others differ by their size, too.",
             "XI",
-            ("(a) K = 10", lambda t: paper.by_dimension(t, 10)),
-            ("(b) K = 100", lambda t: paper.by_dimension(t, 100)),
+            *paper.of_sizes("K = {}", paper.by_dimension),
         ),
         paper.figure(
             8,
             "Latency and throughput by number of vectors",
-            "K = 10, one client, no filter. The datasets differ by dimension, too: the tooltip names them.",
+            f"K = {paper.k}, one client, no filter. The datasets differ by dimension, too: the tooltip names them.",
             "XI",
             ("(a) Latency by scale", lambda t: paper.by_size(t, "p50_ms", "p50 (ms)")),
             ("(b) QPS by scale", lambda t: paper.by_size(t, "qps", "throughput (1/s)")),
@@ -79,8 +81,8 @@ def figures(material: Material) -> list[Figure]:
     ]
     if not any(row["arm"] for row in material.rows):  # else `arms` draws Figure 9, and marks what drifted
         caption = (
-            "Of the systems that were measured on one node and on several; K = 10, no filter. Colours of bars are"
-            " topologies; in (c) colours are systems, and the stroke is the topology."
+            f"Of the systems that were measured on one node and on several; K = {paper.k}, no filter. Colours of bars"
+            " are topologies; in (c) colours are systems, and the stroke is the topology."
         )
         drawn.append(_figure(9, _NODES, caption, "XII", paper.clusters(), "shapes", title=f"{_NODES} nodes"))
     return [figure for made in drawn for figure in made]
@@ -111,23 +113,21 @@ def _of_bars(paper: _Paper) -> list[list[Figure]]:
             "Median latency, one client, no filter",
             "Whiskers are ± one sample standard deviation over runs, cut at zero.",
             "IV",
-            ("(a) K = 10", lambda t: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=10)),
-            ("(b) K = 100", lambda t: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=100)),
+            *paper.of_sizes("K = {}", lambda t, k: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=k)),
         ),
         paper.figure(
             4,
             "Median latency without and with a filter",
-            "K = 10, one client. Full colour: no filter; pale: filtered.",
+            f"K = {paper.k}, one client. Full colour: no filter; pale: filtered.",
             "VII",
-            ("K = 10", paper.filters),
+            (f"K = {paper.k}", paper.filters),
         ),
         paper.figure(
             5,
             "Recall by id",
             "Against the exact neighbours.",
             "VIII",
-            ("(a) Recall@10", lambda t: bars(t, "recall_by_id", "recall", _RECALL, k=10)),
-            ("(b) Recall@100", lambda t: bars(t, "recall_by_id", "recall", _RECALL, k=100)),
+            *paper.of_sizes("Recall@{}", lambda t, k: bars(t, "recall_by_id", "recall", _RECALL, k=k)),
         ),
     ]
 
@@ -152,6 +152,7 @@ class _Paper:
         self._topologies = sorted({row["topology"] for row in self._rows})
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._sizes = sizes(self._rows)
+        self.k = headline_k(self._rows)
         self._count, self._dim = (
             {row["dataset"]: int(row["value"]) for row in charts.measured_rows(self._rows, metric)}
             for metric in ("rows", "dim")
@@ -169,6 +170,11 @@ class _Paper:
         ]
         return _figure(number, title, caption, table, panels)
 
+    def of_sizes(self, heading: str, draw: Callable[..., Any]) -> Iterator[tuple[str, Callable[[str], Any]]]:
+        """A part of a figure for each number of neighbours that one client asked for."""
+        for letter, k in zip(ascii_lowercase, single_sizes(self._rows), strict=False):
+            yield f"({letter}) {heading.format(k)}", partial(draw, k=k)
+
     def bars(
         self, topology: str, metric: str, title: str, style: _Style = _PLAIN, *, phase: str = "", k: int | None = None
     ) -> Any:
@@ -181,10 +187,10 @@ class _Paper:
 
     def filters(self, topology: str) -> Any:
         """Bars grouped by dataset: each system without a filter, then with one."""
-        filtered = self._single(topology, "p50_ms", 10, filtered=True)
+        filtered = self._single(topology, "p50_ms", self.k, filtered=True)
         if not filtered:
             return None
-        bars = [(row, row["system"], 1.0) for row in self._single(topology, "p50_ms", 10)]
+        bars = [(row, row["system"], 1.0) for row in self._single(topology, "p50_ms", self.k)]
         bars += [(row, f"{row['system']} + filter", 0.5) for row in filtered]
         series = [name for system in self._palette for name in (system, f"{system} + filter")]
         return self._grouped(bars, series, "p50 (ms)", _PLAIN)
@@ -193,7 +199,7 @@ class _Paper:
         """Queries per second by clients, a panel for each dataset and topology."""
         for dataset in self._datasets:
             for topology in self._topologies:
-                rows = [row for row in self._of(topology, "qps") if row["dataset"] == dataset and _timed(row)]
+                rows = [row for row in self._of(topology, "qps") if row["dataset"] == dataset and self._timed(row)]
                 yield self._heading(dataset, topology), self._by_clients(rows)
 
     def by_dimension(self, topology: str, k: int) -> Any:
@@ -213,7 +219,7 @@ class _Paper:
     def by_size(self, topology: str, metric: str, title: str) -> Any:
         points = [
             datum(row, dataset=row["dataset"], at=self._count[row["dataset"]])
-            for row in self._single(topology, metric, 10)
+            for row in self._single(topology, metric, self.k)
             if row["value"] is not None and row["dataset"] in self._count
         ]
         counts = sorted({point["at"] for point in points})
@@ -235,18 +241,22 @@ class _Paper:
         both = [row for row in self._rows if (row["dataset"], row["system"]) in one & several]
 
         def side_by_side(metric: str, title: str, digits: str) -> Any:
-            rows = [row for row in both if row["metric"] == metric and charts.is_single(row, 10)]
+            rows = [row for row in both if row["metric"] == metric and charts.is_single(row, self.k)]
             return self._side_by_side(self._of_one_workload(rows), title, digits)
 
-        yield "(a) Query latency (K = 10)", side_by_side("p50_ms", "p50 (ms)", ".1f")
-        yield "(b) Single-client QPS (K = 10)", side_by_side("qps", "queries per second", ",.0f")
+        yield f"(a) Query latency (K = {self.k})", side_by_side("p50_ms", "p50 (ms)", ".1f")
+        yield f"(b) Single-client QPS (K = {self.k})", side_by_side("qps", "queries per second", ",.0f")
         for dataset in self._datasets:
-            timed = [row for row in both if row["dataset"] == dataset and _timed(row)]
+            timed = [row for row in both if row["dataset"] == dataset and self._timed(row)]
             yield f"(c) Concurrent scaling · {dataset}", self._by_clients(timed, by_topology=True)
-        yield "(d) Recall@10", side_by_side("recall_by_id", "recall by id", ".3f")
+        yield f"(d) Recall@{self.k}", side_by_side("recall_by_id", "recall by id", ".3f")
 
     def _of(self, topology: str, metric: str) -> list[Row]:
         return [row for row in self._rows if (row["topology"], row["metric"]) == (topology, metric)]
+
+    def _timed(self, row: Row) -> bool:
+        """Whether a number is the rate of a closed loop of a fixed time, of the nearest without a filter."""
+        return row["k"] == self.k and not row["filter"] and row["duration_s"] is not None and row["metric"] == "qps"
 
     def _single(self, topology: str, metric: str, k: int, *, filtered: bool = False) -> list[Row]:
         rows = [row for row in self._of(topology, metric) if charts.is_single(row, k, filtered=filtered)]
@@ -402,8 +412,3 @@ def _scale(bars: Data, style: _Style) -> Any:
         ends = [10.0 ** math.floor(math.log10(min(values)) - 1e-9), 10.0 ** math.ceil(math.log10(max(values)) + 1e-9)]
         return alt.Scale(type="log", domain=ends, nice=False)
     return alt.Scale(zero=True) if style.top is None else alt.Scale(domain=[0, style.top], nice=False)
-
-
-def _timed(row: Row) -> bool:
-    """Whether a number is of a closed loop of a fixed time, of the 10 nearest without a filter."""
-    return row["k"] == 10 and not row["filter"] and row["duration_s"] is not None and row["metric"] == "qps"

@@ -17,6 +17,7 @@ import numpy as np
 
 from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Sample, Share, judge_all
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of
+from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
 from anncestry.report.model.verdicts import Verdicts, of_runs
@@ -69,6 +70,7 @@ class _Numbers:
         self.rows = material.ordinary
         self.records = material.records
         self.verdicts = material.verdicts
+        self.k = headline_k(self.rows)
         self.known = [row for row in self.rows if row["value"] is not None]
         dims, counts = (
             {row["dataset"]: row["value"] for row in self.known if row["metric"] == metric}
@@ -127,23 +129,23 @@ def _each(
     return find
 
 
-def _single(row: Row) -> bool:
+def _single(n: _Numbers, row: Row) -> bool:
     asked = (row["k"], row["clients"], row["filter"])
-    return asked == (10, 1, "") and row["duration_s"] is None and row["target_recall"] is None
+    return asked == (n.k, 1, "") and row["duration_s"] is None and row["target_recall"] is None
 
 
-def _timed(row: Row) -> bool:
-    return row["k"] == 10 and not row["filter"] and row["duration_s"] is not None
+def _timed(n: _Numbers, row: Row) -> bool:
+    return row["k"] == n.k and not row["filter"] and row["duration_s"] is not None
 
 
 def _sized(where: Callable[[float, float], bool]) -> Callable[[_Numbers, Row], bool]:
     """Of one client, and of datasets whose dimension and number of vectors are known, and fit."""
-    return lambda n, row: _single(row) and row["dataset"] in n.sizes and where(*n.sizes[row["dataset"]])
+    return lambda n, row: _single(n, row) and row["dataset"] in n.sizes and where(*n.sizes[row["dataset"]])
 
 
 def _stability(n: _Numbers) -> list[Comparison]:
     """Queries per second of 16 clients as a share of those of 8: whether more clients cost throughput."""
-    rates = (row for row in n.known if row["metric"] == "qps" and _timed(row) and row["value"])
+    rates = (row for row in n.known if row["metric"] == "qps" and _timed(n, row) and row["value"])
     places: dict[tuple[str, ...], dict[str, Entry]] = {}
     for (*place, system), of in pivot(rates, ("dataset", "topology", "system"), ("clients",)).items():
         if (8,) in of and (16,) in of:
@@ -173,15 +175,15 @@ CRITERIA: Mapping[str, Find | None] = {
         "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim > 500), lower=False
     ),
     "Concurrent QPS (4–8 clients)": _each(
-        "qps", _Numbers.by_runs, lambda n, row: _timed(row) and 4 <= row["clients"] <= 8, lower=False
+        "qps", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8, lower=False
     ),
     "Processor time a query (4–8 clients)": _each(
-        "server_cpu_us_per_query", _Numbers.by_runs, lambda n, row: _timed(row) and 4 <= row["clients"] <= 8
+        "server_cpu_us_per_query", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8
     ),
     "Concurrent stability (16 clients)": _stability,
     "Storage efficiency": _each("storage_total_mib", _Numbers.by_builds),
     "Deployment simplicity": None,
-    "Latency variance": _each("p50_ms", _Numbers.by_spread, lambda n, row: _single(row)),
+    "Latency variance": _each("p50_ms", _Numbers.by_spread, _single),
 }
 """The rows of the table, by their names in the paper, which has none of processor time; None: nothing measured."""
 
@@ -203,7 +205,7 @@ def tables(material: Material) -> list[Table]:
         for system in systems:
             cell = _cell(system, comparisons, verdicts, n) if CRITERIA[name] else _NOTHING_MEASURED
             cells.append(replace(cell, published=printed.get((name, engines[system]), "")))
-        body.append(TableRow((name,), tuple(cells)))
+        body.append(TableRow((name.replace("Recall@10", f"Recall@{n.k}"),), tuple(cells)))
     columns = (Column("Comparisons"), *(Column(system, "", "Verdict", system) for system in systems))
     return [
         Table(

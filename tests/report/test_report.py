@@ -30,7 +30,8 @@ from anncestry.report.published import Published
 from anncestry.report.site.page import write_page
 from anncestry.report.tables import usage
 from anncestry.report.tables.standard import tables
-from casestudies import STUDIES
+from casestudies import STUDIES, winners
+from casestudies import figures as paper_figures
 from tests.builders.world import (
     FILTER,
     HOSTILE,
@@ -289,6 +290,12 @@ def test_any_number_of_neighbours_and_clients_has_its_tables_charts_and_summary(
     drawn = {figure.name: figure for figure in standard.figures(Material(df, {}))}
     assert drawn["clients"].panels and "K = 20" in drawn["clients"].caption
     assert (drawn["clients"].table, drawn["latency"].table) == ("X-20", "IV-20")
+    of_paper = {figure.name: figure for figure in paper_figures.figures(Material(df, {}))}
+    for name in ("paper-3", "paper-4", "paper-5", "paper-6"):
+        assert of_paper[name].panels and all("10" not in panel.heading for panel in of_paper[name].panels), name
+    (head_to_head,) = winners.tables(Material(df, {}))
+    compared = {row.labels[0] for row in head_to_head.rows if row.cells[0].text != "none"}
+    assert compared >= {"Recall@20 (high-dim)", "Small-dataset latency (<100K)", "Concurrent QPS (4–8 clients)"}
     head, _, first, *_ = summary(df).splitlines()
     assert "p50_ms k=20" in head and "recall@20" in head and " @" in first and " - " not in first
 

@@ -35,6 +35,7 @@ from anncestry.report.model.cells import (
     text_of,
     with_interval,
 )
+from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.noise import builds
 from anncestry.report.model.numbers import by_bytes, rows_of
@@ -153,6 +154,10 @@ class Question:
     unit: str
     timed: bool = False
 
+    def of(self, k: int) -> Question:
+        """The same of another number of neighbours than the paper's."""
+        return replace(self, title=self.title.replace("K = 10", f"K = {k}").replace("recall@10", f"recall@{k}"))
+
 
 _TIMED = "Before and after: queries per second by number of clients, K = 10"
 QUESTIONS = (
@@ -218,11 +223,12 @@ def pairs(
     rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None = None
 ) -> list[Pair]:
     """What a question compares, the control last; judged together by the `rule`."""
+    k = headline_k(rows)
     there = {(row["arm"], row["dataset"], row["system"], row["topology"]) for row in rows}
     found: dict[tuple[str, str, int, str, str], dict[str, Row]] = {}
     for row in rows:
         asked = (row["k"], bool(row["filter"]), row["duration_s"] is not None)
-        if row["metric"] != question.metric or asked != (10, False, question.timed) or not row["arm"]:
+        if row["metric"] != question.metric or asked != (k, False, question.timed) or not row["arm"]:
             continue
         if not question.timed and row["clients"] != 1:
             continue
@@ -265,6 +271,7 @@ def of_arms(df: pd.DataFrame, rule: decide.Rule | None = None) -> list[Table]:
 
 
 def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None) -> Table:
+    question = question.of(headline_k(rows))
     made = pairs(rows, arms, question, rule)
     recall = question.unit == "fraction"
     body, drifted = [], []
@@ -326,7 +333,7 @@ def figures(df: pd.DataFrame) -> list[Figure]:
             made = [pair for pair in pairs(rows, arms, question) if pair.dataset == dataset]
             chart = _curves(made, arms, palette) if question.timed else _slopes(made, arms, palette, question)
             if chart is not None:
-                heading = f"{question.title.partition(': ')[2].capitalize()}, {dataset}"
+                heading = f"{question.of(headline_k(rows)).title.partition(': ')[2].capitalize()}, {dataset}"
                 panels.append(Panel(heading, f"{arms[0]} and {arms[1]}: {heading}", chart.to_dict()))
     title = f"{arms[0].capitalize()} and {arms[1]}"
     caption = "A line leads from one arm to the other; the dashed one is the control, to which nothing was done."

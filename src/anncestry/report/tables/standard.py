@@ -216,6 +216,12 @@ def _short(count: int) -> str:
     return str(count)
 
 
+def single_sizes(rows: Iterable[Row], filtered: bool = False) -> list[int]:
+    """Numbers of neighbours that one client asked for; those of the paper unless there are others."""
+    measured = {row["k"] for row in rows if _of_one_client(row) and bool(row["filter"]) == filtered}
+    return sorted(measured) if measured - set(PAPER_SIZES) else list(PAPER_SIZES)
+
+
 class Place(NamedTuple):
     """What the rows of a table go by."""
 
@@ -364,8 +370,7 @@ class _Tables:
 
     def sizes(self, filtered: bool = False) -> list[int]:
         """Numbers of neighbours that one client asked for; those of the paper unless there are others."""
-        measured = {row["k"] for row in self._rows if _of_one_client(row) and bool(row["filter"]) == filtered}
-        return sorted(measured) if measured - set(PAPER_SIZES) else list(PAPER_SIZES)
+        return single_sizes(self._rows, filtered)
 
     def timed_sizes(self) -> list[int]:
         """Numbers of neighbours that clients asked for during a fixed time."""
