@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -137,6 +137,9 @@ bench-duet: env  ## measure what pairs tell: A/A, planted differences, quiet and
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)
 	@python tests/bench/decided.py $(or $(RESULTS),.) $(EXPERIMENT)
 
+test-experiments: env  ## run one round of an experiment of docs/ledger.csv, another one each day (EXPERIMENT=name; minutes)
+	@python tests/bench/rotation.py $(EXPERIMENT)
+
 bench-peers: env  ## compare the driver with VectorDBBench on the same Milvus
 	@python tests/bench/peers.py
 
@@ -152,8 +155,9 @@ kept: env  ## measure the results for `make equality KEPT=scratch/kept/kept.tar.
 	  --config experiment=$$name config_dir=$(CURDIR)/scratch/kept/config; cp scratch/kept/config/experiments/$$name.yaml scratch/kept/pack/config/experiments; done
 	@cd scratch/kept && cp -r data results pack && rm -rf pack/results/table pack/results/report && tar -C pack -c . | zstd -q -19 -f -o kept.tar.zst
 
-config-page: env  ## write docs/config.md, the reference of the config's keys, from workflow/schemas
+config-page: env  ## write docs/config.md and docs/commands.md, the references of the config's keys and of the commands
 	@python workflow/schemas/reference.py
+	@python workflow/schemas/commands.py
 
 validation: env  ## show how stalls, errors and slow clients change the figures (docs/validation.md)
 	@python tests/bench/validation.py

@@ -7,11 +7,21 @@ figures stand in rows of their own, so that nothing looks like a pair that isn't
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from anncestry.report.counterpart import METRICS
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, with_interval
+from anncestry.report.model.cells import (
+    NO_CELL,
+    Cell,
+    Column,
+    Row,
+    Table,
+    TableRow,
+    computed,
+    text_of,
+    with_interval,
+)
 from anncestry.report.model.material import Material
 from anncestry.report.published import DOCUMENTS, Figure, printed_text
 from anncestry.report.tables.spec import pivot
@@ -29,8 +39,13 @@ _COLUMNS = {
     "recall_by_id": Column("Recall by id", "fraction"),
     "load_s": Column("Load", "s"),
     "index_build_s": Column("Index build", "s"),
+    "pss_mib": Column("Memory (PSS)", "MiB"),
+    "pss_anon_mib": Column("Memory in no file", "MiB"),
+    "read_bytes_per_query": Column("Read a query", "bytes"),
 }
-"""Columns by what the documents call the metric; METRICS says what it is called here."""
+"""Columns by what the documents call the metric; `_OURS` says what it is called here."""
+
+_OURS = METRICS | {name: ("query", name) for name in ("pss_mib", "pss_anon_mib")}
 
 Asks = Callable[[Row], bool]
 
@@ -56,13 +71,16 @@ _GRPC_SYSTEM = "weaviate-1.23.9"
 
 def _protocols(material: Material) -> Asks:
     """Weaviate by two protocols, where both are there, or beside the document's version through its own library."""
-    asked = {r["system"].removesuffix("-rest") for r in material.rows if r["system"].endswith("-rest")}
+    asked = {_program(r["system"]) for r in material.rows if r["system"].endswith("-rest")}
     by_library = {row["system"] for row in material.by_any_client if row["client"] == "sdk"}
     if _GRPC_SYSTEM in by_library:
-        asked |= by_library
-    return lambda row: (
-        row["engine"] == "weaviate" and row["clients"] == 1 and row["system"].removesuffix("-rest") in asked
-    )
+        asked |= {_program(system) for system in by_library}
+    return lambda row: row["engine"] == "weaviate" and row["clients"] == 1 and _program(row["system"]) in asked
+
+
+def _program(system: str) -> str:
+    """A system without what its name says of the protocol, or of who inserts."""
+    return system.removesuffix("-rest").removesuffix("-import")
 
 
 def _on_disk(material: Material) -> Asks:
@@ -72,7 +90,7 @@ def _on_disk(material: Material) -> Asks:
         for record in material.records.values()
         if record["stage"] == "load" and "diskann" in json.dumps(record["spec"]).lower()
     }
-    engines = ("milvus", "diskann")
+    engines = ("milvus", "diskann", "hnswlib", "faiss")
     return lambda row: row["engine"] in engines and row["dataset"] in disk and bool(row["k"]) and not row["filter"]
 
 
@@ -91,8 +109,9 @@ _ALL = (
         "D2",
         "Weaviate by gRPC and by REST",
         "Loading and queries of one client by protocol; systems called -rest ask by REST and GraphQL, the others by"
-        " gRPC, by encoded requests or through the Python client, which the document's was asked through. The document"
-        " gives the change of latency as a range, so that it has no row of latencies.",
+        " gRPC, by encoded requests or through the Python client, which the document's was asked through. Those called"
+        " -import are loaded by that client, too. The document gives the change of latency as a range, so that it has"
+        " no row of latencies.",
         ("load_s", "qps", "avg_ms", "p50_ms", "p99_ms"),
         _protocols,
         libraries=True,
@@ -112,8 +131,10 @@ _ALL = (
         "An index on disk beside one in memory",
         "DiskANN and HNSW by dataset and storage. The document's disks are behind NVMe over fabrics and its DiskANN is"
         " that of Milvus; what was measured is what the storage path of this machine is, and the DiskANN library itself"
-        " (-library) in its clients' processes, without a server.",
-        ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s"),
+        " (-library) in its clients' processes, without a server. Memory (PSS, and of it what is in no file) and reads"
+        " are those of the server's processes, of a library its clients', each with what it holds of the index; reads"
+        " are what reached storage (/proc/PID/io) by queries, over all runs.",
+        ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s", "pss_mib", "pss_anon_mib", "read_bytes_per_query"),
         _on_disk,
     ),
 )
@@ -147,10 +168,21 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
             places[place] = row
     for (dataset, topology, clients, system, workload), row in sorted(places.items(), key=lambda item: item[0]):
         load, cell = (numbers.get((dataset, topology, system, of), {}) for of in ("", workload))
-        cells = tuple(with_interval((load | cell).get(METRICS[metric])) for metric in document.metrics)
+        cells = tuple(_number(metric, load | cell) for metric in document.metrics)
         through = ", through its Python client" if row["client"] == "sdk" else ""
         asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}{through}"
         yield TableRow((MEASURED, dataset, topology, system, asked), cells)
+
+
+def _number(metric: str, of: Mapping[tuple[object, ...], Row]) -> Cell:
+    """A number of a cell; bytes read a query are made from two, each a total over all runs."""
+    if metric != "read_bytes_per_query":
+        return with_interval(of.get(_OURS[metric]))
+    read, asked = of.get(("query", "io_read_mib")), of.get(("query", "samples"))
+    if read is None or read["value"] is None:
+        return with_interval(read)
+    made = computed(read, asked, lambda mib, queries: mib * (1 << 20) / queries, "{}")
+    return made if made.value is None else replace(made, text=text_of(made.value, None, "bytes"))
 
 
 def _printed(document: Document, material: Material) -> Iterator[TableRow]:

@@ -1,4 +1,4 @@
-"""Write the last section of docs/documents.md: what each document asks for, row by row, and whether we have it.
+"""Write the last sections of docs/documents.md: which experiments ran (`ledger`), and what each document asks for.
 
 `python -m casestudies.rows` makes it from config/published/rows.csv; a test fails if it is out of date. `shown_by`
 lists an experiment, a table of the page, or a file of tests for each row.
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from anncestry.report.published import DOCUMENTS, FOLDER
+from casestudies import ledger
 
 PAGE = FOLDER.parents[1] / "docs" / "documents.md"
 HEADING = "## Row by row\n"
@@ -31,8 +32,9 @@ def rows() -> list[Mapping[str, str]]:
 
 
 def page(text: str) -> str:
-    """The page with its section made again."""
-    return text.partition(HEADING)[0] + section(rows())
+    """The page with its sections made again."""
+    before = text.partition(ledger.HEADING)[0].partition(HEADING)[0]
+    return before + ledger.section(ledger.lines()) + "\n" + section(rows())
 
 
 def section(table: list[Mapping[str, str]]) -> str:

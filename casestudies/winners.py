@@ -7,6 +7,7 @@ corrected for all comparisons of the table (Holm 1979). It wins the criterion if
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
@@ -15,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Sample, Share, judge_all
+from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Sample, Share, Verdict, judge_all
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of
+from anncestry.report.model.equal_recall import defective
 from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
@@ -33,13 +35,23 @@ UNDETERMINED, UNJUDGED = "Undetermined", "not judged"
 class Entry:
     """A system's answer: its value, the ids of the numbers it comes from, and what `judge_all` compares.
 
-    `row` is the number itself, where what it wins depends on its recall.
+    `row` is the number itself, where what it wins depends on its recall. What is `defective` wins nothing.
     """
 
     value: float
     ids: tuple[str, ...]
     judged_by: Sample | Share = _ONCE
     row: Row | None = None
+    defective: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The winner of a comparison: a system, EQUIVALENT, or UNDETERMINED and then what lacks: words, or how many of
+    what more (None: many)."""
+
+    winner: str
+    lacks: tuple[str | tuple[int | None, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,11 @@ class _Numbers:
 
     def by_queries(self, row: Row) -> Entry:
         """A recall: repeats ask one index the same queries, so its noise is that of the choice of queries."""
-        return Entry(row["value"], (row["number_id"],), self.verdicts.evidence(row))
+        return Entry(row["value"], (row["number_id"],), self.verdicts.evidence(row), defective=defective(row))
+
+    def by_pairs(self, row: Row) -> Entry:
+        """What is the highest of all runs: its noise is that between builds, or between pairs of servers."""
+        return replace(self.by_builds(row), row=row)
 
     def by_spread(self, row: Row) -> Entry:
         """How far runs are from their median, as a share of it (compared by Brown and Forsythe's test, 1974)."""
@@ -103,7 +119,8 @@ class _Numbers:
         middle = median(runs)
         away = np.abs(np.array(runs) / middle - 1)
         mean = float(away.mean())
-        return Entry(mean, (row["number_id"],), Sample(mean, float(away.std(ddof=1)), len(runs)))
+        sample = Sample(mean, float(away.std(ddof=1)), len(runs))
+        return Entry(mean, (row["number_id"],), sample, defective=defective(row))
 
 
 Find = Callable[[_Numbers], list[Comparison]]
@@ -129,9 +146,9 @@ def _each(
     return find
 
 
-def _single(n: _Numbers, row: Row) -> bool:
-    asked = (row["k"], row["clients"], row["filter"])
-    return asked == (n.k, 1, "") and row["duration_s"] is None and row["target_recall"] is None
+def _single(n: _Numbers, row: Row, *, filtered: bool = False) -> bool:
+    asked = (row["k"], row["clients"], bool(row["filter"]))
+    return asked == (n.k, 1, filtered) and row["duration_s"] is None and row["target_recall"] is None
 
 
 def _timed(n: _Numbers, row: Row) -> bool:
@@ -159,7 +176,8 @@ def _share(many: Row, few: Row) -> Entry:
     samples = [sample_of(row) for row in (many, few) if row["std"] is not None]
     error = sum((sample.std / sample.mean) ** 2 / sample.runs for sample in samples) ** 0.5
     count = min(sample.runs for sample in samples) if len(samples) == 2 else 0
-    return Entry(ratio, (many["number_id"], few["number_id"]), Sample(ratio, ratio * error * count**0.5, count))
+    sample = Sample(ratio, ratio * error * count**0.5, count)
+    return Entry(ratio, (many["number_id"], few["number_id"]), sample, defective=defective(many) or defective(few))
 
 
 CRITERIA: Mapping[str, Find | None] = {
@@ -168,6 +186,7 @@ CRITERIA: Mapping[str, Find | None] = {
     "High-dim latency (>500D)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: dim > 500)),
     "Small-dataset latency (<100K)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count < 100_000)),
     "Large-scale latency (>2M)": _each("p50_ms", _Numbers.by_runs, _sized(lambda dim, count: count > 2_000_000)),
+    "Filtered latency": _each("p50_ms", _Numbers.by_runs, lambda n, row: _single(n, row, filtered=True)),
     "Recall@10 (standard)": _each(
         "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim <= 500), lower=False
     ),
@@ -180,12 +199,25 @@ CRITERIA: Mapping[str, Find | None] = {
     "Processor time a query (4–8 clients)": _each(
         "server_cpu_us_per_query", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8
     ),
+    "Memory (4–8 clients)": _each(
+        "pss_mib", _Numbers.by_pairs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8
+    ),
     "Concurrent stability (16 clients)": _stability,
     "Storage efficiency": _each("storage_total_mib", _Numbers.by_builds),
     "Deployment simplicity": None,
     "Latency variance": _each("p50_ms", _Numbers.by_spread, _single),
 }
-"""The rows of the table, by their names in the paper, which has none of processor time; None: nothing measured."""
+"""The rows of the table, by their names in the paper, which has none of processor time, memory or filters; None:
+nothing measured."""
+USES = {
+    "Most queries": ("Concurrent QPS (4–8 clients)",),
+    "Short answers": tuple(name for name in CRITERIA if "latency (" in name),
+    "Fewest resources": ("Processor time a query (4–8 clients)", "Memory (4–8 clients)", "Storage efficiency"),
+    "Filters": ("Filtered latency",),
+    "Recall": tuple(name for name in CRITERIA if name.startswith("Recall@10")),
+    "Loading": ("Data loading speed",),
+}
+"""What one may want of a database → the criteria that speak of it."""
 
 
 def tables(material: Material) -> list[Table]:
@@ -225,8 +257,69 @@ def tables(material: Material) -> list[Table]:
             "The paper's verdicts are the authors'; no test stands behind them."
             if any(cell.published for row in body for cell in row.cells)
             else "",
-        )
+        ),
+        _by_use(found, verdicts, n.k),
     ]
+
+
+def _by_use(found: Mapping[str, Sequence[Comparison]], verdicts: Mapping[int, Decision], k: int) -> Table:
+    """What the verdicts say to somebody who chooses, as the paper's section VI.B does."""
+    body = []
+    for use, names in USES.items():
+        # One comparison may belong to several criteria: it counts once.
+        several = (comparison for name in names for comparison in found[name])
+        comparisons = list({tuple(e.ids for e in c.entries.values()): c for c in several}.values())
+        won = Counter(verdicts[id(comparison)].winner for comparison in comparisons)
+        winners = sorted(won.keys() - {EQUIVALENT, UNDETERMINED})
+        if not comparisons:
+            said = "nothing to compare"
+        elif len(winners) == 1:
+            said = winners[0]
+        else:
+            said = "it depends" if winners else UNDETERMINED if won[UNDETERMINED] else "any of them"
+        counts = [f"{system} wins {won[system]}" for system in winners]
+        counts += [f"{won[outcome]} {outcome.lower()}" for outcome in (EQUIVALENT, UNDETERMINED) if won[outcome]]
+        ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
+        rests = f"of {len(comparisons)}: {', '.join(counts)}" if comparisons else NO_CELL
+        body.append(
+            TableRow(
+                (use, "; ".join(names).replace("Recall@10", f"Recall@{k}")),
+                (
+                    Cell(said, best=len(winners) == 1),
+                    Cell(rests, parents=ids),
+                    Cell(_lacking([verdicts[id(comparison)] for comparison in comparisons])),
+                ),
+            )
+        )
+    return Table(
+        "VI.B",
+        "What to use",
+        "What the verdicts of Table XVI say by use, under the number of the paper's section. A system is named where it"
+        " wins a comparison of that use and no other system wins any, never with more than one answer in a thousand"
+        " defective; the last column says what the undetermined comparisons lack. What one needs most is for the"
+        " reader to say. It holds for what was measured here: these versions, settings, datasets and this machine.",
+        ("Use", "Criteria"),
+        (Column("Choose"), Column("Comparisons"), Column("What would determine the others")),
+        tuple(body),
+    )
+
+
+def _lacking(decisions: Sequence[Decision]) -> str:
+    """What the undetermined comparisons lack: the most further rounds (or queries, …) of any, and other reasons."""
+    lacks = [each for decision in decisions for each in decision.lacks]
+    counted: dict[str, list[int | None]] = {}
+    for each in lacks:
+        if isinstance(each, tuple):
+            counted.setdefault(each[1], []).append(each[0])
+    said = []
+    for of, counts in sorted(counted.items()):
+        known = [count for count in counts if count is not None]
+        if known:
+            said.append(f"more {of}: up to {max(known):,}")
+        if len(known) < len(counts):
+            said.append(f"more {of}: many")
+    said += [f"{words} ({n} ×)" for words, n in Counter(each for each in lacks if isinstance(each, str)).items()]
+    return "; ".join(said) or NO_CELL
 
 
 def _pair(a: Entry, b: Entry, quantity: str, known: Verdicts) -> Pair:
@@ -235,8 +328,8 @@ def _pair(a: Entry, b: Entry, quantity: str, known: Verdicts) -> Pair:
     return Pair(a.judged_by, b.judged_by, quantity, paired=True, ratio=ratio)
 
 
-def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, str]:
-    """The winner of each comparison by its id(): a system, EQUIVALENT, or UNDETERMINED."""
+def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, Decision]:
+    """What each comparison comes to, by its id()."""
     both = [(c, c.entries[a], c.entries[b], _quantity(c, a)) for c in comparisons for a, b in c.pairs()]
     by_rule = judge_all([_pair(a, b, quantity, known) for _, a, b, quantity in both], known.rule)
     judged = (
@@ -246,20 +339,38 @@ def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, str]
     verdicts = {}
     for comparison in comparisons:
         best = comparison.best()
-        mine = comparison.entries[best].row
         against = []
         for pair in comparison.pairs():
             found = next(judged)
             if best in pair:
-                other = comparison.entries[pair[pair[0] == best]].row
-                bought = mine is not None and other is not None and known.obstacle(mine, other)
-                against.append(Outcome.UNDETERMINED if found.decided and bought else found.outcome)
-        if all(outcome in (Outcome.LESS, Outcome.MORE) for outcome in against):
-            verdicts[id(comparison)] = best
-        else:
-            unsure = {Outcome.UNDETERMINED, Outcome.EQUAL} & set(against)
-            verdicts[id(comparison)] = UNDETERMINED if unsure else EQUIVALENT
+                other = comparison.entries[pair[pair[0] == best]]
+                against.append((found, _obstacle(comparison.entries[best], other, found, known)))
+        verdicts[id(comparison)] = _decision(best, against)
     return verdicts
+
+
+def _obstacle(best: Entry, other: Entry, found: Verdict, known: Verdicts) -> str:
+    """Why the better answer wins nothing; empty if it may, or if more rounds would tell."""
+    if not found.decided:
+        unknown = found.outcome in (Outcome.UNDETERMINED, Outcome.EQUAL) and not found.of
+        return "measured once: needs several builds" if unknown and _ONCE in (best.judged_by, other.judged_by) else ""
+    if best.defective:
+        return "the best has defective answers"
+    bought = best.row is not None and other.row is not None and known.obstacle(best.row, other.row)
+    return "the best has less recall, or defective answers" if bought else ""
+
+
+def _decision(best: str, against: Sequence[tuple[Verdict, str]]) -> Decision:
+    """Of the verdicts on the best system and each other, with what is in the way of a win."""
+    if all(found.decided and not obstacle for found, obstacle in against):
+        return Decision(best)
+    lacks: list[str | tuple[int | None, str]] = []
+    for found, obstacle in against:
+        if obstacle:
+            lacks.append(obstacle)
+        elif found.outcome in (Outcome.UNDETERMINED, Outcome.EQUAL):
+            lacks.append((found.further, found.of) if found.of else found.reason)
+    return Decision(UNDETERMINED, tuple(lacks)) if lacks else Decision(EQUIVALENT)
 
 
 def _quantity(comparison: Comparison, system: str) -> str:
@@ -271,7 +382,7 @@ def _quantity(comparison: Comparison, system: str) -> str:
 _NOTHING_MEASURED = Cell(UNJUDGED, problem="a judgement, nothing that is measured")
 
 
-def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int, str], n: _Numbers) -> Cell:
+def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int, Decision], n: _Numbers) -> Cell:
     mine = [comparison for comparison in comparisons if system in comparison.entries]
     if not comparisons:
         return Cell("nothing to compare")
@@ -281,7 +392,7 @@ def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int,
         reason = next((row["reason"] for row in loads if row["value"] is None), "")
         return Cell(brief(reason) if reason else NO_CELL, problem=reason)
     ids = tuple(i for comparison in mine for i in comparison.entries[system].ids)
-    won = [verdicts[id(comparison)] for comparison in mine]
+    won = [verdicts[id(comparison)].winner for comparison in mine]
     wins = won.count(system)
     losses = sum(winner not in (system, EQUIVALENT, UNDETERMINED) for winner in won)
     if wins and losses:

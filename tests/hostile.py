@@ -424,16 +424,58 @@ async def postgres(talk: Talk) -> None:
         await talk.say(message(b"C", b"SET\0") + READY if sent.startswith(b"QSET") else good, ANSWERS)
 
 
+# Redis
+
+LIST = b"*3\r\n:1\r\n$3\r\nd:7\r\n*2\r\n$4\r\ndist\r\n$3\r\n0.5\r\n"
+VALUES = [
+    b"$-2\r\n",
+    b"*99999999999\r\n",
+    b"*2147483647\r\n" * 3,
+    b"*1\r\n" * 40_000,
+    b"$1099511627776\r\n",
+    b"$1099511627775\r\n" + b"x" * 50_000,
+    b"$9223372036854775807\r\n",
+    b"$x\r\n",
+    b"$3\r\nhello\r\n",
+    b"$2\r\nhello\r\n",
+    b"+" + b"x" * 70_000,
+    b"-ERR " + b"no " * 30_000 + b"\r\n",
+    b"-\xff\xfe\r\n",
+    b"*1\r\n-ERR inside\r\n" * 2,
+    b"%1\r\n+a\r\n+b\r\n",
+    b"\r\n",
+    b"\n",
+    LIST * 3,
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"",
+]
+
+
+async def redis(talk: Talk) -> None:
+    async def read() -> bytes:
+        count = int((await talk.reader.readuntil(b"\r\n"))[1:])
+        for _ in range(count):
+            part = await talk.exactly(int((await talk.reader.readuntil(b"\r\n"))[1:]) + 2)
+        return part[:-2]
+
+    assert await read() == PASSWORD.encode()
+    await talk.say(b"+OK\r\n", VALUES)
+    while True:
+        await read()
+        await talk.say(LIST, VALUES)
+
+
 TALKS: dict[str, Callable[[Talk], Awaitable[None]]] = {
-    "http": http, "grpc": grpc, "mysql": mysql, "postgres": postgres,
+    "http": http, "grpc": grpc, "mysql": mysql, "postgres": postgres, "redis": redis,
 }  # fmt: skip
-BEFORE = {"http": 0, "grpc": 1, "mysql": 3, "postgres": 6}
+BEFORE = {"http": 0, "grpc": 1, "mysql": 3, "postgres": 6, "redis": 1}
 """Steps before the first answer."""
 TRANSPORTS: dict[str, dict[str, Any]] = {
     "http": {"method": "POST", "path": "/", "headers": {}},
     "grpc": {"method": "/a/b"},
     "mysql": {"user": "root", "password_env": VARIABLE, "init": ["SET a = 1"]},
     "postgres": {"user": "root", "password_env": VARIABLE, "init": ["SET a = 1"], "prepare": ["SELECT 1"]},
+    "redis": {"user": "root", "password_env": VARIABLE},
 }
 
 

@@ -116,11 +116,13 @@ class Board:
 
     @property
     def following(self) -> Job | None:
-        """What is measured next: loads before rounds, in the order of the plan."""
+        """What is measured next: the first part, then loads before rounds, in the order of the plan."""
 
-        def place(job: Job) -> tuple[int, float]:
+        def place(job: Job) -> tuple[bool, bool, float]:
             session = self.plan.sessions.get(job.key)
-            return job.rule not in ("load", "session", "duet"), -1.0 if session is None else session.place
+            what = session or next(iter(job.cells), None)
+            later = what is None or isinstance(what, Pair) or not self.plan.is_first(what)
+            return job.rule == "rounds", later, -1.0 if session is None else session.place
 
         return min((job.job for job in self._of(*MEASURING) if job.state == WAITS), key=place, default=None)
 

@@ -2,7 +2,8 @@
 
 A command of a rule takes the key of its output. The Snakefile sets ANNCESTRY_CONFIG and ANNCESTRY_EXPERIMENT, which
 name the matrix of that key; the default is the default experiment.
-Exit status: 0 done; 2 an error that the user can fix, in one sentence; 1 a bug in this program.
+Exit status: 0 done; 2 an error that the user can fix, in one sentence; 1 a bug in this program; 141 the reader of its
+output closed the pipe (128 + SIGPIPE, as a shell reports it of other programs).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from anncestry import redact
-from anncestry.commands import Run, cells, own, results, rules
+from anncestry.commands import Run, cells, command, guarding, own, preview, results, rules
 from anncestry.commands.rules import RULES
 from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
 from anncestry.provenance import damage, running
@@ -29,14 +30,51 @@ ONLY_LOG = "ANNCESTRY_ONLY_LOG"
 """In the environment of a command with a log: it writes there only, because somebody else shows the run."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0])
+GROUPS: dict[str, tuple[str, ...]] = {
+    "read results": ("summary", "compare", "why", "preview"),
+    "check and share results": ("verify", "keep", "attest", "verify-attestation", "export"),
+    "measure": ("plan", "cells", "guard", "drop", "epochs", "withdraw"),
+    "own data and systems": ("add",),
+    "this machine": ("leftovers", "gc", "engine", "completion"),
+    "called by the rules of the workflow": tuple(RULES),
+}
+"""The commands by what people do with them, in the order of the help."""
+
+
+class _ByTask(argparse.HelpFormatter):
+    """Lists the commands by group, as argparse can't."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction) or action.metavar != "COMMAND":
+            return super()._format_action(action)
+        helps = {each.dest: each for each in action._choices_actions}
+        parts = []
+        for title, names in GROUPS.items():
+            parts.append(f"{' ' * self._current_indent}{title}:\n")
+            self._indent()
+            parts += [super(_ByTask, self)._format_action(helps[name]) for name in names]
+            self._dedent()
+        return "\n" + "".join(parts)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(prog="anncestry", description=__doc__.split("\n", 1)[0], formatter_class=_ByTask)
     parser.add_argument("--experiment", help="use config/experiments/NAME.yaml instead of the default experiment")
     parser.add_argument("--log", type=Path, help="also write all messages to this file")
+    parser._positionals.title = "commands"
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (own, results, cells, rules):  # those that only rules use come last
+    for group in (own, guarding, results, preview, cells, rules):
         group.add(commands)
+    command(commands, completion).add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
+
+
+def completion(run: Run, options: argparse.Namespace) -> None:
+    """Print a script that completes commands and options in a shell: source <(anncestry completion bash)."""
+    import shtab
+
+    print(shtab.complete(parser(), options.shell))
 
 
 def _note_time(command: str, started: float) -> None:
@@ -65,6 +103,40 @@ class _Plain:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def silence(self) -> None:
+        """Send what is left in the buffer to nowhere, so that the interpreter finds nothing to fail at when it ends."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+
+    def settle(self) -> None:
+        """Write what is left in the buffer; a failure changes no status any more."""
+        try:
+            self._stream.flush()
+        except OSError:
+            self.silence()
+
+
+class _Out(_Plain):
+    """Standard output. A reader that has gone ends the command; a broken pipe of anything else stays an error."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise self._gone() from None
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            raise self._gone() from None
+
+    def _gone(self) -> SystemExit:
+        """The way out by an exception, so that every server is stopped on it."""
+        self.silence()
+        return SystemExit(128 + signal.SIGPIPE)
 
 
 class _Tee(_Plain):
@@ -110,7 +182,6 @@ def _work(options: argparse.Namespace, program: list[str] | None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    options = _parser().parse_args(arguments)
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -118,8 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
         out, err = sys.stdout, sys.stderr
         stack.callback(setattr, sys, "stdout", out)
         stack.callback(setattr, sys, "stderr", err)
-        said = _Tee(err)
-        sys.stdout, sys.stderr = cast(TextIO, _Plain(out)), cast(TextIO, said)
+        said, shown = _Tee(err), _Out(out)
+        sys.stdout, sys.stderr = cast(TextIO, shown), cast(TextIO, said)
+        stack.callback(said.settle)
+        stack.callback(shown.settle)
+        options = parser().parse_args(arguments)
         stack.callback(_note_time, options.command, time.time())
         try:
             if options.log:
@@ -137,9 +211,6 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"anncestry {options.command}: interrupted", file=sys.stderr)
             return 130
         except OSError as error:
-            if isinstance(error, BrokenPipeError) and options.command not in RULES:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader closed the pipe
-                return 128 + signal.SIGPIPE
             sentence = of_machine(error)
             if sentence is None:
                 traceback.print_exc()

@@ -324,16 +324,19 @@ def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
 def _query_resources(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     windows, table = measured["windows_s"], _samples_of_processes(cell.query_path, measured)
     yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)
+    by_run = [table.filter(compute.equal(table["run"], number)) for number in range(len(windows))]
     if "disturbance" in measured:
         runs = [
-            _disturbance(
-                run,
-                resources.by_group(table.filter(compute.equal(table["run"], number)), {"query": [windows[number]]}),
-                "query",
-            )
+            _disturbance(run, resources.by_group(by_run[number], {"query": [windows[number]]}), "query")
             for number, run in enumerate(measured["disturbance"]["runs"])
         ]
         yield _DISTURBANCE, measured["disturbance"], disturbance.over_runs(runs)
+    limits = measured.get("storage_path", {}).get("limits")
+    if limits is not None:
+        read = [resources.of_device(each, [window]) for each, window in zip(by_run, windows, strict=True)]
+        again = publish.combine([[asdict(gates.storage_limits(limits["asked"], each))] for each in read])
+        stored = [gate for gate in measured["gates"] if gate["gate"] == again[0]["gate"]]
+        yield f"its gate on storage limits differs from what its samples give: {again[0]['detail']}", stored, again
 
 
 _RESOURCES = "its resources differ from those recomputed from its samples of processes"

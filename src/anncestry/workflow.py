@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,11 @@ class Choice:
             ANNCESTRY_PYTHON=python,
             **{running.RUN: running.owner(os.getpid())},
         )
+
+
+def needs_interface(systems: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a server of one of these systems needs a network interface beside the loopback."""
+    return any(engines.offers_of(system["engine"]).needs_interface(system) for system in systems)
 
 
 def choose(overrides: Mapping[str, Any], root: Path) -> Choice:

@@ -21,6 +21,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from anncestry.board import MEASURING, Board, logged, seconds_of
 from anncestry.cli import ONLY_LOG
 
+PREVIEW = "ANNCESTRY_PREVIEW"
+"""Tells sessions that somebody looks, so that a page of what is measured so far is worth drawing."""
+
 
 class LogHandler(LogHandlerBase):
     """Shows the board; everything else that matters is printed above it."""
@@ -35,9 +38,11 @@ class LogHandler(LogHandlerBase):
         self._console = Console(file=sys.stderr, highlight=False)
         self._board: Board | None = None
         self._live: Live | None = None
+        self._shown_ns = 0
+        """When the page of what is measured so far was drawn that was told of last."""
         self._plain = self.common_settings.dryrun
         if not self._plain:
-            os.environ[ONLY_LOG] = "1"
+            os.environ |= {ONLY_LOG: "1", PREVIEW: "1"}
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
@@ -73,6 +78,7 @@ class LogHandler(LogHandlerBase):
         matrix, plan = workflow.resolve(workflow.choice_of_environment(), Path.cwd())
         jobs = explain.jobs(matrix, plan)
         guesses = {each.rule: each.seconds for each in estimate.estimate(matrix, jobs, explain.Earlier())}
+        self._shown_ns = time.time_ns()  # not one of an earlier run
         self._board = Board(plan, jobs, seconds_of(guesses, jobs))
         if self._console.is_terminal:
             draw = self._board.draw
@@ -96,9 +102,17 @@ class LogHandler(LogHandlerBase):
         if self._board is None:
             return
         self._board.end(number)
+        self._tell_page(Path(self._board.matrix.so_far_path))
         if self._board.done == len(self._board.jobs) and self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _tell_page(self, page: Path) -> None:
+        """Say where a page of what is measured so far lies, whenever there is a new one."""
+        drawn_ns = page.stat().st_mtime_ns if page.exists() else 0
+        if drawn_ns > self._shown_ns:
+            self._shown_ns = drawn_ns
+            self._print(f"a page of what is measured so far: {page}")
 
     def _failed(self, number: int) -> None:
         job = None if self._board is None else self._board.end(number, failed=True)

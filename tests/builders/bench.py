@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -85,6 +87,19 @@ class Bench:
         )
 
 
+MakeBench = Callable[..., Bench]
+
+
+def on_a_path(folder: Path) -> Callable[[dict[str, Any]], None]:
+    """Has a bench's topology keep its data in `folder`."""
+
+    def change(files: dict[str, Any]) -> None:
+        files["topologies"]["standalone"]["storage"] = "here"
+        files["storage"] = {"here": {"environment": "HERE", "default": str(folder)}}
+
+    return change
+
+
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """Makes a bench on which the system lies as told."""
@@ -128,3 +143,14 @@ def scored(bench: Bench, cell) -> tuple[dict, dict]:
     spec = bench.matrix.spec(cell.recall, "recall")
     body = recall.run(spec, cell.recall, Path(cell.query_path), truth_record, Path(cell.vectors_path), target)
     return published, body
+
+
+def reseal(path: Path, **changed) -> None:
+    """Change a record at the top level, as one would who knows how records are made."""
+    records.write_json(path, records.seal({**records.read_json(path), **changed}))
+
+
+def resealed(published: dict, changed: Path, label: str = "samples") -> dict:
+    """The outputs of a record of which one file was changed."""
+    forged = {"sha256": records.sha256_file(changed), "bytes": changed.stat().st_size}
+    return {**published["outputs"], label: {**published["outputs"][label], **forged}}

@@ -116,7 +116,7 @@ def test_a_reason_names_no_folder_of_this_machine_so_that_keys_are_the_same_else
 
 def test_a_refusal_of_an_engine_stays_one_of_what_is_lacking_when_its_system_is_named() -> None:
     asked = config.load(ROOT / "config", "milvus-2.2-report")
-    assert len(expand_matrix(asked, engines.offers_of, lambda: Room("default", 64, 512)).cells) == 25
+    assert len(expand_matrix(asked, engines.offers_of, lambda: Room("default", 64, 512)).cells) == 21
     blocks = [replace(block, unsupported="refused") for block in asked.matrix]
     asked = replace(asked, index={"type": "flat"}, matrix=blocks)
     with pytest.raises(Unsupported, match=r"milvus-2\.1\.0.*: index\.type: flat is unsupported by milvus 2\.1\.0"):
@@ -156,6 +156,10 @@ def test_index_topology_request_and_protocol_that_a_system_lacks_can_be_listed(
         (
             {"limits": {"cpus": 1}, "external_limits": {"etcd": {"cpus": 4}}},
             "external_limits.etcd.cpus: wants 4 cores, platform here has 2",
+        ),
+        (
+            {"role_limits": {"querynode": {"cpus": 8}}},
+            "role_limits.querynode.cpus: wants 8 cores, platform here has 2",
         ),
     ],
 )
@@ -243,7 +247,11 @@ def test_snakemake_measures_the_others_only(toy: Toy) -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "state", "cells"),
-    [("indexes", "unsupported", 10), ("milvus-2.2-report", "not measurable here", 25)],
+    [
+        ("indexes", "unsupported", 12),
+        ("milvus-2.2-report", "not measurable here", 21),
+        ("milvus-2.2-cluster", "not measurable here", 7),
+    ],
 )
 def test_the_documents_experiments_list_what_can_not_be_measured(experiment: str, state: str, cells: int) -> None:
     absent = workflow.expand(workflow.Choice(ROOT / "config", experiment)).absent

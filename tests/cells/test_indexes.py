@@ -32,6 +32,12 @@ def check(engine: str, version: str, index: dict[str, Any], topology: dict[str, 
     ("engine", "version", "index", "said"),
     [
         ("milvus", "2.3.5", {"type": "diskann"}, "diskann is unsupported by the wheel of milvus 2.3.5: DISKANN is not"),
+        (
+            "milvus",
+            "2.3.5",
+            {"type": "gpu_cagra"},
+            "gpu_cagra is unsupported: it needs a GPU, and no package",
+        ),
         ("milvus", "2.2.16", SCANN, r"scann is unsupported by milvus 2\.2\.16; it came with 2\.3\.0"),
         ("milvus", "2.3.5", {**INDEX, "threshold": 9, "type": "dynamic"}, "dynamic is unsupported"),
         ("weaviate", "1.27.0", {"type": "ivf_flat", "nlist": 8}, "ivf_flat is unsupported by weaviate 1.27.0"),
@@ -98,9 +104,10 @@ def built_by(system: dict[str, Any]) -> dict[str, Any]:
 
 
 def topology_of(system: dict[str, Any]) -> dict[str, Any]:
-    if system.get("settings", {}).get("dialect") != "polardb":
+    if system["artifact"]["kind"] != "none":
         return STANDALONE
-    return {**STANDALONE, "runtime": "remote", "endpoints": {"mysql": "P"}, "credentials": "P_PASSWORD"}
+    endpoint = {"mysql": "mysql", "milvus": "proxy"}[system["engine"]]
+    return {**STANDALONE, "runtime": "remote", "endpoints": {endpoint: "P"}, "credentials": "P_PASSWORD"}
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -117,7 +124,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 ASKED = [
     "milvus-2.2.16", "milvus-2.3.5", "weaviate-1.23.9", "weaviate-1.27.0", "weaviate-1.35.2", "pgvector-0.8.5",
-    "seekdb-1.4.0", "mariadb-11.8.6", "polardb-8.0.2", "faiss-1.15.1-library", "hnswlib-0.8.0-library",
+    "seekdb-1.4.0", "mariadb-11.8.6", "polardb-8.0.2", "chroma-1.5.9", "faiss-1.15.1-library", "hnswlib-0.8.0-library",
     "diskann-0.7.0-library",
 ]  # fmt: skip
 

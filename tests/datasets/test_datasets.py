@@ -527,7 +527,7 @@ def test_without_apt_the_debian_source_is_skipped(tmp_path: Path, monkeypatch: p
         ({"kind": "ftp"}, "unknown kind of source 'ftp'"),
         ({"kind": "url", "format": "fvecs", "base": "http://127.0.0.1/a"}, "lacks queries"),
         ({"kind": "url", "format": "fvecs", "url": "http://127.0.0.1/a"}, "only hdf5 can hold base and queries in one"),
-        ({"kind": "url", "format": "hdf5", "url": "file:///etc/hostname"}, "use http or https"),
+        ({"kind": "url", "format": "hdf5", "url": "file:///etc/hostname"}, "use http, https or s3"),
         ({"kind": "url", "format": "hdf5", "url": "http://[::1/a"}, "not a URL"),
         ({"kind": "file", "format": "npy", "base": "a", "queries": "b", "sha256": "00"}, "sha256 needs a key for each"),
         ({"kind": "synthetic", "generator": "dice"}, "unknown generator"),

@@ -23,6 +23,7 @@ WAYS = [
     ("native", "http"),
     ("native", "mysql"),
     ("native", "postgres"),
+    ("native", "redis"),
     ("python", "grpc"),
     ("python", "http"),
 ]
@@ -65,8 +66,8 @@ def steady(per_s, seconds):
 
 
 def answers(outcome, kind):
-    """What the echo returned: packets of MySQL and messages of PostgreSQL wrap it."""
-    if kind not in ("mysql", "postgres"):
+    """What the echo returned: packets of MySQL, messages of PostgreSQL and texts of Redis wrap it."""
+    if kind not in ("mysql", "postgres", "redis"):
         return outcome.responses
     return [response[response.index(b"re: ") : response.index(b"re: ") + 4 + 9] for response in outcome.responses]
 
@@ -132,10 +133,10 @@ def test_a_lost_connection_costs_its_request_and_no_other_and_is_never_sent_agai
 
 
 @pytest.mark.parametrize(
-    "way", [way for way in WAYS if way[1] not in ("mysql", "postgres")], ids="-".join, indirect=True
+    "way", [way for way in WAYS if way[1] not in ("mysql", "postgres", "redis")], ids="-".join, indirect=True
 )
 def test_a_server_that_closes_connections_after_answering_costs_no_request(way, tmp_path):
-    """(MySQL and PostgreSQL have no way to say that it is about to.)"""
+    """(MySQL, PostgreSQL and Redis have no way to say that it is about to.)"""
     driver, kind = way
     with NullServer(kind, echo=True, leave_every=10) as server:
         outcome = run(driver, tmp_path, server, count=40, prime=0)
@@ -327,6 +328,25 @@ def test_postgres_runs_what_it_prepared_with_binary_parameters(tmp_path):
     assert good == [True, True, True, False] * 2
     assert outcome.facts["clients"][0]["errors"] == {"PostgreSQL ERROR 58030: the disk is on fire": 2}
     assert outcome.facts["reconnects"] == 0
+
+
+def test_redis_logs_in_with_a_password_and_sends_whole_commands(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_TEST", "correct horse")
+    request = b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n"
+    more = {"user": "default", "password_env": "SECRET_OF_TEST", "raw": True}
+    with NullServer("redis", echo=True, error_every=4, password_env="SECRET_OF_TEST") as server:
+        with Driver("native") as driver:
+            outcome = run(driver, tmp_path, server, count=8, prime=0, requests=[request], transport=more)
+        with Driver("native") as driver:
+            unknown = run(driver, tmp_path / "none", server, count=1, prime=0)
+        monkeypatch.setenv("SECRET_OF_TEST", "wrong")
+        with Driver("native") as driver, pytest.raises(ServerError, match=r"no connection to .*Redis: WRONGPASS"):
+            run(driver, tmp_path / "wrong", server, count=1, transport=more)
+    assert unknown.facts["clients"][0]["errors"] == {"Redis: NOAUTH Authentication required.": 1}
+    assert outcome.responses == ([b"$6\r\nre: \r\n\r\n"] * 3 + [b""]) * 2
+    assert outcome.facts["clients"][0]["errors"] == {"Redis: ERR the disk is on fire": 2}
+    assert outcome.facts["reconnects"] == 0
+    assert "correct horse" not in (tmp_path / "job.json").read_text()
 
 
 def test_a_record_says_which_driver_it_was_and_what_it_was_built_from(drivers, tmp_path):

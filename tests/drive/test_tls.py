@@ -22,7 +22,7 @@ from tests.hostile import forms
 from tests.servers import INDEX
 from tests.tls_pump import tap
 
-WAYS = [("native", "grpc"), ("native", "http"), ("native", "mysql"), ("native", "postgres"),
+WAYS = [("native", "grpc"), ("native", "http"), ("native", "mysql"), ("native", "postgres"), ("native", "redis"),
         ("python", "grpc"), ("python", "http")]  # fmt: skip
 REFUSALS = {
     "expired": "certificate has expired, or is not valid yet",

@@ -43,6 +43,7 @@ from tests.servers import (
 
 WEAVIATE, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
 K = 10
+LIMITS = {"cpus": 1, "memory_mib": 2048}
 
 
 # Refusals, while a workflow is parsed.
@@ -68,6 +69,18 @@ K = 10
             r"external_limits\.log\.memory_mib: 512 MiB; it does not work with less than 1280",
         ),
         ("weaviate", {"external_limits": {"etcd": {"cpus": 1}}}, "weaviate has no external_limits"),
+        ("weaviate", {"role_limits": {"querynode": {"cpus": 1}}}, "weaviate has no role_limits"),
+        ("milvus", {"role_limits": {"querynode": {"cpus": 1}}}, "role_limits: a milvus without external log is one"),
+        (
+            "milvus",
+            {"external": {"etcd": "a", "log": "b"}, "role_limits": {"indexcoord": {"cpus": 1}}},
+            r"role_limits\.indexcoord: unknown; of milvus 2\.3\.5: rootcoord, datacoord, querycoord, proxy, datanode",
+        ),
+        (
+            "milvus",
+            {"external": {"etcd": "a", "log": "b"}, "role_limits": {"querynode": {"memory_mib": 256}}},
+            r"role_limits\.querynode\.memory_mib: 256 MiB; milvus does not start with less than 512",
+        ),
         ("milvus", {"consistency": "all"}, "milvus has no consistency"),
         ("milvus", {"entry": "all"}, "milvus has no entry"),
     ],
@@ -133,6 +146,23 @@ def test_what_stands_beside_a_system_counts_in_its_total(tmp_path: Path) -> None
         folder = configured(tmp_path / complaint[:4], experiment, {"other": changed})
         with pytest.raises(ConfigError, match=complaint):
             workflow.expand(workflow.Choice(folder, "x"))
+
+
+def test_limits_by_role_are_refused_where_equal_totals_are_asked(tmp_path: Path) -> None:
+    other = {**TOPOLOGIES["distributed-1"], "limits": LIMITS, "role_limits": {"querynode": {"cpus": 1}}}
+    experiment = {"equal_totals": True, "matrix": [block(MILVUS, ["standalone-equal", "other"])]}
+    with pytest.raises(ConfigError, match="other has role_limits"):
+        workflow.expand(workflow.Choice(configured(tmp_path, experiment, {"other": other}), "x"))
+
+
+def test_limits_by_role_are_part_of_a_key_only_where_they_are_given(tmp_path: Path) -> None:
+    more = {"other": {**TOPOLOGIES["distributed-1"], "role_limits": {"querynode": {"cpus": 1}}}}
+    experiment = {"matrix": [block(MILVUS, ["distributed-1", "other"])]}
+    matrix = workflow.expand(workflow.Choice(configured(tmp_path, experiment, more), "x"))
+    specs = {cell.topology: (cell.load, matrix.spec(cell.load, "load")["topology"]) for cell in matrix.cells}
+    assert specs["distributed-1"][0] != specs["other"][0]
+    assert "role_limits" not in specs["distributed-1"][1]
+    assert specs["other"][1]["role_limits"] == {"querynode": {"cpus": 1}}
 
 
 @pytest.mark.parametrize(
@@ -386,13 +416,21 @@ def test_a_load_says_what_each_node_used_and_they_add_up_to_the_server(killed: t
         assert sum(node[name] for node in nodes) == pytest.approx(used["server"]["load"][name])
 
 
+def limited_by_role(members: dict[str, Any]) -> None:
+    """Each query node is held to half a core, by quota, and nothing else is; the others are held by `limits`."""
+    for name, facts in members.items():
+        limits = {limit: how["asked"] for limit, how in facts["limits"].items() if how["by"]}
+        beside = name in ("etcd", "object_store", "log")
+        assert limits == ({"cpus": 0.5} if "querynode" in name else {} if beside else {"memory_mib": 2048}), name
+
+
 @pytest.mark.servers
 @pytest.mark.parametrize(("system", "name"), [(MILVUS, "distributed-2"), ("milvus-2.2.16", "distributed-2-local")])
 def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one(
     system: str, name: str, tmp_path: Path, nothing_stays: None
 ) -> None:
     engine = engines.get("milvus")
-    topology = {**TOPOLOGIES[name], "limits": {"memory_mib": 2048}}
+    topology = {**TOPOLOGIES[name], "limits": {"memory_mib": 2048}, "role_limits": {"querynode": {"cpus": 0.5}}}
     binary = with_parts(system, topology, tmp_path / "artifact")
     server = engine.start(binary, tmp_path / "data", SYSTEMS[system], topology)
     try:
@@ -401,8 +439,8 @@ def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one
             probe = engine.probe(server)
             assert (probe.nodes, probe.shards, probe.replicas, probe.rows) == (2, 1, 2, 2000)
             (segment,) = {placed.shard for placed in probe.placement}
-            held = {Placed("querynode1", segment, 2000), Placed("querynode2", segment, 2000)}
-            assert set(probe.placement) == held
+            assert set(probe.placement) == {Placed(f"querynode{n}", segment, 2000) for n in (1, 2)}
+            limited_by_role(server.members())
             before = server.counters()
             assert searched(engine, server, driver, tmp_path / "job", vectors, clients=4) > 0.99
             after = server.counters()

@@ -403,7 +403,7 @@ def test_milvus_leaves_nothing_outside_of_its_folder_and_takes_away_nothing_of_o
 
 @pytest.mark.servers
 @pytest.mark.root
-@pytest.mark.parametrize("name", [name for name, entry in SYSTEMS.items() if entry.get("engine") == "milvus"])
+@pytest.mark.parametrize("name", [name for name in LOADED if SYSTEMS[name]["engine"] == "milvus"])
 def test_two_milvus_of_two_users_do_not_meet(name: str, tmp_path: Path) -> None:
     """Finding 7: what another user had put into Milvus' fixed folder kept ours from starting, or was overwritten."""
     theirs, precious = Path("/tmp/milvus"), tmp_path / "precious"

@@ -133,13 +133,15 @@ def test_what_milvus_2_1_stored_is_not_opened_by_a_later_one() -> None:
 @pytest.mark.parametrize(
     ("experiment", "cells"),
     [
-        ("indexes", 33),
+        ("indexes", 35),
         ("weaviate-grpc", 48),
         ("weaviate-grpc-laptop", 24),
-        ("weaviate-grpc-client", 48),
-        ("weaviate-grpc-client-laptop", 24),
-        ("milvus-2.2-report", 25),
+        ("weaviate-grpc-client", 72),
+        ("weaviate-grpc-client-laptop", 36),
+        ("milvus-2.2-report", 21),
         ("milvus-2.2-report-laptop", 21),
+        ("milvus-2.2-cluster", 7),
+        ("milvus-2.2-cluster-laptop", 8),
     ],
 )
 def test_the_experiments_of_the_documents_can_be_asked_for(experiment: str, cells: int) -> None:

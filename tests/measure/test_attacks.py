@@ -18,14 +18,9 @@ from anncestry import verify
 from anncestry.errors import DataError
 from anncestry.measure import reference
 from anncestry.provenance import gates, records
-from tests.builders.bench import failed, scored
+from tests.builders.bench import failed, reseal, resealed, scored
 from tests.flat.engine import ENGINE as flat
 from tests.toy import ROOT
-
-
-def reseal(path: Path, **changed) -> None:
-    """Change a record at the top level, as one would who knows how records are made."""
-    records.write_json(path, records.seal({**records.read_json(path), **changed}))
 
 
 def test_every_attack_of_the_docs_names_tests_that_are_there():
@@ -207,12 +202,6 @@ def test_defects_that_are_edited_are_refused_with_the_place(bench):
 
 def said_by_verify(bench) -> str:
     return " ".join(problem.sentence for problem in verify.verify(bench.matrix, partial=True).problems)
-
-
-def resealed(published: dict, samples: Path) -> dict:
-    """The outputs of a record whose samples were changed."""
-    forged = {"sha256": records.sha256_file(samples), "bytes": samples.stat().st_size}
-    return {**published["outputs"], "samples": {**published["outputs"]["samples"], **forged}}
 
 
 @pytest.mark.parametrize(

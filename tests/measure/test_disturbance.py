@@ -12,11 +12,21 @@ from anncestry.cells.spec import Disturbance
 from anncestry.metrics import disturbance
 from anncestry.provenance import gates, platform
 from tests.builders.bench import failed
+from tests.flat.engine import ENGINE as flat
 
 LIMITS = Disturbance.of().limits
 QUIET = {"others_pct": 6.0, "steal_pct": 3.0, "gap_max_ms": 20.0, "gc_runs": 0, "gc_pause_us": 0.0, "lag_p99_ms": 1}
 ALWAYS = Disturbance.of(others_pct=-1, repeats=2, repeats_percent=1e6)
 """Limits that every run exceeds."""
+SECOND_USER = """
+import sys, grpc
+count = grpc.insecure_channel(sys.argv[1], options=[("grpc.enable_http_proxy", 0)]).unary_unary("/flat.Flat/count")
+while True:
+    try:
+        count(b"", timeout=5)
+    except grpc.RpcError:
+        pass
+"""
 
 
 @pytest.mark.parametrize(
@@ -107,10 +117,11 @@ def test_a_run_with_its_own_server_is_measured_again_on_another_one(bench):
     assert len(record["server"]["start_s"]) >= 3
 
 
-def test_a_program_that_burns_a_core_beside_a_run_is_seen(bench):
-    def timed(files):
-        files["workloads"]["k5"] |= {"duration_s": 1.5, "runs": 1}
+def timed(files):
+    files["workloads"]["k5"] |= {"duration_s": 1.5, "runs": 1}
 
+
+def test_a_program_that_burns_a_core_beside_a_run_is_seen(bench):
     honest = bench(change=timed)
     cell = honest.matrix.cells[0]
     honest.load(cell)
@@ -125,6 +136,30 @@ def test_a_program_that_burns_a_core_beside_a_run_is_seen(bench):
     assert record["valid"]
     published = honest.publish(cell)["disturbance"]
     assert published["above"] == [f"run 1: {text}" for text in record["disturbance"]["above"]]
+
+
+def test_a_second_user_of_the_measured_server_is_seen_by_the_cpu_of_its_client(bench, monkeypatch):
+    honest = bench(change=timed)
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    users, start = [], flat.start
+
+    def started(*given, **more):
+        server = start(*given, **more)
+        users.append(subprocess.Popen([sys.executable, "-c", SECOND_USER, server.endpoint]))
+        return server
+
+    monkeypatch.setattr(flat, "start", started)
+    try:
+        honest.query(cell)
+    finally:
+        for user in users:
+            user.kill()
+            user.wait()
+    assert users
+    record = honest.record(cell)
+    assert record["disturbance"]["others_pct"] > 10
+    assert "other programs used" in record["disturbance"]["above"][0]
 
 
 def test_whoever_takes_the_lock_away_makes_the_measurement_invalid(tmp_path, monkeypatch):

@@ -32,7 +32,8 @@ from anncestry.runtimes.base import NO_LIMITS, Limits
 from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import NativeProcess, clean_environment, free_ports
 from anncestry.runtimes.remote import endpoint
-from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors
+from tests.later_milvus import later_milvus
+from tests.servers import INDEX, STANDALONE, SYSTEMS, artifact, running, small_vectors
 from tests.tls_pump import pump
 from tests.toy import ROOT
 
@@ -278,6 +279,42 @@ def test_a_remote_milvus_is_loaded_marked_probed_and_left_running(
         third.stop()
         with pytest.raises(ServerError, match="the collection Bench is gone"):
             engine.start(tmp_path, tmp_path / "data", entry, topology)
+
+
+@pytest.mark.servers
+def test_a_remote_milvus_2_6_with_an_index_on_disk_is_read_back_as_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By a stand-in: no package registry has a later server than 2.3."""
+    name = next(name for name, entry in SYSTEMS.items() if entry["engine"] == "milvus")
+    engine, later, index = get("milvus"), {"version": "2.6.9", "settings": {}}, {"type": "diskann"}
+    with (
+        running(name, artifact(name, tmp_path / "artifact"), tmp_path / "theirs") as theirs,
+        later_milvus(theirs.endpoint, "2.6.9") as endpoint,
+    ):
+        monkeypatch.setenv("TEST_REMOTE_MILVUS", endpoint)
+        server = engine.start(tmp_path, tmp_path / "data", later, MILVUS)
+        vectors = small_vectors("l2")
+        with Progress("load", len(vectors.base), "row") as progress:
+            engine.load(server, vectors, index, {"batch_rows": 500}, progress)
+        probe = engine.probe(server)
+        assert (probe.version, probe.rows) == ("2.6.9", len(vectors.base))
+        assert probe.settings["index_type"] == "diskann"
+        with Driver() as driver:
+            found = Oracle(engine, server, driver, tmp_path, vectors).ask(vectors.base[:50], 1, 64)
+            assert (found.ids[:, 0] == range(50)).mean() > 0.98
+        server.drop()
+        server.stop()
+
+
+def test_a_later_milvus_is_a_remote_one_or_none() -> None:
+    offers = offers_of("milvus")
+    for version in ("2.4.0", "2.6.9"):
+        offers.check({"version": version}, MILVUS, {"type": "diskann"}, None)
+        with pytest.raises(ConfigError, match=r"is not less than 2\.4\.0; .* with runtime remote below 2\.7\.0"):
+            offers.check({"version": version}, STANDALONE, INDEX, None)
+    with pytest.raises(ConfigError, match=r"milvus 2\.7\.0 is not less than"):
+        offers.check({"version": "2.7.0"}, MILVUS, INDEX, None)
 
 
 # Theirs, under TLS, as every managed service is

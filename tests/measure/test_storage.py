@@ -6,7 +6,7 @@ import mmap
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from anncestry.provenance import records
 from anncestry.report.tables.usage import described
 from anncestry.runtimes import storage
 from anncestry.runtimes.storage import FOLDER, Placed
-from tests.builders.bench import Bench, failed
+from tests.builders.bench import MakeBench, failed, on_a_path
 from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, artifact, small_vectors
 
-MakeBench = Callable[..., Bench]
 ON_PATH = {**STANDALONE, "storage": "here"}
 
 
@@ -139,16 +138,6 @@ def test_the_experiments_of_the_document_have_a_cell_for_each_path() -> None:
 
 
 # Held to.
-
-
-def on_a_path(folder: Path) -> Callable[[dict[str, Any]], None]:
-    """Has a bench's topology keep its data in `folder`."""
-
-    def change(files: dict[str, Any]) -> None:
-        files["topologies"]["standalone"]["storage"] = "here"
-        files["storage"] = {"here": {"environment": "HERE", "default": str(folder)}}
-
-    return change
 
 
 def test_data_lies_on_the_path_while_a_server_runs_and_nowhere_else(bench: MakeBench, tmp_path: Path) -> None:

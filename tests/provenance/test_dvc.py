@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import yaml
 from anncestry.errors import DataError
 from anncestry.provenance import versioning
 from anncestry.provenance.attempts import Ledger
+from tests.builders.s3 import s3_server
 from tests.toy import ROOT, TOY, Toy
 
 TRACKED = (".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", ".gitattributes", "dvc.yaml")
@@ -562,27 +562,6 @@ def test_a_killed_push_leaves_the_remote_usable(mine, tmp_path):
     b.dvc("pull", "--quiet")
     assert b.toy.jobs() == {}
     assert b.run("anncestry", "verify").returncode == 0
-
-
-@contextmanager
-def s3_server(log: Path) -> Iterator[str]:
-    """moto's S3 server in a process of its own, on a port that the system chose; yields its address."""
-    with open(log, "w") as file:
-        server = subprocess.Popen(
-            [sys.executable, "-u", "-m", "moto.server", "--host", "127.0.0.1", "--port", "0"],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + 60
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield found[0]
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
 
 
 def test_a_remote_in_an_s3_bucket_as_the_docs_set_it_up(mine, tmp_path):

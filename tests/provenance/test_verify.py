@@ -374,6 +374,15 @@ def test_a_planted_page_that_is_listed_and_sealed_again_is_not_of_the_page_drawn
     assert not Path("attestation.json").exists()
 
 
+def test_a_summary_in_text_that_is_sealed_again_is_not_of_the_page_drawn_again(audit):
+    folder = one("results/report/*/record.json").parent
+    (folder / "report.txt").write_text("all won\n")
+    record = records.read_record(folder / "record.json")
+    seal_report(folder, record["key"], record["spec"], one("results/table/*/record.json").parent)
+    status, said = audit()
+    assert status == 2 and str(folder / "report.txt") in said
+
+
 @pytest.mark.parametrize(
     "wrong", ["../../../../../../../../../proc/self/mem", "/proc/self/mem", "a/../../b", "./a", "a//b", "a\n", "..", ""]
 )

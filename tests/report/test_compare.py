@@ -21,7 +21,7 @@ from anncestry.metrics.decide import Outcome, proportion_interval
 from anncestry.metrics.defects import percent
 from anncestry.provenance.records import identity, sha256_file
 from anncestry.report import diffs
-from anncestry.report.compare.lines import Comparison, Line, compare
+from anncestry.report.compare.lines import HEADLINE, Comparison, Line, compare
 from anncestry.report.compare.sides import Side, find, of_results, side
 from anncestry.report.compare.text import summary
 from anncestry.report.model import numbers
@@ -723,3 +723,15 @@ def test_shares_of_defective_answers_are_compared_as_shares(world: World) -> Non
     line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "defect_share"))
     assert line.verdict == "more" and line.better == "a"
     assert (line.judged.low, line.judged.high) == pytest.approx(proportion_interval(0.02, 1000, 0.0, 1000))
+
+
+def test_what_only_one_side_has_is_counted_at_the_end_and_hides_nothing_that_both_have(world: World) -> None:
+    whole = _side(world, MILVUS)
+    cut = Side("cut", whole.numbers[whole.numbers["workload"] != "k100"], whole.records)
+    found = compare(cut, whole)
+    text = summary(found)
+    head, _, rest = text.partition("only on one side:")
+    assert "\n k100\n" not in head and "\n k10\n" in head
+    gone = [line for line in found.lines if line.workload == "k100" and line.metric in HEADLINE]
+    said = " ".join(rest.split())
+    assert f"{len(gone)} numbers of" in said and "A (cut): no such cell" in said and "/k100" in said

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from anncestry import engines
 from anncestry.cells import config
+from anncestry.cells.blocks import Room
+from anncestry.cells.expand import expand as expand_matrix
 from anncestry.report import counterpart
 from anncestry.report.counterpart import Asked
 from anncestry.report.published import Figure, Published
@@ -66,6 +69,33 @@ def test_the_report_on_milvus_states_nodes_replicas_and_limits_in_words() -> Non
     assert counterpart.why_not(two, [one]) == "its number of nodes was 2, ours 1"
     assert counterpart.why_not(two, [replace(two, cpus=None)]) == "its limits were 8 cores, ours none"
     assert counterpart.why_not(two, [replace(two, memory_mib=None)]) == "its limits were 8 GB, ours none"
+
+
+def test_limits_of_the_query_nodes_are_those_of_the_report_on_milvus() -> None:
+    row = dict.fromkeys(("dataset", "engine", "ef_search", "k", "filter", "clients", "duration_s"))
+    nodes = {"cpus": 8, "memory_mib": 8192}
+    for topology, limits in (
+        ({"limits": nodes}, nodes),
+        ({"role_limits": {"querynode": nodes}, "limits": {"cpus": 1}}, nodes),
+        ({"role_limits": {"querynode": {"cpus": 8}}, "limits": {"memory_mib": 512}}, {"cpus": 8, "memory_mib": None}),
+        ({"role_limits": {"proxy": nodes}}, {"cpus": None, "memory_mib": None}),
+    ):
+        ours = counterpart.of_row(row, {"topology": topology}, {})  # type: ignore[arg-type]
+        assert (ours.cpus, ours.memory_mib) == (limits["cpus"], limits["memory_mib"])
+
+
+def test_each_figure_of_the_cluster_of_milvus_2_2_can_be_joined_by_its_experiment() -> None:
+    room = Room("lab", 64, 512)
+    matrix = expand_matrix(config.load(ROOT / "config", "milvus-2.2-cluster"), engines.offers_of, lambda: room)
+    ours = []
+    for cell in matrix.cells:
+        query, load = matrix.spec(cell.query, "query"), matrix.spec(cell.load, "load")
+        workload = query["workload"]
+        row = {"dataset": cell.dataset, "engine": "milvus", "ef_search": 64, "filter": "", **workload}
+        ours.append(counterpart.of_row(row, load, query))  # type: ignore[arg-type]
+    theirs = [f for f in COMPARABLE if f.place in ("2.2.0 scale-up (CPU cores)", "2.2.0 scale-out (replicas)")]
+    assert len(theirs) == 32
+    assert {counterpart.why_not(asked(figure), ours) for figure in theirs} == {""}
 
 
 def test_an_index_in_memory_never_stands_beside_one_on_disk() -> None:

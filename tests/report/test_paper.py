@@ -12,6 +12,7 @@ import json
 import os
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import vl_convert
 
 import anncestry
 import casestudies
-from anncestry.metrics.decide import Sample, judge
+from anncestry.metrics.decide import Sample, Share, judge
 from anncestry.report.charts import Figure
 from anncestry.report.compare import changes
 from anncestry.report.model import records
@@ -30,7 +31,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
-from casestudies import STUDIES, beside, documents, winners
+from casestudies import STUDIES, beside, documents, vectordbbench, winners
 from casestudies.winners import UNJUDGED
 from tests.builders.fixed_report import FIXTURES, lay_out, material_of
 
@@ -173,6 +174,19 @@ def test_what_is_invalid_or_missing_says_so_and_never_shows_a_number(tables: dic
     assert glove[3].text == "not measured" and glove[3].value is None
 
 
+def test_what_a_load_read_and_wrote_stands_in_the_table_of_loading(tables: dict[str, Table]) -> None:
+    table = tables["II"]
+    found = {
+        (column.group, column.system): cell.text
+        for column, cell in zip(table.columns, _row(table, "sift-128-euclidean", "cluster-3"), strict=True)
+        if column.group in ("Read", "Written")
+    }
+    assert found == {
+        **{("Read", MILVUS): NO_CELL, ("Written", MILVUS): NO_CELL},
+        **{("Read", WEAVIATE): "0.0", ("Written", WEAVIATE): "512"},
+    }
+
+
 def test_dimension_is_compared_among_datasets_of_one_size(tables: dict[str, Table]) -> None:
     sizes = [row.labels[0] for row in tables["XI"].rows if "standalone" in row.labels]
     dims = [row.cells[0].value for row in tables["XI"].rows if "standalone" in row.labels]
@@ -247,9 +261,46 @@ def test_more_comparisons_need_more_evidence() -> None:
     p = judge(*(entry.judged_by for entry in weak.entries.values())).p
     assert p is not None and 0.01 < p < 0.05
     known = Verdicts([], {})
-    assert winners.decide([weak], known)[id(weak)] == "a"
+    assert winners.decide([weak], known)[id(weak)].winner == "a"
     others = [_comparison(10.0, 10.1, 0.3) for _ in range(4)]
-    assert winners.decide([weak, *others], known)[id(weak)] == winners.UNDETERMINED
+    assert winners.decide([weak, *others], known)[id(weak)].winner == winners.UNDETERMINED
+
+
+def test_what_is_undetermined_says_how_many_more_rounds_it_takes(tables: dict[str, Table]) -> None:
+    uses = {row.labels[0]: row.cells for row in tables["VI.B"].rows}
+    choose, rests, lacks = uses["Most queries"]
+    assert choose.text == winners.UNDETERMINED and rests.parents, "and it rests on numbers that have links"
+    assert re.search(r"more rounds: up to [\d,]+", lacks.text)
+    assert uses["Loading"][2].text == "measured once: needs several builds (2 ×)"
+
+
+def test_a_comparison_that_belongs_to_several_criteria_counts_once_for_a_use(tables: dict[str, Table]) -> None:
+    """Fashion-MNIST is both of many dimensions and small."""
+    cell = next(row.cells[1] for row in tables["VI.B"].rows if row.labels[0] == "Short answers")
+    assert cell.text.startswith("of 2: ") and len(set(cell.parents)) == len(cell.parents) == 4
+
+
+def test_a_recall_with_defective_answers_wins_nothing() -> None:
+    known = Verdicts([], {})
+    recalls = {n: winners.Entry(v, (n,), Share(v, 10_000)) for n, v in (("a", 0.99), ("b", 0.9))}
+    fair = winners.Comparison(recalls, lower=False)
+    assert winners.decide([fair], known)[id(fair)].winner == "a"
+    bad = winners.Comparison({**recalls, "a": replace(recalls["a"], defective=True)}, lower=False)
+    assert winners.decide([bad], known)[id(bad)] == winners.Decision(
+        winners.UNDETERMINED, ("the best has defective answers",)
+    )
+
+
+def test_memory_is_judged_between_builds_and_is_a_resource(material: Material) -> None:
+    df = material.numbers.copy()
+    df.loc[df["metric"] == "recall_by_distance", "value"] = 0.99
+    for system, mib in ((MILVUS, 900.0), (WEAVIATE, 600.0)):
+        of = (df["metric"] == "pss_mib") & (df["phase"] == "query") & (df["system"] == system)
+        df.loc[of, ["value", "reason", "rebuilds", "rebuild_mean", "rebuild_std"]] = [mib, "", 4, mib, mib / 200]
+    found, by_use = winners.tables(Material(df, material.records, material.facts))
+    assert _verdicts(found)["Memory (4–8 clients)"] == ["8", NO_CELL, "Winner (8 of 8)"]
+    fewest = next(row for row in by_use.rows if row.labels[0] == "Fewest resources")
+    assert "Memory (4–8 clients)" in fewest.labels[1] and f"{WEAVIATE} wins" in fewest.cells[1].text
 
 
 def _comparison(a: float, b: float, std: float) -> winners.Comparison:
@@ -323,7 +374,7 @@ def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apa
     assert asked and all(words.endswith("1 client, through its Python client") for words in asked)
     assert "2,520" in {cell.text for row in of_library.rows for cell in row.cells}
     assert documents.tables(_changed(material, engine="weaviate", client="sdk", system="weaviate-1.25.0")) == []
-    of_mysql = documents.tables(_changed(material, engine="mysql"))[0]
+    (of_mysql,) = documents.tables(_changed(material, engine="mysql"))
     assert of_mysql.number == "D3" and "13,060.41" in "".join(c.text for r in of_mysql.rows for c in r.cells)
 
 
@@ -334,6 +385,52 @@ def test_an_index_on_disk_stands_beside_the_document_s(material: Material) -> No
             record["spec"] = {**record["spec"], "index": {"type": "diskann"}}
     (table,) = documents.tables(Material(material.numbers, records, material.facts))
     assert table.number == "D4" and any("remote NVMe-oF" in row.labels[2] for row in table.rows)
+
+
+def test_memory_and_bytes_read_a_query_stand_with_an_index_on_disk_and_a_library(material: Material) -> None:
+    records = {path: dict(record) for path, record in material.records.items()}
+    for record in records.values():
+        if record["stage"] == "load":
+            record["spec"] = {**record["spec"], "index": {"type": "diskann"}}
+    df = material.numbers.copy()
+    df.loc[df["system"] == WEAVIATE, ["system", "engine"]] = ["hnswlib-0.8.0-library", "hnswlib"]
+    of_queries = df["phase"] == "query"
+    for metric, value in (("io_read_mib", 300.0), ("samples", 3000.0), ("pss_mib", 700.0), ("pss_anon_mib", 650.0)):
+        df.loc[of_queries & (df["metric"] == metric), ["value", "reason"]] = [value, ""]
+    (table,) = documents.tables(Material(df, records, material.facts))
+    assert [column.label for column in table.columns][-3:] == ["Memory (PSS)", "Memory in no file", "Read a query"]
+    ours = [row for row in table.rows if row.labels[0] == documents.MEASURED]
+    for system in (MILVUS, "hnswlib-0.8.0-library"):
+        pss, anonymous, read = next(r for r in ours if r.labels[1].startswith("sift") and system in r.labels).cells[-3:]
+        assert (pss.value, anonymous.value, read.value) == (700, 650, pytest.approx(300 * 2**20 / 3000))
+        assert read.text == "104,858" and len(read.parents) == 2
+
+
+def test_the_summary_has_the_peak_of_the_ladder_with_its_clients_for_every_k(material: Material) -> None:
+    df = material.numbers.copy()
+    df = df[df["dataset"].str.startswith("sift")]
+    df.loc[df["system"] == MILVUS, "engine"] = "mysql"
+    ladder = (df["system"] == MILVUS) & df["duration_s"].notna()
+    for clients, rate, p99 in ((1, 500.0, 2.0), (4, 1900.0, 4.0), (8, 1500.0, 9.0), (16, 9999.0, 30.0)):
+        for metric, value in (("qps", rate), ("p99_ms", p99)):
+            df.loc[ladder & (df["clients"] == clients) & (df["metric"] == metric), ["value", "reason"]] = [value, ""]
+    df.loc[ladder & (df["clients"] == 16), "defect_share"] = 0.01
+    hundred = df[(df["system"] == MILVUS) & (df["workload"] != "")].assign(k=100)
+    hundred[["workload", "number_id"]] = hundred[["workload", "number_id"]] + "-k100"
+    summary, by_clients = vectordbbench.tables(
+        Material(pd.concat([df, hundred], ignore_index=True), material.records, material.facts)
+    )
+    ours = [row for row in summary.rows if row.labels[0] == documents.MEASURED]
+    assert [row.labels[-1] for row in ours] == ["10", "100"]
+    for row in ours:
+        recall, p99, peak, clients, load, _ = row.cells
+        assert (peak.value, clients.text) == (1900, "4"), "sixteen clients were answered more often, but with defects"
+        assert recall.value is not None and p99.value is not None and load.value is not None
+    assert "13,060.41" in {row.cells[2].text for row in summary.rows if row.labels[0] != documents.MEASURED}
+    of_hundred = [row for row in by_clients.rows if row.labels[2] == "100"]
+    assert [(row.labels[3], *(cell.value for cell in row.cells)) for row in of_hundred] == [
+        ("1", 500, 2), ("4", 1900, 4), ("8", 1500, 9), ("16", 9999, 30)
+    ]  # fmt: skip
 
 
 def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,13 +50,15 @@ def test_each_kind_of_index_of_the_page_has_its_systems() -> None:
         for cell in matrix.cells
     }
     assert codes == {
-        "seekdb-1.4.0": None, "seekdb-1.4.0-sq": "sq", "seekdb-1.4.0-bq": "bq", "mariadb-11.8.6": None,
+        "seekdb-1.4.0-inserts64": None, "seekdb-1.4.0-sq-inserts64": "sq", "seekdb-1.4.0-bq-inserts64": "bq",
+        "mariadb-11.8.6-inserts64": None,
         "polardb-8.0.2": None, "polardb-8.0.2-sq": "sq", "polardb-8.0.2-pq": "pq",
     }  # fmt: skip
 
 
-def test_polardbs_nodes_and_workers_are_stated_where_they_can_be() -> None:
-    """64 connections insert, 64 rows a statement, as its page runs VectorDBBench."""
-    matrix = matrix_of("polardb-vectordbbench-remote")
-    load = matrix.specs[matrix.cells[0].load]
-    assert load["system"]["settings"]["insert_connections"] == 64
+@pytest.mark.parametrize("name", [*PAGE, "polardb-vectordbbench-laptop"])
+def test_64_connections_insert_64_rows_a_statement_as_the_page_runs_vectordbbench(name: str) -> None:
+    matrix = matrix_of(name)
+    for cell in matrix.cells:
+        load = matrix.specs[cell.load]
+        assert load["system"]["settings"]["insert_connections"] == load["load"]["batch_rows"] == 64

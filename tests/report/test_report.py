@@ -19,7 +19,7 @@ import pytest
 from anncestry.errors import DataError
 from anncestry.metrics.decide import Rule
 from anncestry.provenance.records import seal
-from anncestry.report.charts import standard
+from anncestry.report.charts import standard, storage
 from anncestry.report.model.cells import Table, text_of
 from anncestry.report.model.highlights import summary
 from anncestry.report.model.material import Material
@@ -293,7 +293,7 @@ def test_any_number_of_neighbours_and_clients_has_its_tables_charts_and_summary(
     of_paper = {figure.name: figure for figure in paper_figures.figures(Material(df, {}))}
     for name in ("paper-3", "paper-4", "paper-5", "paper-6"):
         assert of_paper[name].panels and all("10" not in panel.heading for panel in of_paper[name].panels), name
-    (head_to_head,) = winners.tables(Material(df, {}))
+    head_to_head, _ = winners.tables(Material(df, {}))
     compared = {row.labels[0] for row in head_to_head.rows if row.cells[0].text != "none"}
     assert compared >= {"Recall@20 (high-dim)", "Small-dataset latency (<100K)", "Concurrent QPS (4–8 clients)"}
     head, _, first, *_ = summary(df).splitlines()
@@ -476,6 +476,23 @@ def test_the_servers_processor_time_a_query_is_drawn_of_every_cell(world: World)
     )
 
 
+def test_queries_on_a_limited_storage_path_are_drawn_by_its_limit(world: World) -> None:
+    df = world.tidy()
+    of_milvus = {"asked": {"read_mib_per_s": 20.0}}
+    plain = {path: {**record, "storage_path": {}} for path, record in read_records(df).items()}
+    limited = {
+        path: {**of, "storage_path": {"limits": of_milvus} if "milvus" in path else {}} for path, of in plain.items()
+    }
+    (figure,) = storage.figures(Material(df, limited))
+    drawn = [mark for panel in figure.panels for mark in _marks([panel.spec]) if "limit" in mark]
+    assert {(mark["system"].partition("-")[0], mark["limit"]) for mark in drawn} == {
+        ("milvus", "20 MiB/s"),
+        ("weaviate", "no limit"),
+    }
+    assert {mark["what"] for mark in drawn} == {"qps", "p95_ms"}
+    assert storage.figures(Material(df, plain)) == []
+
+
 def _inlined(page: str, name: str) -> Any:
     found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', page, re.DOTALL)
     assert found
@@ -518,6 +535,19 @@ def test_the_policy_admits_exactly_the_scripts_of_the_page(world: World) -> None
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts}
     assert set(re.findall(r"'sha256-([^']+)'", page.split("</head>")[0])) == hashes
+
+
+def test_the_report_as_text_has_the_summary_and_every_cell_of_every_table(world: World) -> None:
+    _page(world)
+    text = Path("out/report.txt").read_text(encoding="utf-8")
+    assert summary(world.tidy()).rstrip() in text
+    tables = [json.loads(path.read_text()) for path in Path("out/tables").glob("*.json")]
+    assert len(tables) > 10
+    for table in tables:
+        (part,) = [part for part in text.split("\nTable ") if part.startswith(f"{table['table']}. ")]
+        for row in table["rows"]:
+            for cell in row["cells"]:
+                assert f" {cell['shown']}{' *' if cell['best'] else ''}" in part
 
 
 def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(world: World) -> None:
@@ -882,7 +912,23 @@ def test_headlines_compare_rates_of_one_number_of_clients_and_recall_that_counts
 def test_the_summary_fits_a_terminal_and_keeps_its_numbers_whole(world: World) -> None:
     world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], made_invalid)
     Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
-    shown = summary(world.tidy())
+    shown = summary(world.tidy(), 100)
     assert all(len(line) <= 100 for line in shown.splitlines())
     assert "invalid" in shown and "1 cell not measured" in shown
     assert re.search(r"milvus-2\.3\.5 .* 1\.62 ± 0\.02 +\S+ ± 0 \(0\.9985 by id\) +3,953 @16 +0", shown)
+
+
+def test_the_summary_names_topologies_where_there_are_several_and_cuts_no_name_without_need(world: World) -> None:
+    df = world.tidy()
+    one = df[df["topology"] == "standalone"]
+    assert summary(one).split()[:2] == ["dataset", "system"]
+    clusters = one.assign(topology="cluster-3")
+    head, _, *rows = summary(pd.concat([one, clusters], ignore_index=True)).splitlines()
+    assert head.split()[:3] == ["dataset", "topology", "system"]
+    places = {tuple(row.split()[:3]) for row in rows if row.startswith("fashion")}
+    assert places >= {
+        ("fashion-mnist-784-euclidean", topology, system)
+        for topology in ("cluster-3", "standalone")
+        for system in ("milvus-2.3.5", "weaviate-1.27.0")
+    }
+    assert "…" not in head + "".join(rows)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
+
 import pytest
 
+from anncestry.errors import DataError
 from anncestry.report.published import DOCUMENTS
-from casestudies import rows
+from casestudies import ledger, rows
 from tests.toy import ROOT
 
 TABLE = rows.rows()
@@ -33,3 +38,43 @@ def test_a_row_says_what_shows_it_or_why_it_is_not_there(row: dict[str, str]) ->
             assert (ROOT / name).exists()
         else:
             assert kind == "table" and name.isupper()
+
+
+def test_the_ledger_counts_what_the_newest_table_quotes(tmp_path: Path) -> None:
+    folder = measured(tmp_path)
+    expected = {"experiment": "toy", "date": "2026-11-02", "commit": "0123abcd and changes", "cells": "3", "valid": "2"}
+    assert list(ledger.of_folder(folder)) == [{**expected, "invalid": "1", "minutes": "12"}]
+
+
+def test_a_record_that_was_changed_or_lost_since_is_no_line_of_the_ledger(tmp_path: Path) -> None:
+    record = measured(tmp_path) / "results" / "query0.json"
+    record.write_text(record.read_text().replace("true", "false"))
+    with pytest.raises(DataError, match=r"query0\.json: not the record that the table was made of"):
+        list(ledger.of_folder(tmp_path))
+    record.unlink()
+    with pytest.raises(DataError, match=r"query0\.json: missing, but the table quotes it"):
+        list(ledger.of_folder(tmp_path))
+
+
+def test_of_two_runs_of_an_experiment_the_ledger_has_the_later_one() -> None:
+    old, new = ({**dict.fromkeys(ledger.COLUMNS, ""), "experiment": "a", "date": f"2026-11-0{day}"} for day in (1, 2))
+    other = {**old, "experiment": "b"}
+    assert ledger.merged([new], [old, other]) == [new, other]
+    assert ledger.merged([old, other], [new]) == [new, other]
+
+
+def measured(folder: Path) -> Path:
+    """A folder with two tables of an experiment, of which the later one quotes a load and three cells."""
+    made = {"load.json": {"stage": "load", "created": "2026-11-02T10:01:00+00:00", "server": {"up_s": 60.0}}}
+    stages = (("query", True), ("query", False), ("pair", True))
+    made |= {f"query{n}.json": {"stage": stage, "valid": valid} for n, (stage, valid) in enumerate(stages)}
+    (folder / "results").mkdir()
+    for name, record in made.items():
+        (folder / "results" / name).write_text(json.dumps(record))
+    quoted = {f"results/{name}": hashlib.sha256((folder / "results" / name).read_bytes()).hexdigest() for name in made}
+    for key, day, records in (("1", "01", {}), ("2", "02", quoted)):
+        table = {"spec": {"experiment": "toy"}, "created": f"2026-11-{day}T10:12:00+00:00", "records": records}
+        place = folder / "results" / "table" / f"toy@{key}"
+        place.mkdir(parents=True)
+        (place / "record.json").write_text(json.dumps({**table, "code": {"commit": "0123abcdef", "dirty": True}}))
+    return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from anncestry.engines import offers_of
 from anncestry.errors import UserError
 from anncestry.provenance import platform
 from anncestry.runtimes import credentials, namespaces
 from anncestry.runtimes.namespaces import NOBODY
+from tests.servers import SYSTEMS
 from tests.toy import ROOT, Toy
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -37,6 +40,39 @@ def test_this_machine_lets_its_users_have_namespaces_or_says_why_not() -> None:
     if NETWORK:
         assert "permitted" in NETWORK or "denied" in NETWORK or "space left" in NETWORK, NETWORK
     assert namespaces.refused("--join=/nowhere/cgroup.procs") == "No such file or directory"
+
+
+@pytest.mark.root
+def test_a_second_interface_leads_nowhere_and_lasts_as_long_as_the_program() -> None:
+    script = (
+        "import socket\n"
+        "print(sorted(name for _, name in socket.if_nameindex()))\n"
+        "own = socket.create_server(('10.213.0.1', 0)); socket.create_connection(own.getsockname()).close()\n"
+        "other = socket.socket(); other.settimeout(0.5)\n"
+        "print(other.connect_ex(('198.51.100.7', 80)) != 0)"
+    )
+    assert run(["--network", "--interface"], [*PYTHON, script]) == "['anncestry0', 'lo']\nTrue"
+    assert "anncestry0" not in {name for _, name in socket.if_nameindex()}
+
+
+@pytest.mark.root
+@pytest.mark.servers
+@pytest.mark.parametrize("options", [["--network"], ["--network", "--interface"]])
+def test_seekdb_starts_where_there_is_more_than_a_loopback(options: list[str], tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tests.servers import artifact, running\n"
+        "folder = Path(sys.argv[1])\n"
+        "with running('seekdb-1.4.0', artifact('seekdb-1.4.0', folder / 'artifact'), folder / 'data'):\n"
+        "    print('it answers')"
+    )
+    paths = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+    command = namespaces.wrapped(options, [sys.executable, "-c", script, tmp_path])
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": paths}, check=False
+    )
+    assert ("it answers" in done.stdout) is ("--interface" in options), done.stderr
+    assert offers_of("mysql").needs_interface(SYSTEMS["seekdb-1.4.0"])
+    assert not offers_of("mysql").needs_interface(SYSTEMS["mariadb-11.8.6"])
 
 
 @pytest.mark.root

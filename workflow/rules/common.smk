@@ -30,8 +30,20 @@ CHOICE.export("python" if DEPLOYS_CONDA else sys.executable)
 
 
 # What runs first where several jobs could: data and artifacts, then loads, then sessions, round by round; the rest, which
-# disturbs no measurement, when nothing of these can run.
+# disturbs no measurement, when nothing of these can run. Loads and the first round of the first part, which a page shows
+# soon, come before other loads.
 PREPARE, LOADS, ROUNDS_FROM = 3_000_000, 2_000_000, 1_000_000
+FIRST_LOADS, FIRST_ROUND_FROM = 2_900_000, 2_800_000
+
+
+def priority_of_load(wildcards):
+    return FIRST_LOADS if PLAN.is_first(MATRIX.cell(wildcards.key)) else LOADS
+
+
+def priority_of_session(wildcards):
+    session = PLAN.sessions[wildcards.key]
+    begin = FIRST_ROUND_FROM if PLAN.is_first(session) else ROUNDS_FROM
+    return begin - session.place
 
 
 wildcard_constraints:

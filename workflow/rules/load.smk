@@ -6,7 +6,7 @@ rule load:
         **STAGES["load"].files,
     log:
         "logs/load/{key}.log",
-    priority: LOADS
+    priority: priority_of_load
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
@@ -38,7 +38,7 @@ rule record:
         **STAGES["record"].files,
     log:
         "logs/record/{dataset}/{system}/{topology}@{key}.log",
-    priority: LOADS
+    priority: priority_of_load
     conda:
         "../../envs/anncestry.yaml"
     params:

@@ -7,7 +7,7 @@ rule session:
         session=temp(STAGES["session"].output),
     log:
         "logs/session/{key}.log",
-    priority: lambda w: ROUNDS_FROM - PLAN.sessions[w.key].place
+    priority: priority_of_session
     conda:
         "../../envs/anncestry.yaml"
     threads: 4096
@@ -16,12 +16,15 @@ rule session:
         what=lambda w: PLAN.sessions[w.key].name,
         round=lambda w: PLAN.sessions[w.key].round,
         cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
+        shown=lambda w: "preview" if w.key in PLAN.shown_after else "",
     message:
         "Measuring {params.what}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.round} {params.cells} '
         "--index {params.index:q} --load {params.load:q} --vectors {params.vectors:q} "
-        "--artifact {params.artifact:q} --out {output.session:q}"
+        "--artifact {params.artifact:q} --out {output.session:q}\n"
+        'if [ "${{ANNCESTRY_PREVIEW:-}}{params.shown}" = 1preview ]; then '
+        '"$ANNCESTRY_PYTHON" -m anncestry preview >> {log:q} 2>&1 || true; fi'
 
 
 # After all first rounds: further ones of the cells whose numbers vary, one server at a time, until none needs another.

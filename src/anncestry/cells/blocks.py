@@ -63,6 +63,7 @@ def beyond(topology: Topology, room: Room) -> str:
     Such a limit limits nothing: what is measured is the platform. Several members may share what one could use.
     """
     limits = {"limits": topology.limits}
+    limits |= {f"role_limits.{role}": of for role, of in topology.role_limits.items()}
     limits |= {f"external_limits.{place}": of for place, of in topology.external_limits.items()}
     excesses = []
     for where, of in limits.items():
@@ -131,6 +132,8 @@ def check_totals(config: Config, limited: Callable[[str, Topology], int], block:
         first: tuple[str, float, int] | None = None
         for name in block.topologies:
             topology = config.topologies[name]
+            if topology.role_limits:
+                raise ConfigError(f"{where}: equal_totals: {name} has role_limits; give every process the same limits")
             shares: list[tuple[str, Limits | None, int]] = [("", topology.limits, limited(system, topology))]
             shares += [(place, topology.external_limits.get(place), 1) for place in topology.external]
             cpus, memory_mib = 0.0, 0

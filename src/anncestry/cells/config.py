@@ -192,6 +192,12 @@ def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Data
                 raise ConfigError(f"{path}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}")
             body = {**parent, "published_as": [], **entry, "rows": entry["prefix"]}
             del body["of"]
+        for source in () if body.get("content") else body["sources"]:
+            if source["kind"] in ("file", "parquet") and any("$" in str(value) for value in source.values()):
+                raise ConfigError(
+                    f"{path}: {name}.sources: a path with a variable needs content: {{base: …, queries: …}}, as other "
+                    "files may be there on another machine, and the key holds no more than this text"
+                )
         if body.get("zero_vectors", "refuse") != "refuse":
             where = f"{path}: {name}.zero_vectors: {body['zero_vectors']}"
             if body["metric"] != "cosine":

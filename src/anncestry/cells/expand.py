@@ -54,6 +54,8 @@ class Checker(Protocol):
     def conditions(self) -> Sequence[str]: ...
     @property
     def killed_loads(self) -> bool: ...
+    def check_load_by_library(self, system: Mapping[str, Any], topology: Mapping[str, Any]) -> None: ...
+    def load_env(self, system: Mapping[str, Any]) -> Mapping[str, Any]: ...
     @property
     def beyond_loopback(self) -> bool: ...
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None: ...
@@ -359,6 +361,7 @@ class _Load:
         )
         kill, older = described.load.kill, described.load.upgrade_from
         how: dict[str, Any] = {"batch_rows": config.load.batch_rows, **({"kill": kill.plain} if kill else {})}
+        how |= self._client()
         self.older: _Load | None = None
         if older is not None:
             self._check_upgrade(older, expander.index(config.systems[older]))
@@ -450,6 +453,17 @@ class _Load:
                 f"{where}.after_share: after {share:g} of {rows} rows in batches of {batch_rows} "
                 "no batch follows the kill; choose a smaller share"
             )
+
+    def _client(self) -> dict[str, Any]:
+        """What the load's spec says of a client library; ConfigError or Unsupported for one that can't insert."""
+        load = self.described.load
+        if load.client is None:
+            return {}
+        where = f"{self.config.folder / 'systems.yaml'}: {self.system}.load.client: {load.client}"
+        if load.upgrade_from is not None or load.kill is not None:
+            raise ConfigError(f"{where}: unsupported with an upgrade or a kill; these are loads of their own")
+        self.engine.check_load_by_library(self.described.plain, self.placed.plain)
+        return {"client": load.client, **self.engine.load_env(self.described.plain)}
 
     def _check_upgrade(self, older: str, index: Spec) -> None:
         """ConfigError if the system can't open the data of the `older` one, which has this `index`."""

@@ -274,3 +274,8 @@ class Matrix:
     def report_path(self) -> str:
         """The page. It is kept with the results that it shows; `reports/EXPERIMENT` is a copy of the current one."""
         return STAGES["report"].output.format(experiment=self.config.experiment, key=self.report)
+
+    @property
+    def so_far_path(self) -> str:
+        """A page of what is measured so far, in the folder that the whole page's copy replaces."""
+        return f"reports/{self.config.experiment}/so-far/index.html"

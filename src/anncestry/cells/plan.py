@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 from anncestry.cells.blocks import part_of_round
@@ -90,6 +91,31 @@ class Plan:
     sessions_of: Mapping[str, tuple[Session, ...]]
     undecided: tuple[Cell | Pair, ...] = ()
     """What is measured by need, and of which nobody has decided yet that it needs no further round."""
+
+    @cached_property
+    def first_part(self) -> str:
+        """The dataset with which measuring starts, so that a page shows some numbers soon: the smallest of several."""
+        sizes = {}
+        for session in self.sessions.values():
+            entry = self.matrix.specs[_sides(session.cells[0])[0].load]["dataset"]
+            sizes[session.cells[0].dataset] = entry["rows"] * entry["dim"]
+        return min(sizes, key=lambda name: (sizes[name], name)) if len(sizes) > 1 else ""
+
+    @cached_property
+    def shown_after(self) -> set[str]:
+        """The sessions after which a page of what is measured so far is worth drawing: the last of the first part's
+        first round, and the last of each round of cells but the last round."""
+        of_cells = [each for each in self.sessions.values() if not isinstance(each.cells[0], Pair)]
+        rounds = sorted({each.round for each in of_cells})[:-1]
+        parts = [(number, first) for number in rounds for first in (True, False)]
+        groups = [[each for each in of_cells if (each.round, self.is_first(each)) == part] for part in parts]
+        return {max(group, key=lambda each: each.place).key for group in groups if group}
+
+    def is_first(self, what: Session | Cell) -> bool:
+        """Whether a load, or a session of cells, belongs to the first part of the measuring."""
+        if isinstance(what, Cell):
+            return what.dataset == self.first_part
+        return what.round == 0 and isinstance(what.cells[0], Cell) and self.is_first(what.cells[0])
 
     def missing_inputs(self, rule: str, wildcards: Mapping[str, str]) -> dict[str, str]:
         """Inputs by label; none if what shows that the job is complete is on disk: that depends on nothing any more.

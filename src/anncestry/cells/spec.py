@@ -40,13 +40,25 @@ class Limits(Entry):
 
 
 @dataclass(frozen=True)
+class StorageLimits(Entry):
+    read_mib_per_s: float | None
+    read_ops_per_s: int | None
+
+
+NODES_ROLE = "querynode"
+"""The role that `nodes` counts in a system whose processes have roles."""
+
+
+@dataclass(frozen=True)
 class Topology(Entry):
     runtime: Literal["native", "docker", "remote"]
     nodes: int
     shards: int
     replicas: int
     storage: str | None
+    storage_limits: StorageLimits | None
     limits: Limits
+    role_limits: Mapping[str, Limits]
     publish: bool
     endpoints: Mapping[str, str]
     credentials: str | None
@@ -58,6 +70,11 @@ class Topology(Entry):
     roles: Mapping[str, int]
 
 
+def node_limits(topology: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The limits of each of the `nodes` of a plain topology: by role those of a query node, else those of all."""
+    return (topology.get("role_limits") or {}).get(NODES_ROLE) or topology.get("limits") or {}
+
+
 @dataclass(frozen=True)
 class Kill(Entry):
     after_share: float
@@ -65,6 +82,7 @@ class Kill(Entry):
 
 @dataclass(frozen=True)
 class SystemLoad(Entry):
+    client: Literal["sdk"] | None
     upgrade_from: str | None
     kill: Kill | None
 

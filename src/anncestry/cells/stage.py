@@ -190,7 +190,7 @@ _ALL = (
         {"record": "data/download/{dataset}@{key}/record.json"},
         key="download",
         names={"dataset": "origin"},
-        sources={"datasets": "download fetching formats parquet payload sources"},
+        sources={"datasets": "buckets download fetching formats parquet payload sources"},
     ),
     Stage(
         "normalize",
@@ -225,7 +225,7 @@ _ALL = (
             "metrics": "resources recall",
             "runtimes": (
                 "base control_groups credentials docker dockerd freeze images leftovers namespaces native remote tls "
-                "storage"
+                "storage throttle"
             ),
             "engines": "*",
             "datasets": "distance metadata payload",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +20,35 @@ if TYPE_CHECKING:
 HERE = Path()
 
 
-def command(commands: Any, function: Callable[..., None], name: str = "") -> Any:
-    """Add a command to the parser: named like its function, and with the first line of its docstring as help."""
-    text = (function.__doc__ or "").split("\n")[0]
-    parser = commands.add_parser(name or function.__name__, help=text.replace("%", "%%"))
+def command(commands: Any, function: Callable[..., None], name: str = "", *, has_json: bool = False) -> Any:
+    """Add a command to the parser: named like its function, and with the first line of its docstring as help.
+
+    One that prints a table `has_json`: with `--json` it prints that by `say_json` instead.
+    """
+    text = (function.__doc__ or "").split("\n")[0].replace("%", "%%")
+    parser = commands.add_parser(name or function.__name__, help=text, description=text)
     parser.set_defaults(function=function)
+    if has_json:
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser
+
+
+def say_json(options: argparse.Namespace, rows: Callable[[], Any]) -> bool:
+    """Print `rows()` as JSON if the options ask for it; returns whether they do. NaN and infinities become null."""
+    if getattr(options, "json", False):
+        print(json.dumps(_plain(rows()), indent=1, ensure_ascii=False))
+        return True
+    return False
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 class Run:
@@ -59,7 +85,7 @@ class Run:
         for spec in asked:
             if "client_env" in spec:
                 build.interpreter(spec["client_env"]["name"])
-        namespaces.enter(self.program)
+        namespaces.enter(self.program, workflow.needs_interface(load["system"] for load in loads))
 
     def place(self, vectors: Path, artifact: Path) -> Place:
         """The folders, platform and ports for a load of these vectors."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from anncestry import user_cache, workflow
+from anncestry.cells.matrix import Matrix
 from anncestry.cells.plan import make
-from anncestry.commands import HERE, Run, command, command_of, say_absent
+from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance import prune
+
+_NAMES = ("dataset", "system", "topology", "workload")
 
 
 def cells(run: Run, options: argparse.Namespace) -> None:
     """List the cells and pairs of an experiment and their finished stages."""
+    if say_json(options, lambda: _cells(run.matrix)):
+        return
     for cell in run.matrix.cells:
         there = " ".join(
             f"{stage}{'✓' if Path(path).exists() else '·'}"
@@ -30,50 +36,90 @@ def cells(run: Run, options: argparse.Namespace) -> None:
         print(f"{'-' * 12}  {listed.state}  {'/'.join(listed.names[:4])}: {listed.reason}")
 
 
+def _cells(matrix: Matrix) -> list[dict[str, Any]]:
+    """A row for each cell, pair and absent cell: what it is of, its key, and whether each of its records is there."""
+    rows: list[dict[str, Any]] = []
+    for cell in matrix.cells:
+        names = {name: getattr(cell, name) for name in (*_NAMES, "rebuild", "arm")}
+        made = {"load": cell.load_path, "query": cell.query_path, "recall": cell.recall_path}
+        rows.append({"kind": "cell", "key": cell.query, **names, "made": _made(made)})
+    for pair in matrix.pairs:
+        made = {"load_a": pair.a.load_path, "load_b": pair.b.load_path, "pair": pair.path}
+        names = {name: getattr(pair, name) for name in _NAMES}
+        rows.append({"kind": "pair", "key": pair.pair, **names, "made": _made(made)})
+    for listed in matrix.absent:
+        names = dict(zip(_NAMES, listed.names, strict=False))
+        rows.append({"kind": listed.state, "key": None, **names, "reason": listed.reason})
+    return rows
+
+
+def _made(paths: Mapping[str, str]) -> dict[str, bool]:
+    return {stage: Path(path).exists() for stage, path in paths.items()}
+
+
 def plan(run: Run, options: argparse.Namespace) -> None:
     """Show which jobs would run, why, and an estimate of their time; start nothing."""
     from anncestry.provenance import estimate, explain, sizing
+    from anncestry.runtimes import throttle
 
     if options.paper or options.fit:
         needed = sizing.needs(run.matrix)
-        if options.paper:
+        if options.paper and not say_json(options, lambda: [need.plain() for need in needed]):
             print("\n".join(sizing.lines(needed)))
             say_absent(run.matrix)
         if options.fit:
             sizing.refuse_unfit(run.matrix, needed)
         return
     matrix, missing = workflow.resolve(run.choice, HERE, mend=True)
-    say_absent(matrix)
+    if not options.json:
+        say_absent(matrix)
+    limited = {cell.topology for cell in matrix.cells if matrix.config.topologies[cell.topology].storage_limits}
+    if limited and not options.json and (why := throttle.refused()):
+        print(f"topology {', '.join(sorted(limited))}: can't run on this machine: {why}")
     jobs = explain.jobs(matrix, missing)
-    if not jobs:
+    if not jobs and not options.json:
         print("nothing to run: everything is up to date")
         return
     earlier = explain.Earlier()
     estimates = estimate.estimate(matrix, jobs, earlier)
     reasons = explain.explain(matrix, jobs, earlier)
+    if say_json(options, lambda: {"estimates": [vars(e) for e in estimates], "why": [vars(r) for r in reasons]}):
+        return
     print("\n".join([estimate.headline(estimates), *estimate.lines(estimates), "", "why", *explain.lines(reasons)]))
     print(f"\nthis was a dry run; to start it: {command_of(matrix)}")
 
 
 def drop(run: Run, options: argparse.Namespace) -> None:
     """Remove cells and the tables and pages that show them; the next run measures them again."""
-    _sweep(prune.drop(run.matrix, options.cells, options.load), options.yes)
+    _sweep(prune.drop(run.matrix, options.cells, options.load), options)
 
 
 def gc(run: Run, options: argparse.Namespace) -> None:
     """Remove files that no experiment of the config needs."""
     folder = run.choice.folder
     matrices = [workflow.expand(workflow.Choice(folder, name)) for name in prune.experiments(folder)]
-    _sweep(prune.collect([(matrix, make(matrix)) for matrix in matrices], options.results), options.yes)
+    _sweep(prune.collect([(matrix, make(matrix)) for matrix in matrices], options.results), options)
 
 
-def _sweep(sweep: prune.Sweep, yes: bool) -> None:
-    """List the files to remove; with `yes`, remove them."""
+def _sweep(sweep: prune.Sweep, options: argparse.Namespace) -> None:
+    """List the files to remove; with `--yes`, remove them."""
+    listed = {"remove": sweep.remove, "keep": sweep.keep}
+    if say_json(
+        options,
+        lambda: {
+            **{what: [vars(item) for item in items] for what, items in listed.items()},
+            "left_alone": [{"path": path, "why": why} for path, why in sweep.strange],
+            "removed": options.yes,
+        },
+    ):
+        if options.yes:
+            prune.remove(sweep)
+        return
     for line in prune.lines(sweep):
         print(line)
     if not sweep.remove:
         print("nothing to remove")
-    elif yes:
+    elif options.yes:
         prune.remove(sweep)
         print(f"removed: {prune.total(sweep)}")
     else:
@@ -100,20 +146,21 @@ def epochs(run: Run, options: argparse.Namespace) -> None:
 
 
 def leftovers(run: Run, options: argparse.Namespace) -> None:
-    """List what killed runs left on this machine: processes, containers, control groups, copies of data."""
+    """List what killed runs left on this machine: processes, containers, mounts, control groups, copies of data."""
     from anncestry.provenance import platform
     from anncestry.runtimes import leftovers as left
 
     if platform.measuring():
         raise ServerError("a measurement is running on this machine: wait for its end, then list leftovers")
     found = left.find(HERE)
-    for leftover in found:
-        print(f"{leftover.kind}: {leftover.name}")
-    if not found:
-        print("no leftovers")
-    elif not options.clean:
+    if not (as_json := say_json(options, lambda: [{"kind": each.kind, "name": each.name} for each in found])):
+        for leftover in found:
+            print(f"{leftover.kind}: {leftover.name}")
+        if not found:
+            print("no leftovers")
+    if found and not options.clean and not as_json:
         print("`anncestry leftovers --clean` stops and removes these")
-    else:
+    elif options.clean:
         problems = left.clean(found)
         if problems:
             raise ServerError("; ".join(problems))
@@ -144,19 +191,19 @@ def engine(run: Run, options: argparse.Namespace) -> None:
 
 
 def add(commands: Any) -> None:
-    command(commands, cells)
-    parser = command(commands, plan)
+    command(commands, cells, has_json=True)
+    parser = command(commands, plan, has_json=True)
     parser.add_argument(
         "--paper", action="store_true", help="estimate memory, disk and time of every cell from a model"
     )
     parser.add_argument("--fit", action="store_true", help="fail if a cell exceeds the declared platform")
-    parser = command(commands, drop)
+    parser = command(commands, drop, has_json=True)
     parser.add_argument(
         "cells", nargs="+", metavar="CELL", help="a query key, or DATASET/SYSTEM/TOPOLOGY/WORKLOAD with wildcards"
     )
     parser.add_argument("--load", action="store_true", help="also remove their loads and everything measured on them")
     parser.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
-    parser = command(commands, gc)
+    parser = command(commands, gc, has_json=True)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--results", action="store_true", help="also remove old files in results/")
     choice.add_argument("--keep-results", action="store_false", dest="results", help="keep results/ (the default)")
@@ -169,7 +216,7 @@ def add(commands: Any) -> None:
         "--attest", action="store_true", help="numbers can't change: keep the epoch, record the new sources"
     )
     parser.add_argument("--why", help="the reason of an attestation")
-    parser = command(commands, leftovers)
+    parser = command(commands, leftovers, has_json=True)
     parser.add_argument("--clean", action="store_true", help="terminate the processes, remove the rest")
     command(commands, withdraw)
     parser = command(commands, engine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
 import sys
@@ -14,7 +13,7 @@ from anncestry import durable, workflow
 from anncestry.cells import config as config_files
 from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
-from anncestry.commands import HERE, Run, command, command_of, say_absent
+from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
 from anncestry.errors import ConfigError, DataError
 
 _SELECTORS = ("dataset", "system", "topology", "workload", "phase", "metric")
@@ -23,15 +22,37 @@ _SELECTORS = ("dataset", "system", "topology", "workload", "phase", "metric")
 def summary(run: Run, options: argparse.Namespace) -> None:
     """Print the main numbers of an experiment and the path of its page."""
     from anncestry.report.model import highlights as text
-    from anncestry.report.model import numbers
 
     matrix = run.matrix
     if not Path(matrix.table_path).exists():
         raise DataError(f"{matrix.table_path}: missing; run `snakemake --cores 8 all`")
+    if say_json(options, lambda: _highlights(matrix)):
+        return
     if not options.short:
-        print(text.summary(numbers.read(Path(matrix.table_path).parent)))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(text.summary(_table(matrix), width))
         say_absent(matrix)
     print(f"page: {_current_page(matrix)}")
+
+
+def _highlights(matrix: Matrix) -> dict[str, Any]:
+    """The numbers of the summary with their ids, a row for each dataset, topology and system; and the page."""
+    from anncestry.report.model import highlights, numbers
+
+    named = ("value", "low", "high", "unit", "number_id", "reason", "clients")
+    rows = []
+    for item in highlights.highlights(numbers.rows_of(numbers.by_bytes(numbers.first_builds(_table(matrix))))):
+        shown = {name: getattr(item, name) for name in ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")}
+        found = {name: None if row is None else {key: row[key] for key in named} for name, row in shown.items()}
+        place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k")}
+        rows.append({**place, **found, "cells": {state: len(cells) for state, cells in item.cells.items()}})
+    return {"rows": rows, "page": str(_current_page(matrix))}
+
+
+def _table(matrix: Matrix) -> Any:
+    from anncestry.report.model import numbers
+
+    return numbers.read(Path(matrix.table_path).parent)
 
 
 def _current_page(matrix: Matrix) -> Path:
@@ -71,9 +92,12 @@ def compare(run: Run, options: argparse.Namespace) -> None:
     config = config_files.load(run.choice.folder, run.choice.experiment)
     known = known.with_measured(noise.measured(Path("results"), config.platform))
     found = lines.compare(a, b, known, rule_of(config))
+    page = compare_page.write(found, options.out) if options.out else None
+    if say_json(options, found.plain):
+        return
     print(text.summary(found, everything=options.all), end="")
-    if options.out:
-        print(f"page: {compare_page.write(found, options.out)}")
+    if page:
+        print(f"page: {page}")
 
 
 def verify(run: Run, options: argparse.Namespace) -> None:
@@ -81,19 +105,30 @@ def verify(run: Run, options: argparse.Namespace) -> None:
     from anncestry import verify as auditor
 
     findings = auditor.verify(run.matrix, options.quick, getattr(options, "partial", False))
-    for problem, ids in auditor.hanging_on(findings, run.matrix):
+    hanging = list(auditor.hanging_on(findings, run.matrix))
+    said = say_json(
+        options,
+        lambda: {
+            "problems": [{"sentence": problem.sentence, "numbers": ids} for problem, ids in hanging],
+            "remarks": findings.remarks,
+            **{"records": findings.records, "files": findings.files, "not_here": sorted(findings.absent)},
+        },
+    )
+    for problem, ids in hanging:
         print(f"✗ {problem.sentence}", file=sys.stderr)
         if ids:
             shown = ", ".join(ids[:6]) + (", …" if len(ids) > 6 else "")
             numbers = f"{len(ids)} number{'s' if len(ids) > 1 else ''}"
             print(f"  no longer supported: {numbers}: {shown}", file=sys.stderr)
-    for remark in findings.remarks:
-        print(remark)
+    if not said:
+        print("".join(f"{remark}\n" for remark in findings.remarks), end="")
     looked = f"checked {findings.records} records and {findings.files} files"
     if findings.absent:
         looked += f"; not here: inputs in {', '.join(sorted(findings.absent))}/"
     if findings.problems:
         raise DataError(f"{len(findings.problems)} problems; {looked}")
+    if said:
+        return
     print(f"✓ all published numbers agree with the raw samples; {looked}" if not options.quick else f"✓ {looked}")
 
 
@@ -143,14 +178,16 @@ def why(run: Run, options: argparse.Namespace) -> None:
     from anncestry.report import published
 
     if options.number and (traced := published.find(published.FOLDER, options.number)):
-        print(json.dumps(traced.plain(), indent=1) if options.json else "\n".join(published.lines(traced)))
+        if not say_json(options, traced.plain):
+            print("\n".join(published.lines(traced)))
         return
     selectors = {name: getattr(options, name) for name in _SELECTORS if getattr(options, name) is not None}
     if options.number and selectors:
         raise DataError(f"give either the id {options.number!r} or --{next(iter(selectors))}, not both")
     folder, row = chain.find(run.matrix, options.number, selectors)
     node = chain.of_row(row, folder, run.matrix)
-    print(json.dumps(node.plain(), indent=1) if options.json else "\n".join(chain.lines(node)))
+    if not say_json(options, node.plain):
+        print("\n".join(chain.lines(node)))
     if broken := chain.broken(node):
         raise DataError(f"{row['number_id']}: its chain is broken at {', '.join(broken)}")
 
@@ -203,9 +240,9 @@ def _percent(text: str) -> float:
 
 
 def add(commands: Any) -> None:
-    parser = command(commands, summary)
+    parser = command(commands, summary, has_json=True)
     parser.add_argument("--short", action="store_true", help="print only the path of the page")
-    parser = command(commands, compare)
+    parser = command(commands, compare, has_json=True)
     parser.add_argument(
         "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"
     )
@@ -213,20 +250,19 @@ def add(commands: Any) -> None:
     parser.add_argument("--noise", type=_percent, metavar="PCT", help="treat differences of up to PCT percent as noise")
     parser.add_argument("--all", action="store_true", help="show all numbers, not only the headline ones")
     parser.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
-    parser = command(commands, verify)
+    parser = command(commands, verify, has_json=True)
     parser.add_argument("--quick", action="store_true", help="only hash the files again")
     parser = command(commands, keep)
     parser.add_argument("--quick", action="store_true", help="only hash the files again, don't recompute numbers")
     parser.add_argument("--gone", action="store_true", help="delete from DVC the results that are missing locally")
     parser.add_argument("--partial", action="store_true", help="keep an incomplete experiment")
     parser.add_argument("--push", action="store_true", help="also send the files to the remote")
-    parser = command(commands, why)
+    parser = command(commands, why, has_json=True)
     parser.add_argument(
         "number", nargs="?", help="the id of a number, or its first characters; without it, select by options"
     )
     for name in _SELECTORS:
         parser.add_argument(f"--{name}", help=f"select by {name}")
-    parser.add_argument("--json", action="store_true", help="print the chain as JSON")
     parser = command(commands, attest)
     parser.add_argument(
         "--key", type=Path, required=True, help="private ed25519 key (PEM); `openssl genpkey` makes one"

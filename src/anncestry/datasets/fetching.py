@@ -1,4 +1,4 @@
-"""Files by HTTP and out of archives.
+"""Files by HTTP, from buckets, and out of archives.
 
 Downloads go on where they were interrupted, and are verified as far as their source allows. Of a tar archive, plain or
 gzip, only named members are written, and nothing outside of the folder.
@@ -30,6 +30,7 @@ import numpy as np
 
 import anncestry
 from anncestry import durable
+from anncestry.datasets import buckets
 from anncestry.errors import DataError, damage, of_machine
 from anncestry.progress import Progress
 from anncestry.provenance.records import replacing, sha256_file
@@ -67,9 +68,14 @@ def fetch(url: str, path: Path, sha256: str | None = None, most: int = _MOST_BYT
             except DataError:
                 path.unlink()
         part = path.with_name(path.name + ".part")
+        if urlsplit(url).scheme == buckets.SCHEME:
+            part.unlink(missing_ok=True)
         # Where a resumed file is not as declared, it may have changed in between: then once more from its beginning.
         for _ in range(2 if part.exists() else 1):
-            _download(url, part, most, trust_partial=sha256 is not None)
+            if urlsplit(url).scheme == buckets.SCHEME:
+                buckets.download(url, part, most)
+            else:
+                _download(url, part, most, trust_partial=sha256 is not None)
             found = sha256_file(part)
             if sha256 in (None, found):
                 durable.place(part, path)

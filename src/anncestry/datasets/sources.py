@@ -5,10 +5,12 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | kind | keys |
 | --- | --- |
 | `url` | `url` of one HDF5 file that holds everything, or a URL each in `base`, `queries`[, `neighbors`, `distances`] |
+| | by http, https or s3 (see `buckets`) |
 | | `first_rows` of a base of big-ann's formats: only so many are fetched, by byte range |
 | `file` | the same with local paths: `path`, or `base`, `queries`[, `neighbors`, `distances`] |
 | `debian` | `package` of the system's own apt configuration, and `base`, `queries` as paths within the package |
-| `parquet` | `url` of a folder; `base` (list of files in it), `queries` (a file, or `{last: n}` rows)[, `neighbors`] |
+| `parquet` | `url` of a folder, or `path` of a local one; `base` (list of files in it), `queries` (a file, or |
+| | `{last: n}` rows)[, `neighbors`] |
 | | `columns` if not id, emb (id null: as they come); `filtered`: neighbours under filters, each with its filter |
 | `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
 | | `payloads` (JSON lines of the rows) where the dataset has `conditions`: those of `queries` (JSON lines) are asked |
@@ -41,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry import durable, user_cache
-from anncestry.datasets import formats, parquet, payload
+from anncestry.datasets import buckets, formats, parquet, payload
 from anncestry.datasets.fetching import TIMEOUT_S, extract, fetch, fetch_rows, locked, verified
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
@@ -215,11 +217,19 @@ def _pinned(entry: Mapping[str, Any], part: str) -> str | None:
     return sha256.get(part) if isinstance(sha256, Mapping) else sha256
 
 
+def _local(text: str) -> Path:
+    """A path of this machine, in which ~ and $VARIABLE stand for what they are; DataError for one that is not set."""
+    unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in os.environ]
+    if unset:
+        raise DataError(f"{text}: the variable {unset[0]} is not set")
+    return user_cache.expanded(os.path.expandvars(text))
+
+
 # file
 
 
 def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
-    paths = {part: user_cache.expanded(text) for part, text in _locations(entry, whole="path").items()}
+    paths = {part: _local(text) for part, text in _locations(entry, whole="path").items()}
     files: dict[str, str] = {}
     for part, path in paths.items():
         if not path.is_file():
@@ -237,6 +247,8 @@ def _obtain_url(entry: Mapping[str, Any], stated: Stated) -> Content:
     urls, first = _locations(entry, whole="url"), entry.get("first_rows")
     paths = {part: _cache_path(url, stated) for part, url in urls.items()}
     if first is not None:
+        if str(urls["base"]).startswith(f"{buckets.SCHEME}:"):
+            raise ConfigError(f"source {describe(entry)}: first_rows is for http and https, not for buckets")
         if entry.get("format") not in formats.XBIN or "url" in entry:
             raise ConfigError(
                 f"source {describe(entry)}: first_rows needs separate files of format {', '.join(formats.XBIN)}"
@@ -265,8 +277,8 @@ def _cache_path(url: str, stated: Stated) -> Path:
         parsed = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"source url {url}: not a URL ({error})") from None
-    if parsed.scheme not in ("http", "https"):
-        raise ConfigError(f"source url {url}: use http or https, or kind file for a local path")
+    if parsed.scheme not in ("http", "https", buckets.SCHEME):
+        raise ConfigError(f"source url {url}: use http, https or s3, or kind file for a local path")
     name = re.sub(r"[^\w.-]", "_", Path(unquote(parsed.path)).name) or "index"
     return stated.cache_dir / "url" / hashlib.sha256(url.encode()).hexdigest()[:12] / name
 
@@ -348,7 +360,9 @@ def _run(command: list[str], folder: Path) -> None:
 def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
     """Fetch the files, several at a time, and place their rows by id in npy files beside them."""
     rows, dim, most = stated.rows, stated.dim, stated.file_bytes()
-    root, base, queries = str(_need(entry, "url")).rstrip("/"), _need(entry, "base"), _need(entry, "queries")
+    base, queries = _need(entry, "base"), _need(entry, "queries")
+    local = None if "path" not in entry else _local(entry["path"])
+    root = str(entry["path"] if local else _need(entry, "url")).rstrip("/")
     last = queries["last"] if isinstance(queries, Mapping) else 0
     id_column, vector = entry.get("columns", {}).get("id", "id"), entry.get("columns", {}).get("vector", "emb")
     truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry else {}
@@ -356,15 +370,22 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
     if truths and (last or id_column is None):
         raise ConfigError(f"source {describe(entry)}: neighbours need ids, which the queries of these files lack")
     listed = [*base, *([] if last else [queries]), *truths.values()]
-    paths = {name: _cache_path(f"{root}/{name}", stated) for name in listed}
+    paths = {name: local / name if local else _cache_path(f"{root}/{name}", stated) for name in listed}
+
+    def get(name: str) -> str:
+        if local is None:
+            return fetch(f"{root}/{name}", paths[name], most=most)
+        if not paths[name].is_file():
+            raise DataError(f"{paths[name]}: missing")
+        return sha256_file(paths[name])
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        fetched = pool.map(lambda name: fetch(f"{root}/{name}", paths[name], most=most), paths)
-        digests = dict(zip(paths, fetched, strict=True))
+        digests = dict(zip(paths, pool.map(get, paths), strict=True))
     told = json.dumps([digests, rows, dim, last, id_column, vector, list(truths)], sort_keys=True)
     told = hashlib.sha256(told.encode()).hexdigest()[:12]
     folder = stated.cache_dir / "parquet" / told
     made = {part: folder / f"{part}.npy" for part in ("base", "queries", *truths)}
-    cached = (folder, *paths.values())
+    cached = (folder, *(() if local else paths.values()))
     with _making(folder, f"the placing of {root}"), forgetting(cached):
         if not all(path.exists() for path in made.values()):
             shutil.rmtree(folder, ignore_errors=True)

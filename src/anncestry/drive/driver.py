@@ -27,17 +27,18 @@ class Driver:
     """Runs jobs, by the native driver or by the Python one; its processes start when first needed, and are kept.
 
     `kind` is native or python. What only a Python program can send (transport kinds sdk and inprocess) goes by the
-    Python one anyway. `shared` is a folder that other machines see at the same path, for jobs that run on those.
+    Python one anyway. `shared` is a folder that other machines see at the same path, for jobs that run on those; `held`
+    are options of `namespaces` for clients that search themselves.
     """
 
-    def __init__(self, kind: str = "native", shared: Path | None = None) -> None:
+    def __init__(self, kind: str = "native", shared: Path | None = None, held: Sequence[str] = ()) -> None:
         assert kind in KINDS, kind
         self.kind = kind
         self._shared = shared
         self._pools: dict[tuple[str, ...], Pool] = {
             ("native",): Native(),
             ("python",): Python(),
-            _IN_PROCESS: InProcess(),
+            _IN_PROCESS: InProcess(held),
         }
 
     def __enter__(self) -> Driver:

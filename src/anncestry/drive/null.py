@@ -24,7 +24,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class NullServer:
-    """A null server while the block lasts. `kind`: grpc, http, mysql, postgres; the rest is `plan` of its source.
+    """A null server while the block lasts. `kind`: grpc, http, mysql, postgres, redis; the rest: `plan` of its source.
 
     With `certificate` and `key` (files) it speaks TLS; a transport's `tls` then is the caller's to say.
     """
@@ -67,6 +67,7 @@ class NullServer:
             "http": {"method": "POST", "path": "/v1/answer", "headers": {"Content-Type": "application/json"}},
             "mysql": {"user": "root", "init": ["SET autocommit = 1"]},
             "postgres": {"user": "root", "database": "null", "init": ["SET jit = off"], "prepare": ["SELECT 1"]},
+            "redis": {},
         }
         return {"kind": self.kind, "target": self.target, **how[self.kind]}
 

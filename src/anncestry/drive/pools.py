@@ -33,6 +33,7 @@ import numpy as np
 from anncestry import redact
 from anncestry.drive import build, protocol
 from anncestry.errors import ServerError, UserError
+from anncestry.runtimes.namespaces import wrapped
 
 ADDRESS = "ANNCESTRY_ADDRESS"
 """The variable with this machine's address as the others reach it."""
@@ -226,14 +227,20 @@ def once(values: Iterable[Any]) -> list[Any]:
 class InProcess(Python):
     """Python clients that hold an index themselves: new ones for each job, so that none holds more than it searches.
 
-    They are ended by the next job or with the driver: until then what they used can be read.
+    They are ended by the next job or with the driver: until then what they used can be read. `held` are options of
+    `namespaces`, to be done before they are anything.
     """
+
+    def __init__(self, held: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._held = held
 
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
         self.close()
         return super().run(folder, jobs, check)
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
+        command = wrapped(self._held, command) if self._held else command
         super()._start(command, stderr, **more, OMP_NUM_THREADS="1")
 
 

@@ -26,6 +26,8 @@ somebody else's address, what stands for it (see `redact`), which the driver is 
                   packet with its header if `raw`; a response the packets that answer it, with their headers
   postgres        `user`, `password_env`, `database`, `init` (statements), `prepare` (statements, named s0, s1, …):
                   a request is a query's text, or with `raw` messages up to Sync; a response those up to ReadyForQuery
+  redis           `user`, `password_env` (AUTH): RESP 2; a request is what ECHO returns, or with `raw` one whole
+                  command; a response the value that answers it, as it is sent
   sdk             `module`, `options`: a Python client library; see `client`. With `environment` a file, for that
                   environment's Python (`envs/NAME.txt`), and `package`: whose version `library` tells
   inprocess       `module` (a file), `paths`, `target`, `options`: a library that each client loads and searches itself

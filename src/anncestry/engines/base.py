@@ -280,6 +280,8 @@ class LoadResult:
     `rows_acknowledged` rows that the server confirmed, `insert_errors` rows that it refused, `first_error` what it said
     of the first of them.
 
+    `library` names the client library that inserted the rows, where it was the database's own.
+
     `durable_at_s` (`time.monotonic`) is when all rows and the index were in the system's files, without any log, as
     far as the system can be asked for it; `durability` says what it was asked, or why it can't be.
     """
@@ -290,6 +292,7 @@ class LoadResult:
     first_error: str | None = None
     batches: int = 0
     encode_s: float | None = None
+    library: str | None = None
     phases: list[Phase] = field(default_factory=list)
     durable_at_s: float | None = None
     durability: str = "not asked for: its engine knows no way"
@@ -495,10 +498,23 @@ class EngineOf(ABC, Generic[S]):
         Then have it stored for good, where the system can be asked to (`LoadResult.durable`).
         """
 
-    def encoded(self, server: S, vectors: Vectors, load: Spec, result: LoadResult) -> Requests:
-        """The requests of a load, made now by `encode_insert`: before its first phase. Use it as a context."""
-        rows = batches(vectors, load["batch_rows"])
-        return Requests(server.scratch, rows, partial(self.encode_insert, server), result)
+    def encoded(
+        self,
+        server: S,
+        vectors: Vectors,
+        load: Spec,
+        result: LoadResult,
+        by_library: Callable[[Batch], bytes] | None = None,
+    ) -> Requests:
+        """The requests of a load, made now by `encode_insert`: before its first phase. Use it as a context.
+
+        Where the load goes through the database's own library (`client: sdk`), they are made by `by_library`: rows for
+        that library, which encodes them itself, while the clock runs.
+        """
+        encode: Callable[[Batch], bytes] = partial(self.encode_insert, server)
+        if by_library is not None and load.get("client") == "sdk":
+            encode = by_library
+        return Requests(server.scratch, batches(vectors, load["batch_rows"]), encode, result)
 
     def encode_insert(self, server: S, rows: Batch) -> bytes:
         """The request that inserts all of `rows`."""

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from anncestry.cells.indexes import EFFORT, QUANTIZERS
+from anncestry.cells.indexes import EFFORT, ON_GPU, QUANTIZERS
 from anncestry.datasets.metadata import check_filter
 from anncestry.errors import ConfigError, Unsupported
 
 Spec = Mapping[str, Any]
 RUNTIMES = ("native", "docker", "remote")
 _LARGEST_EFFORT = 32_768
+_CHOSEN = (
+    *("entry", "consistency", "external", "external_limits", "role_limits", "roles"),
+    *("storage", "storage_limits"),
+)
+"""Keys of a topology that not every engine has."""
 Version = tuple[int, ...]
 
 
@@ -116,6 +121,8 @@ class Offers:
     name: str
     versions: tuple[Version, Version] | None = None
     """From the first on, below the second. None: any."""
+    remote_below: Version | None = None
+    """With runtime remote, those below this one, too: no package holds their server, so that none was ever run here."""
     settings: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Settings of a system that are whole numbers: least and most."""
 
@@ -155,6 +162,8 @@ class Offers:
     """How long one node may be frozen; what was tried, and with which version: docs/duet.md."""
     conditions: Sequence[str] = ()
     """Kinds of payload columns (keyword, int, float) that the conditions of a query can be on."""
+    loads_by_library: bool = False
+    """A load can insert by the database's own Python library (`load: {client: sdk}`)."""
     killed_loads: bool = False
     """A load goes on after its server was killed (`engines.base.Kill`)."""
     beyond_loopback: bool = False
@@ -162,7 +171,7 @@ class Offers:
 
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """ConfigError for what is unknown, out of range or impossible; Unsupported for what only others have."""
-        self.check_version(system)
+        self.check_version(system, topology)
         self.check_topology(system, topology)
         self.check_index(system, topology, index)
         self.check_settings(system, topology, index)
@@ -196,6 +205,10 @@ class Offers:
             return Freeze(no="has several members there, and was tried with one alone")
         return self.freeze
 
+    def needs_interface(self, system: Spec) -> bool:
+        """Whether its server does not start where the loopback is the only network interface."""
+        return False
+
     def limited(self, system: Spec, topology: Spec) -> int:
         """Number of members to which the topology's `limits` apply, each."""
         return 1
@@ -218,16 +231,33 @@ class Offers:
                 "only a later version opens the data of an earlier one"
             )
 
-    def check_version(self, system: Spec) -> None:
-        """ConfigError for a version that was not tried."""
+    def check_load_by_library(self, system: Spec, topology: Spec) -> None:
+        """Unsupported for a load by the database's own library that this engine, or this topology, does not have."""
+        if not self.loads_by_library:
+            raise Unsupported(
+                f"load.client: sdk is unsupported by {self.name}; its rows are inserted as encoded requests"
+            )
+        if topology["runtime"] == "remote":
+            raise Unsupported(
+                f"load.client: sdk of {self.name} is unsupported on a remote server: it gets no credentials"
+            )
+
+    def load_env(self, system: Spec) -> Mapping[str, Any]:
+        """What the key of such a load holds of the environment of the library; nothing if it is that of anncestry."""
+        return {}
+
+    def check_version(self, system: Spec, topology: Spec) -> None:
+        """ConfigError for a version that was not tried, unless it is one that only a remote server can have."""
         if self.versions is None:
             return
         version, (oldest, below) = version_of(system), self.versions
-        if not oldest <= version < below:
-            first, end, this = (".".join(map(str, numbers)) for numbers in (oldest, below, version))
+        most = self.remote_below or below
+        if not oldest <= version < (most if topology.get("runtime") == "remote" else below):
+            first, end, last, this = (".".join(map(str, numbers)) for numbers in (oldest, below, most, version))
             problem = f"is older than {first}" if version < oldest else f"is not less than {end}"
+            later = f"; with runtime remote below {last}" if most > below else ""
             raise ConfigError(
-                f"version: {self.name} {this} {problem}; supported: from {first} on, below {end} "
+                f"version: {self.name} {this} {problem}; supported: from {first} on, below {end}{later} "
                 "(docs/upgrading.md says why)"
             )
 
@@ -241,17 +271,21 @@ class Offers:
             )
         if "publish" in topology and runtime != "docker":
             raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
+        if "storage_limits" in topology and "storage" not in topology:
+            raise ConfigError("topology: storage_limits: are those of a storage path; add the key storage")
         if "storage" in topology and runtime != "native":
             raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
-        for key in ("entry", "consistency", "external", "external_limits", "roles", "storage"):
+        for key in _CHOSEN:
             if key in topology and key not in self.topology:
                 raise Unsupported(f"topology: engine {self.name} has no {key} to choose")
-        memory_mib = (topology.get("limits") or {}).get("memory_mib")
-        if memory_mib is not None and memory_mib < self.memory_min_mib:
-            raise ConfigError(
-                f"topology: limits.memory_mib: {memory_mib} MiB; {self.name} does not start with less than "
-                f"{self.memory_min_mib}"
-            )
+        by_role = {f"role_limits.{role}": of for role, of in (topology.get("role_limits") or {}).items()}
+        for where, of in {"limits": topology.get("limits") or {}, **by_role}.items():
+            memory_mib = of.get("memory_mib")
+            if memory_mib is not None and memory_mib < self.memory_min_mib:
+                raise ConfigError(
+                    f"topology: {where}.memory_mib: {memory_mib} MiB; {self.name} does not start with less than "
+                    f"{self.memory_min_mib}"
+                )
         self._check_endpoints(topology)
         for key in ("nodes", "shards", "replicas"):
             if self.single is not None and topology[key] != 1:
@@ -264,7 +298,7 @@ class Offers:
                 if key in topology:
                     raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
             return
-        for key in ("limits", "publish", "external", "external_limits", "roles", "entry"):
+        for key in ("limits", "role_limits", "publish", "external", "external_limits", "roles", "entry"):
             if key in topology:
                 raise ConfigError(
                     f"topology: {key} can't be chosen for a server that somebody else runs (runtime remote)"
@@ -348,6 +382,10 @@ class Offers:
 
 def _check_index(engine: str, index: Spec, offered: Offered, quantizers: Mapping[str, tuple[str, ...]]) -> None:
     kind = str(index.get("type"))
+    if kind in ON_GPU:
+        raise Unsupported(
+            f"index.type: {kind} is unsupported: it needs a GPU, and no package of {engine} is built for one"
+        )
     if kind not in EFFORT:
         raise ConfigError(f"index.type: unknown type {kind!r}; known: {', '.join(EFFORT)}")
     if kind not in offered:

@@ -24,7 +24,7 @@ from anncestry.drive.null import NullServer, make_certificates
 from anncestry.errors import Damaged, DataError
 from anncestry.provenance import records
 
-TRANSPORTS = ("grpc", "http", "mysql", "postgres")
+TRANSPORTS = ("grpc", "http", "mysql", "postgres", "redis")
 _EPOCH = 1
 _RUNS = 3
 _RUN_S = 0.3

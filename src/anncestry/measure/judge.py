@@ -22,6 +22,7 @@ from anncestry.measure.samples import Writer
 from anncestry.measure.vectors import Vectors
 from anncestry.metrics import defects, latency
 from anncestry.metrics.recall import exact_distances
+from anncestry.metrics.resources import of_device
 from anncestry.provenance import gates, records
 from anncestry.provenance.gates import Gate
 
@@ -108,6 +109,7 @@ class _Judged:
             None if self.busy is None else gates.littles_law(**self.busy.facts()),
             None if run.tuned is None else run.tuned.gate(),
             gates.shared(searches, run.workload["clients"]),
+            self._storage_limits(),
         ]
         if run.filtering is not None and self.selectivity is not None:
             judged.append(run.filtering.gate(context.counted))
@@ -126,6 +128,13 @@ class _Judged:
         if len(asked) < _COMPARED_QUERIES_MIN:
             return None
         return gates.reference_recall(float(found.mean()), float(recall[theirs].mean()), len(asked), self.run.ef_search)
+
+    def _storage_limits(self) -> Gate | None:
+        """Whether what was read from the storage path kept to its limits, if it has some."""
+        limits = self.context.facts.get("storage_path", {}).get("limits")
+        if limits is None or self.context.resources is None:
+            return None
+        return gates.storage_limits(limits["asked"], of_device(self.context.resources, [self.run.window_s]))
 
     def body(self) -> dict[str, Any]:
         """What the record holds of the run itself, beside its gates."""

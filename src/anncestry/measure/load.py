@@ -70,8 +70,12 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             result,
             "load",
             about={"times": _times(result), "durability": result.durability},
-            inserted={"batches": result.batches, **({"kill": kill} if kill else {})},
-            fairness=_KILLED if kill else {},
+            inserted={
+                "batches": result.batches,
+                **({"library": result.library} if result.library else {}),
+                **({"kill": kill} if kill else {}),
+            },
+            fairness=_KILLED if kill else {"insertion": f"by {result.library}"} if result.library else {},
             inputs={},
         )
 
@@ -81,7 +85,7 @@ def _judge(system: Filling, result: LoadResult) -> dict[str, Any]:
     rows = len(system.vectors.base)
     inserts = gates.inserts(result.rows_sent, result.rows_acknowledged, result.insert_errors, rows, result.first_error)
     kills = "kill" in system.spec["load"]
-    with Driver() as driver:
+    with Driver(held=system.held()) as driver:
         oracle = system.oracle(driver, system.out_dir / "oracle")
         kill = search_lost(oracle, result) if kills else {}
         checked = [] if kills else oracle.check()

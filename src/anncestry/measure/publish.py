@@ -30,14 +30,16 @@ def run(
     vectors_record: Path,
     target: Path,
     index_record: Path | None = None,
+    so_far: int = 0,
 ) -> dict[str, Any]:
     """Write the query record `target` and its files from the runs in the folder `measured`; returns the record.
 
     DataError if a run is missing, is not of this spec, or if runs differ in their origin: such are removed, so that
-    the workflow measures them again. `index_record` is of the build that lies here, if any.
+    the workflow measures them again. `index_record` is of the build that lies here, if any. With `so_far`, a record
+    of the first runs alone, which says so: for a page of what is measured so far, not for results.
     """
     workload = spec["workload"]
-    count = workload["runs"] if "runs" in workload else measured_by_need(measured, workload["rounds"])
+    count = so_far or (workload["runs"] if "runs" in workload else measured_by_need(measured, workload["rounds"]))
     runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(count)]
     _refuse_other_origins(measured, runs, index_record)
     paths = _join(measured, runs, target)
@@ -48,7 +50,9 @@ def run(
         parts |= measuring.summarise(published)
     if any(run["counters"] for run in runs):
         parts["searches"] = searches(runs)
-    if "rounds" in workload:
+    if so_far:
+        parts["so_far"] = so_far
+    elif "rounds" in workload:
         decided = measured / "rounds.json"
         stated = records.read_json(decided) if decided.exists() else {}
         parts["need"] = {**rounds.decide(published.summary["qps"]["runs"], workload["rounds"]), **stated}
@@ -88,8 +92,12 @@ def run(
 
 def measured_by_need(measured: Path, rule: Mapping[str, Any]) -> int:
     """How many runs, one after the other, lie here of a cell that is measured by need."""
-    here = takewhile(lambda number: (measured / f"run-{number}" / "record.json").exists(), range(rule["most"]))
-    return max(int(rule["first"]), len(list(here)))
+    return max(int(rule["first"]), runs_here(measured, rule["most"]))
+
+
+def runs_here(measured: Path, most: int) -> int:
+    """How many runs, one after the other from the first, lie in the folder `measured`, of at most so many."""
+    return len(list(takewhile(lambda number: (measured / f"run-{number}" / "record.json").exists(), range(most))))
 
 
 def rates_of(measured: Path, spec: Mapping[str, Any], key: str, count: int) -> list[float]:

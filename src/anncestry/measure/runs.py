@@ -210,7 +210,7 @@ class Published:
 def runs_of(measured: Mapping[str, Any]) -> int:
     """How many runs a query record is of."""
     workload = measured["spec"]["workload"]
-    return int(workload["runs"] if "runs" in workload else len(measured["rounds"]))
+    return int(workload["runs"] if "runs" in workload and "so_far" not in measured else len(measured["rounds"]))
 
 
 class Scoring:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from anncestry import durable, engines
 from anncestry.cells.spec import Disturbance
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Probe, Server
-from anncestry.errors import ServerError
+from anncestry.errors import ServerError, UserError
 from anncestry.measure.oracle import EF, Oracle, over_codes
 from anncestry.measure.reference import Reference
 from anncestry.measure.vectors import Vectors, open_vectors
@@ -33,7 +33,7 @@ from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
 from anncestry.provenance.platform import Lock
-from anncestry.runtimes import artifacts, namespaces, storage
+from anncestry.runtimes import artifacts, namespaces, storage, throttle
 from anncestry.runtimes.base import Ending
 from anncestry.runtimes.storage import FOLDER, Placed, copy
 
@@ -68,6 +68,8 @@ class StoragePath:
     facts: Mapping[str, Any]
     mapped: bool
     """Whether a setting of the system has files on it mapped into memory (its value is "storage")."""
+    limits: Mapping[str, float] | None = None
+    """How fast it may be read."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], table: Mapping[str, Mapping[str, Any]]) -> StoragePath | None:
@@ -75,8 +77,26 @@ class StoragePath:
         name = spec["topology"].get("storage")
         if name is None:
             return None
-        settings = spec["system"].get("settings") or {}
-        return cls(name, storage.declared(name, table), storage.facts(name, table), FOLDER in settings.values())
+        settings, limits = spec["system"].get("settings") or {}, spec["topology"].get("storage_limits")
+        if limits and (why := throttle.refused()):
+            raise UserError(f"storage {name!r}: {why}")
+        path, known = storage.declared(name, table), storage.facts(name, table)
+        return cls(name, path, known, FOLDER in settings.values(), limits)
+
+    def place(
+        self, data_dir: Path, stored: Path | None, table: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[StoragePath, Placed]:
+        """Put data there; it as it is then: with limits, a mount of its own, which a probe has read."""
+        placed = Placed.put(self.name, self.path, data_dir, stored, self.limits)
+        if placed.limited is None:
+            return self, placed
+        try:
+            held = {"asked": dict(self.limits or {}), "by": placed.limited.by, "probe": placed.limited.probe()}
+            facts = storage.facts(self.name, table, placed.limited.mount)
+        except BaseException:
+            placed.remove()
+            raise
+        return replace(self, facts={**facts, "limits": held}), placed
 
     def totals(self) -> Callable[[], tuple[int, int, int, int]] | None:
         """What reads the totals that the kernel keeps of its block device; None where there is none."""
@@ -135,7 +155,7 @@ class System:
             copy(sorted(path for path in stored.iterdir() if path.name != FOLDER), self.data_dir)
         if self.path is not None:
             own = None if stored is None else stored / FOLDER
-            self.placed = Placed.put(self.path.name, self.path.path, self.data_dir, own)
+            self.path, self.placed = self.path.place(self.data_dir, own, self.place.storage)
 
     def start(self) -> Server:
         """Start the server on the data folder; ServerError if it does not come up."""
@@ -147,7 +167,13 @@ class System:
             self.spec["topology"],
             first_port=self.place.first_port,
         )
+        if self.placed is not None and self.placed.limited is not None:
+            self.placed.limited.enter(self.server.group.pids())
         return self.server
+
+    def held(self) -> list[str]:
+        """For `namespaces`: what holds a program that is part of the system to the limits of its storage path."""
+        return [] if self.placed is None or self.placed.limited is None else self.placed.limited.options()
 
     @property
     def running(self) -> Server:
@@ -216,7 +242,9 @@ class System:
         """Whether the data lie on the storage path, if there is one; `facts` are those of `path_facts`."""
         if self.path is None or self.placed is None:
             return []
-        return [self.path.gate(self.engine, self.placed, facts["storage_path"]["mapped_mib"])]
+        probes = facts["storage_path"].get("limits", {}).get("probe", ())
+        found = [self.path.gate(self.engine, self.placed, facts["storage_path"]["mapped_mib"])]
+        return [*found, *map(gates.storage_probe, probes)]
 
     def artifact_facts(self) -> dict[str, Any]:
         spec = self.artifact["spec"]

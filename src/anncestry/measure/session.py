@@ -239,7 +239,7 @@ class ServerSession(System):
     def waited(self) -> dict[str, disturbance.Delay | None]:
         """What the threads of server and client ran, and waited for a core, so far; and the server under its quotas."""
         found = {name: disturbance.run_delay(self.sampled.pids(name)) for name in ("server", "client")}
-        limited = self.server is not None and "limits" in self.spec["topology"]
+        limited = self.server is not None and bool({"limits", "role_limits"} & self.spec["topology"].keys())
         used = [facts.get("usage", {}) for facts in self.running.members().values()] if limited else []
         return {**found, "quota": (0.0, sum(usage.get("throttled_s", 0.0) for usage in used))}
 
@@ -462,7 +462,7 @@ def run(
         )
         session.ledger = ledger
         session.open()
-        with Driver(session.driver_kind, out_dir.resolve()) as session.driver:
+        with Driver(session.driver_kind, out_dir.resolve(), session.held()) as session.driver:
             session.judge()
             session.prepare()
             load_before = os.getloadavg()[0]

@@ -48,6 +48,12 @@ no warm cache of data does that to queries among others, half of which are new."
 FILTERED_FINDABLE_MIN = 0.9
 """Under a workload's own filter, of a system that never scans: its search may miss rows as a graph does, but a filter
 that excludes a category of three misses a third."""
+PROBE_LEAST, PROBE_MOST, PROBE_FREE = 0.8, 1.1, 1.5
+"""Of the reads that a storage path's limits allow: what a probe within them reaches, and one without them at least."""
+_STORAGE_LIMITS = {"read_mib_per_s": ("io_read_mib", "MiB"), "read_ops_per_s": ("io_reads", "reads")}
+"""By limit of a storage path, what of its device is held against it."""
+STORAGE_SLACK, STORAGE_SLACK_S = 0.05, 0.25
+"""How much more than its limits, and for how much longer, a storage path may have been read in a run."""
 IDLE_SHARE_MAX, IDLE_PER_REQUEST_US, LITTLE_REQUESTS_MIN = 0.02, 50.0, 20
 """Little's law: the share of a client's time between its requests, and how long that may always be on average (the
 Python driver needs some µs, beside a library that answers in 30); fewer requests say nothing."""
@@ -165,6 +171,34 @@ def storage_path(name: str, on_mib: float, elsewhere_mib: float, mapped_mib: flo
         detail += "; mapped into memory: " + ("not to be seen" if mapped_mib is None else f"{mapped_mib:.1f} MiB of it")
     ok = on_mib > 0 and elsewhere_mib == 0 and (not mapped or bool(mapped_mib))
     return Gate("storage path", ok, detail)
+
+
+def storage_probe(probe: Mapping[str, Any]) -> Gate:
+    """A probe within the limits of a storage path reads as fast as they allow and no faster; without them, faster."""
+    allowed, held, free = (float(probe[name]) for name in ("allowed_per_s", "held_per_s", "free_per_s"))
+    ok = PROBE_LEAST * allowed <= held <= PROBE_MOST * allowed and free >= PROBE_FREE * allowed
+    detail = (
+        f"reads of {probe['read_bytes']} bytes at once: {held:.0f}/s within {probe['of']} ({PROBE_LEAST:g} to "
+        f"{PROBE_MOST:g} of {allowed:.0f} are asked), {free:.0f}/s without (at least {PROBE_FREE:g} of it are asked)"
+    )
+    return Gate("storage limits, probed", ok, detail)
+
+
+def storage_limits(asked: Mapping[str, float], device: Mapping[str, float] | None) -> Gate:
+    """The storage path's own counters say that no more was read in a run than its limits allow.
+
+    `device` is what `metrics.resources.of_device` says of the run. STORAGE_SLACK of a limit, and what it allows in
+    STORAGE_SLACK_S, are forgiven: the kernel releases what may be read in slices, of which one may begin before a run.
+    """
+    if device is None:
+        return Gate("storage limits", False, "the storage path's device was not counted")
+    lines, ok = [], True
+    for limit, (name, unit) in _STORAGE_LIMITS.items():
+        if limit in asked:
+            most = asked[limit] * (1 + STORAGE_SLACK) * (device["wall_s"] + STORAGE_SLACK_S)
+            ok = ok and device[name] <= most
+            lines.append(f"{device[name]:.1f} {unit} in {device['wall_s']:.2f} s, at most {most:.1f} by {limit}")
+    return Gate("storage limits", ok, "; ".join(lines))
 
 
 def version(expected: str, found: str) -> Gate:

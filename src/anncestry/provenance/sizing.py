@@ -14,6 +14,7 @@ from typing import Any
 
 from anncestry.cells.blocks import Room
 from anncestry.cells.matrix import Cell, Matrix, Pair
+from anncestry.cells.spec import node_limits
 from anncestry.cells.stage import STAGES
 from anncestry.errors import ConfigError
 from anncestry.provenance import platform, records
@@ -78,6 +79,12 @@ class Need:
     samples_bytes: float
     data_s: float
     query_s: float
+
+    def plain(self) -> dict[str, Any]:
+        """The cell and what it needs as if alone, in bytes and seconds."""
+        names = ("dataset", "system", "topology", "workload")
+        needs = ("memory_bytes", "disk_bytes", "data_s", "load_s", "query_s")
+        return {name: getattr(self.cell, name) for name in names} | {name: getattr(self, name) for name in needs}
 
     @property
     def load_bytes(self) -> float:
@@ -221,7 +228,9 @@ def refuse_unfit(matrix: Matrix, needs: Sequence[Need]) -> None:
     memory_gib, disk_gib = has["memory_gib"], has["disk_gib"]
     unfit: list[str] = []
     for need in needs:
-        limits_mib = {load: matrix.specs[load]["topology"].get("limits", {}).get("memory_mib") for load in need.loads}
+        limits_mib: dict[str, Any] = {
+            load: node_limits(matrix.specs[load]["topology"]).get("memory_mib") for load in need.loads
+        }
         parts = []
         if need.memory_bytes > memory_gib * GIB:
             parts.append(f"{_gib(need.memory_bytes)} of memory")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from anncestry.cells.spec import node_limits
 from anncestry.report.model.cells import Row
 from anncestry.report.published import Figure, Published
 
@@ -57,7 +58,8 @@ class Asked:
     """What a number was asked of; None where it isn't known or doesn't apply.
 
     `dataset` is our name; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
-    each part of the system is a process of its own; `clients` 0: any number of clients.
+    each part of the system is a process of its own; `slowed`: its storage path had limits; `clients` 0: any number of
+    clients.
     """
 
     dataset: str
@@ -68,6 +70,7 @@ class Asked:
     replicas: int | None = None
     cpus: float | None = None
     memory_mib: float | None = None
+    slowed: bool | None = None
     index: str | None = None
     M: int | None = None
     ef_construction: int | None = None
@@ -98,6 +101,7 @@ _FIELDS = (
     _Field("replicas", "number of replicas"),
     _Field("cpus", "limits", _none_or(" cores")),
     _Field("memory_mib", "limits", _none_or(" GB", 1024)),
+    _Field("slowed", "storage path", lambda value: "limited" if value else "not limited"),
     _Field("index", "index", lambda value: str(value).upper()),
     _Field("M", "M"),
     _Field("ef_construction", "ef_construction"),
@@ -152,6 +156,7 @@ def of_figure(figure: Figure, dataset: str) -> Asked:
         replicas=replicas,
         cpus=float(said["cpu"]) if "cpu" in said else None,
         memory_mib=1024 * float(said["mem"].removesuffix("Gi")) if "mem" in said else None,
+        slowed=False,
         index=figure.index.partition("_")[0].lower() or None,
         **numbers,
         **(_question(figure) if phase in ("query", "recall") else {}),
@@ -184,7 +189,7 @@ def _question(figure: Figure) -> dict[str, Any]:
 def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked:
     """What a row of the tidy table was asked of; `load` and `query` are the specs of their records, or empty."""
     system, topology, index = (load.get(name) or {} for name in ("system", "topology", "index"))
-    limits = topology.get("limits") or {}
+    limits = node_limits(topology)
     nodes = topology.get("nodes")
     ef = query.get("ef_search", row["ef_search"])
     return Asked(
@@ -196,6 +201,7 @@ def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked
         replicas=topology.get("replicas"),
         cpus=limits.get("cpus"),
         memory_mib=limits.get("memory_mib"),
+        slowed=bool(topology.get("storage_limits")),
         index=str(index["type"]).lower() if "type" in index else None,
         M=index.get("M"),
         ef_construction=index.get("ef_construction"),

@@ -21,7 +21,7 @@ from typing import Any
 
 from anncestry import durable, user_cache
 from anncestry.cells.stage import key_of
-from anncestry.errors import DataError
+from anncestry.errors import DataError, UserError
 from anncestry.progress import Progress
 from anncestry.provenance.records import clear, read_record, sha256_file, verify_outputs, write_json, write_record
 from anncestry.runtimes import building
@@ -374,6 +374,47 @@ def _fetch_debian(
     )
 
 
+def kept(path: Path) -> dict[str, str]:
+    """Keep what somebody has built, a file or a folder, in the user's cache: the artifact of kind `path` that it is.
+
+    Its digest is its identity (see `digest_of`): the same content is the same artifact, wherever it was built.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: does not exist: give the file or folder that was built")
+    files = (
+        {path.name: path}
+        if path.is_file()
+        else {each.relative_to(path).as_posix(): each for each in sorted(path.rglob("*")) if each.is_file()}
+    )
+    if not files:
+        raise UserError(f"{path}: holds no file")
+    digest = digest_of({name: sha256_file(each) for name, each in files.items()})
+    entry = user_cache.folder("paths") / digest
+    if not entry.exists():
+        with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".") as temporary:
+            for name, each in files.items():
+                target = Path(temporary, "whole", name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(each, target)
+            Path(temporary, "whole").rename(entry)
+    return {"kind": "path", "sha256": digest}
+
+
+def _make_path(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
+    """What `kept` keeps."""
+    entry = cache / "paths" / artifact["sha256"]
+    found = {each.relative_to(entry).as_posix(): each for each in sorted(entry.rglob("*")) if each.is_file()}
+    digest = digest_of({name: sha256_file(each) for name, each in found.items()})
+    if digest != artifact["sha256"]:
+        what = "is not what it was" if found else "is not in this user's cache"
+        raise DataError(f"{system}: the build with the digest {artifact['sha256'][:12]}… {what}: give its path again")
+    for name, each in found.items():
+        target = files / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(each, target)
+    return {}
+
+
 def _make_nothing(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """For an engine that brings the code it runs."""
     return {}
@@ -386,5 +427,6 @@ _MAKERS: dict[str, Callable[[str, str, Mapping[str, Any], Path, Path], dict[str,
     "maven": _make_maven,
     "image": _make_image,
     "debian": _make_debian,
+    "path": _make_path,
     "none": _make_nothing,
 }

@@ -66,9 +66,9 @@ class Limits:
     memory_mib: int | None = None
 
     @classmethod
-    def of(cls, topology: Mapping[str, Any]) -> Limits:
-        """Those of a topology, for each of its nodes."""
-        asked = topology.get("limits") or {}
+    def of(cls, topology: Mapping[str, Any], role: str = "") -> Limits:
+        """Those of a topology for each process: of its role, where `role_limits` has that, else `limits`."""
+        asked = (topology.get("role_limits") or {}).get(role) or topology.get("limits") or {}
         return cls(asked.get("cpus"), asked.get("memory_mib"))
 
     def asked(self) -> dict[str, float]:

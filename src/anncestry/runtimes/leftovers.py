@@ -22,11 +22,11 @@ import psutil
 from anncestry.cells.stage import STAGES
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner_alive
-from anncestry.runtimes import control_groups, docker, freeze
+from anncestry.runtimes import control_groups, docker, freeze, throttle
 from anncestry.runtimes.native import MARK
 
 _TERM_WAIT_S = 10.0
-_KINDS = ("process", "container", "network", "control group", "data copy")
+_KINDS = ("process", "container", "network", "storage mount", "control group", "data copy")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Leftover:
 
 def find(here: Path) -> list[Leftover]:
     """Everything of ours on this machine whose run has ended, and session folders below `here` that nobody works on."""
-    return [*_processes(), *_containers(), *_groups(), *_copies(here)]
+    return [*_processes(), *_containers(), *_mounts(), *_groups(), *_copies(here)]
 
 
 def clean(found: list[Leftover]) -> list[str]:
@@ -98,6 +98,13 @@ def _containers() -> Iterator[Leftover]:
     for remnant in docker.remnants(client):
         if remnant.used is False:
             yield Leftover(remnant.kind, remnant.name, remnant.remove, frozen=remnant.paused)
+
+
+def _mounts() -> Iterator[Leftover]:
+    """File systems that throttled: their devices and what lies on them go with them."""
+    for one in throttle.ended():
+        where = f" on {', '.join(map(str, one.mounts))}" if one.mounts else ""
+        yield Leftover("storage mount", f"{one.device}{where}", one.remove)
 
 
 def _groups() -> Iterator[Leftover]:

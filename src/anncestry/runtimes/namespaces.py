@@ -1,7 +1,8 @@
 """Private ports, folders and powers for the servers of a measurement: start a program held and set apart as asked.
 
 Some servers listen on all interfaces whatever their settings, and most have no password. So a measurement of native
-servers runs in its own network namespace, with its clients; its loopback is the only interface. This needs root, or a
+servers runs in its own network namespace, with its clients; its loopback is the only interface (but for a server that
+does not start without another one: it gets one that leads nowhere). This needs root, or a
 kernel that lets users create namespaces. Otherwise the servers use the machine's network, as SECURITY.md lists, and the
 measurement says so.
 
@@ -12,6 +13,7 @@ Run as a file, this becomes another program: `python -I -S namespaces.py [OPTION
   --affinity=CPU,… run on these
   --data=BYTES     RLIMIT_DATA
   --network        a network namespace of its own, with a loopback
+  --interface      in it also an interface that leads nowhere
   --private=FOLDER an empty folder of its own there (a mount namespace); others never see what is written to it
   --nobody=PATH:…  root becomes nobody, who sees of folders that he may not enter these paths alone
   --powerless      no capability, and none by any program that it starts
@@ -44,7 +46,10 @@ _NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 1, 24, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP = 0x8913, 0x8914, 0x8916, 1
+_TUN, _TUNSETIFF, _IFF_TUN_NO_PI = "/dev/net/tun", 0x400454CA, 0x1001
+_NOWHERE = b"anncestry0", "10.213.0.1"
+"""Name and address of the second interface: a private one (RFC 1918), as old versions of Weaviate ask for."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,11 +74,15 @@ def network() -> str:
     return os.environ.get(NETWORK) or "host"
 
 
-def enter(arguments: Sequence[str]) -> None:
-    """Start this program (`anncestry ARGUMENTS`) again in a network of its own, unless it is there or can't be."""
+def enter(arguments: Sequence[str], interface: bool = False) -> None:
+    """Start this program (`anncestry ARGUMENTS`) again in a network of its own, unless it is there or can't be.
+
+    `interface`: with one beside the loopback.
+    """
     if os.environ.get(NETWORK):
         return
-    if why := refused("--network"):
+    options = ["--network", *(["--interface"] if interface else [])]
+    if why := refused(*options):
         print(
             f"the servers listen on this machine's own network, where other users reach them ({why}): SECURITY.md "
             "names their ports",
@@ -84,7 +93,7 @@ def enter(arguments: Sequence[str]) -> None:
         return
     os.environ[NETWORK] = "own"
     sys.stdout.flush()
-    command = wrapped(["--network"], [sys.executable, "-m", "anncestry", *arguments])
+    command = wrapped(options, [sys.executable, "-m", "anncestry", *arguments])
     os.execve(command[0], command, os.environ)
 
 
@@ -119,6 +128,18 @@ def _own_network() -> None:
         request = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
         (flags,) = struct.unpack_from("H", request, 16)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+def _interface() -> None:
+    """It is there as long as this program, or what it becomes, is."""
+    name, address = _NOWHERE
+    handle = os.open(_TUN, os.O_RDWR)
+    os.set_inheritable(handle, True)
+    fcntl.ioctl(handle, _TUNSETIFF, struct.pack("16sH14x", name, _IFF_TUN_NO_PI))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        place = struct.pack("16sHH4s8x", name, socket.AF_INET, 0, socket.inet_aton(address))
+        fcntl.ioctl(any_socket, _SIOCSIFADDR, place)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", name, _IFF_UP))
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -190,6 +211,8 @@ def _hold(given: dict[str, list[str]]) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
     if "--network" in given:
         _own_network()
+    if "--interface" in given:
+        _interface()
     if "--private" in given:
         _private(given["--private"])
     if "--powerless" in given:

@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 
 from anncestry.errors import DataError, UserError
+from anncestry.runtimes import throttle
+from anncestry.runtimes.throttle import Limited
 
 FOLDER = "storage"
 """In a data folder: what lies, or is to lie, on the topology's storage path."""
@@ -48,25 +50,43 @@ def declared(name: str, table: Mapping[str, Mapping[str, Any]]) -> Path:
 
 @dataclass(frozen=True)
 class Placed:
-    """A data folder whose FOLDER is a link to `folder`, on the storage path `name`."""
+    """A data folder whose FOLDER is a link to `folder`, on the storage path `name`, or a `limited` mount there."""
 
     name: str
     data_dir: Path
     folder: Path
+    limited: Limited | None = None
 
     @classmethod
-    def put(cls, name: str, path: Path, data_dir: Path, stored: Path | None = None) -> Placed:
-        """Make a folder of its own on `path` for `data_dir`, with what is in `stored`; what a killed run left goes."""
+    def put(
+        cls,
+        name: str,
+        path: Path,
+        data_dir: Path,
+        stored: Path | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> Placed:
+        """Make a folder of its own on `path` for `data_dir`, with what is in `stored`; what a killed run left goes.
+
+        With `limits` it is on a mount of its own, which throttles: see `throttle.Limited`.
+        """
         own = path.resolve() / (_MARK + hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16])
+        throttle.unmount(own)
         shutil.rmtree(own, ignore_errors=True)
-        if stored is None:
-            own.mkdir()
-        else:
-            copy([stored], own)
+        limited = Limited.make(own, limits) if limits else None
+        placed = cls(name, data_dir, own / "data" if limited else own, limited)
+        try:
+            if stored is None:
+                placed.folder.mkdir()
+            else:
+                copy([stored], placed.folder)
+        except BaseException:
+            placed.remove()
+            raise
         link = data_dir / FOLDER
         link.unlink(missing_ok=True)
-        link.symlink_to(own)
-        return cls(name, data_dir, own)
+        link.symlink_to(placed.folder)
+        return placed
 
     def take_back(self) -> None:
         """Move what lies on the path into the data folder, in place of the link."""
@@ -76,7 +96,10 @@ class Placed:
 
     def remove(self) -> None:
         """Remove what lies on the path."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.limited is not None:
+            self.limited.remove()
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def mapped_mib(self, pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
         """MiB of files on the path that these processes have mapped; None where their maps can't be read."""
@@ -108,12 +131,14 @@ def copy(sources: Iterable[Path], target: Path) -> None:
         raise DataError(f"copying to {target} failed: {done.stderr.strip()}")
 
 
-def facts(name: str, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def facts(name: str, table: Mapping[str, Mapping[str, Any]], mount: Path | None = None) -> dict[str, Any]:
     """What storage path `name` is: file system, block device, how it is attached, and which other names are on it.
+
+    `mount` is where on it the data lie, if that is a file system of its own.
 
     None stands for what this machine does not show; no path is in it.
     """
-    folder = declared(name, table)
+    folder = mount or declared(name, table)
     number = folder.stat().st_dev
     same = []
     for other, entry in table.items():

@@ -44,6 +44,8 @@ func newWire(t *transport, target string, timeoutS float64) (wire, error) {
 		return newMySQL(t)
 	case "postgres":
 		return newPostgres(t)
+	case "redis":
+		return newRedis(t)
 	}
 	return nil, fmt.Errorf("the native driver has no transport %q", t.Kind)
 }

@@ -10,8 +10,9 @@ from anncestry.engines.base import Spec
 from anncestry.engines.offers import Freeze, Offered, Offers, Parameter, Version, version_of
 from anncestry.errors import ConfigError, Unsupported
 
-OLDEST, BELOW = (2, 2, 16), (2, 4, 0)
-"""2.2.4 speaks another protocol than the client; of later versions no package registry has a server."""
+OLDEST, BELOW, REMOTE_BELOW = (2, 2, 16), (2, 4, 0), (2, 7, 0)
+"""2.2.4 speaks another protocol than the client; of later versions no package registry has a server, so that they are
+remote ones, asked by what is public of them."""
 EARLY = (2, 1, 0)
 """The one earlier version that can be asked, in its own way."""
 EARLY_SETTINGS = {
@@ -151,8 +152,8 @@ def check_roles(topology: Spec) -> None:
                 f"topology: nodes: {nodes}, replicas: {replicas}: more than one query node of milvus needs external: "
                 "{etcd: …, log: …}, its distributed deployment"
             )
-        if "roles" in topology:
-            raise ConfigError("topology: roles: a milvus without external log is one process, of all roles")
+        if key := next((key for key in ("roles", "role_limits") if key in topology), None):
+            raise ConfigError(f"topology: {key}: a milvus without external log is one process, of all roles")
     if external and "etcd" not in external:
         raise ConfigError("topology: external: milvus keeps its etcd inside only if nothing else is outside")
     if topology.get("runtime") == "docker" and "log" in external:
@@ -173,6 +174,14 @@ def check_roles(topology: Spec) -> None:
             raise ConfigError(f"topology: roles.{role}: unknown; known: {', '.join(COUNTED)} (query nodes are `nodes`)")
 
 
+def check_limited_roles(version: str, topology: Spec) -> None:
+    """ConfigError for limits of a role that this version has no process of."""
+    known = list(dict.fromkeys(members_of(version, topology).values()))
+    for role in topology.get("role_limits") or {}:
+        if role not in known:
+            raise ConfigError(f"topology: role_limits.{role}: unknown; of milvus {version}: {', '.join(known)}")
+
+
 _RESERVED = ("etcd", "localStorage.path", "rocksmq.path", "log.file.rootPath", "mq", "kafka", "pulsar", "natsmq")
 
 
@@ -185,13 +194,14 @@ class MilvusOffers(Offers):
             _check_early(system, topology, index, workload)
         super().check(system, topology, index, workload)
 
-    def check_version(self, system: Spec) -> None:
+    def check_version(self, system: Spec, topology: Spec) -> None:
         if not facts(system).early:
-            super().check_version(system)
+            super().check_version(system, topology)
 
     def check_topology(self, system: Spec, topology: Spec) -> None:
         super().check_topology(system, topology)
         check_roles(topology)
+        check_limited_roles(system["version"], topology)
         if (system.get("artifact") or {}).get("kind") == "image":
             raise ConfigError(
                 "artifact: milvus can't be run from an image yet: its configuration is made from the wheel's template"
@@ -244,7 +254,7 @@ class MilvusOffers(Offers):
 def _check_early(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
     """Unsupported for what a 2.1 lacks, as it is run."""
     name = f"milvus {system['version']}"
-    if topology["runtime"] != "native" or {"external", "roles", "storage"} & topology.keys():
+    if topology["runtime"] != "native" or {"external", "role_limits", "roles", "storage"} & topology.keys():
         raise Unsupported(f"topology: unsupported by {name}: a library, which is run as one native process")
     if index.get("type") != "hnsw":
         raise Unsupported(f"index.type: {index.get('type')} is unsupported by {name}; supported: hnsw")
@@ -267,7 +277,8 @@ def _check_mapped(system: Spec, topology: Spec, value: object) -> None:
 OFFERS = MilvusOffers(
     name="milvus",
     versions=(OLDEST, BELOW),
-    topology=("external", "external_limits", "roles", "storage"),
+    remote_below=REMOTE_BELOW,
+    topology=("external", "external_limits", "role_limits", "roles", "storage"),
     memory_min_mib=512,
     endpoints=("proxy",),
     more_endpoints=("metrics",),

@@ -261,7 +261,7 @@ def start(
                 clean_environment(program.configure(member, role, ports, runner, local)),
                 data_dir,
                 data_dir / "logs" / f"{member if external else 'server'}.log",
-                Limits.of(topology),
+                Limits.of(topology, role),
                 list(own.values()),
                 runtime_folders() if topology["runtime"] == "native" else (),
             )

@@ -43,6 +43,9 @@ class MySQLOffers(Offers):
     def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None:
         super(MySQLOffers, self._of(system)).check_pair(system, topology, slice_s)
 
+    def needs_interface(self, system: Spec) -> bool:
+        return dialect_of(system).needs_interface
+
     @staticmethod
     def _of(system: Spec) -> MySQLOffers:
         """What the database of this system offers."""

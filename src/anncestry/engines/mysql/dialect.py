@@ -47,6 +47,8 @@ class Dialect(ABC):
     """Whether queries can have conditions on payload columns."""
     read_back: ClassVar[tuple[str, ...]] = ()
     """Those of them that `effective` tells."""
+    needs_interface: ClassVar[bool] = False
+    """Whether it does not start where the loopback is the only network interface."""
     environment: ClassVar[Mapping[str, str]] = {}
     """Variables that it is started with."""
 

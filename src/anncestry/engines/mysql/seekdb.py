@@ -28,6 +28,7 @@ class Seekdb(Dialect):
     quantizers = ("sq", "bq")
     distances = {"l2": "l2", "cosine": "cosine", "inner_product": "inner_product"}  # noqa: RUF012
     freeze = Freeze(15.0)
+    needs_interface = True
     no_zero_vectors = {  # noqa: RUF012
         "cosine": "answers with rows without a distance (cosine_by: inner_product keeps them)",
         "inner_product": None,

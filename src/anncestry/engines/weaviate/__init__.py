@@ -224,6 +224,23 @@ class WeaviateOffers(Offers):
             if sdk and topology.get(key, "first") != "first":
                 raise ConfigError(f"client: sdk asks one node as the library chooses; the topology has {key}")
 
+    def check_load_by_library(self, system: Spec, topology: Spec) -> None:
+        super().check_load_by_library(system, topology)
+        if (system.get("settings") or {}).get("protocol") == "rest":
+            raise Unsupported("settings.protocol: the library (load.client: sdk) inserts by grpc; rest is without it")
+        if topology.get("consistency") is not None:
+            raise Unsupported(
+                "load.client: sdk of weaviate is unsupported with a consistency: it takes its own default"
+            )
+
+    def needs_interface(self, system: Spec) -> bool:
+        """The early ones look for a private address to advertise, whatever address they are told."""
+        return version_of(system) < _SDK_FROM
+
+    def load_env(self, system: Spec) -> Mapping[str, Any]:
+        name = sdk_environment(system)
+        return {} if name is None else {"client_env": identity(name)}
+
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         name = sdk_environment(system) if workload.get("client") == "sdk" else None
         return None if name is None else identity(name)
@@ -261,6 +278,7 @@ OFFERS = WeaviateOffers(
     no_zero_vectors=None,
     freeze=Freeze(40.0),
     conditions=("keyword", "int", "float"),
+    loads_by_library=True,
     killed_loads=True,
     beyond_loopback=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -12,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.datasets.payload import Column
+from anncestry.drive.build import interpreter
 from anncestry.drive.transports import unpack
+from anncestry.engines import sdk_rows
 from anncestry.engines.base import (
     Answer,
     Batch,
@@ -87,8 +90,22 @@ _DURABILITY = "no call has it write its buffers; its log of writes is not synced
 
 
 @contextmanager
-def _inserter(server: WeaviateServer) -> Iterator[Insert]:
+def _inserter(server: WeaviateServer, load: Spec, result: LoadResult) -> Iterator[Insert]:
     """What sends a batch, by the protocol of the system, on one connection; ServerError from it if the call fails."""
+    if load.get("client") == "sdk":
+        environment, first = sdk_environment(server.system), next(iter(server.group))
+        options = {
+            "collection": COLLECTION,
+            "http": int(first.addresses["http"].rpartition(":")[2]),
+            "uuid_prefix": wire.UUID_PREFIX,
+            "timeout_s": _BATCH_TIMEOUT_S,
+        }
+        python = sys.executable if environment is None else interpreter(environment)
+        file, name = Path(__file__).with_name("sdk.py"), "weaviate-client"
+        with sdk_rows.inserter(python, file, name, server.endpoint, options, 2 * _BATCH_TIMEOUT_S) as (library, insert):
+            result.library = library
+            yield insert
+        return
     if server.by_rest:
         address = next(iter(server.group)).addresses["http"]
         with closing(wire.json_connection(address, _BATCH_TIMEOUT_S, server.tls)) as link:
@@ -131,8 +148,8 @@ class Weaviate(EngineOf[WeaviateServer]):
         result = LoadResult(durability=_DURABILITY)
         kill = Kill(server, load, rows, result)
         with (
-            self.encoded(server, vectors, load, result) as requests,
-            _inserter(server) as insert,
+            self.encoded(server, vectors, load, result, sdk_rows.request) as requests,
+            _inserter(server, load, result) as insert,
             result.phase("insert"),
         ):
             for ids, request in requests:

@@ -139,6 +139,12 @@ class Line:
         return float(self.b.value) / float(self.a.value)
 
     @property
+    def missing_in(self) -> str:
+        """The sides (A, B) that have no such number: none was measured, or there is no such cell."""
+        sides = (("A", self.a), ("B", self.b))
+        return "".join(letter for letter, each in sides if not each.record or is_missing(each.problem))
+
+    @property
     def measured_twice(self) -> bool:
         """Whether both sides measured one and the same thing: under one key, but not in one record."""
         once = self.judged.outcome in (Outcome.NOT_COMPARABLE, Outcome.SAME_RECORD)
@@ -188,6 +194,15 @@ class Comparison:
     differences: tuple[tuple[str, str, str], ...]
     noise: Noise
     rule: Rule
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as JSON takes it, numbers unrounded: the sides, what else differs, and the lines."""
+        sides = {"a": self.a, "b": self.b}
+        return {
+            **{name: {"label": side.label, "kind": side.kind, "commit": side.commit} for name, side in sides.items()},
+            "differences": [{"what": what, "a": a, "b": b} for what, a, b in self.differences],
+            "lines": [line.columns() for line in self.lines],
+        }
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, most frequent first."""

@@ -13,12 +13,18 @@ from anncestry.report.model.cells import MARKS, NO_CELL, Cell, TableRow, text_of
 from anncestry.report.model.quantities import PHASES, brief
 
 _WIDTH = 100
+_NAMED = 4
+"""Cells that are named where only their number matters."""
 _HEAD = ("", "A", "B", "B/A", "B − A, 95 %", "")
 
 
 def summary(comparison: Comparison, *, everything: bool = False) -> str:
-    """The comparison as text of at most 100 columns, ending in a newline: headline metrics, or all of them."""
-    shown = [line for line in comparison.lines if everything or line.metric in HEADLINE]
+    """The comparison as text of at most 100 columns, ending in a newline: headline metrics, or all of them.
+
+    What only one side has is counted at the end.
+    """
+    asked = [line for line in comparison.lines if everything or line.metric in HEADLINE]
+    shown = [line for line in asked if not line.missing_in]
     notes: dict[str, int] = {}
     rows = [(line, _columns(line, notes)) for line in shown]
     widths = [max(len(row[place]) for row in (_HEAD, *(row for _, row in rows))) for place in range(5)]
@@ -41,11 +47,26 @@ def summary(comparison: Comparison, *, everything: bool = False) -> str:
     if comparison.differences:
         texts = "; ".join(f"{what} {a} → {b}" for what, a, b in comparison.differences)
         paragraphs.append(_printable(f"also differs: {texts}"))
+    paragraphs += _one_sided([line for line in asked if line.missing_in])
     paragraphs += [f"{sign} {words}" for sign, words in signs_of(shown)]
     for paragraph in paragraphs:
         out += textwrap.wrap(paragraph, _WIDTH, subsequent_indent="    ")
     out += textwrap.wrap(counted(comparison), _WIDTH)
     return "\n".join(out) + "\n"
+
+
+def _one_sided(lines: Sequence[Line]) -> list[str]:
+    """What is not in A, and what is not in B: why, how many numbers, and of which cells."""
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(_obstacle(line), []).append(line)
+    paragraphs = []
+    for reason, members in sorted(found.items()):
+        cells = dict.fromkeys(f"{line.dataset}/{line.topology}/{line.workload or 'load'}" for line in members)
+        named = ", ".join([*list(cells)[:_NAMED], *(["…"] if len(cells) > _NAMED else [])])
+        numbers = f"{len(members)} number{'s' * (len(members) != 1)} of {len(cells)} cell{'s' * (len(cells) != 1)}"
+        paragraphs.append(_printable(f"only on one side: {numbers}: {reason}: {named}"))
+    return paragraphs
 
 
 def signs_of(lines: Sequence[Line]) -> list[tuple[str, str]]:

@@ -11,8 +11,6 @@ from anncestry.report.model.cells import Row, headline
 from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
 from anncestry.report.model.quantities import is_missing
 
-_WIDTH = 100
-
 
 def headline_k(rows: Iterable[Row]) -> int:
     """Neighbours asked for in the workloads that highlights are of: 10, or the least where nobody asked for 10."""
@@ -70,16 +68,16 @@ def _common_clients(rates: Iterable[Row]) -> int | None:
     return max(set.intersection(*asked.values()), default=None) if asked else None
 
 
-def summary(df: pd.DataFrame) -> str:
-    """The highlights as a text table of at most 100 columns, ending in a newline."""
+def summary(df: pd.DataFrame, width: int | None = None) -> str:
+    """The highlights as a text table, ending in a newline; its names are cut where it is wider than `width` columns."""
     found = highlights(rows_of(by_bytes(first_builds(df))))
     k = found[0].k if found else 10
-    head = ("dataset", "system", "load_s", f"p50_ms k={k}", f"recall@{k}", "QPS", "invalid")
     several = len({item.topology for item in found}) > 1
+    names = ("dataset", *(["topology"] if several else []), "system")
+    head = (*names, "load_s", f"p50_ms k={k}", f"recall@{k}", "QPS", "invalid")
     body = [
         (
-            f"{item.dataset} ({item.topology})" if several else item.dataset,
-            item.system,
+            *(str(getattr(item, name)) for name in names),
             _text(item.load),
             _text(item.p50),
             _text(item.recall) + item.by_id_differs,
@@ -90,10 +88,10 @@ def summary(df: pd.DataFrame) -> str:
     ]
     widths = [max(len(line[place]) for line in (head, *body)) for place in range(len(head))]
     # Only the names give way: a number cut short would be another number.
-    for place in (0, 1):
-        spare = _WIDTH - sum(widths) - 2 * (len(widths) - 1)
-        widths[place] = max(min(widths[place], 12), widths[place] + min(spare, 0))
-    lines = [_line(line, widths) for line in (head, tuple("-" * width for width in widths), *body)]
+    for place in range(len(names)):
+        over = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
+        widths[place] = max(min(widths[place], 12), widths[place] - max(over, 0))
+    lines = [_line(line, widths, len(names)) for line in (head, tuple("-" * width for width in widths), *body)]
     lines += _pairs(rows_of(df[df["phase"] == PAIRED]))
     missing = sum(len(item.cells["missing"]) for item in found)
     if missing:
@@ -151,7 +149,8 @@ def _text(row: Row | None) -> str:
     return "-" if row is None else headline(row)
 
 
-def _line(texts: tuple[str, ...], widths: list[int]) -> str:
+def _line(texts: tuple[str, ...], widths: list[int], names: int) -> str:
+    """A line of the table, its first `names` cells to the left."""
     cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(texts, widths, strict=True)]
-    names = [text.ljust(width) for text, width in zip(cut[:2], widths[:2], strict=True)]
-    return "  ".join([*names, *(text.rjust(width) for text, width in zip(cut[2:], widths[2:], strict=True))])
+    placed = [text.ljust(width) for text, width in zip(cut[:names], widths[:names], strict=True)]
+    return "  ".join([*placed, *(text.rjust(width) for text, width in zip(cut[names:], widths[names:], strict=True))])

@@ -16,6 +16,7 @@ from typing import cast
 from anncestry.report.charts import Figure, over_time
 from anncestry.report.charts import pairs as pair_charts
 from anncestry.report.charts import standard as standard_charts
+from anncestry.report.charts import storage as storage_charts
 from anncestry.report.compare import changes
 from anncestry.report.model.cells import Table
 from anncestry.report.model.material import Material
@@ -101,6 +102,7 @@ LAST = (
 FIGURES: tuple[MakeFigures, ...] = (
     pair_charts.figures,
     standard_charts.figures,
+    storage_charts.figures,
     over_time.of_loads,
     over_time.of_queries,
     lambda m: [figure for feature in m.features for figure in feature.figures(m)],

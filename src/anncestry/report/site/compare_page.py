@@ -22,14 +22,12 @@ from anncestry.report.site.shell import Numbers, Sheet
 
 def write(comparison: Comparison, out_dir: Path) -> Path:
     """Write comparison.csv and comparison.json (every line, unrounded), and index.html; returns the page's path."""
-    rows = [line.columns() for line in comparison.lines]
+    plain = comparison.plain()
     with replacing(out_dir / "comparison.csv") as temporary:
-        frame = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+        frame = pd.DataFrame(plain["lines"], columns=COLUMNS, dtype=object)
         inert(frame).to_csv(temporary, index=False, lineterminator="\n")
     sides = {"a": comparison.a, "b": comparison.b}
-    named = {name: {"label": side.label, "kind": side.kind, "commit": side.commit} for name, side in sides.items()}
-    differences = [{"what": what, "a": a, "b": b} for what, a, b in comparison.differences]
-    write_json(out_dir / "comparison.json", {**named, "differences": differences, "lines": rows})
+    write_json(out_dir / "comparison.json", plain)
     ids = _Ids(sides)
     return shell.write(
         out_dir / "index.html",

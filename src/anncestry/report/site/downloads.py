@@ -2,7 +2,7 @@
 
 tables/NUMBER.{csv,json,parquet,tex,md} and charts/FIGURE-PLACE.{svg,png}; equal tables and charts give equal files.
 CSV and Parquet hold a row a cell, with its number's id, so that no number leaves its ancestry behind; LaTeX (booktabs)
-and Markdown hold the table as it is read.
+and Markdown hold the table as it is read. report.txt holds the summary and all tables as plain text.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import csv
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import vl_convert
+from tabulate import tabulate  # type: ignore[import-untyped]
 
 from anncestry.provenance.records import replacing, write_json
 from anncestry.report.charts import Figure
@@ -174,6 +176,26 @@ def as_markdown(table: Table) -> str:
         lines.append([*map(markdown, row.labels), *cells])
     caption = f"**Table {markdown(table.number)}. {markdown(table.title)}.** {markdown(table.caption)}"
     return "\n".join([caption, "", *(f"| {' | '.join(parts)} |" for parts in lines), ""])
+
+
+def write_text(out_dir: Path, title: str, opening: str, tables: Sequence[Table]) -> None:
+    """Write report.txt: what the terminal prints at the end of a run, and every table, each number with its marks."""
+    parts = [f"{title}\n{'=' * len(title)}", opening.rstrip("\n"), *map(as_text, tables)]
+    with replacing(out_dir / "report.txt") as temporary:
+        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def as_text(table: Table) -> str:
+    """The table for a terminal or a mail; a * marks what is better than every other system's."""
+    columns = [f"{column.group}: {heading(column)}" if column.group else heading(column) for column in table.columns]
+    body = [[*row.labels, *(f"{cell.text} *" if cell.best else cell.text for cell in row.cells)] for row in table.rows]
+    lines = [
+        [" ".join(_NO_XML.sub(" ", text).splitlines()) for text in line] for line in ([*table.labels, *columns], *body)
+    ]
+    aligned = ["left"] * len(table.labels) + ["right"] * len(table.columns)
+    shown = tabulate(lines[1:], lines[0], tablefmt="simple", disable_numparse=True, colalign=aligned)
+    head = textwrap.fill(f"Table {table.number}. {table.title}. {table.caption}", 100)
+    return f"{head}\n\n{shown}"
 
 
 def _in_ink(spec: Mapping[str, Any]) -> dict[str, Any]:

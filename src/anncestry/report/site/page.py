@@ -18,7 +18,7 @@ from anncestry.metrics.decide import Rule
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
 from anncestry.report.model.cells import MARKS, Row, Table
-from anncestry.report.model.highlights import highlights
+from anncestry.report.model.highlights import highlights, summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
@@ -79,11 +79,13 @@ def write_page(
     absent: Sequence[Absent] = (),
     studies: CaseStudies | None = None,
     rule: Rule | None = None,
+    so_far: str = "",
 ) -> Path:
     """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
 
     Returns the path of index.html. `facts` are what others published: the pages of the case `studies`
     need them. `absent` are cells that are listed instead of measured; `rule` gives the verdicts.
+    `so_far` says what a page rests on of which not all is measured yet.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
@@ -95,8 +97,10 @@ def write_page(
     drawn = catalogue.figures_of(material, studies)
     groups = catalogue.tables_of(material, studies)
     of_page = [group for group in groups if group[0].page == NAME]
-    path = _write_index(material, drawn, of_page, out_dir, title)
-    downloads.write(out_dir, [content for _, of_group in groups for content in of_group], drawn, CHART_CONFIG)
+    path = _write_index(material, drawn, of_page, out_dir, title, so_far)
+    tables = [content for _, of_group in groups for content in of_group]
+    downloads.write(out_dir, tables, drawn, CHART_CONFIG)
+    downloads.write_text(out_dir, title, summary(df), tables)
     more_pages.write(material, out_dir, title=title)
     if facts:
         for page in extra:
@@ -111,6 +115,7 @@ def _write_index(
     groups: Sequence[tuple[catalogue.Group, list[Table]]],
     out_dir: Path,
     title: str,
+    so_far: str,
 ) -> Path:
     records, rows = material.records, material.all_rows
     opening = [table for group, built in groups if group is catalogue.OPENING for table in built]
@@ -130,6 +135,7 @@ def _write_index(
         colours=palette,
         summary=_summary(material),
         opening=opening,
+        so_far=so_far,
         rule=material.rule,
         listed=sentence(material.absent),
         paired=_pairs(material),

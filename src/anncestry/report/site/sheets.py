@@ -85,7 +85,8 @@ def _given(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     parts = [f"{topology[name]} {name}" for name in ("nodes", "shards", "replicas") if name in topology]
     if parts:
         yield "runs as", f"{topology.get('runtime', 'native')}: {', '.join(parts)}"
-    limits = dict(flat(topology.get("limits") or {}))
+    by_role = topology.get("role_limits") or {}
+    limits = dict(flat({**(topology.get("limits") or {}), **by_role}))
     yield "limits", ", ".join(f"{name} {value}" for name, value in limits.items()) or "none: the whole machine"
     rows = (spec.get("load") or {}).get("batch_rows")
     if rows:

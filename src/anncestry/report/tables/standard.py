@@ -56,7 +56,8 @@ _TEXTS = {
     "II": Text(
         "Load time",
         "Seconds of wall clock from the first insert until the server answers searches over all rows: insert, flush,"
-        " index build and making ready together. A load is measured once, so no spread is known and none is better.",
+        " index build and making ready together. A load is measured once, so no spread is known and none is better."
+        " Read and written: what all processes of the server read from storage and wrote to it meanwhile.",
         "The paper's time for Milvus ends before the index is loaded for searching.",
     ),
     "III": Text(
@@ -396,6 +397,8 @@ class _Tables:
             self._block("II", "Load", "s", "load", "load_s", lower=True),
             self._block("II", "Rate", "vectors/s", "load", "rows_per_s"),
             self._block("II", "Server's CPU a row", "µs", "load", "server_cpu_us_per_row", lower=True),
+            self._block("II", "Read", "MiB", "load", "io_read_mib"),
+            self._block("II", "Written", "MiB", "load", "io_write_mib"),
         ]
         if len(self._systems) == 2:
             first, second = self._systems

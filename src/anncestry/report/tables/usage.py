@@ -182,6 +182,9 @@ _ON_PATHS = {
 }
 
 
+_LIMITS = {"read_mib_per_s": "MiB/s read", "read_ops_per_s": "reads/s"}
+
+
 def storage_paths(material: Material) -> list[Table]:
     """Table Y: what loading and searching cost on each storage path; none where no topology has one."""
     numbers = pivot(material.rows, _PLACE, ("phase", "metric"))
@@ -223,6 +226,8 @@ def described(facts: Mapping[str, Any]) -> str:
         said.append("rotating" if facts["rotational"] else "not rotating")
     if facts["paths"] is not None:
         said.append(f"{facts['paths']} path{'' if facts['paths'] == 1 else 's'}")
+    for limit, most in facts.get("limits", {}).get("asked", {}).items():
+        said.append(f"at most {most:g} {_LIMITS[limit]}")
     if facts["same_device_as"]:
         said.append(f"same device as {', '.join(facts['same_device_as'])}")
     return f"{facts['name']}: {', '.join(said)}"

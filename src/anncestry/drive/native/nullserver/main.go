@@ -23,8 +23,8 @@ import (
 
 // plan says how to answer. Requests are counted from 1, over all connections.
 type plan struct {
-	Kind       string `json:"kind"`        // grpc, http, mysql or postgres
-	ReplyBytes int    `json:"reply_bytes"` // of the message or body; mysql, postgres: of the one value
+	Kind       string `json:"kind"`        // grpc, http, mysql, postgres or redis
+	ReplyBytes int    `json:"reply_bytes"` // of the message or body; mysql, postgres, redis: of the one value
 	Echo       bool   `json:"echo"`        // "re: " and the request instead
 	DelayMs    int    `json:"delay_ms"`
 	SlowEvery  int    `json:"slow_every"` // every so many requests one takes
@@ -37,7 +37,7 @@ type plan struct {
 	ResetEvery int    `json:"reset_every"`  // grpc: RST_STREAM instead of answering
 	DieAt      int64  `json:"die_at"`       // the process ends
 	Chunked    bool   `json:"chunked"`      // http: without Content-Length
-	Password   string `json:"password_env"` // mysql: the login is checked against that variable
+	Password   string `json:"password_env"` // mysql, redis: the login is checked against that variable
 	// files (PEM) of a server that speaks TLS: at once, or of mysql and postgres when it is asked to
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
@@ -120,7 +120,7 @@ func main() {
 		os.Exit(2)
 	}
 	s.canned = bytes.Repeat([]byte{'x'}, s.ReplyBytes)
-	serve := map[string]func(*server, net.Conn) error{"grpc": grpc, "http": http, "mysql": mysql, "postgres": postgres}[s.Kind]
+	serve := map[string]func(*server, net.Conn) error{"grpc": grpc, "http": http, "mysql": mysql, "postgres": postgres, "redis": redis}[s.Kind]
 	if serve == nil {
 		fmt.Fprintf(os.Stderr, "unknown kind %q\n", s.Kind)
 		os.Exit(2)
@@ -153,7 +153,7 @@ func main() {
 		}
 		go func() {
 			defer conn.Close()
-			if s.tls != nil && s.tls.NextProtos != nil {
+			if s.tls != nil && s.Kind != "mysql" && s.Kind != "postgres" {
 				conn = tls.Server(conn, s.tls)
 			}
 			if err := serve(s, conn); err != nil && !errors.Is(err, errDone) && !errors.Is(err, io.EOF) {

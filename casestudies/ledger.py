@@ -1,0 +1,112 @@
+"""The ledger of docs/documents.md: each experiment that was measured whole, when, at which commit, with which outcome.
+
+`python -m casestudies.ledger FOLDER` adds what the newest tables in FOLDER/results say to docs/ledger.csv, a line an
+experiment; `python -m casestudies.rows` writes the section. A line is made of records whose digests the table quotes.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from anncestry.errors import DataError
+from anncestry.report.published import FOLDER
+
+FILE = FOLDER.parents[1] / "docs" / "ledger.csv"
+HEADING = "## Experiments that ran\n"
+COLUMNS = ("experiment", "date", "commit", "cells", "valid", "invalid", "minutes")
+_MEASURED = ("query", "pair")
+
+
+def lines() -> list[dict[str, str]]:
+    """The ledger, by experiment."""
+    if not FILE.exists():
+        return []
+    with open(FILE, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def of_folder(folder: Path) -> Iterator[dict[str, str]]:
+    """A line for each experiment with a table in `folder`, of its newest.
+
+    Cells are measured cells and pairs. Minutes run from the start of the first load to the table. DataError for a
+    record that is missing, or isn't the one that the table quotes.
+    """
+    newest: dict[str, Mapping[str, Any]] = {}
+    for path in sorted((folder / "results/table").glob("*@*/record.json")):
+        table = json.loads(path.read_text())
+        name = table["spec"]["experiment"]
+        if name not in newest or newest[name]["created"] < table["created"]:
+            newest[name] = table
+    for name, table in sorted(newest.items()):
+        records = [_quoted(folder, path, digest) for path, digest in table["records"].items()]
+        start_s = min(
+            _at_s(record) - record["server"].get("up_s", 0.0) for record in records if record["stage"] == "load"
+        )
+        outcomes = [bool(record["valid"]) for record in records if record["stage"] in _MEASURED]
+        code = table["code"]
+        yield {
+            "experiment": name,
+            "date": table["created"][:10],
+            "commit": code["commit"][:8] + (" and changes" if code["dirty"] else ""),
+            "cells": str(len(outcomes)),
+            "valid": str(outcomes.count(True)),
+            "invalid": str(outcomes.count(False)),
+            "minutes": f"{(_at_s(table) - start_s) / 60:.0f}",
+        }
+
+
+def _quoted(folder: Path, path: str, digest: str) -> Mapping[str, Any]:
+    try:
+        content = (folder / path).read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{folder / path}: missing, but the table quotes it; run the experiment again") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DataError(f"{folder / path}: not the record that the table was made of; run the experiment again")
+    return dict(json.loads(content))
+
+
+def _at_s(record: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(record["created"]).timestamp()
+
+
+def merged(known: Sequence[Mapping[str, str]], found: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """A line an experiment, the later of two; a run is as late as its date, and `found` later than `known`."""
+    by_name = {line["experiment"]: line for line in known}
+    for line in found:
+        if line["date"] >= by_name.get(line["experiment"], line)["date"]:
+            by_name[line["experiment"]] = line
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def section(table: Sequence[Mapping[str, str]]) -> str:
+    """The section as Markdown."""
+    said = [
+        HEADING,
+        "Each was measured whole on a shared machine of two cores, in the minutes from its first load to its table;"
+        " cells include pairs. `python -m casestudies.ledger FOLDER` adds the results in a folder.\n",
+        f"| {' | '.join(COLUMNS)} |",
+        f"| --- | --- | --- |{' ---: |' * (len(COLUMNS) - 3)}",
+        *(f"| `{line['experiment']}` | {' | '.join(line[name] for name in COLUMNS[1:])} |" for line in table),
+    ]
+    return "\n".join(said) + "\n"
+
+
+def main(folders: Sequence[str]) -> None:
+    table: Sequence[Mapping[str, str]] = lines()
+    for folder in folders:
+        table = merged(table, list(of_folder(Path(folder))))
+    with open(FILE, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,66 @@
+"""`anncestry guard`: base against head."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from anncestry.commands import Run, command
+from anncestry.errors import UserError
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def guard(run: Run, options: argparse.Namespace) -> None:
+    """Tell whether a head is slower, or finds less, than its base: both at once. Exit: 0 no, 3 yes, 4 can't tell."""
+    from anncestry import guard as guarding
+    from anncestry import workflow
+    from anncestry.report.model.verdicts import rule_of
+
+    asked = guarding.Asked(
+        options.base,
+        options.head,
+        options.dataset or ["fashion-mnist-784-euclidean"],
+        options.workload or ["k10-clients4"],
+        options.quantity or guarding.DEFAULT,
+        options.target_recall,
+        options.margin,
+        seconds(options.budget),
+    )
+    folder: Path = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    choice = guarding.prepare(asked, run.choice.folder, folder)
+    guarding.measure(choice, folder, options.cores)
+    matrix = workflow.expand(choice)
+    found = guarding.findings(matrix, folder, asked.quantities, rule_of(matrix.config))
+    guarding.write(asked, found, folder)
+    print(guarding.text(asked, found), end="")
+    print(f"page: {folder / 'reports' / guarding.NAME / 'index.html'}")
+    if status := guarding.status(found):
+        raise SystemExit(status)
+
+
+def seconds(text: str) -> float:
+    """Seconds of "10m", "90s" or "1.5h"; UserError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if found is None:
+        raise UserError(f"--budget {text}: is no time; write 90s, 10m or 1.5h")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def add(commands: Any) -> None:
+    parser = command(commands, guard)
+    for side in ("base", "head"):
+        parser.add_argument(
+            f"--{side}", required=True, metavar="SYSTEM", help="or SYSTEM=PATH, SYSTEM@EFFORT (docs/guard.md)"
+        )
+    parser.add_argument("--dataset", action="append", metavar="NAME", help="default: fashion-mnist-784-euclidean")
+    parser.add_argument("--workload", action="append", metavar="NAME", help="a closed loop (default: k10-clients4)")
+    parser.add_argument("--quantity", action="append", metavar="NAME", help="what is judged (docs/guard.md)")
+    parser.add_argument("--target-recall", type=float, metavar="R", help="ask each side at the effort that reaches it")
+    parser.add_argument("--margin", type=float, default=5.0, metavar="PERCENT", help="no regression within it (5)")
+    parser.add_argument("--budget", default="10m", help="time for the measurement of pairs (10m)")
+    parser.add_argument("--folder", type=Path, default=Path("guard"), help="where it works; kept for the next (guard)")
+    parser.add_argument("--cores", type=int, default=8, help="as of snakemake (8)")

@@ -1,0 +1,338 @@
+"""`anncestry guard`: whether a head is slower, or finds less, than its base, by both at once on one machine.
+
+It makes a folder with a config of its own: the experiment `guard` pairs both sides (docs/duet.md), with the base beside
+itself as the control. The workflow measures it as any other; what it says is made from the records of its pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tabulate import tabulate  # type: ignore[import-untyped]
+
+from anncestry import workflow
+from anncestry.cells.matrix import Matrix
+from anncestry.cells.matrix import Pair as PairCell
+from anncestry.errors import DataError, UserError
+from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
+from anncestry.metrics.duet import Ratio
+from anncestry.provenance.code import ROOT
+from anncestry.provenance.records import read_record, write_json
+from anncestry.runtimes import artifacts
+
+NAME = "guard"
+SERVERS_MIN, SERVERS_FIRST = 3, 4
+"""Pairs of servers: with fewer than the first nothing is decided; the second are measured before any is judged."""
+PAIR_S = 40.0
+"""About what one workload takes on one fresh pair of servers, with their start."""
+SIDES = ("base", "head")
+
+
+class Said(StrEnum):
+    """What is said of one quantity."""
+
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    NO_REGRESSION = "no regression"
+    CANT_TELL = "can't tell"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity by its name in a pair's record; `worse` is the outcome that is a regression."""
+
+    label: str
+    unit: str
+    worse: Outcome
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "server_cpu_us_per_query": Quantity("processor time a query", "µs", Outcome.MORE),
+    "qps": Quantity("queries per second", "1/s", Outcome.LESS),
+    "p50_ms": Quantity("p50", "ms", Outcome.MORE),
+    "p95_ms": Quantity("p95", "ms", Outcome.MORE),
+    "p99_ms": Quantity("p99", "ms", Outcome.MORE),
+    "pss_anon_mib": Quantity("memory in no file", "MiB", Outcome.MORE),
+    "recall": Quantity("recall", "fraction", Outcome.LESS),
+}
+DEFAULT = ("server_cpu_us_per_query", "qps", "p50_ms", "recall")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Two sides, each NAME of a system, NAME=PATH of what was built of it, or NAME@EFFORT of its searches.
+
+    What is asked of them; for how long (`budget_s`, for the pairs alone).
+    """
+
+    base: str
+    head: str
+    datasets: Sequence[str]
+    workloads: Sequence[str]
+    quantities: Sequence[str] = DEFAULT
+    target_recall: float | None = None
+    margin_percent: float = 5.0
+    budget_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of one quantity: head over base, with its 95 % interval (of recall: head minus base)."""
+
+    dataset: str
+    workload: str
+    quantity: str
+    base: float | None
+    head: float | None
+    change: float | None
+    low: float | None
+    high: float | None
+    said: Said
+    note: str = ""
+
+
+# The folder
+
+
+def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
+    """Write the config of a guard into `folder`; ConfigError or UserError if it can't be measured as asked."""
+    servers = int(asked.budget_s / (PAIR_S * 2 * len(asked.workloads) * len(asked.datasets)))
+    if servers < SERVERS_MIN:
+        needed_s = SERVERS_MIN * PAIR_S * 2 * len(asked.workloads) * len(asked.datasets)
+        raise UserError(
+            f"--budget: {asked.budget_s:g} s are too short: {SERVERS_MIN} pairs of servers for {len(asked.workloads)} "
+            f"workload(s) on {len(asked.datasets)} dataset(s), each with its control, need about {needed_s:.0f} s"
+        )
+    unknown = set(asked.quantities) - set(QUANTITIES)
+    if unknown:
+        raise UserError(f"--quantity {min(unknown)}: unknown; known: {', '.join(QUANTITIES)}")
+    target = folder / "config"
+    if target.resolve() == config.resolve():
+        raise UserError(f"--folder {folder}: holds the config that is to be copied; choose another folder")
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(config, target)
+    main, systems, workloads = (_read(target / f"{name}.yaml") for name in ("config", "systems", "workloads"))
+    paired = [_side(side, given, systems) for side, given in zip(SIDES, (asked.base, asked.head), strict=True)]
+    if paired[0] == paired[1]:
+        raise UserError(f"--base and --head are both {asked.base}: the control of every guard measures that")
+    names = [_workload(name, asked.target_recall, workloads) for name in asked.workloads]
+    block = {"datasets": list(asked.datasets), "topologies": ["standalone"], "workloads": names, "paired": paired}
+    experiment = {
+        "title": f"{asked.head} against {asked.base}",
+        "matrix": [block],
+        "duet": {**(main.get("duet") or {}), "first": min(SERVERS_FIRST, servers), "most": servers},
+        "rounds": {"minutes": asked.budget_s / 60},
+        "decide": {"margin_percent": asked.margin_percent},
+    }
+    for name, content in (("systems.yaml", systems), ("workloads.yaml", workloads)):
+        (target / name).write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    (target / "experiments").mkdir(exist_ok=True)
+    (target / "experiments" / f"{NAME}.yaml").write_text(yaml.safe_dump(experiment, allow_unicode=True))
+    choice = workflow.Choice(target.resolve(), NAME)
+    workflow.expand(choice)
+    return choice
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def _side(side: str, given: str, systems: dict[str, Any]) -> str | dict[str, Any]:
+    """The system that is a side, as a matrix names it; what was built by somebody becomes an entry of its own."""
+    name, _, path = given.partition("=")
+    name, _, effort = name.partition("@")
+    if effort and (path or not effort.isdigit()):
+        raise UserError(f"--{side} {given}: is neither SYSTEM, nor SYSTEM=PATH, nor SYSTEM@EFFORT with a whole number")
+    if name not in systems:
+        raise UserError(f"--{side}: no system {name!r} in systems.yaml; known: {', '.join(sorted(systems))}")
+    if not path:
+        return {"system": name, "effort": int(effort)} if effort else name
+    parent = systems[name]
+    whole = {**systems.get(parent.get("of", ""), {}), **parent}
+    own = {key: value for key, value in whole.items() if key not in ("of", "artifact", "load")}
+    systems[f"{name}-{side}"] = {**own, "artifact": artifacts.kept(Path(path))}
+    return f"{name}-{side}"
+
+
+def _workload(name: str, target_recall: float | None, workloads: dict[str, Any]) -> str:
+    if name not in workloads:
+        raise UserError(f"--workload: no workload {name!r} in workloads.yaml")
+    if target_recall is None:
+        return name
+    fresh = f"{name}-recall{100 * target_recall:g}".replace(".", "p")
+    workloads[fresh] = {**workloads[name], "target_recall": target_recall}
+    return fresh
+
+
+def measure(choice: workflow.Choice, folder: Path, cores: int) -> None:
+    """Run the workflow in the folder; UserError if it does not come to its end."""
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), "all"]
+    command += ["--config", f"experiment={NAME}", f"config_dir={choice.folder}"]
+    done = subprocess.run(command, cwd=folder, check=False)
+    if done.returncode:
+        raise UserError(
+            f"the workflow in {folder} did not come to its end (exit {done.returncode}); see above, and logs/"
+        )
+
+
+# What is said
+
+
+def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule) -> list[Finding]:
+    """What the records of the pairs say, corrected for all that is said together.
+
+    DataError for a record that is missing; an invalid one says nothing, with the gate that failed.
+    """
+    measured = [(pair, _record(folder, pair)) for pair in matrix.pairs]
+    controls = {(pair.dataset, pair.workload): record for pair, record in measured if pair.is_control}
+    places = [(pair, record, name) for pair, record in measured if not pair.is_control for name in quantities]
+    verdicts = judge_all([_evidence(record, name) for _, record, name in places], rule)
+    found = []
+    for (pair, record, name), verdict in zip(places, verdicts, strict=True):
+        base, head, change, low, high = _numbers(record, name)
+        failed = [gate for gate in record["gates"] if not gate["ok"]]
+        note = f"invalid: {failed[0]['gate']}: {failed[0]['detail']}" if failed else ""
+        said = Said.CANT_TELL if failed else said_of(verdict, QUANTITIES[name], rule)
+        note = note or _of_control(controls.get((pair.dataset, pair.workload)), name, said)
+        if not note and said is Said.CANT_TELL:
+            note = verdict.reason or verdict.words
+        found.append(Finding(pair.dataset, pair.workload, name, base, head, change, low, high, said, note))
+    return found
+
+
+def said_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Said:
+    """A difference within the margin is no regression, however surely it is one."""
+    if verdict.p_apart is not None and verdict.p_apart < rule.level:
+        return Said.NO_REGRESSION
+    if verdict.outcome is quantity.worse:
+        return Said.REGRESSED
+    return Said.IMPROVED if verdict.decided else Said.CANT_TELL
+
+
+def status(found: Sequence[Finding]) -> int:
+    """Exit status: 3 if anything regressed, else 4 if anything can't be told, else 0."""
+    said = {finding.said for finding in found}
+    return 3 if Said.REGRESSED in said else 4 if Said.CANT_TELL in said or not found else 0
+
+
+def _record(folder: Path, pair: PairCell) -> dict[str, Any]:
+    path = folder / pair.path
+    if not path.exists():
+        raise DataError(f"{path}: was not measured; run the guard again in the same folder")
+    return read_record(path, stage="pair", key=pair.pair)
+
+
+def _evidence(record: Mapping[str, Any], name: str) -> Pair:
+    if name == "recall":
+        base, head = (_recall_of(record["sides"][side]) for side in ("a", "b"))
+        return Pair(base, head, name)
+    entry = record["quantities"][name]
+    none = Sample(entry["a"] or 0.0, 0.0, 0)
+    log = None if not entry["value"] else math.log(entry["value"])
+    ratio = Ratio(log, entry["log_error"], entry["freedom"], len(record["rounds"]))
+    return Pair(none, none, quantity=name, ratio=ratio)
+
+
+def _recall_of(side: Mapping[str, Any]) -> Share:
+    by_query = side["by_query"]
+    each = {query: value for query, value in zip(by_query["query"], by_query["by_distance"], strict=True)}
+    return Share(side["recall"]["by_distance"]["value"], side["queries"], each)
+
+
+def _numbers(record: Mapping[str, Any], name: str) -> tuple[float | None, ...]:
+    """Base, head, the change, and its interval."""
+    if name == "recall":
+        pair = _evidence(record, name)
+        (verdict,) = judge_all([pair])
+        return pair.a.mean, pair.b.mean, pair.b.mean - pair.a.mean, verdict.low, verdict.high
+    entry = record["quantities"][name]
+    return entry["a"], entry["b"], entry["value"], entry["low"], entry["high"]
+
+
+def _of_control(record: Mapping[str, Any] | None, name: str, said: Said) -> str:
+    """A remark where the base beside itself seems to differ: then the machine makes such differences."""
+    entry = None if record is None or name == "recall" else record["quantities"][name]
+    if entry is None or entry["low"] is None or entry["low"] <= 1 <= entry["high"] or said is Said.NO_REGRESSION:
+        return ""
+    return f"the base beside itself: × {entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
+
+
+# Output
+
+
+def text(asked: Asked, found: Sequence[Finding], form: str = "simple") -> str:
+    """A line for the whole, and a table; `form` is tabulate's: "simple" for a terminal, "github" for Markdown."""
+    whole = {0: "no regression", 3: "REGRESSED", 4: "can't tell within the budget"}[status(found)]
+    head = f"{asked.head} against {asked.base}: {whole} (margin {asked.margin_percent:g} %)"
+    several = len({finding.dataset for finding in found}) > 1
+    rows = [
+        [
+            f"{f.dataset}, {f.workload}" if several else f.workload,
+            f"{QUANTITIES[f.quantity].label} ({QUANTITIES[f.quantity].unit})",
+            *("–" if value is None else f"{value:,.4g}" for value in (f.base, f.head)),
+            _change(f),
+            f.said.value,
+            f.note,
+        ]
+        for f in found
+    ]
+    columns = ["workload", "quantity", "base", "head", "head / base (95 %)", "verdict", "note"]
+    table = tabulate(rows, columns, tablefmt=form, disable_numparse=True)
+    return f"{'## ' if form == 'github' else ''}{head}\n\n{table}\n"
+
+
+def _change(finding: Finding) -> str:
+    if finding.change is None or finding.low is None or finding.high is None:
+        return "–"
+    sign, form = ("", "{:+.4f}") if finding.quantity == "recall" else ("× ", "{:.3f}")
+    value, low, high = (form.format(number) for number in (finding.change, finding.low, finding.high))
+    return f"{sign}{value} ({low} to {high})"
+
+
+def smaller_is_better(found: Sequence[Finding]) -> list[dict[str, Any]]:
+    """For github-action-benchmark (customSmallerIsBetter): head's value, or its inverse where more is better."""
+    entries = []
+    for f in found:
+        if f.head:
+            more_is_better = QUANTITIES[f.quantity].worse is Outcome.LESS
+            value, unit = (1 / f.head, f"1/({QUANTITIES[f.quantity].unit})") if more_is_better else (f.head, "")
+            name = f"{f.dataset}, {f.workload}: {QUANTITIES[f.quantity].label}"
+            extra = f"{f.said.value}: {_change(f)} {f.note}".strip()
+            entries.append({"name": name, "unit": unit or QUANTITIES[f.quantity].unit, "value": value, "extra": extra})
+    return entries
+
+
+def junit(found: Sequence[Finding]) -> str:
+    """A test case a finding: failed where it regressed, skipped where nothing can be told."""
+    suite = ElementTree.Element("testsuite", name="anncestry guard", tests=str(len(found)))
+    for f in found:
+        case = ElementTree.SubElement(suite, "testcase", classname=f"{f.dataset}.{f.workload}", name=f.quantity)
+        message = f"{_change(f)} {f.note}".strip()
+        if f.said is Said.REGRESSED:
+            ElementTree.SubElement(case, "failure", message=message)
+        elif f.said is Said.CANT_TELL:
+            ElementTree.SubElement(case, "skipped", message=message)
+    for kind in ("failure", "skipped"):
+        suite.set({"failure": "failures"}.get(kind, kind), str(len(suite.findall(f".//{kind}"))))
+    return ElementTree.tostring(suite, encoding="unicode")
+
+
+def write(asked: Asked, found: Sequence[Finding], folder: Path) -> None:
+    """guard.{txt,md,json}, benchmark.json and junit.xml in the folder."""
+    (folder / "guard.txt").write_text(text(asked, found))
+    (folder / "guard.md").write_text(text(asked, found, "github"))
+    (folder / "junit.xml").write_text(junit(found))
+    (folder / "benchmark.json").write_text(json.dumps(smaller_is_better(found), indent=2) + "\n")
+    write_json(folder / "guard.json", {"status": status(found), "findings": [asdict(finding) for finding in found]})

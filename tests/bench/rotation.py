@@ -1,0 +1,62 @@
+"""One round of an experiment of the ledger, whole: another one each day, so that in time all are tried.
+
+python tests/bench/rotation.py [EXPERIMENT] [FOLDER]       (default: today's, scratch/rotation)
+
+Every workload has one run. It fails if the workflow or `anncestry verify` does, and says how many cells are invalid: a
+system may answer wrongly, which is no failure of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from casestudies import ledger  # noqa: E402
+
+
+def todays(names: list[str]) -> str:
+    """Of these experiments the one of this day."""
+    return names[date.today().toordinal() % len(names)]
+
+
+def one_round(target: Path) -> Path:
+    """A copy of the config in which each workload has one run."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(ROOT / "config", target)
+    workloads = yaml.safe_load((target / "workloads.yaml").read_text())
+    changed = {name: {**entry, "runs": 1} for name, entry in workloads.items()}
+    (target / "workloads.yaml").write_text(yaml.safe_dump(changed, sort_keys=False))
+    return target
+
+
+def main(experiment: str, folder: Path) -> None:
+    place = folder.resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    config = one_round(place / "config")
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    given = {**os.environ, "PYTHONPATH": paths, "ANNCESTRY_CONFIG": str(config)}
+    workflow = ["snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "8", "all"]
+    settings = ["--config", f"experiment={experiment}", f"config_dir={config}"]
+    verify = ["anncestry", "--experiment", experiment, "verify"]
+    print(f"one round of {experiment} in {place}", flush=True)
+    for command in ([*workflow, *settings], verify):
+        done = subprocess.run([sys.executable, "-m", *command], cwd=place, env=given, check=False)
+        if done.returncode:
+            sys.exit(f"{experiment}: {command[0]} failed ({done.returncode})")
+    (line,) = [line for line in ledger.of_folder(place) if line["experiment"] == experiment]
+    print(f"{experiment}: {line['valid']} cells valid, {line['invalid']} invalid, {line['minutes']} minutes")
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    chosen = given[0] if given else todays([line["experiment"] for line in ledger.lines()])
+    main(chosen, Path(given[1] if len(given) > 1 else "scratch/rotation"))

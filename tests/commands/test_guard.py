@@ -1,0 +1,168 @@
+"""`anncestry guard`: a head that got worse is told by exit 3, one that didn't is never; what can't be told is 4."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anncestry import cli, guard
+from anncestry.commands import guarding
+from anncestry.errors import DataError, UserError
+from anncestry.metrics.decide import Rule
+from anncestry.runtimes import artifacts
+from tests.toy import ROOT, Toy
+
+DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
+ASKED = guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], budget_s=240)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    toy = Toy.make(tmp_path)
+    toy.files["config"]["duet"] = dict(DUET)
+    toy.files["systems"]["slow-1.0"] = {**toy.files["systems"]["red-1.0"], "settings": {"lie": "slow"}}
+    toy.save()
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "src"))))
+    return toy
+
+
+def run(*arguments: str) -> int:
+    """The exit status of a guard on the toy."""
+    common = ["--dataset", "blobs-l2", "--workload", "k5", "--budget", "4m", "--folder", "guard"]
+    try:
+        return cli.main(["guard", *common, *arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def test_a_slower_head_is_told_by_the_exit_status_on_the_terminal_and_in_files(
+    toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--base", "red-1.0", "--head", "slow-1.0") == 3
+    said = capsys.readouterr().out
+    assert "slow-1.0 against red-1.0: REGRESSED (margin 5 %)" in said
+    assert Path("guard/reports/guard/index.html").exists()
+    found = {each["quantity"]: each for each in json.loads(Path("guard/guard.json").read_text())["findings"]}
+    assert found.keys() == set(guard.DEFAULT)
+    cpu = found["server_cpu_us_per_query"]
+    assert cpu["said"] == "regressed" and cpu["low"] > 1 and cpu["head"] > cpu["base"] + 2500
+    assert found["qps"]["said"] == "regressed" and found["qps"]["high"] < 1
+    assert found["recall"]["base"] == found["recall"]["head"] == 1
+    assert found["recall"]["said"] == "can't tell" and "more queries" in found["recall"]["note"], "of 40 queries"
+    suite = ElementTree.parse("guard/junit.xml").getroot()
+    assert {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None} >= {"qps"}
+    values = {each["name"]: each for each in json.loads(Path("guard/benchmark.json").read_text())}
+    qps = values["blobs-l2, k5: queries per second"]
+    assert qps["unit"] == "1/(1/s)" and math.isclose(qps["value"], 1 / found["qps"]["head"])
+    assert "| quantity" in Path("guard/guard.md").read_text()
+
+
+def test_a_budget_without_room_for_three_pairs_of_servers_is_refused_before_anything_is_started(toy: Toy) -> None:
+    assert run("--base", "red-1.0", "--head", "slow-1.0", "--budget", "30s") == 2
+    assert not Path("guard/results").exists()
+    with pytest.raises(UserError, match=r"3 pairs of servers for 1 workload\(s\) on 1 dataset\(s\), .* about 240 s"):
+        guard.prepare(
+            guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], budget_s=100), config(toy), Path("guard")
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"base": "nobody-1.0"}, r"--base: no system 'nobody-1\.0' in systems\.yaml; known: "),
+        ({"head": "red-1.0"}, "--base and --head are both red-1.0"),
+        ({"head": "red-1.0@fast"}, "--head red-1.0@fast: is neither SYSTEM, nor SYSTEM=PATH, nor SYSTEM@EFFORT"),
+        ({"head": "red-1.0=nothing/there"}, "nothing/there: does not exist"),
+        ({"workloads": ["k5000"]}, "--workload: no workload 'k5000'"),
+        ({"quantities": ["beauty"]}, "--quantity beauty: unknown; known: server_cpu_us_per_query, qps"),
+    ],
+)
+def test_what_can_not_be_compared_is_refused_in_one_sentence(toy: Toy, change: dict[str, Any], said: str) -> None:
+    asked = {"base": "red-1.0", "head": "slow-1.0", "datasets": ["blobs-l2"], "workloads": ["k5"], **change}
+    with pytest.raises(UserError, match=said):
+        guard.prepare(guard.Asked(**asked), config(toy), Path("guard"))
+
+
+def test_the_config_of_a_project_stays_as_it_is(toy: Toy) -> None:
+    before = {path: path.read_bytes() for path in config(toy).rglob("*") if path.is_file()}
+    guard.prepare(ASKED, config(toy), Path("guard"))
+    assert {path: path.read_bytes() for path in config(toy).rglob("*") if path.is_file()} == before
+    with pytest.raises(UserError, match="holds the config that is to be copied"):
+        guard.prepare(ASKED, config(toy), toy.folder)
+
+
+def test_equal_recall_asks_each_side_at_the_effort_that_reaches_it(toy: Toy) -> None:
+    toy.files["workloads"]["k5"] |= {"queries": 20, "tuning_queries": 30}
+    toy.save()
+    choice = guard.prepare(
+        guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], target_recall=0.95, budget_s=240),
+        config(toy),
+        Path("g"),
+    )
+    (control, pair) = guard.workflow.expand(choice).pairs
+    assert control.workload == pair.workload == "k5-recall95"
+
+
+def test_what_somebody_built_is_an_artifact_by_its_content(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    built, again = tmp_path / "built", tmp_path / "again"
+    for folder, content in ((built, "one"), (again, "one")):
+        (folder / "lib").mkdir(parents=True)
+        (folder / "server").write_text(content)
+        (folder / "server").chmod(0o755)
+        (folder / "lib" / "part").write_text("part")
+    artifact = artifacts.kept(built)
+    assert artifact == artifacts.kept(again) and artifact["kind"] == "path"
+    (again / "server").write_text("two")
+    assert artifacts.kept(again) != artifact
+    cache = tmp_path / "cache" / "anncestry"
+    spec = {"system": "red-1.0-head", "version": "1.0", "artifact": artifact}
+    record = artifacts.run(spec, tmp_path / "out", cache, "k" * 12)
+    assert record["digest"] == artifact["sha256"] and os.access(tmp_path / "out" / "server", os.X_OK)
+    (cache / "paths" / artifact["sha256"] / "server").write_text("changed")
+    with pytest.raises(DataError, match=r"red-1\.0-head: the build with the digest .* is not what it was"):
+        artifacts.run(spec, tmp_path / "out2", cache, "k" * 12)
+
+
+def test_a_difference_within_the_margin_is_no_regression_however_sure() -> None:
+    cpu = guard.QUANTITIES["server_cpu_us_per_query"]
+    records = {change: ratio(change, 0.004) for change in (0.98, 1.0, 1.02, 1.10, 0.90)}
+    said = {change: guard.said_of(judged(record), cpu, Rule(margin=0.05)) for change, record in records.items()}
+    assert said == {
+        0.98: guard.Said.NO_REGRESSION,
+        1.0: guard.Said.NO_REGRESSION,
+        1.02: guard.Said.NO_REGRESSION,
+        1.10: guard.Said.REGRESSED,
+        0.90: guard.Said.IMPROVED,
+    }
+    assert guard.said_of(judged(ratio(1.02, 0.03)), cpu, Rule(margin=0.05)) is guard.Said.CANT_TELL
+
+
+def ratio(value: float, error: float) -> dict[str, Any]:
+    entry = {"a": 1.0, "b": value, "value": value, "log_error": error, "freedom": 5.0}
+    return {"quantities": {"server_cpu_us_per_query": entry}, "rounds": [{}] * 6}
+
+
+def judged(record: dict[str, Any]) -> Any:
+    (verdict,) = guard.judge_all([guard._evidence(record, "server_cpu_us_per_query")], Rule(margin=0.05))
+    return verdict
+
+
+def test_a_time_is_read_with_its_unit() -> None:
+    assert [guarding.seconds(text) for text in ("90s", "10m", "1.5h")] == [90, 600, 5400]
+    with pytest.raises(UserError, match="--budget 10: is no time"):
+        guarding.seconds("10")
+
+
+def config(toy: Toy) -> Path:
+    return toy.folder / "config"

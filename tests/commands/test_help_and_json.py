@@ -1,0 +1,123 @@
+"""The commands for people: found by task, completed by the shell, and read by programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from anncestry import cli
+from anncestry.commands import say_json
+from tests.toy import ROOT, Toy
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return Toy.finished_place(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def here(toy, monkeypatch):
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+    monkeypatch.delenv("ANNCESTRY_EXPERIMENT", raising=False)
+
+
+def said(capsys, *words, status=0):
+    capsys.readouterr()
+    assert cli.main(list(words)) == status
+    return capsys.readouterr().out
+
+
+def as_json(capsys, *words, status=0):
+    return json.loads(said(capsys, *words, "--json", status=status))
+
+
+def commands():
+    (found,) = [each for each in cli.parser()._actions if hasattr(each, "choices") and each.dest == "command"]
+    return found.choices
+
+
+def test_every_command_is_in_one_group_and_those_of_rules_come_last():
+    grouped = [name for names in cli.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(commands())
+    assert list(cli.GROUPS.values())[-1] == tuple(cli.RULES)
+    help_ = cli.parser().format_help()
+    assert help_.index("read results:") < help_.index("summary") < help_.index("measure:") < help_.index("normalize")
+
+
+def test_the_page_of_all_commands_is_current():
+    reference = runpy.run_path(str(ROOT / "workflow" / "schemas" / "commands.py"))
+    assert reference["PAGE"].read_text() == reference["page"](), "run `make config-page`"
+
+
+def test_a_shell_completes_commands_and_options(tmp_path, capsys):
+    script = tmp_path / "completion"
+    script.write_text(said(capsys, "completion", "bash"))
+    asked = (
+        f"source {script}; COMP_WORDS=(anncestry comp); COMP_CWORD=1; _shtab_anncestry; echo ${{COMPREPLY[@]}}; "
+        "COMP_WORDS=(anncestry compare --n); COMP_CWORD=2; _shtab_anncestry; echo ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["compare completion", "--noise"]
+    assert said(capsys, "completion", "zsh").startswith("#compdef anncestry")
+    assert "complete -c anncestry" in said(capsys, "completion", "fish")
+
+
+def test_cells_as_json_are_those_of_the_text(here, capsys):
+    rows = as_json(capsys, "cells")
+    text = said(capsys, "cells")
+    assert [row["key"] for row in rows] == [line.split()[0] for line in text.splitlines()]
+    assert all(row["made"] == {"load": True, "query": True, "recall": True} for row in rows)
+
+
+def test_the_summary_as_json_has_the_numbers_of_the_table_unrounded(here, capsys, toy):
+    found = as_json(capsys, "summary")
+    assert found["page"] == "reports/default/index.html"
+    (table,) = (toy.folder / "results" / "table").glob("*/numbers.csv")
+    values = {row["number_id"]: row["value"] for row in csv.DictReader(table.open())}
+    (row,) = found["rows"]
+    assert (row["system"], row["cells"]) == ("red-1.0", {"valid": 2, "invalid": 0, "missing": 0})
+    for name in ("load", "p50", "recall", "qps"):
+        assert row[name]["value"] == pytest.approx(float(values[row[name]["number_id"]]), rel=1e-12)
+
+
+def test_a_comparison_as_json_is_that_of_its_file(here, capsys, tmp_path):
+    found = as_json(capsys, "compare", "default", "default", "--out", str(tmp_path / "out"))
+    assert found == json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert {line["verdict"] for line in found["lines"]} == {"same record"}
+
+
+def test_a_plan_as_json_says_what_runs_and_why(here, capsys, toy):
+    assert as_json(capsys, "plan") == {"estimates": [], "why": []}
+    (row, *_) = as_json(capsys, "cells")
+    dropped = as_json(capsys, "drop", row["key"])
+    assert dropped["remove"] and dropped["removed"] is False
+    assert all(Path(item["path"]).exists() for item in dropped["remove"])
+    needs = as_json(capsys, "plan", "--paper")
+    assert [need["workload"] for need in needs] == ["k5", "k5-category"] and all(n["memory_bytes"] > 0 for n in needs)
+    text = said(capsys, "plan")
+    assert text == "nothing to run: everything is up to date\n"
+
+
+def test_what_verify_found_as_json_names_the_numbers_that_are_no_longer_true(here, capsys, toy):
+    assert as_json(capsys, "verify")["problems"] == []
+    (row, *_) = as_json(capsys, "cells")
+    (samples,) = (toy.folder / "results").rglob(f"*@{row['key']}.samples.parquet")
+    whole = samples.read_bytes()
+    samples.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        found = as_json(capsys, "verify", "--quick", status=2)
+    finally:
+        samples.write_bytes(whole)
+    assert found["problems"] and all(problem["numbers"] for problem in found["problems"])
+
+
+def test_numbers_that_json_lacks_become_null(capsys):
+    options = cli.parser().parse_args(["cells", "--json"])
+    assert say_json(options, lambda: [float("nan"), {"a": (float("inf"), Path("x"), 1)}])
+    assert json.loads(capsys.readouterr().out) == [None, {"a": [None, "x", 1]}]

@@ -1,0 +1,226 @@
+"""A limited storage path is read as fast as its limits allow and no faster, and nothing of it outlives its run.
+
+Where this machine can't limit one (no root, no loop devices, no controller), it is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anncestry import cli, engines, verify
+from anncestry.cells import config as configuration
+from anncestry.errors import ConfigError, Unsupported, UserError
+from anncestry.measure.server import StoragePath
+from anncestry.metrics.resources import Sampler, of_device
+from anncestry.provenance import gates
+from anncestry.runtimes import leftovers, storage, throttle
+from anncestry.runtimes.namespaces import wrapped
+from anncestry.runtimes.storage import Placed
+from anncestry.runtimes.throttle import Limited
+from tests.builders.bench import MakeBench, failed, on_a_path, reseal, scored
+from tests.servers import INDEX, STANDALONE
+
+ASKED = {"read_mib_per_s": 20.0}
+FASTEST = 20 * (1 + gates.STORAGE_SLACK)
+LIMITED = {**STANDALONE, "storage": "here", "storage_limits": ASKED}
+
+
+def ours() -> set[str]:
+    """Devices and groups of limited storage paths of this process, or of one that has ended."""
+    backing = (file.read_text() for file in Path("/sys/block").glob("loop*/loop/backing_file"))
+    groups = {group: int(group.name.split("-")[1]) for group in Path("/sys/fs/cgroup").glob("**/anncestry-*-storage-*")}
+    of_ours = {str(group) for group, pid in groups.items() if pid == os.getpid() or not psutil.pid_exists(pid)}
+    return {line for line in backing if f"/anncestry-{os.getpid()}-" in line} | of_ours
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    before = ours()
+    yield
+    assert ours() <= before
+
+
+def limited(folder: Path) -> Limited | None:
+    """One on a mount in `folder`; None where this machine refuses, and says what it lacks."""
+    if why := throttle.refused():
+        assert why.startswith("limits of a storage path need ")
+        with pytest.raises(UserError, match="limits of a storage path need"):
+            Limited.make(folder / "anncestry-test", ASKED)
+        return None
+    return Limited.make(folder / "anncestry-test", ASKED)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder on a file system in memory."""
+    folder = Path(f"/dev/shm/anncestry-test-{os.getpid()}")
+    folder.mkdir()
+    yield folder
+    folder.rmdir()  # empty: nothing stays on the path
+
+
+def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(memory: Path) -> None:
+    if (path := limited(memory)) is None:
+        return
+    try:
+        (probe,) = path.probe()
+    finally:
+        path.remove()
+    assert probe["allowed_per_s"] == 20 * 2**20 / throttle.PROBE_BYTES["read_mib_per_s"]
+    judged = gates.storage_probe(probe)
+    assert judged.ok, judged.detail
+    assert not gates.storage_probe({**probe, "held_per_s": probe["free_per_s"]}).ok  # no limit
+    assert not gates.storage_probe({**probe, "free_per_s": probe["held_per_s"]}).ok  # the path itself is no faster
+    assert not gates.storage_probe({**probe, "held_per_s": 0.5 * probe["allowed_per_s"]}).ok
+
+
+def test_the_path_s_own_counters_tell_a_program_that_escaped_its_limit(memory: Path) -> None:
+    if (path := limited(memory)) is None:
+        return
+    script = "import os, sys; file = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT); import mmap\n"
+    script += "whole = mmap.mmap(-1, 1 << 20)\nfor at in range(16): os.preadv(file, [whole], at << 20)"
+    judged = {}
+    try:
+        file = path.mount / "data"
+        file.write_bytes(os.urandom(16 << 20))
+        os.sync()
+        for name, options in (("held", path.options()), ("escaped", [])):
+            command = wrapped(options, [sys.executable, "-I", "-c", script, file])
+            with Sampler({}, 60.0, device=lambda: storage.device_totals(path.device) or (0, 0, 0, 0)) as sampler:
+                subprocess.run(command, check=True)
+                subprocess.run(command, check=True)
+            table = sampler.table()
+            at = table["at_s"].to_numpy()
+            used = of_device(table, [(float(at.min()), float(at.max()))])
+            assert used is not None and used["io_read_mib"] >= 32
+            judged[name] = gates.storage_limits(ASKED, used)
+    finally:
+        path.remove()
+    assert judged["held"].ok, judged["held"].detail
+    assert not judged["escaped"].ok and "at most" in judged["escaped"].detail
+
+
+def test_reads_beyond_a_limit_or_of_a_device_that_nobody_counted_are_invalid() -> None:
+    used = {"wall_s": 4.0, "io_read_mib": 80.0, "io_reads": 20_000.0}
+    assert gates.storage_limits({"read_mib_per_s": 20}, used).ok
+    assert not gates.storage_limits({"read_mib_per_s": 17}, used).ok
+    assert gates.storage_limits({"read_mib_per_s": 20, "read_ops_per_s": 5000}, used).ok
+    assert not gates.storage_limits({"read_mib_per_s": 20, "read_ops_per_s": 4000}, used).ok
+    assert not gates.storage_limits({"read_mib_per_s": 20}, None).ok
+
+
+def test_both_versions_of_control_groups_are_written_in_their_own_way(tmp_path: Path) -> None:
+    (tmp_path / "one" / "blkio").mkdir(parents=True)
+    asked = {"read_mib_per_s": 10, "read_ops_per_s": 2500}
+    group, by = throttle.hold("g", "7:3", asked, tmp_path / "one")
+    assert (group / "blkio.throttle.read_bps_device").read_text() == "7:3 10485760"
+    assert (group / "blkio.throttle.read_iops_device").read_text() == "7:3 2500"
+    assert by == "cgroup v1 blkio.throttle"
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "cgroup.controllers").write_text("cpu io")
+    group, by = throttle.hold("g", "7:3", asked, tmp_path / "two")
+    assert (group / "io.max").read_text() == "7:3 rbps=10485760 riops=2500" and by == "cgroup v2 io.max"
+    assert (tmp_path / "two" / "cgroup.subtree_control").read_text() == "+io"
+
+
+def test_where_no_controller_limits_io_a_sentence_says_so(tmp_path: Path) -> None:
+    assert "a controller of control groups that limits IO" in throttle.refused(tmp_path)
+
+
+def test_what_a_killed_run_left_is_found_and_ended(memory: Path, tmp_path: Path) -> None:
+    if throttle.refused():
+        return
+    script = (
+        "import os, signal\nfrom pathlib import Path\nfrom anncestry.runtimes.throttle import Limited\n"
+        f"Limited.make(Path({str(memory)!r}) / 'anncestry-killed', {ASKED!r})\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], check=False)
+    assert killed.returncode == -9 and (memory / "anncestry-killed").is_mount()
+    found = [one for one in leftovers.find(tmp_path) if str(memory) in one.name or "-storage-killed" in one.name]
+    assert {one.kind for one in found} == {"storage mount", "control group"}
+    assert leftovers.clean(found) == [] and list(memory.iterdir()) == []
+    again = [one for one in leftovers.find(tmp_path) if str(memory) in one.name or "-storage-killed" in one.name]
+    assert again == []
+
+
+def test_the_next_run_on_the_same_data_ends_what_a_killed_one_left_mounted(memory: Path, tmp_path: Path) -> None:
+    if throttle.refused():
+        return
+    (tmp_path / "data").mkdir()
+    left = Placed.put("here", memory, tmp_path / "data", limits=ASKED)
+    assert left.limited is not None
+    (left.folder / "file").write_text("left")
+    throttle.remove_group(left.limited.group)
+    again = Placed.put("here", memory, tmp_path / "data", limits=ASKED)
+    assert list(again.folder.iterdir()) == []
+    (again.folder / "file").write_text("kept")
+    again.take_back()
+    assert (tmp_path / "data" / storage.FOLDER / "file").read_text() == "kept" and list(memory.iterdir()) == []
+
+
+def test_a_cell_on_a_limited_path_says_how_it_was_held(bench: MakeBench, memory: Path) -> None:
+    def change(files: dict) -> None:  # type: ignore[type-arg]
+        on_a_path(memory)(files)
+        files["topologies"]["standalone"]["storage_limits"] = {"read_mib_per_s": 20}
+
+    honest = bench(change=change)
+    cell, table = honest.matrix.cells[0], honest.matrix.config.storage
+    if throttle.refused():
+        with pytest.raises(UserError, match="storage 'here': limits of a storage path need"):
+            honest.load(cell, storage=table)
+        return
+    assert failed(honest.load(cell, storage=table)) == {}
+    assert honest.query(cell, runs=2, storage=table) == {cell.query: "ok"}
+    record = honest.record(cell)
+    assert failed(record) == {} and {"storage limits", "storage limits, probed"} <= {g["gate"] for g in record["gates"]}
+    said = record["storage_path"]
+    assert said["limits"]["asked"] == {"read_mib_per_s": 20} and said["limits"]["by"].startswith("cgroup v")
+    assert said["device"].startswith("loop") and said["filesystem"] == "ext4"
+
+    published, _ = scored(honest, cell)
+    assert verify.verify(honest.matrix, partial=True).problems == []
+    honest_gate = next(gate for gate in published["gates"] if gate["gate"] == "storage limits")
+    forged = {**honest_gate, "detail": honest_gate["detail"].replace("in ", "in 1")}
+    reseal(Path(cell.query_path), gates=[forged if gate == honest_gate else gate for gate in published["gates"]])
+    said_by = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
+    assert "its gate on storage limits differs from what its samples give" in said_by
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "topology", "complaint"),
+    [
+        ("diskann", "0.7.0", {**STANDALONE, "storage_limits": ASKED}, "add the key storage"),
+        ("milvus", "2.3.5", LIMITED, "engine milvus has no storage_limits to choose"),
+    ],
+)
+def test_limits_without_a_path_or_of_a_server_are_refused(
+    engine: str, version: str, topology: dict[str, object], complaint: str
+) -> None:
+    system = {"version": version, "artifact": {"kind": "wheel"}}
+    with pytest.raises((ConfigError, Unsupported), match=complaint):
+        engines.offers_of(engine).check(system, topology, INDEX, None)
+
+
+@pytest.mark.parametrize("limits", [{}, {"read_mib_per_s": 0}, {"write_mib_per_s": 5}])
+def test_a_limit_that_is_none_is_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="storage_limits"):
+        configuration.validate({"t": {**LIMITED, "storage_limits": limits}}, "topologies", Path("topologies.yaml"))
+
+
+def test_a_machine_that_can_not_limit_is_named_before_a_server_starts_and_by_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(throttle, "refused", lambda: "limits of a storage path need root, which is not here")
+    table = {"here": {"environment": "HERE", "default": str(tmp_path)}}
+    with pytest.raises(UserError, match="storage 'here': limits of a storage path need root"):
+        StoragePath.of({"system": {}, "topology": LIMITED}, table)
+    assert cli.main(["--experiment", "diskann-saturation-laptop", "plan"]) == 0
+    said = capsys.readouterr().out
+    assert "standalone-read-40mib: can't run on this machine: limits of a storage path need root" in said

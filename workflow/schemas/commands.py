@@ -1,0 +1,73 @@
+"""Write docs/commands.md, the reference of the commands, from their parser (make config-page)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from anncestry import cli
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+HEAD = """# Commands
+
+`make config-page` writes this page from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
+prints the same. `source <(anncestry completion bash)` completes commands and options (zsh and fish as well).
+
+Exit status: 0 done; 2 an error that you can mend, in one sentence; 1 a bug in anncestry; 130 interrupted; 141 the
+reader of the output has gone; `guard` has 3 and 4 as well. With `--json`, a command prints its table as JSON: names as
+on the page or in the records, units in the names, times in seconds, sizes in bytes, null for what is unknown.
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    (commands,) = [each for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    helps = {each.dest: each.help or "" for each in commands._choices_actions}
+    sections = [HEAD.strip()]
+    for title, names in cli.GROUPS.items():
+        sections.append(f"## {title[0].upper()}{title[1:]}")
+        for name in names:
+            sections += _command(f"anncestry {name}", commands.choices[name], helps[name])
+    return "\n\n".join(sections) + "\n"
+
+
+def _command(name: str, parser: argparse.ArgumentParser, help_: str) -> Iterator[str]:
+    yield f"### {name}"
+    yield help_.replace("%%", "%")
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        if isinstance(action, argparse._SubParsersAction):
+            inner = {each.dest: each.help or "" for each in action._choices_actions}
+            for kind, of_kind in action.choices.items():
+                yield from _command(f"{name} {kind}", of_kind, inner[kind])
+            continue
+        rows.append(f"| `{_form(action)}` | {_meaning(action)} |")
+    if rows:
+        yield "\n".join(["| argument | meaning |", "| --- | --- |", *rows])
+
+
+def _form(action: argparse.Action) -> str:
+    """How an argument is written."""
+    if action.nargs == 0:
+        return ", ".join(action.option_strings)
+    value = action.metavar if isinstance(action.metavar, str) else ""
+    if not value:
+        value = "\\|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+    if isinstance(action.metavar, tuple):
+        value = " ".join(action.metavar)
+    value += " …" if action.nargs in ("+", "*") else ""
+    if not action.option_strings:
+        return f"[{value}]" if action.nargs in ("?", "*") else value
+    return f"{', '.join(action.option_strings)} {value}"
+
+
+def _meaning(action: argparse.Action) -> str:
+    text = (action.help or "").replace("%%", "%").replace("|", "\\|")
+    return f"{text} (required)".strip() if action.required and action.option_strings else text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
