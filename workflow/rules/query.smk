@@ -16,14 +16,14 @@ rule session:
         what=lambda w: PLAN.sessions[w.key].name,
         round=lambda w: PLAN.sessions[w.key].round,
         cells=lambda w: [c.query for c in PLAN.sessions[w.key].cells],
-        shown=lambda w: "preview" if w.key in PLAN.shown_after else "",
+        shown=lambda w: int(w.key in PLAN.shown_after),
     message:
         "Measuring {params.what}"
     shell:
         '"$ANNCESTRY_PYTHON" -m anncestry --log {log:q} session {wildcards.key} {params.round} {params.cells} '
         "--index {params.index:q} --load {params.load:q} --vectors {params.vectors:q} "
         "--artifact {params.artifact:q} --out {output.session:q}\n"
-        'if [ "${{ANNCESTRY_PREVIEW:-}}{params.shown}" = 1preview ]; then '
+        'if [ "${{ANNCESTRY_PREVIEW:-0}}{params.shown}" = 11 ]; then '
         '"$ANNCESTRY_PYTHON" -m anncestry preview >> {log:q} 2>&1 || true; fi'
 
 
