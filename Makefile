@@ -10,11 +10,19 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
 	@anncestry --experiment $(EXPERIMENT) summary --short
+
+wheel: env  ## build the wheel, with the driver for Linux on x86-64 and arm64, into dist/
+	@rm -rf dist scratch/ahead && mkdir -p scratch/ahead
+	@python -m anncestry.drive.build scratch/ahead/drivers
+	@python -c 'import json; from anncestry.provenance.code import tree_facts; print(json.dumps(tree_facts()))' > scratch/ahead/build.json
+	@ANNCESTRY_AHEAD=$(CURDIR)/scratch/ahead python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation \
+	  --wheel-dir dist .
+	@rm -rf build && ls -l dist
 
 record: all  ## like all, then verify the results, add them to DVC and commit (PUSH=1: also push)
 	@anncestry --experiment $(EXPERIMENT) keep $(if $(PUSH),--push)

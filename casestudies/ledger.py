@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import DataError
-from anncestry.report.published import FOLDER
+from anncestry.home import HOME
 
-FILE = FOLDER.parents[1] / "docs" / "ledger.csv"
+FILE = HOME / "docs" / "ledger.csv"
 HEADING = "## Experiments that ran\n"
 COLUMNS = ("experiment", "date", "commit", "cells", "valid", "invalid", "minutes")
 _MEASURED = ("query", "pair")

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
 
-from anncestry.report.published import DOCUMENTS, FOLDER
+from anncestry.home import HOME, PUBLISHED
+from anncestry.report.published import DOCUMENTS
 from casestudies import ledger
 
-PAGE = FOLDER.parents[1] / "docs" / "documents.md"
+PAGE = HOME / "docs" / "documents.md"
 HEADING = "## Row by row\n"
 STATUSES = {
     "works": "runs by our config, here or where its data can be had",
@@ -27,7 +28,7 @@ STATUSES = {
 
 def rows() -> list[Mapping[str, str]]:
     """The table, in its order."""
-    with open(FOLDER / "rows.csv", newline="", encoding="utf-8") as file:
+    with open(PUBLISHED / "rows.csv", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

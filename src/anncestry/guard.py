@@ -25,9 +25,9 @@ from anncestry import workflow
 from anncestry.cells.matrix import Matrix
 from anncestry.cells.matrix import Pair as PairCell
 from anncestry.errors import DataError, UserError
+from anncestry.home import HOME
 from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
 from anncestry.metrics.duet import Ratio
-from anncestry.provenance.code import ROOT
 from anncestry.provenance.records import read_record, write_json
 from anncestry.runtimes import artifacts
 
@@ -178,7 +178,7 @@ def _workload(name: str, target_recall: float | None, workloads: dict[str, Any])
 
 def measure(choice: workflow.Choice, folder: Path, cores: int) -> None:
     """Run the workflow in the folder; UserError if it does not come to its end."""
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), "all"]
+    command = [sys.executable, "-m", "snakemake", "-s", str(HOME / "Snakefile"), "--cores", str(cores), "all"]
     command += ["--config", f"experiment={NAME}", f"config_dir={choice.folder}"]
     done = subprocess.run(command, cwd=folder, check=False)
     if done.returncode:

@@ -23,8 +23,9 @@ from typing import Any
 import yaml
 
 from anncestry.errors import ConfigError, DataError, ServerError, UserError
+from anncestry.home import PROFILES
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "profiles" / "kubernetes"
+TEMPLATES = PROFILES / "kubernetes"
 FOLDER = "anncestry/folder"
 """Label: the digest of the working directory that a Job belongs to."""
 _PROPERTIES = "# properties = "

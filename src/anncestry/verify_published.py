@@ -20,9 +20,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from anncestry.cells.matrix import PUBLISHED, Cell, Matrix, Pair
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import results
 from anncestry.errors import DataError, UserError
+from anncestry.home import PUBLISHED
 from anncestry.provenance import records
 from anncestry.report import published as published_facts
 from anncestry.report.model import numbers

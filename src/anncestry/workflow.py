@@ -16,8 +16,8 @@ from anncestry.cells import plan
 from anncestry.cells.expand import expand as expand_matrix
 from anncestry.cells.matrix import Matrix
 from anncestry.errors import ConfigError, plain
+from anncestry.home import CONFIG, MODULES
 from anncestry.provenance import damage, running, sizing, versioning
-from anncestry.provenance.code import ROOT
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Choice:
 
     def export(self, python: str) -> None:
         """Leave the choice in the environment, for the jobs' commands; they are run by the interpreter `python`."""
-        source = str(Path(__file__).resolve().parents[1])
+        source = str(MODULES)
         paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         os.environ.update(
             PYTHONPATH=os.pathsep.join(dict.fromkeys(paths)),
@@ -62,9 +62,15 @@ def choose(overrides: Mapping[str, Any], root: Path) -> Choice:
 def choice_of_environment() -> Choice:
     """The choice that the Snakefile left in the environment of its jobs, else the default one."""
     return Choice(
-        Path(os.environ.get("ANNCESTRY_CONFIG", ROOT / "config")),
+        Path(os.environ.get("ANNCESTRY_CONFIG") or _own_config()),
         os.environ.get("ANNCESTRY_EXPERIMENT", config_files.DEFAULT_EXPERIMENT),
     )
+
+
+def _own_config() -> Path:
+    """config/ of the working directory if that is a project (`anncestry init`), else the package's."""
+    own = Path.cwd() / "config"
+    return own if (own / "config.yaml").is_file() else CONFIG
 
 
 def begin(argv: Sequence[str], here: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from anncestry.errors import DataError
+from anncestry.home import PUBLISHED
 from anncestry.report import published
 from anncestry.report.published import Published
 from casestudies import audit, checks
@@ -59,7 +60,7 @@ def test_findings_are_made_again_from_the_numbers(facts, check, words):
 
 
 def test_a_finding_follows_the_facts_and_not_a_text(facts, tmp_path):
-    shutil.copytree(published.FOLDER, tmp_path / "published")
+    shutil.copytree(PUBLISHED, tmp_path / "published")
     path = tmp_path / "published" / "numbers.csv"
     path.write_text(path.read_text().replace(",743.496,", ",743.9,"))
     assert checks.check("rounding_x", facts).text.startswith("1 of 40")
@@ -77,7 +78,7 @@ def test_every_finding_is_recomputed_or_says_what_was_read(facts):
 
 
 def test_an_unknown_check_is_named(tmp_path):
-    shutil.copytree(published.FOLDER, tmp_path / "published")
+    shutil.copytree(PUBLISHED, tmp_path / "published")
     path = tmp_path / "published" / "findings.csv"
     path.write_text(path.read_text().replace("load_ratios", "lode_ratios"))
     with pytest.raises(DataError, match=r"findings\.csv: f001: unknown check 'lode_ratios'"):
@@ -87,6 +88,6 @@ def test_an_unknown_check_is_named(tmp_path):
 def test_the_sums_fit_the_files():
     import hashlib
 
-    for name, digest in published.digests(published.FOLDER).items():
-        assert hashlib.sha256((published.FOLDER / name).read_bytes()).hexdigest() == digest, name
-    assert published.digests(published.FOLDER).keys() == {path.name for path in published.FOLDER.glob("*.csv")}
+    for name, digest in published.digests(PUBLISHED).items():
+        assert hashlib.sha256((PUBLISHED / name).read_bytes()).hexdigest() == digest, name
+    assert published.digests(PUBLISHED).keys() == {path.name for path in PUBLISHED.glob("*.csv")}

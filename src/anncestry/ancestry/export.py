@@ -31,9 +31,9 @@ from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
 from anncestry.cells.stage import RESULTS, STAGES
 from anncestry.errors import DataError
+from anncestry.home import HOME, WORKFLOW
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
-from anncestry.provenance.code import ROOT
 
 PROFILES = (
     ("https://w3id.org/ro/wfrun/process/0.5", "Process Run Crate", "0.5"),
@@ -284,11 +284,10 @@ class _Writer:
             url="https://snakemake.github.io",
             softwareVersion=version("snakemake"),
         )
-        for rules in sorted((ROOT / "workflow" / "rules").glob("*.smk")):
-            crate.add_file(
-                rules, f"workflow/rules/{rules.name}", properties={"name": rules.name, "encodingFormat": "text/plain"}
-            )
-        main = crate.add_workflow(ROOT / "Snakefile", "Snakefile", main=True, lang="snakemake", cls=_Workflow)
+        for rules in (WORKFLOW, *sorted((WORKFLOW.parent / "rules").glob("*.smk"))):
+            place = rules.relative_to(HOME).as_posix()
+            crate.add_file(rules, place, properties={"name": rules.name, "encodingFormat": "text/plain"})
+        main = crate.add_workflow(HOME / "Snakefile", "Snakefile", main=True, lang="snakemake", cls=_Workflow)
         main["name"] = "anncestry"
         main["license"] = root["license"]
         main["url"] = PROJECT

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from anncestry.cells import spec
-from anncestry.cells.features import at
+from anncestry.cells.features import at, installed
 from anncestry.cells.spec import Config, Dataset, Part, Schema, System, Topology
 from anncestry.cells.stage import engine_folders
 from anncestry.errors import ConfigError
+from anncestry.home import EPOCHS
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -257,8 +258,10 @@ def _block(block: dict[str, Any], names: Mapping[str, list[str]]) -> dict[str, A
 def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     """Read and validate all files of a config folder, with the experiment's keys in place of the default ones."""
 
-    def part(name: str) -> dict[str, Any]:
+    def part(name: str, otherwise: Path | None = None) -> dict[str, Any]:
         path = folder / f"{name}.yaml"
+        if otherwise and not path.exists():
+            path = otherwise  # epochs belong to the code: a project that has none takes the package's
         body = read_yaml(path)
         validate(body, name, path)
         assert isinstance(body, dict)
@@ -280,10 +283,10 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     systems = _systems(part("systems"), folder / "systems.yaml")
     workloads, names = sweep(part("workloads"), str(folder / "workloads.yaml"))
     blocks = [_block(block, names) for block in main["matrix"]]
-    platforms, epochs = part("platforms"), part("epochs")
+    platforms, epochs = part("platforms"), part("epochs", EPOCHS)
     for name in epochs.get("engines", {}):
         if "." not in name and ":" not in name:  # else a module from elsewhere, whose epoch is kept by hand
-            look_up(engine_folders(), name, "engine", f"{folder / 'epochs.yaml'}: engines")
+            look_up({**engine_folders(), **installed("anncestry.engines")}, name, "engine", f"{folder / 'epochs.yaml'}: engines")
     look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
     return spec.read(
         Config,

@@ -19,10 +19,11 @@ from typing import Any, Protocol
 from anncestry.cells import blocks, features
 from anncestry.cells.config import look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits, is_lossy
-from anncestry.cells.matrix import CASE_STUDIES, PUBLISHED, Cell, Matrix, Pair
+from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.spec import Block, Config, Dataset, Side, System, Topology
 from anncestry.cells.stage import STAGES, code_below, source_digest
 from anncestry.errors import ConfigError, Unsupported
+from anncestry.home import CASE_STUDIES, PUBLISHED
 
 TUNING_QUERIES = 400
 """Held-out queries that a target recall is tuned on, where the workload does not say."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -131,6 +132,12 @@ def plugins(package: str) -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(import_module(package).__path__) if module.ispkg)
 
 
+@cache
+def installed(package: str) -> Mapping[str, str]:
+    """Names of the engines or features of other installed packages → their modules: entry points of that group."""
+    return {entry.name: entry.module for entry in entry_points(group=package)}
+
+
 def is_path(name: str) -> bool:
     """Whether a name is the path of a module from elsewhere (`my.engine`)."""
     return "." in name or ":" in name
@@ -146,8 +153,11 @@ def plugin(package: str, name: str, part: str, kind: str) -> object:
         path = name.replace(":", ".")
     elif name in plugins(package):
         path = f"{package}.{name}"
+    elif name in installed(package):
+        path = installed(package)[name]
     else:
-        raise ConfigError(f"{kind}: unknown {kind} {name!r}; known: {', '.join(plugins(package))}")
+        known = sorted({*plugins(package), *installed(package)})
+        raise ConfigError(f"{kind}: unknown {kind} {name!r}; known: {', '.join(known)}")
     try:
         module = import_module(path)
         if not hasattr(module, part) and hasattr(module, "__path__"):

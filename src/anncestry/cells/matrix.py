@@ -8,11 +8,8 @@ from typing import Any
 
 from anncestry.cells.blocks import Absent
 from anncestry.cells.spec import Config
-from anncestry.cells.stage import PACKAGE, STAGES, StagePath, key_of
+from anncestry.cells.stage import STAGES, StagePath, key_of
 from anncestry.errors import ConfigError
-
-PUBLISHED = PACKAGE.parents[1] / "config" / "published"
-CASE_STUDIES = PACKAGE.parents[1] / "casestudies"
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_ori
 import jsonschema_rs
 import yaml
 
+from anncestry.home import SCHEMAS
+
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 _COMMON = "common.schema.yaml"
 
 Made = TypeVar("Made", bound="Entry")

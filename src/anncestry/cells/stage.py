@@ -16,7 +16,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parents[1]
+from anncestry.home import PACKAGE
+
 KEY_DIGITS = 12
 
 _CODE = frozenset({".py", ".go", ".mod", ".sum", ".html", ".js", ".css"})

@@ -15,6 +15,7 @@ from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
 from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
 from anncestry.errors import ConfigError, DataError
+from anncestry.home import PUBLISHED
 
 _SELECTORS = ("dataset", "system", "topology", "workload", "phase", "metric")
 
@@ -177,7 +178,7 @@ def why(run: Run, options: argparse.Namespace) -> None:
     from anncestry.ancestry import why as chain
     from anncestry.report import published
 
-    if options.number and (traced := published.find(published.FOLDER, options.number)):
+    if options.number and (traced := published.find(PUBLISHED, options.number)):
         if not say_json(options, traced.plain):
             print("\n".join(published.lines(traced)))
         return

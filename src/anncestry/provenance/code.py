@@ -24,21 +24,18 @@ from anncestry import durable
 from anncestry.cells.config import read_yaml, validate
 from anncestry.cells.stage import STAGES, code_below, engine_folders, source_digest
 from anncestry.errors import ConfigError
-
-ROOT = Path(__file__).resolve().parents[3]
-"""The checkout that holds this package: the Snakefile, config/ and workflow/ lie here."""
-
-LOCK = ROOT / "requirements.lock"
-"""The locked environment: what `make env` installs."""
+from anncestry.home import CHECKOUT, LOCK, build_facts
 
 _PARTS = ("src", "workflow", "Snakefile", LOCK.name)
 """What of the checkout decides how something is measured, beside the config, which is in the specs."""
 
 
 def _git(*arguments: str) -> str | None:
+    if CHECKOUT is None:
+        return None
     try:
         done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=20
+            ["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True, check=True, timeout=20
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -49,16 +46,24 @@ def _git(*arguments: str) -> str | None:
 def code_facts() -> dict[str, Any]:
     """Package version, git commit, dirty flag, and the sha256 of the uncommitted diff (None where there is no git).
 
-    `lock_sha256` is that of requirements.lock, which pins every package by version and digest.
+    `lock_sha256` is that of requirements.lock, which pins every package by version and digest. Where the package was
+    installed from a wheel, these are the facts of the checkout that the wheel was built from.
     """
+    return {
+        "anncestry": anncestry.__version__,
+        **(build_facts() or tree_facts()),
+        "lock_sha256": hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.exists() else None,
+    }
+
+
+def tree_facts() -> dict[str, Any]:
+    """`commit`, `dirty` and `diff_sha256` of this checkout (None where there is no git)."""
     commit = _git("rev-parse", "HEAD")
     diff = _difference() if commit else None
     return {
-        "anncestry": anncestry.__version__,
         "commit": commit.strip() if commit else None,
         "dirty": bool(diff) if diff is not None else None,
         "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff else None,
-        "lock_sha256": hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.exists() else None,
     }
 
 
@@ -66,11 +71,11 @@ def _difference() -> str | None:
     """What the tree holds beyond its commit: changed lines, and files that git does not know yet, whole."""
     changed = _git("diff", "HEAD", "--", *_PARTS)
     new = _git("ls-files", "--others", "--exclude-standard", "--", *_PARTS)
-    if changed is None or new is None:
+    if changed is None or new is None or CHECKOUT is None:
         return None
-    files = [ROOT / name for name in sorted(new.splitlines()) if (ROOT / name).is_file()]
+    files = [CHECKOUT / name for name in sorted(new.splitlines()) if (CHECKOUT / name).is_file()]
     return changed + "".join(
-        f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files
+        f"{file.relative_to(CHECKOUT)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files
     )
 
 

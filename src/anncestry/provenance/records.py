@@ -26,9 +26,10 @@ from typing import Any
 import yaml
 
 from anncestry import durable, redact
-from anncestry.cells.spec import SCHEMAS, Schema
+from anncestry.cells.spec import Schema
 from anncestry.cells.stage import STAGES, canonical
 from anncestry.errors import Damaged, DataError
+from anncestry.home import SCHEMAS
 from anncestry.provenance.code import code_facts
 
 VERSION = 2

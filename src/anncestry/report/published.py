@@ -16,8 +16,8 @@ from typing import Any
 
 from anncestry.cells.spec import Config
 from anncestry.errors import DataError
+from anncestry.home import PUBLISHED
 
-FOLDER = Path(__file__).resolve().parents[3] / "config" / "published"
 SUMS = "SHA256SUMS"
 
 REPOSITORY = "minageus/vector-db-benchmark"
@@ -111,13 +111,13 @@ class Figure:
 class Published:
     """The facts of a folder, looked up by where they stand."""
 
-    def __init__(self, folder: Path = FOLDER, datasets: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, folder: Path = PUBLISHED, datasets: Mapping[str, Sequence[str]] | None = None) -> None:
         """`datasets`: ours, each with its other names in the documents; None: any, by the same name."""
         self.folder = folder
         self._datasets = datasets
 
     @classmethod
-    def beside(cls, config: Config, folder: Path = FOLDER) -> Published:
+    def beside(cls, config: Config, folder: Path = PUBLISHED) -> Published:
         """The facts, with the datasets of an experiment's config."""
         return cls(folder, {name: dataset.published_as for name, dataset in config.datasets.items()})
 

@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 
 from anncestry.cells.blocks import Absent, sentence
-from anncestry.cells.matrix import PUBLISHED, Matrix
+from anncestry.cells.matrix import Matrix
+from anncestry.home import PUBLISHED
 from anncestry.metrics.decide import Rule
 from anncestry.report.charts import SHAPES, Figure, colours
 from anncestry.report.charts.standard import PHASE_OPACITY
