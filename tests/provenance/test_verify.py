@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from anncestry import cli, verify_published, workflow
-from anncestry.cells.matrix import PUBLISHED
+from anncestry.home import PUBLISHED
 from anncestry.provenance import records
 from anncestry.report.model import numbers
 from anncestry.report.model.records import seal_report, seal_table

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import vl_convert
 
-from anncestry.cells.matrix import CASE_STUDIES
 from anncestry.cells.stage import PACKAGE, STAGES, code_below
+from anncestry.home import CASE_STUDIES
 from anncestry.provenance import gates
 from anncestry.report.model.cells import Cell, Column, Table, TableRow
 from anncestry.report.site import downloads, latex, more_pages, shell

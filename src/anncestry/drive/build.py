@@ -1,9 +1,10 @@
 """The programs of clients: the native driver and its null server, and Pythons with other client libraries.
 
 Driver and null server are built from the sources in `native/`. What is built is named by the digest of the sources and
-the version of Go, and by nothing of this machine. A wheel carries them for some machines (`prebuild`). An environment of `envs/NAME.txt`, which names every package with its
-version and hashes, is made when it is first needed, under the digest of that file; nothing but the client processes
-that ask for it sees its packages. The user's cache keeps all of them.
+the version of Go, and by nothing of this machine. A wheel carries them for some machines (`prebuild`). An environment
+of `envs/NAME.txt`, which names every package with its version and hashes, is made when it is first needed, under the
+digest of that file; nothing but the client processes that ask for it sees its packages. The user's cache keeps all of
+them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def programs() -> Programs:
 
 
 def ready_programs(folder: Path) -> Programs | None:
-    """Both programs that `prebuild` left in a folder for this machine; None if they are of other sources or machines."""
+    """Both programs that `prebuild` left in a folder; None if it has none of these sources for this machine."""
     machine = MACHINES.get(platform.machine()) if platform.system() == "Linux" else None
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
@@ -148,4 +149,4 @@ def _make_environment(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    prebuild(Path(sys.argv[1]))
+    prebuild(Path(sys.argv[1]).resolve())
