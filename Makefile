@@ -18,8 +18,8 @@ all: env  ## measure what is missing, and draw the page
 
 wheel: env  ## build the wheel, with the driver for Linux on x86-64 and arm64, into dist/
 	@rm -rf dist scratch/ahead && mkdir -p scratch/ahead
-	@python -m anncestry.drive.build scratch/ahead/drivers
-	@python -c 'import json; from anncestry.provenance.code import tree_facts; print(json.dumps(tree_facts()))' > scratch/ahead/build.json
+	@PYTHONPATH=$(CURDIR)/src python -m anncestry.drive.build scratch/ahead/drivers
+	@PYTHONPATH=$(CURDIR)/src python -c 'import json; from anncestry.provenance.code import tree_facts; print(json.dumps(tree_facts()))' > scratch/ahead/build.json
 	@ANNCESTRY_AHEAD=$(CURDIR)/scratch/ahead python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation \
 	  --wheel-dir dist .
 	@rm -rf build && ls -l dist
