@@ -286,7 +286,12 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     platforms, epochs = part("platforms"), part("epochs", EPOCHS)
     for name in epochs.get("engines", {}):
         if "." not in name and ":" not in name:  # else a module from elsewhere, whose epoch is kept by hand
-            look_up({**engine_folders(), **installed("anncestry.engines")}, name, "engine", f"{folder / 'epochs.yaml'}: engines")
+            look_up(
+                {**engine_folders(), **installed("anncestry.engines")},
+                name,
+                "engine",
+                f"{folder / 'epochs.yaml'}: engines",
+            )
     look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
     return spec.read(
         Config,
