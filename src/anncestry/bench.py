@@ -32,6 +32,7 @@ ENDPOINT = "bench-endpoint"
 """The topology of a server that runs already."""
 _RUNS = 2
 _RUN_S = 5.0
+_QUERIES = 500
 _UP_S = 120.0
 _STOP_S = 20.0
 _LOG_LINES = 20
@@ -78,7 +79,8 @@ def prepare(asked: Asked, folder: Path) -> workflow.Choice:
             topologies[topology]["credentials"] = asked.credentials
         _write(config / "topologies.yaml", topologies)
     workloads = read_yaml(config / "workloads.yaml")
-    own_workloads = {name_of(asked, clients): workload(asked, clients) for clients in asked.clients}
+    there = _queries(read_yaml(config / "datasets.yaml"), asked.dataset)
+    own_workloads = {name_of(asked, clients): workload(asked, clients, there) for clients in asked.clients}
     _write(config / "workloads.yaml", {**workloads, **own_workloads})
     block = {"datasets": [asked.dataset], "systems": [system], "topologies": [topology]}
     experiment = {"title": f"{system} on {asked.dataset}", "matrix": [{**block, "workloads": list(own_workloads)}]}
@@ -95,13 +97,21 @@ def name_of(asked: Asked, clients: int) -> str:
     return f"{NAME}-k{asked.k}-clients{clients}{recall}"
 
 
-def workload(asked: Asked, clients: int) -> dict[str, Any]:
-    """A closed loop; its seconds are fixed, so that the minutes of a bench are."""
+def workload(asked: Asked, clients: int, there: int) -> dict[str, Any]:
+    """A closed loop over some of the `there` queries of the dataset; its seconds are fixed, so that a bench's are."""
     body: dict[str, Any] = {"k": asked.k, "clients": clients, "runs": _RUNS, "duration_s": _RUN_S}
-    body |= {"queries": 500, "warmup": 100}
+    tuning = 0
     if asked.target_recall is not None:
-        body |= {"target_recall": asked.target_recall, "tuning_queries": 200}
-    return body
+        tuning = max(20, min(200, there // 3))
+        body |= {"target_recall": asked.target_recall, "tuning_queries": tuning}
+    queries = min(_QUERIES, there - tuning)
+    return {**body, "queries": queries, "warmup": min(100, queries)}
+
+
+def _queries(datasets: Mapping[str, Mapping[str, Any]], name: str) -> int:
+    """How many queries a dataset has; what is no dataset is found while the matrix is expanded."""
+    entry = datasets.get(name, {})
+    return int({**datasets.get(entry.get("of", ""), {}), **entry}.get("queries", _QUERIES))
 
 
 def variable(interface: str) -> str:

@@ -183,7 +183,7 @@ def measure(choice: workflow.Choice, folder: Path, cores: int, says_json: bool =
     """
     command = [sys.executable, "-m", "snakemake", "-s", str(HOME / "Snakefile"), "--cores", str(cores), "all"]
     command += ["--config", f"experiment={choice.experiment}", f"config_dir={choice.folder}"]
-    done = subprocess.run(command, cwd=folder, check=False, stdout=sys.stderr.fileno() if says_json else None)
+    done = subprocess.run(command, cwd=folder, check=False, stdout=2 if says_json else None)
     if done.returncode:
         raise UserError(
             f"the workflow in {folder} did not come to its end (exit {done.returncode}); see above, and logs/"

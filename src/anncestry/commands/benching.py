@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def _dataset(options: argparse.Namespace, folder: Path) -> str:
         zero_vectors="refuse",
         licence="not stated",
     )
-    with chdir(folder):
+    with chdir(folder), redirect_stdout(sys.stderr):
         into = Run(None)
         into.choice = workflow.Choice(folder / "config", into.choice.experiment)
         own.dataset(into, given)
