@@ -176,11 +176,14 @@ def _workload(name: str, target_recall: float | None, workloads: dict[str, Any])
     return fresh
 
 
-def measure(choice: workflow.Choice, folder: Path, cores: int) -> None:
-    """Run the workflow in the folder; UserError if it does not come to its end."""
+def measure(choice: workflow.Choice, folder: Path, cores: int, says_json: bool = False) -> None:
+    """Run the workflow in the folder; UserError if it does not come to its end.
+
+    With `says_json`, what it prints goes to standard error, as standard output is the caller's.
+    """
     command = [sys.executable, "-m", "snakemake", "-s", str(HOME / "Snakefile"), "--cores", str(cores), "all"]
-    command += ["--config", f"experiment={NAME}", f"config_dir={choice.folder}"]
-    done = subprocess.run(command, cwd=folder, check=False)
+    command += ["--config", f"experiment={choice.experiment}", f"config_dir={choice.folder}"]
+    done = subprocess.run(command, cwd=folder, check=False, stdout=2 if says_json else None)
     if done.returncode:
         raise UserError(
             f"the workflow in {folder} did not come to its end (exit {done.returncode}); see above, and logs/"
