@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEVEL = 0.05
-"""The chance that anything at all is told of lines that never changed."""
+LEVEL = 0.01
+"""The chance that anything at all is told of lines that never changed: a page is looked at every night."""
 NIGHTS_MIN = 3
 """A level is of at least so many points: a change is known after so many nights, and one odd night is none."""
 _ROUNDING = 1e-9

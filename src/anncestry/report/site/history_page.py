@@ -12,7 +12,7 @@ from anncestry.provenance.records import write_json
 from anncestry.report.charts import COLOURS, SHAPES
 from anncestry.report.charts.history import figures
 from anncestry.report.history import text
-from anncestry.report.history.changes import NIGHTS_MIN
+from anncestry.report.history.changes import LEVEL, NIGHTS_MIN
 from anncestry.report.history.lines import History, Line, Point
 from anncestry.report.model.cells import NO_CELL, Row, text_of
 from anncestry.report.site import shell
@@ -41,6 +41,7 @@ def write(history: History, out_dir: Path, title: str) -> Path:
         charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, shell.bundle()),
         opening=text.opening(history),
         nights_min=NIGHTS_MIN,
+        level=LEVEL,
         signs=signs,
         figures=drawn,
         changes=changes,
