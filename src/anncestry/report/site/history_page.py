@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from anncestry.provenance.records import write_json
 from anncestry.report.charts import COLOURS, SHAPES
-from anncestry.report.charts.history import figures
 from anncestry.report.history import text
 from anncestry.report.history.changes import LEVEL, NIGHTS_MIN
+from anncestry.report.history.figures import figures
 from anncestry.report.history.lines import History, Line, Point
 from anncestry.report.model.cells import NO_CELL, Row, text_of
 from anncestry.report.site import shell
