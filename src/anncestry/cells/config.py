@@ -286,8 +286,8 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     platforms, epochs = part("platforms"), part("epochs", EPOCHS)
     for name in epochs.get("engines", {}):
         if "." not in name and ":" not in name:  # else a module from elsewhere, whose epoch is kept by hand
-            known = {**engine_folders(), **installed("anncestry.engines")}
-            look_up(known, name, "engine", f"{folder / 'epochs.yaml'}: engines")
+            engines = {**engine_folders(), **installed("anncestry.engines")}
+            look_up(engines, name, "engine", f"{folder / 'epochs.yaml'}: engines")
     look_up(platforms, main["platform"], "platform", f"{folder / 'config.yaml'}: platform")
     return spec.read(
         Config,
