@@ -91,7 +91,8 @@ class Redis(EngineOf[RedisServer]):
         sizes["all of it"] = int(server.info("memory")["used_memory"]) / 2**20
         memory = ", ".join(f"{part} {mib:.1f} MiB" for part, mib in sizes.items())
         # A vector of another length is acknowledged, and not indexed.
-        whole = (told["indexing"], float(told["percent_indexed"]), failures, indexed) == ("0", 1.0, 0, rows)
+        waiting = int(told["indexing"])
+        whole = (waiting, float(told["percent_indexed"]), failures, indexed) == (0, 1.0, 0, rows)
         detail = f"{indexed} of {rows} rows indexed, {failures} failures; memory: {memory}"
         version = server.info("server")["redis_version"]
         return Probe(version, rows, whole, detail, settings, 1, 1, 1)

@@ -130,7 +130,7 @@ class RedisServer(Server):
 
         def done() -> bool | None:
             told = self.describe()
-            return True if told["indexing"] == "0" and float(told["percent_indexed"]) == 1 else None
+            return True if int(told["indexing"]) == 0 and float(told["percent_indexed"]) == 1 else None
 
         wait_for("redis: the index of all rows", done, self, _OPEN_S, patient=True)
 
