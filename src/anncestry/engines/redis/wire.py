@@ -18,6 +18,7 @@ EVERYTHING = "@price:[-inf +inf]"
 """A filter that all rows pass."""
 _SEPARATOR = "\x01"
 _DEPTH = 8
+_BACKSLASH = "\\"
 _VECTOR, _FAR = "vector", "far"
 
 
@@ -101,9 +102,9 @@ def condition(filter: Spec) -> tuple[str, list[str | int]]:
     def say(one: Comparison) -> str:
         if isinstance(one.value, tuple):
             return f"@{one.column}:{{{'|'.join(map(str, one.value))}}}"
+        if isinstance(one.value, str):  # a backslash escapes also in a parameter
+            return f"@{one.column}:{{{parameter(_text(one.value).replace(_BACKSLASH, 2 * _BACKSLASH))}}}"
         value = parameter(_text(one.value))
-        if isinstance(one.value, str):
-            return f"@{one.column}:{{{value}}}"
         ranges = {"=": f"{value} {value}", ">=": f"{value} +inf", ">": f"({value} +inf"}
         ranges |= {"<=": f"-inf {value}", "<": f"-inf ({value}"}
         return f"@{one.column}:[{ranges[one.operator]}]"
