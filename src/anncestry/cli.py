@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from anncestry import redact
-from anncestry.commands import Run, cells, command, guarding, own, preview, results, rules
+from anncestry.commands import Run, cells, command, guarding, own, preview, results, rules, systems
 from anncestry.commands.rules import RULES
 from anncestry.errors import Damaged, DataError, UserError, of_machine, plain
 from anncestry.provenance import damage, running
@@ -34,7 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "read results": ("summary", "compare", "why", "preview"),
     "check and share results": ("verify", "keep", "attest", "verify-attestation", "export"),
     "measure": ("plan", "cells", "guard", "drop", "epochs", "withdraw"),
-    "own data and systems": ("add",),
+    "own data and systems": ("add", "systems"),
     "this machine": ("leftovers", "gc", "engine", "completion"),
     "called by the rules of the workflow": tuple(RULES),
 }
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="also write all messages to this file")
     parser._positionals.title = "commands"
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (own, guarding, results, preview, cells, rules):
+    for group in (own, systems, guarding, results, preview, cells, rules):
         group.add(commands)
     command(commands, completion).add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser

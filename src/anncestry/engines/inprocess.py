@@ -106,6 +106,7 @@ class LibraryOffers(Offers):
     settings: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SETTINGS)
     runtimes: Sequence[str] = ("native",)
     topology: Sequence[str] = ("storage", "storage_limits")
+    in_process: bool = True
     single: str | None = "a library, in one process"
     no_fault: str | None = "is a library: there is no server that could have one"
     freeze: Freeze = _NO_SERVER

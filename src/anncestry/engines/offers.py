@@ -129,6 +129,8 @@ class Offers:
     runtimes: Sequence[str] = RUNTIMES
     topology: Sequence[str] = ()
     """Keys that a topology may have beside those of every topology."""
+    in_process: bool = False
+    """It is a library in the processes of its clients, no server."""
     single: str | None = None
     """What the system is, where it can't be a cluster. None: it can."""
     memory_min_mib: int = 0
