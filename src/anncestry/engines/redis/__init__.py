@@ -11,7 +11,7 @@ from anncestry.errors import ConfigError, Unsupported
 METRICS = {"l2": "L2", "cosine": "IP"}
 """Its DISTANCE_METRIC. Vectors come normalised for cosine, where its inner product distance, 1 - x·y, is 1 - cos."""
 SETTINGS = {"appendfsync": ("always", "everysec", "no"), "hybrid_policy": ("batches", "adhoc_bf")}
-"""Settings of a system and what each may be: of the server; of each search under a filter (its planner's if not set)."""
+"""Settings of a system and what each may be: of the server; of searches under a filter (its planner's if not set)."""
 
 
 @dataclass(frozen=True, kw_only=True)

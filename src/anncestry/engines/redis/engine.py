@@ -157,8 +157,8 @@ class Redis(EngineOf[RedisServer]):
             "insert protocol": "RESP 2: HSET for each row, those of a batch sent at once (pipeline), one connection",
             **({"HNSW": built} if hnsw else {"index": "FLAT: every search looks at every vector"}),
             "ef applies to": "the one graph; EF_RUNTIME of each request" if hnsw else "nothing: no graph",
-            "filters": "category is a TAG, price and region are NUMERIC; by the passing rows' vectors (ADHOC_BF, exact, "
-            f"without ef) or by batches of the graph's answers (BATCHES): {chosen}",
+            "filters": "category is a TAG, price and region NUMERIC; by the vectors of the rows that pass (ADHOC_BF, "
+            f"exact, without ef) or by batches of the graph's answers (BATCHES): {chosen}",
             "clients": "all searches run one after the other, in the server's main thread: this build has no WORKERS",
             "consistency": "one server: a row is found as soon as it is acknowledged",
             "durability": f"appendonly yes, appendfsync {fsync}: acknowledged after the log was written; a power cut "
