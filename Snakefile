@@ -7,5 +7,6 @@ snakemake --cores 8 all --config experiment=smoke     an experiment (config/expe
 
 include: "workflow/Snakefile"
 
+
 # An included file can't choose the default target.
 workflow.default_target = "all"

@@ -4,7 +4,9 @@ from pathlib import Path
 
 ROOT = Path(workflow.basedir)
 # In a checkout, its own package; what a wheel installed is found without this.
-SOURCES = Path(workflow.current_basedir.get_path_or_uri(secret_free=False)).parents[1] / "src"
+SOURCES = (
+    Path(workflow.current_basedir.get_path_or_uri(secret_free=False)).parents[1] / "src"
+)
 if SOURCES.is_dir() and str(SOURCES) not in sys.path:
     sys.path.insert(0, str(SOURCES))
 

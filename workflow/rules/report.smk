@@ -2,7 +2,11 @@ rule report:
     input:
         inputs("report"),
     output:
-        **STAGES["report"].files,
+        page=report(
+            STAGES["report"].output,
+            category="Pages",
+            labels={"experiment": "{experiment}"},
+        ),
     log:
         "logs/report/{experiment}@{key}.log",
     conda:
