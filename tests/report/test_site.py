@@ -201,6 +201,7 @@ def test_a_page_has_another_key_when_any_file_that_it_is_made_of_changes():
         f"anncestry.{name}"
         for name in (
             "errors",
+            "home",
             "user_cache",
             "cells.matrix",
             "cells.spec",
