@@ -50,7 +50,7 @@ hardest = partial(
 
 
 def at_one_recall(material: Material) -> list[Table]:
-    """Table X, of the cells that were tuned for a recall, where at least two systems were."""
+    """Table EQ, of the cells that were tuned for a recall, where at least two systems were."""
     rows = material.rows
     tuned = [row for row in rows if row["target_recall"] is not None and not row["filter"]]
     if len({row["system"] for row in tuned}) < _SYSTEMS_MIN:
@@ -90,7 +90,7 @@ def at_one_recall(material: Material) -> list[Table]:
             body.append(TableRow((str(dataset), str(topology), f"{target:g}", f"K = {k}", system), tuple(cells)))
     return made(
         Table(
-            "X",
+            "EQ",
             "Every system at one recall",
             "Each system at the smallest effort of a search whose recall (by distance) on held-out queries surely"
             " reached the target; under filters, at the experiment's effort, with the recall that this gives. Processor"
