@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -44,47 +44,49 @@ $(VENV)/.cluster: requirements-cluster.lock $(VENV)/.locked
 	@$(BIN)/python $(PIP) -r requirements-cluster.lock
 	@touch $@
 
-# Tests with a disk or network of their own need mount and network-namespace rights; without them, make skips these
-# tests with a warning.
-MAY := $(shell unshare --mount --net true 2>/dev/null && echo yes)
-# Tests wait for servers and disks about half of their time, so more workers than two cores; the longest files first.
-BESIDE := -n 4 --dist loadfile --no-loadscope-reorder
-LIGHT := not servers and not docker and not browser and not slurm$(if $(MAY),, and not root)
+docs: $(VENV)/.docs  ## build the site of the documentation, with its search and a report as its example: scratch/site/html/
+	@python workflow/site/build.py
 
-test: env browser compiler network  ## run all tests except those with containers (test-docker) and Slurm (test-slurm)
+$(VENV)/.docs: requirements-docs.lock $(VENV)/.locked
+	@$(BIN)/python $(PIP) -r requirements-docs.lock
+	@touch $@
+
+# Tests wait for servers and disks about half of their time, so more workers than two cores; the longest files first.
+# What this machine can't test, as a right or a program is missing, is left out and said in the last line.
+BESIDE := -n 4 --dist loadfile --no-loadscope-reorder --what-this-machine-can
+LIGHT := not servers and not docker and not browser and not slurm
+
+# Debian's packages $(2), unless $(1) succeeds. Without root or apt nothing is installed, and tests that need it are left out.
+MAY_INSTALL := $(shell [ "$$(id -u)" = 0 ] && command -v apt-get)
+define install
+	@{ $(1); } >/dev/null 2>&1 || { $(if $(MAY_INSTALL),echo "Installing Debian's $(2)"; \
+	  apt-get -qq update && apt-get -qq -y install --no-install-recommends $(2) >/dev/null,:); } || echo "$(2): not installed"
+endef
+
+test: env browser compiler network  ## run all tests that this machine can, except those with containers (test-docker) and Slurm (test-slurm)
 	@python -m pytest $(BESIDE) -m '$(LIGHT) or servers or browser'
 
-browser: latex  ## install Chromium, its driver and LaTeX for the tests of the pages (needs root)
-	@command -v chromedriver >/dev/null || { echo "Installing Debian's chromium and chromium-driver"; \
-	  apt-get -qq update && apt-get -qq -y install --no-install-recommends chromium chromium-driver >/dev/null; }
+browser: latex  ## install Chromium, its driver and LaTeX for the tests of the pages (if root)
+	$(call install,command -v chromedriver,chromium chromium-driver)
 
-latex:  ## install LaTeX with booktabs for the tests of LaTeX tables (needs root; 48 MB)
-	@command -v pdflatex >/dev/null && kpsewhich booktabs.sty >/dev/null || { echo "Installing Debian's texlive-latex-recommended"; \
-	  apt-get -qq update && apt-get -qq -y install --no-install-recommends texlive-latex-recommended >/dev/null; }
+latex:  ## install LaTeX with booktabs for the tests of LaTeX tables (if root; 48 MB)
+	$(call install,command -v pdflatex && kpsewhich booktabs.sty,texlive-latex-recommended)
 
-compiler:  ## install g++ for systems that are built from source (needs root)
-	@command -v g++ >/dev/null || { echo "Installing Debian's g++"; \
-	  apt-get -qq update && apt-get -qq -y install --no-install-recommends g++ >/dev/null; }
+compiler:  ## install g++ for systems that are built from source (if root)
+	$(call install,command -v g++,g++)
 
-network: sshd  ## install ip and sshd for tests with clients in other network namespaces (needs root)
-ifeq ($(MAY),)
-	@echo "NOT TESTED: FULL DISKS, CLIENTS ON OTHER MACHINES. These tests need mount and network-namespace rights." >&2
-else
-	@command -v ip >/dev/null || { echo "Installing Debian's iproute2"; \
-	  apt-get -qq update && apt-get -qq -y install --no-install-recommends iproute2 >/dev/null; }
-endif
+network: sshd  ## install ip and sshd for tests with clients in other network namespaces (if root)
+	$(call install,command -v ip,iproute2)
 
-sshd: $(VENV)/ssh/.unpacked  ## unpack Debian's sshd and ssh into $(VENV) for a test, without installing them
+sshd: $(VENV)/.locked  ## unpack Debian's sshd and ssh into $(VENV) for a test, without installing them (if root)
+	@[ -e $(SSHD)/.unpacked ] || { $(if $(MAY_INSTALL),echo "Unpacking Debian's sshd into $(VENV)"; \
+	  rm -rf $(SSHD) && mkdir -p $(SSHD)/packages && cd $(SSHD)/packages \
+	  && { apt-get -qq download $(SSH_PACKAGES) 2>/dev/null || { apt-get -qq update && apt-get -qq download $(SSH_PACKAGES); }; } \
+	  && for package in *.deb; do dpkg-deb --extract $$package ..; done && touch ../.unpacked && rm -r ../packages,:); } \
+	  || echo "$(SSH_PACKAGES): not unpacked"
 
+SSHD := $(VENV)/ssh
 SSH_PACKAGES := openssh-server openssh-client libwrap0
-
-$(VENV)/ssh/.unpacked: $(VENV)/.locked
-ifneq ($(MAY),)
-	@echo "Unpacking Debian's sshd into $(VENV)"; rm -rf $(@D); mkdir -p $(@D)/packages
-	@cd $(@D)/packages && { apt-get -qq download $(SSH_PACKAGES) 2>/dev/null || { apt-get -qq update && apt-get -qq download $(SSH_PACKAGES); }; }
-	@for package in $(@D)/packages/*.deb; do dpkg-deb --extract $$package $(@D); done; rm -r $(@D)/packages
-	@touch $@
-endif
 
 # OPTIONAL=1: without a container engine, test-docker warns and passes; a failing test still fails
 OPTIONAL ?=
@@ -109,8 +111,8 @@ test-slurm: cluster slurm  ## test the workflow on a local Slurm, which the test
 
 # The second command runs the tests that the table of docs/faults.md names.
 test-faults: env compiler network  ## test faults: kills, full disks, lying servers, jumping clocks (docs/faults.md)
-	@python -m pytest -m 'faults and not docker' tests
-	@python -m pytest -m 'not faults and not servers and not docker and not slurm' $$(grep -o '[a-z]*/test_[a-z_]*\.py::test_[a-z_0-9]*' docs/faults.md | sort -u | sed 's,^,tests/,')
+	@python -m pytest --what-this-machine-can -m 'faults and not docker' tests
+	@python -m pytest --what-this-machine-can -m 'not faults and not servers and not docker and not slurm' $$(grep -o '[a-z]*/test_[a-z_]*\.py::test_[a-z_0-9]*' docs/faults.md | sort -u | sed 's,^,tests/,')
 
 test-scale: env  ## test 5 million × 96 within 1 GiB of memory, and 1 million to the page within 400 MiB (docs/scale.md; 8 GB of disk)
 	@ANNCESTRY_SCALE_ROWS=5000000 ANNCESTRY_SCALE_MIB=1024 python -m pytest -s tests/faults/test_scale.py
@@ -155,19 +157,21 @@ kept: env  ## measure the results for `make equality KEPT=scratch/kept/kept.tar.
 	  --config experiment=$$name config_dir=$(CURDIR)/scratch/kept/config; cp scratch/kept/config/experiments/$$name.yaml scratch/kept/pack/config/experiments; done
 	@cd scratch/kept && cp -r data results pack && rm -rf pack/results/table pack/results/report && tar -C pack -c . | zstd -q -19 -f -o kept.tar.zst
 
-config-page: env  ## write docs/config.md and docs/commands.md, the references of the config's keys and of the commands
+config-page: env  ## write the references: docs/config.md, docs/commands.md, docs/records.md
 	@python workflow/schemas/reference.py
 	@python workflow/schemas/commands.py
+	@python workflow/schemas/records.py
 
 validation: env  ## show how stalls, errors and slow clients change the figures (docs/validation.md)
 	@python tests/bench/validation.py
 
-lint: env  ## check format, linters and types
+lint: env $(VENV)/.docs  ## check format, linters, types, and the links of the documentation
 	@ruff format --check src tests casestudies workflow
 	@ruff check src tests casestudies workflow
 	@snakefmt --check Snakefile workflow
 	@snakemake --lint
 	@mypy
+	@python workflow/site/build.py --check
 
 format: env  ## format the code
 	@ruff format src tests casestudies workflow
@@ -179,9 +183,10 @@ LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-
 UNUSED := streamlit streamlit-autorefresh streamlit-extras oss2 s3fs plotly
 
 # The keys of cells hold the digest of their environment in envs/: put another version into a new file.
-lock:  ## resolve requirements.lock, requirements-cluster.lock and envs/vectordbbench.txt again (needs uv)
+lock:  ## resolve requirements.lock, -cluster.lock, -docs.lock and envs/vectordbbench.txt again (needs uv)
 	@$(LOCK) pyproject.toml --extra dev -o requirements.lock
 	@$(LOCK) pyproject.toml --extra cluster -c requirements.lock -o requirements-cluster.lock
+	@$(LOCK) --group docs -c requirements.lock -o requirements-docs.lock
 	@printf '%s\n' $(UNUSED) > $(VENV)/unused.txt
 	@echo vectordb-bench==1.0.18 | $(LOCK) - --excludes $(VENV)/unused.txt --only-binary :all: -o envs/vectordbbench.txt
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests import ports
+from tests import needs, ports
 from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
 from tests.builders.publisher import published  # noqa: F401 - so is this one
 from tests.remains import Before
@@ -78,6 +78,19 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        needs.OPTION, action="store_true", help="leave out what this machine can't run, and say so at the end"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter, config):
+    """The last line says what `make test` could not test here."""
+    if config.getoption(needs.OPTION) and (lacking := needs.missing()):
+        terminalreporter.write_line(needs.sentence(lacking), yellow=True)
+
+
 _OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machines", "test_ssh": "sshd"}
 
 
@@ -94,10 +107,16 @@ def _place(item):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Start the longest files first, so that no worker ends alone. Mark tests that mount a disk or make namespaces."""
+def pytest_collection_modifyitems(config, items):
+    """Start the longest files first, so that no worker ends alone. Mark tests that mount a disk or make namespaces.
+
+    Where it is asked for, leave out what this machine can't run.
+    """
     items.sort(key=_place)
     for item in items:
         module = item.module.__name__.rpartition(".")[2]
         if _OF_ROOT.get(module) in item.fixturenames:
             item.add_marker(pytest.mark.root)
+    if config.getoption(needs.OPTION):
+        items[:], out = needs.part(items, list(needs.missing()))
+        config.hook.pytest_deselected(items=out)

@@ -31,7 +31,7 @@ ONLY_LOG = "ANNCESTRY_ONLY_LOG"
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "read results": ("summary", "compare", "why", "preview"),
+    "read results": ("summary", "compare", "history", "why", "preview"),
     "check and share results": ("verify", "keep", "attest", "verify-attestation", "export"),
     "measure": ("plan", "cells", "guard", "drop", "epochs", "withdraw"),
     "own data and systems": ("add", "systems"),

@@ -11,7 +11,9 @@ from anncestry import cli
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 HEAD = """# Commands
 
-`make config-page` writes this page from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
+This page lists every command with its arguments, what they mean, and what a command's exit status says.
+
+`make config-page` writes it from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
 prints the same. `source <(anncestry completion bash)` completes commands and options (zsh and fish as well).
 
 Exit status: 0 done; 2 an error that you can mend, in one sentence; 1 a bug in anncestry; 130 interrupted; 141 the
@@ -55,7 +57,7 @@ def _form(action: argparse.Action) -> str:
         return ", ".join(action.option_strings)
     value = action.metavar if isinstance(action.metavar, str) else ""
     if not value:
-        value = "\\|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+        value = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper()
     if isinstance(action.metavar, tuple):
         value = " ".join(action.metavar)
     value += " …" if action.nargs in ("+", "*") else ""

@@ -12,7 +12,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 FILES = ("config", "datasets", "systems", "topologies", "workloads", "parts", "storage", "platforms", "epochs")
 HEAD = """# Keys of the config
 
-`make config-page` writes this page from `workflow/schemas/`; a test fails if it is out of date. Parsing rejects every
+This page lists every key of the config, with its type, unit, default and meaning.
+
+`make config-page` writes it from `workflow/schemas/`; a test fails if it is out of date. Parsing rejects every
 other key, and names the nearest one. [config/README.md](../config/README.md) lists the files. A dot leads into a
 mapping, `[]` into each entry of a list, `*` into each entry of a mapping. "Or a list" means: each value of the list
 makes a workload of its own.

@@ -353,7 +353,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--query-column", metavar="COLUMN", help="the same of the queries, if it differs")
     parser.add_argument("--hold-out", type=int, metavar="N", help="rows to hold out (default: 1000, at most a tenth)")
     parser.add_argument("--seed", type=int, default=0, help="of the rows held out (default: 0)")
-    parser.add_argument("--zero-vectors", choices=("refuse", "leave_out", "keep"), default="refuse")
+    rule = "with --metric cosine, what to do with vectors of length 0 (default: refuse)"
+    parser.add_argument("--zero-vectors", choices=("refuse", "leave_out", "keep"), default="refuse", help=rule)
     parser.add_argument("--licence", default="not stated", help="licence of the data")
     parser = command(kinds, system)
     parser.add_argument("name", metavar="NAME")

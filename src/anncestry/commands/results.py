@@ -1,4 +1,4 @@
-"""Commands about results: summary, compare, verify, keep; about ancestry: why, attest, verify-attestation, export."""
+"""Commands about results, and about their ancestry: why, attest, verify-attestation, export."""
 
 from __future__ import annotations
 
@@ -96,6 +96,25 @@ def compare(run: Run, options: argparse.Namespace) -> None:
     if say_json(options, found.plain):
         return
     print(text.summary(found, everything=options.all), end="")
+    if page:
+        print(f"page: {page}")
+
+
+def history(run: Run, options: argparse.Namespace) -> None:
+    """Show kept results over commits: what changed, and where lines end because something else is measured."""
+    from anncestry.provenance.versioning import Revisions
+    from anncestry.report.history import lines, text
+
+    chosen = {axis: getattr(options, axis) for axis in lines.AXES if getattr(options, axis) is not None}
+    found = lines.of_commits(Revisions(HERE), run.choice.experiment, chosen, options.since)
+    page = None
+    if options.out:
+        from anncestry.report.site import history_page
+
+        page = history_page.write(found, options.out, f"History of {run.choice.experiment}")
+    if say_json(options, found.plain):
+        return
+    print(text.summary(found), end="")
     if page:
         print(f"page: {page}")
 
@@ -250,6 +269,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--noise", type=_percent, metavar="PCT", help="treat differences of up to PCT percent as noise")
     parser.add_argument("--all", action="store_true", help="show all numbers, not only the headline ones")
     parser.add_argument("--out", type=Path, help="also write a page, CSV and JSON to this folder")
+    parser = command(commands, history, has_json=True)
+    parser.add_argument("--since", default="", metavar="REVISION", help="only commits after this one")
+    parser.add_argument("--out", type=Path, help="also write a page and JSON to this folder")
+    for name in _SELECTORS:
+        parser.add_argument(f"--{name}", help=f"only lines of this {name}")
     parser = command(commands, verify, has_json=True)
     parser.add_argument("--quick", action="store_true", help="only hash the files again")
     parser = command(commands, keep)

@@ -281,6 +281,15 @@ def _dvc(root: Path, *arguments: str, capture_output: bool = True) -> subprocess
 # Results of revisions
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A commit that changed which results are kept: its hash, its time as ISO 8601, the first line of its message."""
+
+    commit: str
+    at: str
+    subject: str
+
+
 class Revisions:
     """The revisions of the repository that holds `root`, with their results laid out beside the checkout.
 
@@ -302,6 +311,19 @@ class Revisions:
         ).split()
         more = [f"{len(names) - _NAMES_MAX} more"] if len(names) > _NAMES_MAX else []
         return names[:_NAMES_MAX] + more
+
+    def kept(self, since: str = "") -> list[Kept]:
+        """The commits of this branch that changed its kept results, the oldest first; those after `since`, if given.
+
+        Of a merge only the merge, not what it brought in: between those, the results were not these. DataError if no
+        commit is called `since`.
+        """
+        if since and not self.commit(since):
+            raise DataError(f"{since!r} names no commit; branches and tags: {', '.join(self.names()) or 'none'}")
+        commits = f"{self.commit(since)}..HEAD" if since else "HEAD"
+        form = "--format=%H%x1f%cI%x1f%s"
+        said = self._git("log", "--first-parent", "--reverse", form, commits, "--", "results.dvc")
+        return [Kept(*line.split("\x1f", 2)) for line in said.splitlines()]
 
     def results(self, name: str) -> Path:
         """The folder with the records, tables and metrics that were kept at a revision.

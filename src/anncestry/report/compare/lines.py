@@ -389,7 +389,7 @@ class _Systems:
             return Verdict(Outcome.NOT_COMPARABLE, reason=reason)
         if a["record_sha256"] == b["record_sha256"]:
             return Verdict(Outcome.SAME_RECORD)
-        if obstacle := self._obstacle(_stage_of(key[3]), key[:3]):
+        if obstacle := self.obstacle(_stage_of(key[3]), key[:3]):
             return Verdict(Outcome.NOT_COMPARABLE, reason=obstacle)
         # Rounds of two experiments are no pairs; what a load measured has no rounds.
         stage = _stage_of(key[3])
@@ -408,7 +408,7 @@ class _Systems:
         first, second = (of_queries(row, record) for row, record in zip((a, b), records, strict=True))
         return Pair(first, second, key[4])
 
-    def _obstacle(self, stage: str, cell: tuple[str, ...]) -> str:
+    def obstacle(self, stage: str, cell: tuple[str, ...]) -> str:
         """Why numbers of this stage can't be compared, whatever they are; empty if they can."""
         if (stage, *cell) not in self._obstacles:
             self._obstacles[stage, *cell] = "; ".join(dict.fromkeys(self._all_obstacles(stage, cell)))
@@ -459,6 +459,25 @@ class _Systems:
             yield f"other {what}: {label} {keys[0]} against {keys[1]}"
         elif all(identities) and identities[0] != identities[1]:
             yield f"other {what}: another content behind {label} {keys[0]}"
+
+
+class Neighbours:
+    """One system as two sides know it: what keeps its numbers apart, and what else differs."""
+
+    def __init__(self, a: Side, b: Side, system: str) -> None:
+        halves = [
+            _Half(side.label, side, rows_of(side.numbers[side.numbers["system"] == system]), system) for side in (a, b)
+        ]
+        self._systems = _Systems(*halves, across="")
+        self._facts = tuple(self._systems.differences())
+
+    def obstacle(self, row: Row) -> str:
+        """Why the number of a row can't be set against that of the other side, which has one; empty if it can."""
+        return self._systems.obstacle(_stage_of(row["phase"]), (row["dataset"], row["topology"], row["workload"]))
+
+    def facts(self) -> tuple[tuple[str, str, str], ...]:
+        """What else differs between the loads, as (what, a's, b's): possible causes."""
+        return self._facts
 
 
 def _other_platform(a: Body, b: Body) -> Iterator[str]:

@@ -32,7 +32,7 @@ from anncestry.report.tables.pairs import is_control
 
 NAME = "index.html"
 
-_GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
+GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
 # Charts take their ink from the page around them, so that they follow light, dark and print by themselves.
 CHART_CONFIG = {
@@ -211,7 +211,7 @@ def _legend(figure: Figure, palette: Mapping[str, str]) -> list[tuple[str, str, 
     if figure.legend == "members":  # Colours are of members, not of systems: the chart names them itself.
         return []
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(palette))]
-    glyphs = [_GLYPHS[shape] if figure.legend == "shapes" else "■" for shape in shapes]
+    glyphs = [GLYPHS[shape] if figure.legend == "shapes" else "■" for shape in shapes]
     signs = [(glyph, colour, system) for glyph, (system, colour) in zip(glyphs, palette.items(), strict=True)]
     ink = "currentColor"
     more = {

@@ -1,0 +1,57 @@
+"""The site of the documentation: it names every page, and every page begins with what it is for."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = runpy.run_path(str(ROOT / "workflow" / "site" / "build.py"))
+NAV: list[str] = BUILD["nav"]()
+RECORDS = runpy.run_path(str(ROOT / "workflow" / "schemas" / "records.py"))
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_LONGEST_PURPOSE_WORDS = 30
+
+
+def _pages() -> list[str]:
+    """All pages that people read, as paths from the root of the repository."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "config").rglob("*.md")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def test_the_site_names_every_page_once():
+    assert sorted(NAV) == _pages(), "`nav` of workflow/site/mkdocs.yml should name each page once"
+
+
+@pytest.mark.parametrize("page", [page for page in _pages() if page != "README.md"])
+def test_a_page_begins_with_one_sentence_of_what_it_is_for(page):
+    title, purpose = (ROOT / page).read_text().split("\n\n")[:2]
+    assert title.startswith("# ") and "\n" not in title
+    words = " ".join(purpose.split())
+    assert re.fullmatch(r"This page (shows|says|lists|explains|defines|leads) [^.]*\.", words), f"{page}: {words}"
+    assert len(words.split()) <= _LONGEST_PURPOSE_WORDS
+
+
+def test_a_folder_of_pages_holds_each_page_and_what_it_links(tmp_path):
+    BUILD["copy"](tmp_path / "pages")
+    for page in NAV:
+        assert (tmp_path / "pages" / page).read_bytes() == (ROOT / page).read_bytes()
+        for target in _LINK.findall((ROOT / page).read_text()):
+            if not re.match(r"[a-z]+:|#", target):
+                linked = (tmp_path / "pages" / page).parent / target.partition("#")[0]
+                assert linked.is_file(), f"{page}: {target}"
+
+
+def test_the_page_of_records_is_current_and_has_each_stage():
+    assert RECORDS["PAGE"].read_text() == RECORDS["page"](), "run `make config-page`"
+    stages = RECORDS["yaml"].safe_load(RECORDS["SCHEMA"].read_text())["properties"]["stage"]["enum"]
+    assert sorted(RECORDS["STAGES"]) == sorted(stages)
+
+
+def test_each_key_of_a_record_has_a_meaning():
+    rows = re.findall(r"^\| `(.*?)` \| .* \|(.*)\|$", RECORDS["page"](), re.MULTILINE)
+    assert len(rows) > 100
+    assert not [key for key, meaning in rows if not meaning.strip()]

@@ -1,0 +1,118 @@
+"""Build the site of the documentation from the pages that mkdocs.yml names: python workflow/site/build.py [--check]
+
+Without --check, the site holds a report as its example, drawn from the results that the tests keep. Everything is in
+`scratch/site/`; the site itself is `scratch/site/html/`. Broken links and anchors, and pages outside `nav`, are errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(__file__).with_name("mkdocs.yml")
+HERE = ROOT / "scratch" / "site"
+KEPT = ROOT / "tests" / "fixtures" / "kept.tar.xz"
+EXPERIMENT = "smoke"
+_TARGET = re.compile(r"!?\[[^]]*\]\(([^)#:\s]+)[^)\s]*\)")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without the objects that only mkdocs makes."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, tag, node: None)
+
+
+def nav() -> list[str]:
+    """The pages of the site, as paths from the root of the repository, in the site's order."""
+    return list(_leaves(yaml.load(SITE.read_text(), Loader=_Loader)["nav"]))
+
+
+def _leaves(part: Any) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    else:
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from _leaves(each)
+
+
+def copy(to: Path) -> None:
+    """Copy each page, and the files that are no page and that it links, to the same place in a new folder."""
+    shutil.rmtree(to, ignore_errors=True)
+    for page in nav():
+        text = (ROOT / page).read_text()
+        linked = [Path(os.path.normpath(Path(page).parent / target)) for target in _TARGET.findall(text)]
+        beside = [str(path) for path in linked if path.suffix != ".md" and (ROOT / path).is_file()]
+        for path in [page, *beside]:
+            (to / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, to / path)
+
+
+def example(to: Path) -> None:
+    """Draw the report of the kept results to the folder `to`; measures nothing."""
+    work = HERE / "example"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    with tarfile.open(KEPT) as archive:
+        archive.extractall(work, filter="data")
+    kept = (work / "config" / "workloads.yaml").read_text()
+    shutil.copytree(ROOT / "config", work / "config", dirs_exist_ok=True)
+    with open(work / "config" / "workloads.yaml", "a") as file:
+        file.write("\n" + kept)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1", "--nocolor"]
+    # No other rule may run: results of other keys are an error here, and start no server.
+    command += [
+        "--allowed-rules",
+        "all",
+        "table",
+        "report",
+        "--config",
+        f"experiment={EXPERIMENT}",
+        "config_dir=config",
+    ]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANNCESTRY_")}
+    environment = {**inherited, "ANNCESTRY_CONFIG": "config", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "GIT_DIR": os.devnull}
+    done = subprocess.run(
+        command, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"the example's report could not be drawn from {KEPT.name}:\n{done.stdout}")
+    shutil.copytree(work / "reports" / EXPERIMENT, to)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="only check pages and links, without the example")
+    check = parser.parse_args().check
+    pages, html = HERE / "pages", HERE / ("checked" if check else "html")
+    copy(pages)
+    text = SITE.read_text()
+    if not check:
+        example(pages / "example")
+        text += "  - Example: example/index.html\n"
+    made = HERE / "mkdocs.yml"
+    made.write_text(f"{text}docs_dir: {pages}\nsite_dir: {html}\n")
+    # Not --quiet: without its warnings, mkdocs finds nothing that is wrong.
+    command = [sys.executable, "-m", "mkdocs", "build", "--config-file", str(made)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        wrong = [line for line in done.stdout.splitlines() if not line.startswith("INFO")]
+        raise SystemExit("\n".join(wrong) or done.stdout)
+    if not check:
+        print(f"site: {(html / 'index.html').relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
