@@ -32,11 +32,11 @@ hardest = partial(
     TableSpec(
         "H",
         "The hardest queries",
-        "Recall (by distance) of all queries, and what its mean hides. At least 0.5, 0.9 and 1: the share of queries of"
-        " which the mean recall of their answers is that or more, which is Robustness-δ@K (Wang and others 2025,"
-        " arXiv 2507.00379; by distance, so that a tie is no miss), with Wilson's interval. Worst 1 %: the mean recall"
-        " of the hundredth of queries with the least; its interval assumes nothing of how recalls are distributed, and"
-        " is therefore wide where few queries were asked.",
+        "Recall (by distance) of all queries, and what its mean hides. Queries with at least δ: the share of queries of"
+        " which the mean recall of their answers is δ or more, which is Robustness-δ@K (Wang and others, Towards"
+        " Robustness; by distance, so that a tie is no miss), with Wilson's interval. The worst: the mean recall of"
+        " the hundredth of queries with the least; its interval assumes nothing of how recalls are distributed, and is"
+        " therefore wide where few queries were asked.",
         {
             RECALL: ("Recall", "fraction"),
             **{robust.name_of(delta): (f"Queries with at least {delta:g}", "fraction") for delta in robust.DELTAS},
@@ -94,7 +94,7 @@ def at_one_recall(material: Material) -> list[Table]:
             "Every system at one recall",
             "Each system at the smallest effort of a search whose recall (by distance) on held-out queries surely"
             " reached the target; under filters, at the experiment's effort, with the recall that this gives. Processor"
-            f" time and memory (PSS, of {_clients(clients[-1])}) are the server's, of a library those of its clients."
+            " time and memory (PSS, under the most clients) are the server's, of a library those of its clients."
             " Bold: surely better than each other system there, at no less recall. The last column names the systems"
             " that are surely slower (Table C), and those of which that is not known.",
             ("Dataset", "Topology", "Target recall", "Asked", "System"),
