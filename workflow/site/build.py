@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,8 +63,7 @@ def example() -> None:
     work = HERE / "example"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    with tarfile.open(KEPT) as archive:
-        archive.extractall(work, filter="data")
+    shutil.unpack_archive(KEPT, work)
     kept = (work / "config" / "workloads.yaml").read_text()
     shutil.copytree(ROOT / "config", work / "config", dirs_exist_ok=True)
     with open(work / "config" / "workloads.yaml", "a") as file:
