@@ -62,6 +62,8 @@ def test_a_slower_head_is_told_by_the_exit_status_on_the_terminal_and_in_files(
     values = {each["name"]: each for each in json.loads(Path("guard/benchmark.json").read_text())}
     qps = values["blobs-l2, k5: queries per second"]
     assert qps["unit"] == "1/(1/s)" and math.isclose(qps["value"], 1 / found["qps"]["head"])
+    otava = Path("guard/otava.csv").read_text().splitlines()
+    assert len(otava) == 2 and "blobs-l2.k5.server_cpu_us_per_query head / base" in otava[0].split(",")
     assert "| quantity" in Path("guard/guard.md").read_text()
 
 
@@ -89,6 +91,55 @@ def test_what_can_not_be_compared_is_refused_in_one_sentence(toy: Toy, change: d
     asked = {"base": "red-1.0", "head": "slow-1.0", "datasets": ["blobs-l2"], "workloads": ["k5"], **change}
     with pytest.raises(UserError, match=said):
         guard.prepare(guard.Asked(**asked), config(toy), Path("guard"))
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [("die-at-start", "flat: no licence"), ("cant-open", "flat: written in a format of tomorrow")],
+)
+def test_a_head_that_never_comes_up_is_one_sentence_and_mended_the_guard_goes_on(
+    toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str], lie: str, why: str
+) -> None:
+    """The head opens what the base wrote where it is an upgrade in place: here it can't, until it is mended."""
+    lies = tmp_path / "lie"
+    lies.write_text(lie)
+    toy.files["systems"]["red-1.1"] = {
+        **toy.files["systems"]["red-1.0"],
+        "version": "1.1",
+        "settings": {"lie": f"@{lies}"},
+    }
+    toy.files["systems"]["up"] = {"of": "red-1.1", "load": {"upgrade_from": "red-1.0"}}
+    toy.save()
+    sides = ("--base", "red-1.0", "--head", "up")
+    assert run(*sides) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("anncestry guard: up could not be loaded with blobs-l2 (") and why in said
+    assert said.endswith("what was measured stays in guard: the same command goes on from there")
+    assert not Path("guard/guard.json").exists()
+    kept = {path: path.read_bytes() for path in Path("guard/results/load").rglob("*.json")}
+    assert any("red-1.0" in path.parts for path in kept), "the load of the base is there"
+    lies.write_text("")
+    assert run(*sides) in (0, 4)
+    assert {path: path.read_bytes() for path in kept} == kept, "and was not made again"
+
+
+def test_a_base_that_can_not_read_what_a_newer_version_wrote_is_refused_before_anything_is_started(
+    toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.files["systems"]["red-1.1"] = {**toy.files["systems"]["red-1.0"], "version": "1.1"}
+    toy.files["systems"]["down"] = {"of": "red-1.0", "load": {"upgrade_from": "red-1.1"}}
+    toy.save()
+    assert run("--base", "down", "--head", "red-1.1") == 2
+    assert "down: flat 1.0 can't read what 1.1 wrote" in capsys.readouterr().err
+    assert not Path("guard/results").exists()
+
+
+def test_a_dataset_that_a_side_lacks_is_refused_before_anything_is_started(
+    toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--base", "red-1.0", "--head", "slow-1.0", "--dataset", "blobs-l3") == 2
+    assert "unknown dataset 'blobs-l3'" in capsys.readouterr().err
+    assert not Path("guard/results").exists()
 
 
 def test_the_config_of_a_project_stays_as_it_is(toy: Toy) -> None:
