@@ -10,7 +10,8 @@ mkdir -p "$out"
 before=$(git rev-parse HEAD)
 # What was kept stays in DVC: a night that fails loses nothing, and the next one starts from here.
 anncestry drop --yes ${LOAD:+--load} "$cells" >&2
-snakemake --snakefile "${SNAKEFILE:-Snakefile}" --cores 8 all --config experiment="$experiment" >&2
+snakemake --snakefile "${SNAKEFILE:-Snakefile}" --cores 8 all \
+  --config experiment="$experiment" ${ANNCESTRY_CONFIG:+config_dir="$ANNCESTRY_CONFIG"} >&2
 anncestry keep ${PUSH:+--push} >&2
 if [ -n "${PUSH:-}" ]; then git push --quiet >&2; fi
 
