@@ -93,36 +93,6 @@ def test_what_can_not_be_compared_is_refused_in_one_sentence(toy: Toy, change: d
         guard.prepare(guard.Asked(**asked), config(toy), Path("guard"))
 
 
-@pytest.mark.parametrize(
-    ("lie", "why"),
-    [("die-at-start", "flat: no licence"), ("cant-open", "flat: written in a format of tomorrow")],
-)
-def test_a_head_that_never_comes_up_is_one_sentence_and_mended_the_guard_goes_on(
-    toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str], lie: str, why: str
-) -> None:
-    """The head opens what the base wrote where it is an upgrade in place: here it can't, until it is mended."""
-    lies = tmp_path / "lie"
-    lies.write_text(lie)
-    toy.files["systems"]["red-1.1"] = {
-        **toy.files["systems"]["red-1.0"],
-        "version": "1.1",
-        "settings": {"lie": f"@{lies}"},
-    }
-    toy.files["systems"]["up"] = {"of": "red-1.1", "load": {"upgrade_from": "red-1.0"}}
-    toy.save()
-    sides = ("--base", "red-1.0", "--head", "up")
-    assert run(*sides) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("anncestry guard: up could not be loaded with blobs-l2 (") and why in said
-    assert said.endswith("what was measured stays in guard: the same command goes on from there")
-    assert not Path("guard/guard.json").exists()
-    kept = {path: path.read_bytes() for path in Path("guard/results/load").rglob("*.json")}
-    assert any("red-1.0" in path.parts for path in kept), "the load of the base is there"
-    lies.write_text("")
-    assert run(*sides) in (0, 4)
-    assert {path: path.read_bytes() for path in kept} == kept, "and was not made again"
-
-
 def test_a_base_that_can_not_read_what_a_newer_version_wrote_is_refused_before_anything_is_started(
     toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
