@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +16,7 @@ from numpy.typing import NDArray
 from anncestry import cli
 from anncestry.cells import config
 from anncestry.datasets import download, normalize
-from tests.toy import ROOT, Toy
+from tests.toy import Toy
 
 BASE = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
 QUERIES = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
@@ -236,26 +231,3 @@ def test_an_entry_that_the_config_can_t_have_changes_no_file(
     assert cli.main(["add", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert files() == before
-
-
-def test_every_command_of_the_tutorial_does_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(ROOT / "config", tmp_path / "own-config")
-    monkeypatch.setenv("ANNCESTRY_CONFIG", "own-config")
-    pq.write_table(pa.table({"emb": list(np.random.default_rng(2).normal(size=(10_500, 8)))}), "embeddings.parquet")
-    page = (ROOT / "docs/own-data.md").read_text()
-    commands = [shlex.split(line) for line in re.findall(r"^ {4,}(\S.*)$", page, re.MULTILINE)]
-    dry = 0
-    for program, *words in commands:
-        if program == "snakemake":
-            where = ["--snakefile", str(ROOT / "Snakefile"), "-n", "--quiet", "--nocolor"]
-            command = [sys.executable, "-m", "snakemake", *where, *words, f"config_dir={tmp_path / 'own-config'}"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
-            dry += 1
-        elif {"summary", "why"} & set(words):
-            assert cli.main(words) == 2 and "results/table/my-first@" in capsys.readouterr().err, "nothing measured yet"
-        else:
-            assert cli.main(words) == 0, capsys.readouterr().err
-    assert dry == 1 and len(commands) == 8

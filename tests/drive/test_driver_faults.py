@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -249,7 +250,16 @@ def test_a_hundred_clients_take_less_than_a_gibibyte(drivers, tmp_path):
     assert outcome.facts["rss_peak_mib"] < 1024
 
 
-def test_many_connections_cause_no_collection_and_take_no_more_memory(drivers, tmp_path):
+@pytest.fixture
+def ordinary_limit():
+    """As many open files as a system grants its users, unless they ask for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_many_connections_cause_no_collection_and_take_no_more_memory_or_files(drivers, tmp_path, ordinary_limit):
     with NullServer("grpc", reply_bytes=400) as server:
         outcome = run(drivers["native"], tmp_path, server, clients=1200, count=1, duration_s=1.0)
     assert len(set(outcome.samples["client"])) == 1200

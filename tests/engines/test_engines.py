@@ -63,10 +63,10 @@ def system_of(engine: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'redis'; known: .*milvus, .*weaviate"):
-        engines.offers_of("redis")
-    with pytest.raises(ConfigError, match=r"'redis'; known: "):
-        engines.get("redis")
+    with pytest.raises(ConfigError, match=r"'valkey'; known: .*milvus, .*weaviate"):
+        engines.offers_of("valkey")
+    with pytest.raises(ConfigError, match=r"'valkey'; known: "):
+        engines.get("valkey")
     with pytest.raises(ConfigError, match=r"no module 'nowhere\.engine'"):
         engines.offers_of("nowhere.engine")
     with pytest.raises(ConfigError, match=r"anncestry\.errors has no OFFERS"):

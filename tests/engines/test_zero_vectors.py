@@ -22,7 +22,7 @@ DISKANN = {"type": "diskann", "max_degree": 20, "build_list": 80, "m": 10}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((name, INDEX, {}) for name in ("milvus-2.3.5", "weaviate-1.27.0", "pgvector-0.8.5", "mariadb-11.8.6")),
     *(("seekdb-1.4.0", INDEX, {"cosine_by": by}) for by in ("cosine", "inner_product")),
-    *((name, INDEX, {}) for name in ("chroma-1.5.9", "hnswlib-0.8.0-library", "faiss-1.15.1-library")),
+    *((name, INDEX, {}) for name in ("chroma-1.5.9", "redis-7.4.1", "hnswlib-0.8.0-library", "faiss-1.15.1-library")),
     ("diskann-0.7.0-library", DISKANN, {}),
 ]
 KEPT = {
@@ -30,6 +30,7 @@ KEPT = {
     "weaviate-1.27.0",
     "pgvector-0.8.5",
     "chroma-1.5.9",
+    "redis-7.4.1",
     "hnswlib-0.8.0-library",
     "faiss-1.15.1-library",
 }

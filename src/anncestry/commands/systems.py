@@ -19,6 +19,7 @@ from anncestry import engines
 from anncestry.cells import config as config_files
 from anncestry.cells.indexes import EFFORT, ON_GPU, QUANTIZERS
 from anncestry.cells.spec import Config, System
+from anncestry.cells.stage import STAGES
 from anncestry.commands import HERE, Run, command, say_json
 from anncestry.engines.offers import Offers, Parameter
 from anncestry.errors import ConfigError, DataError, Unsupported
@@ -198,7 +199,7 @@ def of_file(path: Path) -> dict[str, Mapping[str, str]]:
 def of_results(here: Path) -> dict[str, Mapping[str, str]]:
     """The systems of which `here` has records of queries."""
     found: dict[str, dict[str, str]] = {}
-    for path in sorted((here / "results" / "query").glob("*/*/*/*@*.json")):
+    for path in sorted(here.glob(STAGES["query"].glob())):
         try:
             record = json.loads(path.read_text())
             spec, created, code = record["spec"]["system"], str(record["created"]), record["code"]

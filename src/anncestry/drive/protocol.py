@@ -215,7 +215,7 @@ class Left:
                     rows = max(1, int(np.searchsorted(sizes, PART_BYTES - size, "right")))
                     here, samples = samples[:rows], samples[rows:]
                     responses += self._slices(client, data, here)
-                    held.append(here)
+                    held.append(here.copy())  # else the file of each client stays open: users have 1,024
                     size += int(sizes[rows - 1])
                     if len(responses) >= PART_ROWS or size >= PART_BYTES:
                         yield np.concatenate(held), responses
