@@ -304,7 +304,7 @@ _ALL = (
         "table",
         {end: f"{_TABLE}/numbers.{end}" for end in ("csv", "json", "parquet")},
         beside={"record": f"{_TABLE}/record.json"},
-        sources={"report/model": "numbers quantities", "cells": "features", "features": "", "metrics": ""},
+        sources={"report/model": "derived numbers quantities", "cells": "features", "features": "", "metrics": ""},
         cheap=True,
     ),
     Stage(

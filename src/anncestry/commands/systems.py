@@ -199,7 +199,7 @@ def of_file(path: Path) -> dict[str, Mapping[str, str]]:
 def of_results(here: Path) -> dict[str, Mapping[str, str]]:
     """The systems of which `here` has records of queries."""
     found: dict[str, dict[str, str]] = {}
-    for path in sorted((here / STAGES["query"].folder).glob("*/*/*/*@*.json")):
+    for path in sorted(here.glob(STAGES["query"].glob())):
         try:
             record = json.loads(path.read_text())
             spec, created, code = record["spec"]["system"], str(record["created"]), record["code"]

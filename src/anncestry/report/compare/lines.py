@@ -19,8 +19,8 @@ from anncestry.report.compare.sides import Body, Side, listed, quoted_input
 from anncestry.report.model.cells import Row, marks
 from anncestry.report.model.noise import Noise, above, between_pairs
 from anncestry.report.model.numbers import rows_of
-from anncestry.report.model.quantities import ABSENT, PHASES, SERVER_CPU, is_missing
-from anncestry.report.model.verdicts import Paired, by_query, of_runs
+from anncestry.report.model.quantities import ABSENT, HARDEST, PHASES, SERVER_CPU, is_missing
+from anncestry.report.model.verdicts import Paired, of_queries, of_runs
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
@@ -401,14 +401,11 @@ class _Systems:
         if key[4] == "defect_share":
             return Pair(_share(a, records[0]), _share(b, records[1]), key[4])
         few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
-        if few:
+        if few and key[4] not in HARDEST:  # of queries, whose answers in all runs are one observation
             return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
         if stage != "recall":
             return Pair(samples[0], samples[1], key[4], paired=self._of_one_experiment)
-        first, second = (
-            Share(row["value"], int(record.get("queries") or 0), by_query(record, key[4]))
-            for row, record in zip((a, b), records, strict=True)
-        )
+        first, second = (of_queries(row, record) for row, record in zip((a, b), records, strict=True))
         return Pair(first, second, key[4])
 
     def obstacle(self, stage: str, cell: tuple[str, ...]) -> str:

@@ -23,7 +23,7 @@ from anncestry.metrics import defects
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import IDENTITY
 from anncestry.provenance.records import read_record, replacing, sha256_file
-from anncestry.report.model import quantities
+from anncestry.report.model import derived, quantities
 
 PAIRED = "pair"
 """The phase of the numbers of pairs."""
@@ -344,7 +344,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """A row for each `expected` metric; with a `reason` none has a value, whatever the record says."""
     key = record.key if record else Path(path).stem.rpartition("@")[2]
-    body = _with_rates(record.body) if record else {}
+    body = derived.added(record.body) if record else {}
     names = [where[name] for name in ("dataset", "system", "topology", "workload")]
     for metric in expected(body):
         value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
@@ -416,19 +416,6 @@ def _note(body: Mapping[str, Any], metric: Metric) -> str:
     if metric.unit in quantities.DISTURBED:
         said += (f"disturbed: {text}" for text in at(body, ("disturbance", "above")) or ())
     return "; ".join(filter(None, said))
-
-
-def _with_rates(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A load with what follows from its rows."""
-    rows, load_s, cpu_s = (
-        body.get("rows"),
-        at(body, ("times", "load_s")),
-        at(body, ("resources", "server", "load", "cpu_s")),
-    )
-    if not rows or not load_s:
-        return body
-    per_row = {} if cpu_s is None else {"server_cpu_us_per_row": 1e6 * cpu_s / rows}
-    return {**body, "rows_per_s": rows / load_s, **per_row}
 
 
 def _ledger(cell: Mapping[str, Any]) -> Ledger:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
+from anncestry.metrics import robust
 from anncestry.metrics.defects import BITS
 from anncestry.metrics.latency import FAILED
 from anncestry.metrics.resources import OF_MEMBER
+from anncestry.report.model.derived import COST
 
 PHASES = ("insert", "flush", "index", "ready")
 """The phases of a load, in the order in which they happen; `load` is the whole."""
@@ -16,8 +18,11 @@ PHASES = ("insert", "flush", "index", "ready")
 SEARCHES = "searches"
 """Metric of what a node was sent, its name in brackets behind it."""
 
-SERVER_CPU = ("server_cpu_us_per_query", "server_cpu_us_per_row")
-"""Processor time of the server for an answered query, and for an inserted row until it is searchable."""
+SERVER_CPU = ("server_cpu_us_per_query", "server_cpu_us_per_row", COST)
+"""Processor time of the server for an answered query (a million of them), and for a row until it is searchable."""
+
+HARDEST = (*map(robust.name_of, robust.DELTAS), "recall_worst1")
+"""Robustness-δ@K, and the recall of the worst 1 % of queries."""
 
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
@@ -90,6 +95,7 @@ _QUERY = (
     *(Metric("query", name, "queries", ("summary", name)) for name in ("errors", "timeouts", "samples")),
     Metric("query", "fail_per_s", "1/s", ("summary", "fail_per_s")),
     Metric("query", "server_cpu_us_per_query", "µs", ("server_cpu_us_per_query",)),
+    Metric("query", COST, "CPU-s", (COST,)),
     Metric("query", "client_cpu_us_per_query", "µs", ("client", "cpu_us_per_query")),
     Metric("query", "client_ceiling_qps", "1/s", ("client", "ceiling", "qps")),
     Metric("query", "client_floor_ms", "ms", ("client", "ceiling", "floor_ms")),
@@ -150,6 +156,7 @@ _RECALL = (
     Metric("recall", "mrr", "fraction", ("recall", "mrr")),
     Metric("recall", "recall_zero_share", "fraction", ("distribution", "zero_share")),
     *(Metric("recall", f"recall_{p}", "fraction", ("distribution", p)) for p in ("p1", "p5", "p50")),
+    *(Metric("recall", name, "fraction", ("hardest", name)) for name in HARDEST),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from anncestry.cells.features import at
 from anncestry.cells.spec import Config
+from anncestry.metrics import robust
 from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all
 from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.metrics.duet import Ratio
@@ -30,6 +31,7 @@ COMPARED = {
 }
 """Metrics in which systems are compared, and whether lower is better: one family of comparisons."""
 RECALL = "recall_by_distance"
+WORST = "recall_worst1"
 
 
 def rule_of(config: Config) -> Rule:
@@ -91,7 +93,7 @@ class Verdicts:
         """What a number rests on: its queries, its builds where there are several, else its runs."""
         record = self._records.get(row["record"]) or {}
         if row["phase"] == "recall":
-            return Share(row["value"], int(record.get("queries") or 0), by_query(record, row["metric"]))
+            return of_queries(row, record)
         if (row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None:
             return Sample(row["rebuild_mean"], row["rebuild_std"], row["rebuilds"])
         return of_runs(row, record)
@@ -198,10 +200,22 @@ def of_runs(row: Row, record: Mapping[str, Any]) -> Sample:
     return Sample(sample.mean, sample.std, sample.runs, tuple(map(float, values))) if same else sample
 
 
+def of_queries(row: Row, record: Mapping[str, Any]) -> Share:
+    """A number of recall by the queries that were asked; that of the worst of them by these alone, as if drawn."""
+    queries = int(record.get("queries") or 0)
+    if row["metric"] == WORST:
+        return Share(row["value"], robust.worst_count(queries) if queries else 0)
+    return Share(row["value"], queries, by_query(record, row["metric"]))
+
+
 def by_query(record: Mapping[str, Any], metric: str) -> dict[int, float]:
-    """Recall of each query by its row, as its record has it; empty for records that have only the mean."""
+    """Recall of each query by its row, or whether it is at least δ; empty for records that have only the mean."""
     found = record.get("by_query") or {}
-    values = found.get(metric.removeprefix("recall_")) or ()
+    delta = next((delta for delta in robust.DELTAS if robust.name_of(delta) == metric), None)
+    if delta is not None:
+        values = robust.reached(found.get("by_distance") or (), delta).astype(float).tolist()
+    else:
+        values = found.get(metric.removeprefix("recall_")) or ()
     return dict(zip(found["query"], values, strict=True)) if values else {}
 
 

@@ -22,7 +22,7 @@ from anncestry.report.model.cells import Table
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import by_bytes
 from anncestry.report.published import Published
-from anncestry.report.tables import effort, glance, spec, standard, usage
+from anncestry.report.tables import effort, everyone, glance, spec, standard, usage
 from anncestry.report.tables import pairs as pair_tables
 
 MakeTables = Callable[[Material], list[Table]]
@@ -82,7 +82,9 @@ LAST = (
         "more",
         "Beyond the paper",
         (
+            everyone.at_one_recall,
             effort.tables,
+            everyone.hardest,
             spec.of_features,
             usage.loading,
             usage.storage_paths,

@@ -17,8 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from anncestry.cells import blocks
-from anncestry.metrics import capacity, defects, latency, recall, resources, stats
+from anncestry.metrics import capacity, defects, latency, recall, resources, robust, stats
 from anncestry.provenance import attempts, gates
+from anncestry.report.model import derived
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, flat
@@ -41,6 +42,9 @@ _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("Recall by distance", recall.recall_by_distance),
     ("nDCG", recall.ndcg),
     ("Reciprocal rank", recall.reciprocal_rank),
+    ("Robustness-δ@K, and the worst queries", robust.facts),
+    ("Interval of the recall of the worst queries", robust.worst_interval),
+    ("Interval of the cost of a million queries", derived.mean_of_logs),
     ("Processor, memory and input/output", resources.attribute),
 )
 

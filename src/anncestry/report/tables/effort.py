@@ -1,4 +1,4 @@
-"""Tables beyond those of the paper: equal recall, fronts, filters by selectivity, and which differences are real."""
+"""Tables beyond those of the paper: equal recall, its price, fronts, filters by selectivity, real differences."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from anncestry.metrics.decide import IN_PAIRS, Outcome, Verdict
 from anncestry.metrics.defects import percent
 from anncestry.report.model import equal_recall
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
+from anncestry.report.model.derived import COST
 from anncestry.report.model.equal_recall import AtTarget, Sweep
 from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import COMPARED, Verdicts
@@ -17,9 +18,9 @@ from anncestry.report.tables.spec import pivot
 
 
 def tables(material: Material) -> list[Table]:
-    """Tables E, P, F and C, without those that nothing belongs to."""
+    """Tables E, Q, P, F and C, without those that nothing belongs to."""
     rows = material.rows
-    built = [_equal(rows), _fronts(rows), _filters(rows), _comparisons(material.verdicts)]
+    built = [_equal(rows), _price(rows), _fronts(rows), _filters(rows), _comparisons(material.verdicts)]
     return [table for table in built if table.rows]
 
 
@@ -35,37 +36,9 @@ def _sweeps(rows: Sequence[Row], metric: str) -> dict[_Swept, Sweep]:
 
 
 def _equal(rows: Sequence[Row]) -> Table:
-    sweeps = {metric: _sweeps(rows, metric) for metric in equal_recall.COSTS}
-    tuned = pivot(
-        (row for row in rows if row["target_recall"] is not None),
-        ("dataset", "topology", "workload"),
-        ("system", "metric"),
-    )
-    systems = sorted({place[2] for place in sweeps["qps"]} | {system for of in tuned.values() for system, _ in of})
-    units = {"qps": "1/s", "p99_ms": "ms"}
-    columns = [
-        Column(system, units[metric], f"{label} ", system)
-        for metric, label in (("qps", "Queries per second"), ("p99_ms", "p99"))
-        for system in systems
-    ]
-    body = []
-    for dataset, topology, question in sorted({(place[0], place[1], place[3]) for place in sweeps["qps"]}, key=str):
-        for target in equal_recall.TARGETS:
-            cells = tuple(
-                _interpolated(sweeps[metric].get((dataset, topology, system, question)), target, units[metric], lower)
-                for metric, lower in equal_recall.COSTS.items()
-                for system in systems
-            )
-            labels = (dataset, topology, _asked(question), f"{target:g}", "between neighbours of the sweep")
-            body.append(TableRow(labels, cells))
-    for (dataset, topology, _), numbers in sorted(tuned.items()):
-        cells = tuple(_tuned(numbers, system, metric) for metric in equal_recall.COSTS for system in systems)
-        first = next(iter(numbers.values()))
-        asked = _asked((first["k"], first["clients"], first["duration_s"], first["filter"]))
-        labels = (dataset, topology, asked, f"{first['target_recall']:g}", "measured, ef from other queries")
-        body.append(TableRow(labels, cells))
-    body.sort(key=lambda row: row.labels)
-    return Table(
+    return _at_recall(
+        rows,
+        {"qps": ("Queries per second", "1/s", False), "p99_ms": ("p99", "ms", True)},
         "E",
         "Cost of a recall",
         "What recall (by distance) of a target costs. Between neighbours: linear between the two points of a system's"
@@ -73,6 +46,55 @@ def _equal(rows: Sequence[Row]) -> Table:
         " that the 95 % intervals of both points' recalls and costs allow. Measured: at the smallest ef whose recall on"
         " held-out queries, which are not reported, surely reached the target; the recall is that of the measured"
         " queries.",
+    )
+
+
+def _price(rows: Sequence[Row]) -> Table:
+    return _at_recall(
+        rows,
+        {COST: ("Million queries", "CPU-s", True)},
+        "Q",
+        "What a million queries cost",
+        "CPU-seconds of the server (of a library: of its clients) for a million answered queries at a recall (by"
+        " distance), found as in Table E: processor time depends less than its speed on what else a machine does."
+        " Measured: in brackets the 95 % interval over runs, by Student's t of the logarithms; one run has none.",
+    )
+
+
+def _at_recall(
+    rows: Sequence[Row], costs: Mapping[str, tuple[str, str, bool]], number: str, title: str, caption: str
+) -> Table:
+    """A table of `costs` (metric → label, unit, whether less is better) at target recalls, a column a system."""
+    sweeps = {metric: _sweeps(rows, metric) for metric in costs}
+    tuned = pivot(
+        (row for row in rows if row["target_recall"] is not None),
+        ("dataset", "topology", "workload"),
+        ("system", "metric"),
+    )
+    places = {place for of in sweeps.values() for place in of}
+    systems = sorted({place[2] for place in places} | {system for of in tuned.values() for system, _ in of})
+    columns = [Column(system, unit, f"{label} ", system) for label, unit, _ in costs.values() for system in systems]
+    body = []
+    for dataset, topology, question in sorted({(place[0], place[1], place[3]) for place in places}, key=str):
+        for target in equal_recall.TARGETS:
+            cells = tuple(
+                _interpolated(sweeps[metric].get((dataset, topology, system, question)), target, unit, lower)
+                for metric, (_, unit, lower) in costs.items()
+                for system in systems
+            )
+            labels = (dataset, topology, _asked(question), f"{target:g}", "between neighbours of the sweep")
+            body.append(TableRow(labels, cells))
+    for (dataset, topology, _), numbers in sorted(tuned.items()):
+        cells = tuple(_tuned(numbers, system, metric) for metric in costs for system in systems)
+        first = next(iter(numbers.values()))
+        asked = _asked((first["k"], first["clients"], first["duration_s"], first["filter"]))
+        labels = (dataset, topology, asked, f"{first['target_recall']:g}", "measured, ef from other queries")
+        body.append(TableRow(labels, cells))
+    body.sort(key=lambda row: row.labels)
+    return Table(
+        number,
+        title,
+        caption,
         ("Dataset", "Topology", "Asked", "Target recall", "How"),
         tuple(columns),
         tuple(body),
@@ -168,7 +190,10 @@ def _filters(rows: Sequence[Row]) -> Table:
         words = "?" if share is None else f"{100 * share:.3g} %"
         body.append((share or 0.0, TableRow((dataset, topology, str(k), kind_of(filter), words), cells)))
     body.sort(key=lambda item: (*item[1].labels[:4], item[0]))
-    enough = len({share for share, _ in body}) > 2
+    asked_by: dict[tuple[str, ...], set[float]] = {}
+    for share, row in body:
+        asked_by.setdefault(row.labels[:4], set()).add(share)
+    enough = any(len(shares) > 1 for shares in asked_by.values())
     return Table(
         "F",
         "Filters by selectivity",
