@@ -157,10 +157,11 @@ kept: env  ## measure the results for `make equality KEPT=scratch/kept/kept.tar.
 	  --config experiment=$$name config_dir=$(CURDIR)/scratch/kept/config; cp scratch/kept/config/experiments/$$name.yaml scratch/kept/pack/config/experiments; done
 	@cd scratch/kept && cp -r data results pack && rm -rf pack/results/table pack/results/report && tar -C pack -c . | zstd -q -19 -f -o kept.tar.zst
 
-config-page: env  ## write the references: docs/config.md, docs/commands.md, docs/records.md
+config-page: env  ## write the references: docs/config.md, docs/commands.md, docs/records.md, docs/fairness.md
 	@python workflow/schemas/reference.py
 	@python workflow/schemas/commands.py
 	@python workflow/schemas/records.py
+	@python workflow/schemas/fairness.py
 
 validation: env  ## show how stalls, errors and slow clients change the figures (docs/validation.md)
 	@python tests/bench/validation.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,15 @@ def test_each_key_of_a_record_has_a_meaning():
     rows = re.findall(r"^\| `(.*?)` \| .* \|(.*)\|$", RECORDS["page"](), re.MULTILINE)
     assert len(rows) > 100
     assert not [key for key, meaning in rows if not meaning.strip()]
+
+
+@pytest.mark.parametrize("page", _pages())
+def test_a_list_begins_after_an_empty_line_as_the_site_needs(page):
+    lines = re.sub(r"^ *```.*?^ *```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL).splitlines()
+    item = re.compile(r" *(- |\d+\. )")
+    wrong = [
+        line
+        for before, line in pairwise(lines)
+        if item.match(line) and before.strip() and not (item.match(before) or re.match(r"  |#", before))
+    ]
+    assert wrong == []

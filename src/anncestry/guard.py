@@ -6,6 +6,7 @@ itself as the control. The workflow measures it as any other; what it says is ma
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -14,21 +15,25 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from tabulate import tabulate  # type: ignore[import-untyped]
 
 from anncestry import workflow
+from anncestry.cells import config as config_files
 from anncestry.cells.matrix import Matrix
 from anncestry.cells.matrix import Pair as PairCell
-from anncestry.errors import DataError, UserError
+from anncestry.errors import ConfigError, DataError, UserError
 from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
 from anncestry.metrics.duet import Ratio
+from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.code import ROOT
-from anncestry.provenance.records import read_record, write_json
+from anncestry.provenance.records import read_record, replacing, write_json
 from anncestry.runtimes import artifacts
 
 NAME = "guard"
@@ -84,6 +89,16 @@ class Asked:
     target_recall: float | None = None
     margin_percent: float = 5.0
     budget_s: float = 600.0
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """What a file asks of a guard (guard.schema.yaml), by its names; ConfigError names the file and the key."""
+    body = config_files.read_yaml(path)
+    config_files.validate(body, NAME, path)
+    given: dict[str, Any] = dict(body)
+    for name in set(given.get("quantities", ())) - set(QUANTITIES):
+        raise ConfigError(f"{path}: quantities: {name!r} is unknown; known: {', '.join(QUANTITIES)}")
+    return given
 
 
 @dataclass(frozen=True)
@@ -177,14 +192,28 @@ def _workload(name: str, target_recall: float | None, workloads: dict[str, Any])
 
 
 def measure(choice: workflow.Choice, folder: Path, cores: int) -> None:
-    """Run the workflow in the folder; UserError if it does not come to its end."""
+    """Run the workflow in the folder; UserError if it does not come to its end, with what failed and why."""
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), "all"]
     command += ["--config", f"experiment={NAME}", f"config_dir={choice.folder}"]
     done = subprocess.run(command, cwd=folder, check=False)
     if done.returncode:
-        raise UserError(
-            f"the workflow in {folder} did not come to its end (exit {done.returncode}); see above, and logs/"
-        )
+        why = failure(workflow.expand(choice), folder) or f"see above, and {folder / 'logs'}"
+        raise UserError(f"{why}; what was measured stays in {folder}: the same command goes on from there")
+
+
+def failure(matrix: Matrix, folder: Path) -> str:
+    """What of a guard failed last, by its ledgers; empty if they name nothing that is missing."""
+    for cell in matrix.loaded:
+        ledger = Ledger(folder / Ledger.of(matrix.specs[cell.load], cell.load).path)
+        said = "" if (folder / cell.load_path).exists() else ledger.failure()
+        if said:
+            return f"{cell.system} could not be loaded with {cell.dataset} ({said})"
+    for pair in matrix.pairs:
+        ledger = Ledger(folder / Ledger.of(matrix.specs[pair.a.load], pair.a.load).path)
+        said = "" if (folder / pair.path).exists() else ledger.failure(pair.pair)
+        if said:
+            return f"{pair.b.system} beside {pair.a.system} could not be measured ({said})"
+    return ""
 
 
 # What is said
@@ -329,10 +358,52 @@ def junit(found: Sequence[Finding]) -> str:
     return ElementTree.tostring(suite, encoding="unicode")
 
 
+OTAVA_RATIO = "head / base"
+
+
+def otava(asked: Asked, found: Sequence[Finding], folder: Path, at: datetime) -> None:
+    """Add this guard as a row to otava.csv in the folder, for Apache Otava, which reads it by the otava.yaml beside it.
+
+    Of each quantity there are head's value, and head over base (of recall the difference), which holds less noise of
+    the machine. A column is added for what earlier rows have not; what a row has not is "nan".
+    """
+    path, columns = folder / "otava.csv", {}
+    row = {"time": at.isoformat(timespec="seconds"), "base": asked.base, "head": asked.head, "status": status(found)}
+    metrics: dict[str, dict[str, Any]] = {}
+    for f in found:
+        name = f"{f.dataset}.{f.workload}.{f.quantity}"
+        direction = 1 if QUANTITIES[f.quantity].worse is Outcome.LESS else -1
+        for column, value in ((name, f.head), (f"{name} {OTAVA_RATIO}", f.change)):
+            columns[column] = math.nan if value is None else value
+            metrics[column] = {"column": column, "direction": direction}
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False) if path.exists() else pd.DataFrame()
+    rows = pd.concat([rows, pd.DataFrame([{**row, **columns}], dtype=object)]).fillna("nan")
+    with replacing(path) as temporary:
+        rows.to_csv(temporary, index=False, lineterminator="\n")
+    test = {
+        "type": "csv",
+        "file": path.name,
+        "time_column": "time",
+        "attributes": [name for name in row if name != "time"],
+        "metrics": metrics,
+        "csv_options": {"delimiter": ",", "quote_char": '"'},
+    }
+    (folder / "otava.yaml").write_text(yaml.safe_dump({"tests": {NAME: test}}, sort_keys=False, allow_unicode=True))
+
+
+def keys(matrix: Matrix) -> dict[str, str]:
+    """What a cache of a guard's folder goes by: a digest of the keys of datasets and truths, and that of the driver."""
+    from anncestry.drive import build
+
+    named = sorted({key for cell in matrix.loaded for key in (cell.download, cell.vectors, cell.truth)})
+    return {"data": hashlib.sha256("\n".join(named).encode()).hexdigest()[:16], "driver": build.digest()[:16]}
+
+
 def write(asked: Asked, found: Sequence[Finding], folder: Path) -> None:
-    """guard.{txt,md,json}, benchmark.json and junit.xml in the folder."""
+    """guard.{txt,md,json}, benchmark.json, junit.xml and otava.{csv,yaml} in the folder."""
     (folder / "guard.txt").write_text(text(asked, found))
     (folder / "guard.md").write_text(text(asked, found, "github"))
     (folder / "junit.xml").write_text(junit(found))
     (folder / "benchmark.json").write_text(json.dumps(smaller_is_better(found), indent=2) + "\n")
+    otava(asked, found, folder, datetime.now(UTC))
     write_json(folder / "guard.json", {"status": status(found), "findings": [asdict(finding) for finding in found]})

@@ -62,6 +62,8 @@ def test_a_slower_head_is_told_by_the_exit_status_on_the_terminal_and_in_files(
     values = {each["name"]: each for each in json.loads(Path("guard/benchmark.json").read_text())}
     qps = values["blobs-l2, k5: queries per second"]
     assert qps["unit"] == "1/(1/s)" and math.isclose(qps["value"], 1 / found["qps"]["head"])
+    otava = Path("guard/otava.csv").read_text().splitlines()
+    assert len(otava) == 2 and "blobs-l2.k5.server_cpu_us_per_query head / base" in otava[0].split(",")
     assert "| quantity" in Path("guard/guard.md").read_text()
 
 
@@ -89,6 +91,33 @@ def test_what_can_not_be_compared_is_refused_in_one_sentence(toy: Toy, change: d
     asked = {"base": "red-1.0", "head": "slow-1.0", "datasets": ["blobs-l2"], "workloads": ["k5"], **change}
     with pytest.raises(UserError, match=said):
         guard.prepare(guard.Asked(**asked), config(toy), Path("guard"))
+
+
+def test_a_base_that_can_not_read_what_a_newer_version_wrote_is_refused_before_anything_is_started(
+    toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.files["systems"]["red-1.1"] = {**toy.files["systems"]["red-1.0"], "version": "1.1"}
+    toy.files["systems"]["down"] = {"of": "red-1.0", "load": {"upgrade_from": "red-1.1"}}
+    toy.save()
+    assert run("--base", "down", "--head", "red-1.1") == 2
+    assert "down: flat 1.0 can't read what 1.1 wrote" in capsys.readouterr().err
+    assert not Path("guard/results").exists()
+
+
+def test_a_dataset_that_a_side_lacks_is_refused_before_anything_is_started(
+    toy: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--base", "red-1.0", "--head", "slow-1.0", "--dataset", "blobs-l3", "--budget", "10m") == 2
+    assert "unknown dataset 'blobs-l3'" in capsys.readouterr().err
+    assert not Path("guard/results").exists()
+
+
+def test_both_sides_get_the_same_vectors_of_each_dataset(toy: Toy) -> None:
+    asked = guard.Asked("red-1.0", "slow-1.0", ["blobs-l2", "blobs-cosine"], ["k5"])
+    pairs = guard.workflow.expand(guard.prepare(asked, config(toy), Path("guard"))).pairs
+    assert {pair.dataset for pair in pairs} == {"blobs-l2", "blobs-cosine"}
+    assert all(pair.a.vectors == pair.b.vectors and pair.a.truth == pair.b.truth for pair in pairs)
+    assert len({pair.a.vectors for pair in pairs}) == 2
 
 
 def test_the_config_of_a_project_stays_as_it_is(toy: Toy) -> None:

@@ -45,7 +45,13 @@ class Store:
         self.journal = folder / "journal" if os.environ.get("FLAT_JOURNAL") else None
         self.unsearched = np.empty(0, np.int64)
         self.late: bytes | None = None
+        if lie == "die-at-start":
+            print("flat: no licence, the end", flush=True)
+            os._exit(3)
         if (folder / "base.npy").exists():
+            if lie == "cant-open":
+                print("flat: written in a format of tomorrow, the end", flush=True)
+                os._exit(3)
             self.open()
         elif self.journal is not None:
             self.replay()

@@ -169,7 +169,12 @@ def test_the_command_tells_the_same_as_text_as_json_and_on_a_page(
     assert cli.main(["history", "--system", MILVUS, "--out", str(tmp_path / "page")]) == 0
     said = capsys.readouterr().out
     assert "of default over 30 commits, 2026-10-01 to 2026-10-30: 1 change, 0 breaks." in said
-    assert "2026-10-11" in said and "slower" in said and f"page: {tmp_path / 'page' / 'index.html'}" in said
+    assert (
+        "2026-10-11" in said
+        and "p50_ms (ms)" in said
+        and "slower" in said
+        and f"page: {tmp_path / 'page' / 'index.html'}" in said
+    )
     assert cli.main(["history", "--system", MILVUS, "--metric", "p50_ms", "--json"]) == 0
     (plain,) = json.loads(capsys.readouterr().out)["lines"]
     (change,) = plain["changes"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anncestry.commands import Run, command
 from anncestry.errors import UserError
+
+if TYPE_CHECKING:
+    from anncestry.guard import Asked
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -19,19 +22,13 @@ def guard(run: Run, options: argparse.Namespace) -> None:
     from anncestry import workflow
     from anncestry.report.model.verdicts import rule_of
 
-    asked = guarding.Asked(
-        options.base,
-        options.head,
-        options.dataset or ["fashion-mnist-784-euclidean"],
-        options.workload or ["k10-clients4"],
-        options.quantity or guarding.DEFAULT,
-        options.target_recall,
-        options.margin,
-        seconds(options.budget),
-    )
+    asked = _asked(options)
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     choice = guarding.prepare(asked, run.choice.folder, folder)
+    if options.keys:
+        print("\n".join(f"{name}={key}" for name, key in guarding.keys(workflow.expand(choice)).items()))
+        return
     guarding.measure(choice, folder, options.cores)
     matrix = workflow.expand(choice)
     found = guarding.findings(matrix, folder, asked.quantities, rule_of(matrix.config))
@@ -40,6 +37,27 @@ def guard(run: Run, options: argparse.Namespace) -> None:
     print(f"page: {folder / 'reports' / guarding.NAME / 'index.html'}")
     if status := guarding.status(found):
         raise SystemExit(status)
+
+
+def _asked(options: argparse.Namespace) -> Asked:
+    """What the options ask; what none says, the file says, and else the default."""
+    from anncestry import guard as guarding
+
+    file = guarding.from_file(options.metrics) if options.metrics else {}
+
+    def chosen(option: Any, name: str, default: Any) -> Any:
+        return file.get(name, default) if option is None else option
+
+    return guarding.Asked(
+        options.base,
+        options.head,
+        chosen(options.dataset, "datasets", ["fashion-mnist-784-euclidean"]),
+        chosen(options.workload, "workloads", ["k10-clients4"]),
+        chosen(options.quantity, "quantities", guarding.DEFAULT),
+        chosen(options.target_recall, "target_recall", None),
+        chosen(options.margin, "margin_percent", 5.0),
+        seconds(chosen(options.budget, "budget", "10m")),
+    )
 
 
 def seconds(text: str) -> float:
@@ -60,7 +78,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--workload", action="append", metavar="NAME", help="a closed loop (default: k10-clients4)")
     parser.add_argument("--quantity", action="append", metavar="NAME", help="what is judged (docs/guard.md)")
     parser.add_argument("--target-recall", type=float, metavar="R", help="ask each side at the effort that reaches it")
-    parser.add_argument("--margin", type=float, default=5.0, metavar="PERCENT", help="no regression within it (5)")
-    parser.add_argument("--budget", default="10m", help="time for the measurement of pairs (10m)")
+    parser.add_argument("--margin", type=float, metavar="PERCENT", help="no regression within it (5)")
+    parser.add_argument("--budget", help="time for the measurement of pairs (10m)")
+    parser.add_argument("--metrics", type=Path, metavar="FILE", help="YAML with all these; an option goes before it")
     parser.add_argument("--folder", type=Path, default=Path("guard"), help="where it works; kept for the next (guard)")
+    parser.add_argument("--keys", action="store_true", help="print the keys of dataset, truth and driver, and end")
     parser.add_argument("--cores", type=int, default=8, help="as of snakemake (8)")

@@ -9,7 +9,6 @@ from tabulate import tabulate  # type: ignore[import-untyped]
 
 from anncestry.report.history.lines import Change, History, Line
 from anncestry.report.model.cells import NO_CELL, text_of
-from anncestry.report.model.quantities import brief
 
 _HEAD = ("since", "commit", "of", "quantity", "before", "after", "", "also new", "why")
 
@@ -65,7 +64,7 @@ def words(change: Change) -> str:
 
 def quantity(line: Line) -> str:
     """A line's metric with its unit."""
-    return f"{brief(line.name[-1])} ({line.unit})"
+    return f"{line.name[-1]} ({line.unit})"
 
 
 def breaks(history: History) -> list[tuple[str, str, str, str]]:
