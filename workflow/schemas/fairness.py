@@ -19,7 +19,9 @@ FACTS = ROOT / "docs" / "fairness.yaml"
 PARTS = ("why", "advice", "source")
 HEAD = """# Fairness sheet
 
-What each system was given, what was left to it, and what its own documentation says. `make config-page`
+This page says what each system was given, what was left to it, and what its own documentation says.
+
+`make config-page`
 writes this page from the config, from what each engine says of itself (the same stands on the fairness sheet
 of every report), and from `docs/fairness.yaml`; a test fails if it is out of date, or if a system or an
 engine has no row.
