@@ -6,6 +6,7 @@ import json
 import math
 import os
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,42 @@ def test_what_can_not_be_compared_is_refused_in_one_sentence(toy: Toy, change: d
     asked = {"base": "red-1.0", "head": "slow-1.0", "datasets": ["blobs-l2"], "workloads": ["k5"], **change}
     with pytest.raises(UserError, match=said):
         guard.prepare(guard.Asked(**asked), config(toy), Path("guard"))
+
+
+def upgraded(toy: Toy, lie: str) -> tuple[Path, Sequence[str]]:
+    """The file that says how the head lies, and a guard of it: a version that opens in place what the base wrote."""
+    lies = toy.folder / "lie"
+    lies.write_text(lie)
+    newer = {"version": "1.1", "settings": {"lie": f"@{lies}"}}
+    toy.files["systems"]["red-1.1"] = {**toy.files["systems"]["red-1.0"], **newer}
+    toy.files["systems"]["up"] = {"of": "red-1.1", "load": {"upgrade_from": "red-1.0"}}
+    toy.save()
+    return lies, ("--base", "red-1.0", "--head", "up")
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [("die-at-start", "flat: no licence"), ("cant-open", "flat: written in a format of tomorrow")],
+)
+def test_a_head_that_never_comes_up_or_can_not_open_what_the_base_wrote_is_one_sentence(
+    toy: Toy, capsys: pytest.CaptureFixture[str], lie: str, why: str
+) -> None:
+    _, sides = upgraded(toy, lie)
+    assert run(*sides) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("anncestry guard: up could not be loaded with blobs-l2 (") and why in said
+    assert said.endswith("what was measured stays in guard: the same command goes on from there")
+    assert not Path("guard/guard.json").exists()
+
+
+def test_a_guard_whose_head_was_mended_goes_on_with_what_was_measured(toy: Toy) -> None:
+    lies, sides = upgraded(toy, "die-at-start")
+    assert run(*sides) == 2
+    kept = {path: path.read_bytes() for path in Path("guard/results/load").rglob("*.json")}
+    assert any("red-1.0" in path.parts for path in kept), "the load of the base is there"
+    lies.write_text("")
+    assert run(*sides) in (0, 4)
+    assert {path: path.read_bytes() for path in kept} == kept, "and was not made again"
 
 
 def test_a_base_that_can_not_read_what_a_newer_version_wrote_is_refused_before_anything_is_started(

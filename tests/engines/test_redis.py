@@ -17,6 +17,7 @@ from anncestry import engines
 from anncestry.datasets.metadata import matches
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
+from anncestry.engines import resp
 from anncestry.engines.base import Batch, DecodeError, ErrorReplyError
 from anncestry.engines.redis import wire
 from anncestry.engines.redis.serve import RedisServer
@@ -91,7 +92,7 @@ def parts_of(commands: bytes) -> list[list[bytes]]:
     """Commands are lists of texts, as answers may be."""
     stream, found = io.BytesIO(commands), []
     while stream.tell() < len(commands):
-        found.append(wire.read(stream))
+        found.append(resp.read(stream))
     return found
 
 
@@ -291,8 +292,8 @@ def test_a_server_lets_nobody_in_without_its_password(loaded: Loaded, monkeypatc
     with monkeypatch.context() as other:
         other.setenv(server.credentials["env"], "a wrong password")
         with pytest.raises(ServerError, match="WRONGPASS"):
-            server.ask(wire.command("DBSIZE"))
-    assert server.ask(wire.command("DBSIZE")) == 2000
+            server.ask(resp.command("DBSIZE"))
+    assert server.ask(resp.command("DBSIZE")) == 2000
     (pid,) = server.group.pids()
     password = (Path(f"/proc/{pid}/cwd").resolve().parent / "config" / "password").read_text()
     assert len(password) == 32 and password not in " ".join(psutil.Process(pid).cmdline())

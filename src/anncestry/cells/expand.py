@@ -65,6 +65,7 @@ class Checker(Protocol):
     def check_pair(self, system: Spec, topology: Spec, slice_s: float) -> None: ...
     def check_upgrade(self, system: Spec, older: Spec) -> None: ...
     def check_zero_vectors(self, system: Spec) -> None: ...
+    def check_metric(self, metric: str) -> None: ...
 
 
 @contextmanager
@@ -412,8 +413,9 @@ class _Load:
         with _named(f"system {self.system}"):
             self.engine.check(self.described.plain, self.placed.plain, self.index, None)
             check_fits(self.index, self.entry.dim, f"dataset {self.dataset}")
-            if self.entry.zero_vectors == "keep":
-                with _named(f"dataset {self.dataset}"):
+            with _named(f"dataset {self.dataset}"):
+                self.engine.check_metric(self.entry.metric)
+                if self.entry.zero_vectors == "keep":
                     self.engine.check_zero_vectors(self.described.plain)
         if self.placed.storage is not None:
             where = f"{self.config.folder / 'topologies.yaml'}: {self.topology}.storage"

@@ -147,6 +147,8 @@ class Offers:
     since: Mapping[str, Version] = field(default_factory=dict)
     """Type of index, or quantizer → the version that it came with, where that is later than the first of `versions`."""
 
+    metrics: Sequence[str] = ("l2", "cosine")
+    """Metrics of a dataset that it can search by."""
     largest_k: int = 10_000
     ef_max: int = _LARGEST_EFFORT
     sdk: bool = False
@@ -179,6 +181,11 @@ class Offers:
         self.check_settings(system, topology, index)
         if workload is not None:
             self.check_workload(system, topology, index, workload)
+
+    def check_metric(self, metric: str) -> None:
+        """Unsupported for a metric that the system does not search by."""
+        if metric not in self.metrics:
+            raise Unsupported(f"metric: {metric} is unsupported by {self.name}; supported: {', '.join(self.metrics)}")
 
     def check_zero_vectors(self, system: Spec) -> None:
         """Unsupported if the system can't keep a zero vector under cosine."""

@@ -22,7 +22,8 @@ from anncestry.engines.base import (
     listed,
 )
 from anncestry.engines.redis import METRICS, serve, wire
-from anncestry.engines.redis.serve import CONFIG, STORE, RedisServer
+from anncestry.engines.redis.serve import RedisServer
+from anncestry.engines.resp import CONFIG, STORE, command
 from anncestry.progress import Progress
 
 _PARAMETERS = {"M": "M", "ef_construction": "ef_construction"}
@@ -75,7 +76,7 @@ class Redis(EngineOf[RedisServer]):
 
     def probe(self, server: RedisServer) -> Probe:
         told, vector = server.describe(), server.vector()
-        rows, indexed = int(server.ask(wire.command("DBSIZE"))), int(told["num_docs"])
+        rows, indexed = int(server.ask(command("DBSIZE"))), int(told["num_docs"])
         failures = int(told["hash_indexing_failures"])
         settings = {
             "index_type": vector["algorithm"].lower(),

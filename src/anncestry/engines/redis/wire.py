@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,49 +11,15 @@ from numpy.typing import NDArray
 from anncestry.datasets.payload import Column
 from anncestry.engines.base import Answer, Batch, DecodeError, ErrorReplyError, Spec
 from anncestry.engines.conditions import Comparison, in_text
+from anncestry.engines.resp import command, read
 
 INDEX, PREFIX = "anncestry", b"row:"
 """The index, and what the names of the keys that it holds begin with; the row's id follows."""
 EVERYTHING = "@price:[-inf +inf]"
 """A filter that all rows pass."""
 _SEPARATOR = "\x01"
-_DEPTH = 8
 _BACKSLASH = "\\"
 _VECTOR, _FAR = "vector", "far"
-
-
-def command(*parts: bytes | str | int) -> bytes:
-    """A command with its arguments."""
-    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return b"".join([b"*%d\r\n" % len(encoded), *(b"$%d\r\n%s\r\n" % (len(part), part) for part in encoded)])
-
-
-def read(stream: IO[bytes], depth: int = 0) -> Any:
-    """The next value: str, int, bytes, None, a list, or (not raised) ErrorReplyError; DecodeError where it is none."""
-    line = stream.readline()
-    if not line.endswith(b"\r\n") or depth > _DEPTH:
-        raise DecodeError(f"not an answer of Redis: {line[:40]!r}")
-    kind, rest = line[:1], line[1:-2]
-    if kind == b"+":
-        return rest.decode(errors="replace")
-    if kind == b"-":
-        return ErrorReplyError(rest.decode(errors="replace"))
-    if kind not in b":$*":
-        raise DecodeError(f"not an answer of Redis: it begins with {kind!r}")
-    try:
-        number = int(rest)
-    except ValueError:
-        raise DecodeError(f"not an answer of Redis: a number of {rest[:40]!r}") from None
-    if kind == b":":
-        return number
-    if number < 0:
-        return None
-    if kind == b"*":
-        return [read(stream, depth + 1) for _ in range(number)]
-    text = stream.read(number + 2)
-    if len(text) != number + 2:
-        raise DecodeError("not an answer of Redis: a text is shorter than it says")
-    return text[:-2]
 
 
 def definition(dim: int, index: Spec, distance: str, payload: list[Column]) -> bytes:
