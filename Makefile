@@ -10,11 +10,24 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
 	@anncestry --experiment $(EXPERIMENT) summary --short
+
+EVIDENCE := cd evidence && PYTHONPATH=$(CURDIR)/src
+
+evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (offline; a minute)
+	@dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc
+	@$(EVIDENCE) snakemake -s ../Snakefile --cores 2 all --config experiment=smoke
+	@$(EVIDENCE) anncestry --experiment smoke verify
+
+evidence-renew: env  ## measure the results again that ship with the repository
+	@rm -rf evidence/results evidence/data evidence/store
+	@$(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=smoke
+	@rm -rf evidence/results/table evidence/results/report
+	@dvc commit --quiet --force evidence/results.dvc evidence/data.dvc && dvc push --quiet -r evidence evidence/results.dvc evidence/data.dvc
 
 wheel: env  ## build the wheel, with the driver for Linux on x86-64 and arm64, into dist/
 	@rm -rf dist scratch/ahead && mkdir -p scratch/ahead
