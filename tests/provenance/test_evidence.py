@@ -1,0 +1,78 @@
+"""The results that ship with the repository: pulled offline, they are what this code measures, and verify."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.toy import ROOT, parse_jobs
+
+
+def call(folder: Path, *arguments: str, status: int = 0) -> str:
+    # No proxy and no home of the user's: nothing but the repository's own folder can be asked.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
+    for name in [*environment]:
+        if name.lower().endswith("_proxy") or name.startswith("ANNCESTRY_"):
+            del environment[name]
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        timeout=600,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def workflow(folder: Path, *arguments: str) -> str:
+    snakefile = str(ROOT / "Snakefile")
+    return call(
+        folder,
+        "snakemake",
+        "-s",
+        snakefile,
+        "--cores",
+        "2",
+        "--nocolor",
+        *arguments,
+        "all",
+        "--config",
+        "experiment=smoke",
+    )
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's evidence, pulled."""
+    clone = tmp_path_factory.mktemp("clone")
+    (clone / ".dvc").mkdir()
+    shutil.copyfile(ROOT / ".dvc" / "config", clone / ".dvc" / "config")
+    shutil.copyfile(ROOT / ".dvcignore", clone / ".dvcignore")
+    made = shutil.ignore_patterns("results", "data", "reports", "scratch", "logs", ".snakemake")
+    shutil.copytree(ROOT / "evidence", clone / "evidence", ignore=made)
+    subprocess.run(["git", "init", "-q", clone], check=True)
+    call(clone, "dvc", "pull", "-q", "-r", "evidence", "evidence/results.dvc", "evidence/data.dvc")
+    return clone / "evidence"
+
+
+def test_the_shipped_results_are_what_this_code_would_measure(evidence: Path) -> None:
+    jobs = parse_jobs(workflow(evidence, "-n"))
+    assert jobs.keys() <= {"table", "report", "all"}, "measure them again: make evidence-renew"
+
+
+def test_they_verify_and_lead_to_their_samples_and_a_changed_byte_is_told(evidence: Path) -> None:
+    workflow(evidence)
+    assert (evidence / "reports" / "smoke" / "index.html").stat().st_size > 100_000
+    verify = ("anncestry", "--experiment", "smoke", "verify")
+    assert "all published numbers agree with the raw samples" in call(evidence, *verify)
+    select = ("--system", "milvus-2.3.5", "--workload", "smoke-k10", "--metric", "p50_ms")
+    assert ".samples.parquet" in call(evidence, "anncestry", "--experiment", "smoke", "why", *select)
+    (samples,) = evidence.glob("results/query/*/milvus-2.3.5/standalone/smoke-k10@*.samples.parquet")
+    body = bytearray(samples.read_bytes())
+    body[len(body) // 2] ^= 1
+    samples.chmod(0o644)
+    samples.write_bytes(body)
+    assert samples.name in call(evidence, *verify, status=2)
