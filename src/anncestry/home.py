@@ -19,7 +19,7 @@ CARRIED = PACKAGE / "home"
 """What a wheel carries. A checkout does not have this folder."""
 
 _TOP = PACKAGE.parents[1]
-CHECKOUT = _TOP if (_TOP / "pyproject.toml").is_file() and (_TOP / "Snakefile").is_file() else None
+CHECKOUT = _TOP if (_TOP / "Snakefile").is_file() and (_TOP / "workflow").is_dir() else None
 """The checkout that this package is part of; None if it was installed from a wheel."""
 
 HOME = CHECKOUT or CARRIED
