@@ -21,7 +21,20 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from anncestry import redact
-from anncestry.commands import Run, benching, cells, command, guarding, init, own, preview, results, rules, systems
+from anncestry.commands import (
+    Run,
+    benching,
+    cells,
+    checking,
+    command,
+    guarding,
+    init,
+    own,
+    preview,
+    results,
+    rules,
+    systems,
+)
 from anncestry.commands.rules import RULES
 from anncestry.errors import Damaged, DataError, UserError, of_machine, of_package, plain
 from anncestry.provenance import damage, running
@@ -34,7 +47,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "read results": ("summary", "compare", "history", "why", "preview"),
     "check and share results": ("verify", "keep", "attest", "verify-attestation", "export"),
     "measure": ("plan", "cells", "bench", "guard", "drop", "epochs", "withdraw"),
-    "own data and systems": ("init", "add", "systems"),
+    "own data and systems": ("init", "add", "systems", "engine-check"),
     "this machine": ("leftovers", "gc", "engine", "completion"),
     "called by the rules of the workflow": tuple(RULES),
 }
@@ -64,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="also write all messages to this file")
     parser._positionals.title = "commands"
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (init, own, systems, benching, guarding, results, preview, cells, rules):
+    for group in (init, own, systems, checking, benching, guarding, results, preview, cells, rules):
         group.add(commands)
     command(commands, completion).add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
