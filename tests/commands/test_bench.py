@@ -142,7 +142,7 @@ def test_a_real_server_that_somebody_else_starts_is_loaded_and_measured(
     } | dict(zip(own, free_ports(len(own)), strict=True))
     variables = " ".join(f"{name}={value}" for name, value in settings.items())
     line = f"env {variables} {binary} --scheme http --host 127.0.0.1 --port {{port}}"
-    common = ["--system", "weaviate-1.27.0", "--dataset", "random-xs-20-angular", "--clients", "2", "--json"]
+    common = ["--system", "weaviate-1.27.0", "--dataset", "random-xs-20-angular", "--clients", "1", "--json"]
     if how == "command":
         assert run(*common, "--command", line) == 0
     else:
@@ -151,6 +151,6 @@ def test_a_real_server_that_somebody_else_starts_is_loaded_and_measured(
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["recall"]["value"] > 0.9 and row["qps"]["value"] > 0
     (record,) = Path("bench/results/query").glob("*/*/*/*.json")
-    assert json.loads(record.read_text())["spec"]["workload"]["clients"] == 2
+    assert json.loads(record.read_text())["spec"]["workload"]["clients"] == 1
     at_work = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in at_work if str(binary) in line]

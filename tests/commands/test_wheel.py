@@ -153,7 +153,7 @@ def test_the_core_measures_and_verifies_a_library_without_any_extra(python, proj
         assert measured.returncode == 0, measured.stdout + measured.stderr
         verified = run([python, "-m", "anncestry", "--experiment", "tiny", "verify"], project)
         assert verified.returncode == 0, verified.stdout + verified.stderr
-        refused = run([python, "-m", "anncestry", "--experiment", "tiny", "export", "--rocrate", "crate"], project)
+        refused = run([python, "-m", "anncestry", "--experiment", "tiny", "export", "crate", "crate"], project)
     finally:
         blocker.unlink()
     assert (project / "reports" / "tiny" / "index.html").stat().st_size > 100_000
