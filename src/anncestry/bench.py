@@ -146,16 +146,20 @@ def started(command: str, interfaces: Sequence[str], folder: Path) -> Iterator[d
     ports = dict(zip(interfaces, free_ports(len(interfaces)), strict=True))
     names = {f"port_{interface}": port for interface, port in ports.items()}
     try:
-        text = command.format(port=ports[interfaces[0]], data=shlex.quote(str(data)), **names)
+        # Words of a program, as no shell runs it: a port or a path with a blank stays one word.
+        words = [word.format(port=ports[interfaces[0]], data=data, **names) for word in shlex.split(command)]
     except (KeyError, IndexError, ValueError) as error:
         known = ", ".join(f"{{{name}}}" for name in ("port", "data", *names))
         raise UserError(f"--command: {error} is no name that it may hold in braces: {known}") from None
     log = folder / "command.log"
     with open(log, "wb") as file:
-        server = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {text}"], cwd=data, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            start_new_session=True, env={**os.environ, MARK: owner(os.getpid())},
-        )  # fmt: skip
+        try:
+            server = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                env={**os.environ, MARK: owner(os.getpid())},
+            )  # fmt: skip
+        except (OSError, IndexError) as error:
+            raise UserError(f"--command {command}: can't be started ({error})") from None
     try:
         for interface, port in ports.items():
             _await(server, port, interface, log)

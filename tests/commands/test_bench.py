@@ -154,3 +154,9 @@ def test_a_real_server_that_somebody_else_starts_is_loaded_and_measured(
     assert json.loads(record.read_text())["spec"]["workload"]["clients"] == 1
     at_work = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in at_work if str(binary) in line]
+
+
+def test_a_command_that_is_no_program_is_one_sentence(tmp_path: Path) -> None:
+    nothing = bench.started("./no-such-server {port}", ["http"], tmp_path)
+    with pytest.raises(UserError, match=r"--command \./no-such-server \{port\}: can't be started"), nothing:
+        pass
