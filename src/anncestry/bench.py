@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from anncestry import workflow
@@ -188,8 +189,17 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         with suppress(subprocess.TimeoutExpired):
             server.wait(_STOP_S)
             break
+    left = [process for process in psutil.process_iter() if _in_group(process, server.pid)]
     with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)  # what is left of its group
+        os.killpg(server.pid, signal.SIGKILL)
+    # A killed process holds its ports until the kernel is done with it.
+    psutil.wait_procs(left, _STOP_S)
+
+
+def _in_group(process: psutil.Process, group: int) -> bool:
+    with suppress(ProcessLookupError):
+        return os.getpgid(process.pid) == group
+    return False
 
 
 def _tail(log: Path) -> str:
