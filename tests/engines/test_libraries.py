@@ -27,7 +27,7 @@ from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 
-GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library"}
+GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library", "usearch": "usearch-2.26.6-library"}
 LIBRARIES = {**GRAPHS, "diskann": "diskann-0.7.0-library"}
 INDEXES = {LIBRARIES["diskann"]: {"type": "diskann", "max_degree": 20, "build_list": 80, "m": 10}}
 """Of those that build another one than INDEX."""
