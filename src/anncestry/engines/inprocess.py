@@ -139,7 +139,8 @@ def _comparisons(filter: Spec) -> list[list[Any]]:
     """[column, operator, value] each, as `library_host` reads them; all of them hold."""
 
     def one(term: Comparison) -> list[list[Any]]:
-        return [[term.column, term.operator, term.value]]
+        value = list(term.value) if isinstance(term.value, tuple) else term.value
+        return [[term.column, term.operator, value]]
 
     def every(parts: list[list[list[Any]]]) -> list[list[Any]]:
         return [term for part in parts for term in part]
@@ -264,9 +265,10 @@ class Library(EngineOf[LibraryServer]):
     def probe(self, server: LibraryServer) -> Probe:
         said = server.call("describe")
         rows = int(said["rows"])
-        detail = f"{rows} rows in the stored index"
-        settings = {**said["settings"], **server.settings}
-        return Probe(server.call("version"), rows, True, detail, settings, 1, 1, 1)
+        indexed = int(said.get("indexed", rows))
+        detail = f"{indexed} rows in the stored index"
+        settings = {**server.settings, **said["settings"]}
+        return Probe(server.call("version"), rows, indexed == rows, detail, settings, 1, 1, 1)
 
     def encode(
         self, server: LibraryServer, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
