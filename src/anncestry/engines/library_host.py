@@ -14,7 +14,7 @@ A library that stores metadata and filters by it has `FILTERS = True`, no `vecto
 
   condition(comparisons)            what the library takes for comparisons [column, operator, value] that all hold
   Builder                           .add(vectors, columns {name: (m,)})
-  Searcher                          .filtered(query, k, ef, condition, exact) → as `search`; exact: looks at every vector;
+  Searcher                          .filtered(query, k, ef, condition, exact) → as `search`; exact: by every vector;
                                     .count(condition)
 
 `facts` holds metric (l2 or cosine), dim, rows, index, settings, threads.

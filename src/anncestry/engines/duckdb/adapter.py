@@ -48,7 +48,8 @@ class Builder:
         self.connection = _connect(folder / _FILE, facts["threads"], read_only=False)
         self.connection.execute("SET hnsw_enable_experimental_persistence = true")
         self.connection.execute(
-            f"CREATE TABLE rows (id BIGINT, vector FLOAT[{facts['dim']}], category UTINYINT, price FLOAT, region UTINYINT)"
+            f"CREATE TABLE rows (id BIGINT, vector FLOAT[{facts['dim']}], "
+            "category UTINYINT, price FLOAT, region UTINYINT)"
         )
 
     def add(self, vectors: Any, columns: dict[str, Any]) -> None:

@@ -23,12 +23,12 @@ def _statements(index: Spec) -> dict[str, str]:
         "insert protocol": "batches over loopback to the process that builds, which adds each as an Arrow table",
         "index": f"IVF_HNSW_FLAT of one partition: m={index['M']}, ef_construction={index['ef_construction']}",
         "ef applies to": "the one partition (nprobes is 1); travels in each request",
-        "filters": "before the search (its default), without indexes of the columns (its default); the exact-search oracle "
-        "asks with bypass_vector_index()",
-        "clients": "each a process that reads the one folder, and keeps of it what its cache holds (the default); their CPU "
-        "and memory are what the tables call the server's",
-        "set by anncestry": "the files are compacted before the index is built, as its documentation advises. Its pools of "
-        "threads, one search at a time, are its own",
+        "filters": "before the search (its default), without indexes of the columns (its default); the exact-search "
+        "oracle asks with bypass_vector_index()",
+        "clients": "each a process that reads the one folder, and keeps of it what its cache holds (the default); "
+        "their CPU and memory are what the tables call the server's",
+        "set by anncestry": "the files are compacted before the index is built; one search at a time, on its own pools "
+        "of threads",
     }
 
 

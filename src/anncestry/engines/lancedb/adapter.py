@@ -31,7 +31,8 @@ class Builder:
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.facts, self.rows = facts, 0
         columns = [pa.field("id", pa.int64()), pa.field(_VECTOR, pa.list_(pa.float32(), facts["dim"]))]
-        columns += [pa.field("category", pa.uint8()), pa.field("price", pa.float32()), pa.field("region", pa.uint8())]
+        # It refuses to compare a column with a number beyond its type, as the end of the last region is beyond a byte.
+        columns += [pa.field("category", pa.int16()), pa.field("price", pa.float32()), pa.field("region", pa.int16())]
         self.schema = pa.schema(columns)
         self.table = lancedb.connect(str(folder)).create_table(_TABLE, schema=self.schema)
 
@@ -39,7 +40,7 @@ class Builder:
         ids = np.arange(self.rows, self.rows + len(vectors))
         lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.facts["dim"])
         named = {"id": ids, _VECTOR: lists, **columns}
-        self.table.add(pa.table([named[field.name] for field in self.schema], schema=self.schema))
+        self.table.add(pa.table(named).select(self.schema.names).cast(self.schema))
         self.rows += len(vectors)
 
     def finish(self) -> None:

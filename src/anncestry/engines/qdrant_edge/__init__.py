@@ -22,10 +22,10 @@ def _statements(index: Spec) -> dict[str, str]:
     return {
         "what it is": "a library, not a server: Qdrant's storage and search without its network",
         "insert protocol": "batches over loopback to the process that builds, which makes its points of them",
-        "index": f"one segment: HNSW m={index['M']} (2m at the bottom), ef_construct={index['ef_construction']}, float32; "
+        "index": f"one segment: HNSW m={index['M']} (2m at the bottom), ef_construct={index['ef_construction']}; "
         "indexes of the three columns; built by optimize() after the insertion",
-        "filters": "payload indexes, inside the search; below full_scan_threshold it looks at every row that passes; the "
-        "exact-search oracle asks with exact=True",
+        "filters": "payload indexes, inside the search; below full_scan_threshold it looks at every row that passes; "
+        "the exact-search oracle asks with exact=True",
         "clients": "each a process that maps the one folder, for one search thread; their CPU and memory are what the "
         "tables call the server's",
         "durability": "no write-ahead log, whose lock lets one process in; flush() after the load",

@@ -18,7 +18,7 @@ OFFERS = LibraryOffers(
 
 def _statements(index: Spec) -> dict[str, str]:
     return {
-        "index": f"connectivity={index['M']} (twice that at the bottom layer), expansion_add={index['ef_construction']} "
+        "index": f"connectivity={index['M']} (twice that at the bottom), expansion_add={index['ef_construction']} "
         "(the file doesn't keep the latter)",
         "ef applies to": "the one index; it is expansion_search, a property that is set where it changes",
     }
