@@ -37,7 +37,7 @@ from anncestry.provenance.records import read_record, replacing, write_json
 from anncestry.runtimes import artifacts
 
 NAME = "guard"
-SERVERS_MIN, SERVERS_FIRST = 4, 4
+SERVERS_MIN, SERVERS_FIRST = 4, 6
 """Pairs of servers: with fewer than the first nothing is decided; the second are measured before any is judged."""
 PAIR_S = 40.0
 """About what one workload takes on one fresh pair of servers, with their start."""

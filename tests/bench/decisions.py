@@ -235,7 +235,7 @@ def of_wilson(worlds: int) -> tuple[int, int]:
 
 
 def of_servers(worlds: int) -> tuple[int, int]:
-    """Pairs of servers, 6 to 8 of 5 blocks, also biased by the order of starts, stopped when the interval of the ratio is within 6 %."""
+    """Pairs of servers, 6 to 8 of 5 blocks, also biased by the order of starts, stopped at an interval of 6 %."""
     held = 0
     for seed in range(worlds):
         random = np.random.RandomState(seed)

@@ -73,6 +73,7 @@ def main(turns: int, conditions: Sequence[str], folder: Path) -> None:
         print("\n".join(["", *report(condition, known)]))
     print(f"\n{GOALS}")
     DOC.write_text(DOC.read_text().partition(HEADING)[0] + section(known))
+    print(f"written to {DOC.relative_to(ROOT)}, from {FILE.relative_to(ROOT)}")
 
 
 def lines() -> list[dict[str, str]]:

@@ -19,8 +19,8 @@ from anncestry.metrics.decide import Rule
 from anncestry.runtimes import artifacts
 from tests.toy import ROOT, Toy
 
-DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
-ASKED = guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], budget_s=240)
+DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 6, "first": 2, "most": 2}
+ASKED = guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], budget_s=320)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
 
 def run(*arguments: str) -> int:
     """The exit status of a guard on the toy."""
-    common = ["--dataset", "blobs-l2", "--workload", "k5", "--budget", "4m", "--folder", "guard"]
+    common = ["--dataset", "blobs-l2", "--workload", "k5", "--budget", "320s", "--folder", "guard"]
     try:
         return cli.main(["guard", *common, *arguments])
     except SystemExit as end:
@@ -68,10 +68,10 @@ def test_a_slower_head_is_told_by_the_exit_status_on_the_terminal_and_in_files(
     assert "| quantity" in Path("guard/guard.md").read_text()
 
 
-def test_a_budget_without_room_for_three_pairs_of_servers_is_refused_before_anything_is_started(toy: Toy) -> None:
+def test_a_budget_without_room_for_four_pairs_of_servers_is_refused_before_anything_is_started(toy: Toy) -> None:
     assert run("--base", "red-1.0", "--head", "slow-1.0", "--budget", "30s") == 2
     assert not Path("guard/results").exists()
-    with pytest.raises(UserError, match=r"3 pairs of servers for 1 workload\(s\) on 1 dataset\(s\), .* about 240 s"):
+    with pytest.raises(UserError, match=r"4 pairs of servers for 1 workload\(s\) on 1 dataset\(s\), .* about 320 s"):
         guard.prepare(
             guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], budget_s=100), config(toy), Path("guard")
         )
@@ -169,7 +169,7 @@ def test_equal_recall_asks_each_side_at_the_effort_that_reaches_it(toy: Toy) -> 
     toy.files["workloads"]["k5"] |= {"queries": 20, "tuning_queries": 30}
     toy.save()
     choice = guard.prepare(
-        guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], target_recall=0.95, budget_s=240),
+        guard.Asked("red-1.0", "slow-1.0", ["blobs-l2"], ["k5"], target_recall=0.95, budget_s=320),
         config(toy),
         Path("g"),
     )
