@@ -257,7 +257,7 @@ def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_
     said = done.stdout + done.stderr
     assert done.returncode
     assert "is not running any more" in said
-    assert "(so far 2 of 2 starts died)" in said, "by the ledger"
+    assert "(so far 3 of 3 starts died)" in said, "by the ledger"
     published = {path.parent.parent.name: json.loads(path.read_text()) for path in pairs_of(toy)}
     assert sorted(published) == ["red-1.0..green-1.0", "red-1.0..red-1.0"], "the others go on"
     record = published["red-1.0..green-1.0"]

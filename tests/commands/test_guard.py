@@ -144,13 +144,13 @@ def test_a_base_that_can_not_read_what_a_newer_version_wrote_is_refused_before_a
 def test_a_dataset_that_a_side_lacks_is_refused_before_anything_is_started(
     toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--base", "red-1.0", "--head", "slow-1.0", "--dataset", "blobs-l3", "--budget", "10m") == 2
+    assert run("--base", "red-1.0", "--head", "slow-1.0", "--dataset", "blobs-l3", "--budget", "11m") == 2
     assert "unknown dataset 'blobs-l3'" in capsys.readouterr().err
     assert not Path("guard/results").exists()
 
 
 def test_both_sides_get_the_same_vectors_of_each_dataset(toy: Toy) -> None:
-    asked = guard.Asked("red-1.0", "slow-1.0", ["blobs-l2", "blobs-cosine"], ["k5"])
+    asked = guard.Asked("red-1.0", "slow-1.0", ["blobs-l2", "blobs-cosine"], ["k5"], budget_s=640)
     pairs = guard.workflow.expand(guard.prepare(asked, config(toy), Path("guard"))).pairs
     assert {pair.dataset for pair in pairs} == {"blobs-l2", "blobs-cosine"}
     assert all(pair.a.vectors == pair.b.vectors and pair.a.truth == pair.b.truth for pair in pairs)
