@@ -244,6 +244,14 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
     return found
 
 
+def said_of_record(record: Mapping[str, Any], quantities: Sequence[str], rule: Rule) -> dict[str, Said]:
+    """What a guard of this pair alone says of each quantity."""
+    if not record["valid"]:
+        return dict.fromkeys(quantities, Said.CANT_TELL)
+    verdicts = judge_all([_evidence(record, name) for name in quantities], rule)
+    return {name: said_of(verdict, QUANTITIES[name], rule) for name, verdict in zip(quantities, verdicts, strict=True)}
+
+
 def said_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Said:
     """A difference within the margin is no regression, however surely it is one."""
     if verdict.p_apart is not None and verdict.p_apart < rule.level:

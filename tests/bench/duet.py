@@ -34,7 +34,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
-from anncestry.metrics.decide import Pair, Sample, judge  # noqa: E402
+from anncestry import guard  # noqa: E402
+from anncestry.metrics.decide import Pair, Rule, Sample, judge  # noqa: E402
 from anncestry.metrics.duet import half_width_percent  # noqa: E402
 
 SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
@@ -51,7 +52,7 @@ QUANTITIES = {
 }
 OF_QUANTITY = ("ratio", "low", "high", "unpaired_percent", "rounds_percent", "second", "second_low", "second_high")
 COLUMNS = (
-    *("date", "commit", "condition", "kind", "pair", "servers", "valid", "others_percent"),
+    *("date", "commit", "condition", "kind", "pair", "servers", "valid", "others_percent", "guard"),
     *(f"{name}_{part}" for name in QUANTITIES for part in OF_QUANTITY),
 )
 FILE, DOC = ROOT / "docs" / "duet.csv", ROOT / "docs" / "duet.md"
@@ -135,6 +136,7 @@ def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
     """A pair's record as a line."""
     effort = record["spec"]["sides"]["b"].get("own_effort")
     code = record["code"]
+    guarded = guard.said_of_record(record, guard.DEFAULT, Rule())
     line = {
         "date": record["created"][:10],
         "commit": code["commit"][:8] + (" and changes" if code["dirty"] else ""),
@@ -144,6 +146,7 @@ def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
         "servers": len(record["rounds"]),
         "valid": record["valid"],
         "others_percent": f"{record['contention']['others_pct']:.0f}",
+        "guard": " ".join(name for name, said in guarded.items() if said is guard.Said.REGRESSED),
     }
     for name in QUANTITIES:
         of = record["quantities"][name]
@@ -224,10 +227,15 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
     said += [f"| {label} | {' | '.join(tells(here, name))} |" for name, label in QUANTITIES.items()]
     second = [of(line, "server_cpu_us_per_query", "second") for line in here]
     apart = sum(of(line, "server_cpu_us_per_query", "second_high") < 1 for line in here)
+    alarms = [
+        f"{sum(bool(line['guard']) for line in of_kind)} of {len(of_kind)} {name}"
+        for name, kind in (("A/A", "control"), *((f"with ef {effort}", f"planted-{effort}") for effort in EFFORTS))
+        for of_kind in [[line for line in here if line["kind"].startswith(kind)]]
+    ]
     return [
         *said,
         "",
-        f"The server that was started second needed {statistics.median(second):.3f} times the processor time a query of"
+        f"`anncestry guard` with its defaults would call these regressed: {', '.join(alarms)}. The server that was started second needed {statistics.median(second):.3f} times the processor time a query of"
         f" the first (median; surely less in {apart} of {len(here)}).",
     ]
 
