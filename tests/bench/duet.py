@@ -235,8 +235,9 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
     return [
         *said,
         "",
-        f"`anncestry guard` with its defaults would call these regressed: {', '.join(alarms)}. The server that was started second needed {statistics.median(second):.3f} times the processor time a query of"
-        f" the first (median; surely less in {apart} of {len(here)}).",
+        f"`anncestry guard` with its defaults would call these regressed: {', '.join(alarms)}. The server that was"
+        f" started second needed {statistics.median(second):.3f} times the processor time a query of the first (median;"
+        f" surely less in {apart} of {len(here)}).",
     ]
 
 
@@ -248,7 +249,7 @@ def section(known: Sequence[Mapping[str, str]]) -> str:
 [duet.csv](duet.csv); this section is written from it. Weaviate 1.27.0 on Fashion-MNIST is compared with itself under
 three workloads (A/A), and with itself at a higher search effort (planted differences; their ratio is that of all
 comparisons together). Unpaired is what the same slices say, rounds what each pair of servers says as a round of each
-side, both in the same time. The {GOALS}.
+side, both in the same time. The comparisons of a turn share its servers. The {GOALS}.
 
 {tables}
 """
