@@ -8,7 +8,8 @@ import pytest
 
 from tests import needs, ports
 from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
-from tests.builders.publisher import published  # noqa: F401 - so is this one
+from tests.builders.place import finished_place  # noqa: F401 - so are these
+from tests.builders.publisher import published  # noqa: F401
 from tests.remains import Before
 
 
