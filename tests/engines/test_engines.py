@@ -42,6 +42,7 @@ from tests.servers import (
     small_payload,
     small_vectors,
 )
+from tests.waiting import until
 
 ENGINES = ("milvus", "weaviate")
 VERSIONS = {"milvus": {"version": "2.3.5"}, "weaviate": {"version": "1.27.0"}}
@@ -633,7 +634,9 @@ def test_each_vector_of_a_request_gets_what_it_gets_alone_where_a_system_takes_s
 
 
 @pytest.mark.servers
-def test_a_stored_folder_is_searchable_again_on_other_ports(system: tuple[str, Path], tmp_path: Path) -> None:
+def test_a_stored_folder_is_searchable_again_on_other_ports_and_a_killed_server_noticed_with_the_end_of_its_log(
+    system: tuple[str, Path], tmp_path: Path
+) -> None:
     name, artifact_dir = system
     engine = engine_of(system)
     vectors = small_vectors("l2")
@@ -651,18 +654,10 @@ def test_a_stored_folder_is_searchable_again_on_other_ports(system: tuple[str, P
         assert probe.rows == len(vectors.base) and probe.index_complete, probe.index_detail
         answers = ask(engine, server, vectors, vectors.base[-200:], None)
         assert np.mean([ids[0] == 1800 + row for row, (ids, _) in enumerate(answers)]) > 0.99
-
-
-@pytest.mark.servers
-def test_a_killed_server_is_noticed_with_the_end_of_its_log(system: tuple[str, Path], tmp_path: Path) -> None:
-    name, artifact_dir = system
-    with running(name, artifact_dir, tmp_path) as server:
         server.check_alive()
         (pid,) = server.group.pids()
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 5
-        while server.group.alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not server.group.alive(), "the server to be gone")
         with pytest.raises(ServerError, match="not running any more") as caught:
             server.check_alive()
         assert caught.value.log_tail
