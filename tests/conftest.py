@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tests import needs, ports
+from tests import durations, needs, ports
 from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
-from tests.builders.place import finished_place  # noqa: F401 - so are these
+from tests.builders.place import finished_place, finished_smoke  # noqa: F401 - so are these
 from tests.builders.publisher import published  # noqa: F401
 from tests.remains import Before
 
@@ -87,7 +87,12 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter, config):
-    """The last line says what `make test` could not test here."""
+    """The longest files, where durations are asked for; the last line says what `make test` could not test here."""
+    if config.getoption("durations"):
+        terminalreporter.section("longest files")
+        every = [report for reports in terminalreporter.stats.values() for report in reports]
+        for line in durations.sentences(report for report in every if isinstance(report, pytest.TestReport)):
+            terminalreporter.write_line(line)
     if config.getoption(needs.OPTION) and (lacking := needs.missing()):
         terminalreporter.write_line(needs.sentence(lacking), yellow=True)
 
