@@ -101,8 +101,9 @@ _OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machin
 
 
 _LONGEST = (
-    "test_reruns", "test_damaged", "test_upgrade", "test_dvc", "test_engines", "test_faults", "test_clusters",
-    "test_killed_load", "test_smoke", "test_equality", "test_mysql", "test_indexes", "test_killed", "test_verify",
+    "test_reruns", "test_engines", "test_damaged", "test_dvc", "test_upgrade", "test_faults", "test_clusters",
+    "test_pairs", "test_engine_check", "test_wheel", "test_guard", "test_killed_load", "test_mysql", "test_freezing",
+    "test_equality", "test_indexes", "test_killed", "test_verify", "test_bench", "test_smoke", "test_security",
     "test_remote", "test_stream", "test_disk", "test_fault", "test_noise", "test_arms", "test_docker",
 )  # fmt: skip
 
