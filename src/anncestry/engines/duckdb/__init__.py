@@ -26,8 +26,8 @@ def _statements(index: Spec) -> dict[str, str]:
         "index": f"HNSW M={index['M']}, M0={2 * index['M']} at the bottom, ef_construction={index['ef_construction']} "
         "(it doesn't tell the latter), stored by hnsw_enable_experimental_persistence",
         "ef applies to": "the one index; it is hnsw_ef_search, set for the connection where it changes",
-        "filters": "its plan applies WHERE to what the index has found, which leaves fewer than k; with scan_filtered "
-        "it looks at every row that passes, and so does the exact-search oracle",
+        "filters": "its plan applies a range to what the index has found, which leaves fewer than k, and uses no index "
+        "for several categories; with scan_filtered it looks at every row that passes; so does the exact-search oracle",
         "clients": "each a process that opens the one file to read, and loads the index; their CPU and memory are what "
         "the tables call the server's",
     }
