@@ -157,8 +157,8 @@ bench: env browser  ## benchmark anncestry itself: its overhead, and a run with 
 bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, coverage (docs/statistics.md)
 	@python tests/bench/decisions.py
 
-bench-duet: env  ## measure what pairs tell: A/A, planted differences, quiet and busy (TURNS=2 of 3 A/A and 2 planted; ~20 minutes each)
-	@python tests/bench/duet.py $(or $(TURNS),2)
+bench-duet: env  ## measure what pairs tell: A/A, planted differences (TURNS=1 CONDITION=quiet or busy; 3 A/A and 2 planted, ~14 minutes), into docs/duet.csv
+	@python tests/bench/duet.py $(or $(TURNS),1) $(CONDITION)
 
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)
 	@python tests/bench/decided.py $(or $(RESULTS),.) $(EXPERIMENT)
