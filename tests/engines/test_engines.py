@@ -87,7 +87,8 @@ def test_checking_imports_no_client() -> None:
         f"for name in {ENGINES}: engines.offers_of(name).check("
         f"{VERSIONS}[name], {STANDALONE}, {INDEX}, {{'k': 10, 'ef_search': 100}})\n"
         "for name in engines.known(): engines.offers_of(name)\n"
-        "clients = {'grpc', 'pymilvus', 'pymysql', 'psycopg', 'weaviate', 'faiss', 'hnswlib', 'diskannpy'}\n"
+        "clients = {'grpc', 'pymilvus', 'pymysql', 'psycopg', 'weaviate', 'faiss', 'hnswlib', 'diskannpy', "
+        "'usearch', 'qdrant_edge', 'lancedb', 'duckdb'}\n"
         "assert not clients & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
