@@ -23,6 +23,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((name, INDEX, {}) for name in ("milvus-2.3.5", "weaviate-1.27.0", "pgvector-0.8.5", "mariadb-11.8.6")),
     *(("seekdb-1.4.0", INDEX, {"cosine_by": by}) for by in ("cosine", "inner_product")),
     *((name, INDEX, {}) for name in ("chroma-1.5.9", "redis-7.4.1", "hnswlib-0.8.0-library", "faiss-1.15.1-library")),
+    ("opensearch-3.5.0", INDEX, {}),
     ("diskann-0.7.0-library", DISKANN, {}),
 ]
 KEPT = {
@@ -31,6 +32,7 @@ KEPT = {
     "pgvector-0.8.5",
     "chroma-1.5.9",
     "redis-7.4.1",
+    "opensearch-3.5.0",
     "hnswlib-0.8.0-library",
     "faiss-1.15.1-library",
 }

@@ -26,6 +26,8 @@ STORE, CONFIG = "opensearch", "config"
 """Its folders, in a data folder."""
 VECTOR_MODULE = "jdk.incubator.vector"
 _OLDEST_JAVA = 21
+JAVAS = Path("/usr/lib/jvm")
+"""Where Debian and others put them."""
 _SOURCES = Path(__file__).parent / "java"
 _CALL_S = 3600.0
 _TERM_WAIT_S = 60.0
@@ -117,7 +119,7 @@ def java_home() -> Path:
     on_path = shutil.which("java")
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     homes += [Path(on_path).resolve().parents[1]] if on_path else []
-    for home in [*homes, *sorted(Path("/usr/lib/jvm").glob("*"))]:
+    for home in [*homes, *sorted(JAVAS.glob("*"))]:
         release = home / "release"
         if not release.is_file():
             continue
@@ -127,7 +129,7 @@ def java_home() -> Path:
             return home
     raise ServerError(
         f"opensearch: needs a Java development kit of version {_OLDEST_JAVA} or later with {VECTOR_MODULE}: neither "
-        "JAVA_HOME, the PATH nor /usr/lib/jvm has one (apt-get install openjdk-21-jdk-headless, or Temurin)"
+        f"JAVA_HOME, the PATH nor {JAVAS} has one (apt-get install openjdk-21-jdk-headless, or Temurin)"
     )
 
 
