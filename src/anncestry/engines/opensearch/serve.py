@@ -177,7 +177,8 @@ def start(
         argv += ["Launch", folder, knn]
         title, log, limits = f"opensearch {system['version']}", folder / "logs" / "opensearch.log", Limits.of(topology)
         handle = runner.start("opensearch", title, argv, clean_environment(), folder, log, limits, list(ports.values()))
-        group.add(Member("opensearch", "node", handle, {"http": f"{HOST}:{ports['http']}"}, _TERM_WAIT_S))
+        addresses = {name: f"{HOST}:{port}" for name, port in ports.items()}
+        group.add(Member("opensearch", "node", handle, addresses, _TERM_WAIT_S))
         return OpenSearchServer(group, topology)
 
     def answers(server: OpenSearchServer) -> bool | None:
