@@ -137,7 +137,14 @@ def _prepared(java: Path, artifact: Path, knn: Path, config: Path) -> str:
     """The class path, with the launcher, which is compiled once a data folder."""
     jars = f"{artifact}/*:{knn}/*"
     if not (config / "classes").exists():
-        argv = [java / "bin" / "javac", "-d", config / "part", "-cp", jars, *sorted(_SOURCES.glob("*.java"))]
+        argv: list[str | Path] = [
+            java / "bin" / "javac",
+            "-d",
+            config / "part",
+            "-cp",
+            jars,
+            *sorted(_SOURCES.glob("*.java")),
+        ]
         done = subprocess.run(argv, env=clean_environment(), capture_output=True, text=True)
         if done.returncode != 0:
             raise ServerError(f"opensearch: its launcher does not compile: {done.stderr[:300]}")
