@@ -134,7 +134,7 @@ def plugins(package: str) -> list[str]:
 
 @cache
 def installed(package: str) -> Mapping[str, EntryPoint]:
-    """What other installed packages bring of a kind (engines, features, readers), by name: entry points of that group."""
+    """What other installed packages bring (engines, features, readers), by name: entry points of that group."""
     return {entry.name: entry for entry in entry_points(group=package)}
 
 

@@ -40,7 +40,7 @@ def code_of(format: str) -> dict[str, str]:
         known = ", ".join([*BUILT_IN, *sorted(installed(GROUP))])
         raise ConfigError(
             f"unknown format {format!r}; known: {known}. A reader of another package is named by its entry point "
-            f"(group {GROUP}) once that package is installed, or by the path of its module (docs/readers.md)"
+            f"(group {GROUP}) once that package is installed, or by the path of its module (docs/adding-a-reader.md)"
         )
     module = entry.module if entry else format.replace(":", ".")
     facts = {"module": module, "sha256": _digest(format, module)}

@@ -50,7 +50,7 @@ def load(format: str) -> Reader:
     with _errors_of(f"format {format!r}: its reader {module!r} can't be imported"):
         reader = getattr(import_module(module), "READER", None)
     if not isinstance(reader, Reader):
-        raise DataError(f"format {format!r}: {module!r} has no READER that is a Reader (docs/readers.md)")
+        raise DataError(f"format {format!r}: {module!r} has no READER that is a Reader (docs/adding-a-reader.md)")
     return reader
 
 
