@@ -68,7 +68,7 @@ def test_what_the_reader_of_the_page_reads_is_measured_and_knows_its_code(tmp_pa
     chain = said(toy, site, "why", "--metric", "p50_ms")
     assert f"reader: module csv_vectors, sha256 {code['sha256']}, distribution csv-vectors, version 1.0" in chain
 
-    install(site, version="1.1", code=BLOCKS["csv_vectors.py"] + "# better\n")
+    install(site, version="1.1", code=CODE + "# better\n")
     plan = said(toy, site, "plan")
     assert "dataset.readers.csv.version: 1.0 → 1.1" in plan
     assert f"dataset.readers.csv.sha256: {code['sha256'][:12]}… → " in plan
@@ -157,7 +157,7 @@ def test_declared_digests_are_the_data_whoever_reads_it(site: Path, tmp_path: Pa
 
     before = keys()
     in_key = {"csv": readers.code_of("csv")}
-    install(site, code=BLOCKS["csv_vectors.py"] + "# better\n")
+    install(site, code=CODE + "# better\n")
     after = keys()
     assert after["pinned"] == before["pinned"] and after["open"] != before["open"]
 
