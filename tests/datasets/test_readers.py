@@ -23,11 +23,10 @@ from tests.toy import ROOT, Toy
 
 PAGE = (ROOT / "docs" / "adding-a-reader.md").read_text()
 BLOCKS: dict[str, str] = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+CODE = BLOCKS["csv_vectors.py"]
 
 
-def install(
-    site: Path, version: str = "1.0", module: str = "csv_vectors", code: str = BLOCKS["csv_vectors.py"]
-) -> None:
+def install(site: Path, version: str = "1.0", module: str = "csv_vectors", code: str = CODE) -> None:
     """What an installer leaves of a package with one reader, whose name is csv."""
     facts = site / "csv_vectors.dist-info"
     facts.mkdir(parents=True, exist_ok=True)
