@@ -146,8 +146,8 @@ def section(folder: Path) -> str:
         HEADING,
         f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
         f"{_listed({record['created'][:10] for record in records})} at commit "
-        f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers with a "
-        "defect, such as too few rows.\n",
+        f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
+        "with a defect, such as too few rows.\n",
         f"<!-- evidence: {COMMAND} -->\n",
         "| system | workload | quantity | value | `anncestry --experiment smoke why` |",
         "| --- | --- | --- | --- | --- |",
