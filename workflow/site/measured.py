@@ -49,7 +49,7 @@ _FIGURE = re.compile(
     r"|±\s?\d(?!\d*\^)"  # 1.61 ± 0.18, but not ±2^24
     r"|\(-?[\d,]*\.?\d+ ?(?:–|…|to) ?-?[\d,]*\.\d+\)"  # 0.94 (0.89 – 0.99)
 )
-_HEAD = re.compile(rf"(?<![\w’'])(?:{_UNITS}|s|CPU s|MiB|p50|p95|p99)(?!\w)")
+_HEAD = re.compile(rf"(?<![\w’'])(?:{_UNITS}|s|CPU s|MiB|p50|p95|p99|±)(?!\w)")
 _ID = re.compile(r"`n[0-9a-f]{10}`")
 _MARKER = re.compile(r"<!-- (evidence|measured|here since|not measured): (.+) -->")
 _MEASURED = re.compile(r"[^;]+; 20\d\d-[01]\d-[0-3]\d; [0-9a-f]{7,40}")
