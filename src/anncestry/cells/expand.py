@@ -16,7 +16,7 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any, Protocol
 
-from anncestry.cells import blocks, features
+from anncestry.cells import blocks, features, readers
 from anncestry.cells.config import look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits, is_lossy
 from anncestry.cells.matrix import Cell, Matrix, Pair
@@ -193,6 +193,9 @@ class _Expander:
         if not {"base", "queries", *(["payload"] if "conditions" in whole else [])} <= set(whole["content"]):
             # Without the digests of all its content, what the dataset is depends on where it came from.
             identity["sources"] = dataset.sources
+            with _named(f"{self.config.folder / 'datasets.yaml'}: {dataset.origin}.sources"):
+                codes = {name: readers.code_of(name) for name in readers.used(dataset.sources)}
+            identity |= {"readers": codes} if codes else {}
         download = self.add("download", name=dataset.origin, **identity)
         rule = {} if dataset.zero_vectors == "refuse" else {"zero_vectors": dataset.zero_vectors}
         how = {"metric": dataset.metric, "prefix": dataset.prefix, "seed": self.config.seed, **rule}
