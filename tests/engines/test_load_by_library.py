@@ -84,7 +84,6 @@ def test_a_library_that_is_not_installed_is_told(tmp_path: Path) -> None:
     [
         ("milvus", {}, {}, "load.client: sdk is unsupported by milvus"),
         ("pgvector", {}, {}, "load.client: sdk is unsupported by pgvector"),
-        ("weaviate", {"settings": {"protocol": "rest"}}, {}, "inserts by grpc; rest is without it"),
         ("weaviate", {}, {"consistency": "quorum"}, "unsupported with a consistency"),
         ("weaviate", {}, {"runtime": "remote"}, "unsupported on a remote server"),
         ("weaviate", {"version": "1.25.0"}, {}, "client: sdk is unsupported by weaviate 1.25.0"),
