@@ -74,7 +74,10 @@ $(VENV)/.docs: requirements-docs.lock $(VENV)/.locked
 
 # Tests wait for servers and disks about half of their time, so more workers than two cores; the longest files first.
 # What this machine can't test, as a right or a program is missing, is left out and said in the last line.
-BESIDE := -n 4 --dist loadfile --no-loadscope-reorder --what-this-machine-can
+# The 40 longest steps and 25 longest files are printed at the end: the order of files in tests/conftest.py follows them.
+BESIDE := -n 4 --dist loadfile --no-loadscope-reorder --what-this-machine-can --durations=40 --durations-min=1
+# Tests start some thousand processes of Python, which would compile every module anew where bytecode is not kept.
+COMPILED := env -u PYTHONDONTWRITEBYTECODE
 LIGHT := not servers and not docker and not browser and not slurm
 
 # Debian's packages $(2), unless $(1) succeeds. Without root or apt nothing is installed, and tests that need it are left out.
@@ -85,7 +88,7 @@ define install
 endef
 
 test: env browser compiler network  ## run all tests that this machine can, except those with containers (test-docker) and Slurm (test-slurm)
-	@python -m pytest $(BESIDE) -m '$(LIGHT) or servers or browser'
+	@$(COMPILED) python -m pytest $(BESIDE) -m '$(LIGHT) or servers or browser'
 
 browser: latex  ## install Chromium, its driver and LaTeX for the tests of the pages (if root)
 	$(call install,command -v chromedriver,chromium chromium-driver)
@@ -140,7 +143,7 @@ test-scale: env  ## test 5 million × 96 within 1 GiB of memory, and 1 million t
 	@ANNCESTRY_SCALE_ROWS=1000000 ANNCESTRY_SCALE_MIB=400 python -m pytest -s tests/faults/whole_scale.py
 
 test-quick: env compiler network  ## run the tests without servers
-	@python -m pytest $(BESIDE) -m '$(LIGHT)'
+	@$(COMPILED) python -m pytest $(BESIDE) -m '$(LIGHT)'
 
 bench: env browser  ## benchmark anncestry itself: its overhead, and a run with nothing to do
 	@python tests/bench/overhead.py
@@ -154,8 +157,8 @@ bench: env browser  ## benchmark anncestry itself: its overhead, and a run with 
 bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, coverage (docs/statistics.md)
 	@python tests/bench/decisions.py
 
-bench-duet: env  ## measure what pairs tell: A/A, planted differences, quiet and busy (TURNS=2 of 3 A/A and 2 planted; ~20 minutes each)
-	@python tests/bench/duet.py $(or $(TURNS),2)
+bench-duet: env  ## measure what pairs tell: A/A, planted differences (TURNS=1 CONDITION=quiet or busy; 3 A/A and 2 planted, ~14 minutes), into docs/duet.csv
+	@python tests/bench/duet.py $(or $(TURNS),1) $(CONDITION)
 
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)
 	@python tests/bench/decided.py $(or $(RESULTS),.) $(EXPERIMENT)

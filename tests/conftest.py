@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-from tests import needs, ports
+from tests import durations, needs, ports
 from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
-from tests.builders.publisher import published  # noqa: F401 - so is this one
+from tests.builders.place import finished_place, finished_smoke  # noqa: F401 - so are these
+from tests.builders.publisher import published  # noqa: F401
 from tests.remains import Before
 
 
@@ -86,7 +87,12 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter, config):
-    """The last line says what `make test` could not test here."""
+    """The longest files, where durations are asked for; the last line says what `make test` could not test here."""
+    if config.getoption("durations"):
+        terminalreporter.section("longest files")
+        every = [report for reports in terminalreporter.stats.values() for report in reports]
+        for line in durations.sentences(report for report in every if isinstance(report, pytest.TestReport)):
+            terminalreporter.write_line(line)
     if config.getoption(needs.OPTION) and (lacking := needs.missing()):
         terminalreporter.write_line(needs.sentence(lacking), yellow=True)
 
@@ -95,8 +101,9 @@ _OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machin
 
 
 _LONGEST = (
-    "test_reruns", "test_damaged", "test_upgrade", "test_dvc", "test_engines", "test_faults", "test_clusters",
-    "test_killed_load", "test_smoke", "test_equality", "test_mysql", "test_indexes", "test_killed", "test_verify",
+    "test_reruns", "test_engines", "test_damaged", "test_dvc", "test_upgrade", "test_faults", "test_clusters",
+    "test_pairs", "test_engine_check", "test_wheel", "test_guard", "test_killed_load", "test_mysql", "test_freezing",
+    "test_equality", "test_indexes", "test_killed", "test_verify", "test_bench", "test_smoke", "test_security",
     "test_remote", "test_stream", "test_disk", "test_fault", "test_noise", "test_arms", "test_docker",
 )  # fmt: skip
 

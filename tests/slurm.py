@@ -7,14 +7,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import until
+
 SBIN = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
-_WAIT_S = 120
 _CORES, _MEMORY_MIB = 8, 65536
 """What the node says of itself, so that what the profile asks for fits whatever machine this is."""
 
@@ -53,14 +53,6 @@ class Slurm:
         for job in self.jobs():
             self.ask("scancel", job)
         until(lambda: not self.jobs(), "jobs to end")
-
-
-def until(true, what: str, seconds: float = _WAIT_S) -> None:
-    """Wait for something; AssertionError if it does not come."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.2)
 
 
 def _ports(count: int) -> list[int]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import duet
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = runpy.run_path(str(ROOT / "workflow" / "site" / "build.py"))
 NAV: list[str] = BUILD["nav"]()
@@ -69,3 +71,7 @@ def test_a_list_begins_after_an_empty_line_as_the_site_needs(page):
         if item.match(line) and before.strip() and not (item.match(before) or re.match(r"  |#", before))
     ]
     assert wrong == []
+
+
+def test_what_is_said_of_pairs_is_written_from_what_the_bench_measured():
+    assert (ROOT / "docs" / "duet.md").read_text().endswith(duet.section(duet.lines())), "run `make bench-duet TURNS=0`"

@@ -96,11 +96,17 @@ class Toy:
         return toy
 
     @classmethod
-    def finished_place(cls, folder: Path) -> Toy:
-        """One dataset on one system and topology, with both workloads, measured to the end."""
-        toy = cls.make(folder)
+    def place(cls, folder: Path) -> Toy:
+        """One dataset on one system and topology, with both workloads."""
+        toy = cls(folder, copy.deepcopy(TOY))
         for names in ("datasets", "systems", "topologies"):
             toy.block[names] = toy.block[names][:1]
+        return toy
+
+    @classmethod
+    def finished_place(cls, folder: Path) -> Toy:
+        """The same, measured to the end."""
+        toy = cls.place(folder)
         toy.snakemake()
         return toy
 

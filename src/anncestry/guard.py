@@ -37,7 +37,7 @@ from anncestry.provenance.records import read_record, replacing, write_json
 from anncestry.runtimes import artifacts
 
 NAME = "guard"
-SERVERS_MIN, SERVERS_FIRST = 3, 4
+SERVERS_MIN, SERVERS_FIRST = 4, 6
 """Pairs of servers: with fewer than the first nothing is decided; the second are measured before any is judged."""
 PAIR_S = 40.0
 """About what one workload takes on one fresh pair of servers, with their start."""
@@ -242,6 +242,14 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
             note = verdict.reason or verdict.words
         found.append(Finding(pair.dataset, pair.workload, name, base, head, change, low, high, said, note))
     return found
+
+
+def said_of_record(record: Mapping[str, Any], quantities: Sequence[str], rule: Rule) -> dict[str, Said]:
+    """What a guard of this pair alone says of each quantity."""
+    if not record["valid"]:
+        return dict.fromkeys(quantities, Said.CANT_TELL)
+    verdicts = judge_all([_evidence(record, name) for name in quantities], rule)
+    return {name: said_of(verdict, QUANTITIES[name], rule) for name, verdict in zip(quantities, verdicts, strict=True)}
 
 
 def said_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Said:

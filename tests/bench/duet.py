@@ -1,19 +1,20 @@
 """What pairs tell, on this machine: A/A comparisons, planted differences, and rounds in the same time.
 
-python tests/bench/duet.py [TURNS] [FOLDER]       (default: 2, scratch/bench-duet)
+python tests/bench/duet.py [TURNS] [CONDITION]      (default: 1 of each, quiet and busy; 0: only report)
 
 Weaviate 1.27.0 on Fashion-MNIST is paired with itself, under three workloads (A/A: their intervals should hold 1, but
-for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 215), or gives
-some 10 % fewer answers (ef 230), with four clients: planted differences; their true size is that of all together.
-A turn has 8 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. Every second turn is
-under a background load that this makes (a process that keeps a core busy for two seconds of every three). FOLDER keeps
-what was measured, so that more can be added later.
+for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 220), or gives
+some 10 % fewer answers (ef 235), with four clients: planted differences; their true size is that of all together.
+A turn has 6 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. "Busy" turns are under
+a background load that this makes (a process that keeps a core busy for two seconds of every three). Each turn adds its
+comparisons to docs/duet.csv, a line each; the report, and the table of docs/duet.md, are of all lines.
 Beside it stands what the slices would say unpaired, and what rounds say in the same time: each pair of servers as a
 round of each side.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import multiprocessing
@@ -23,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,27 +34,62 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
-from anncestry.metrics.decide import Pair, Sample, judge  # noqa: E402
+from anncestry import guard  # noqa: E402
+from anncestry.metrics.decide import Pair, Rule, Sample, judge  # noqa: E402
+from anncestry.metrics.duet import half_width_percent  # noqa: E402
 
 SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
 CONTROLS = ("k10-clients2", "k10-clients4", "k10-clients8")
-PLANTED, EFFORTS = "k10-clients4", (215, 230)
-SERVERS = 8
-"""Pairs of servers a comparison: one workload takes some 35 s on each, 4 min 40 s together."""
+PLANTED, EFFORTS = "k10-clients4", (220, 235)
+SERVERS = 6
+"""Pairs of servers a comparison: one workload takes some 35 s on each, 3 min 30 s together."""
 CONDITIONS = ("quiet", "busy")
+QUANTITIES = {
+    "qps": "queries per second",
+    "server_cpu_us_per_query": "processor time a query",
+    "p50_ms": "p50",
+    "p99_ms": "p99",
+}
+OF_QUANTITY = ("ratio", "low", "high", "unpaired_percent", "rounds_percent", "second", "second_low", "second_high")
+COLUMNS = (
+    *("date", "commit", "condition", "kind", "pair", "servers", "valid", "others_percent", "guard"),
+    *(f"{name}_{part}" for name in QUANTITIES for part in OF_QUANTITY),
+)
+FILE, DOC = ROOT / "docs" / "duet.csv", ROOT / "docs" / "duet.md"
+HEADING = "## How sure it is\n"
 GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 % of processor time a query"
 
 
-def main(turns: int, folder: Path) -> None:
-    for number in range(1, turns + 1):
-        for condition in CONDITIONS:
-            # An epoch of its own gives each turn keys, orders and servers of its own; the loads are shared.
-            if not found(folder, condition, number):
-                measure(folder, condition, number)
-                print(f"{condition} {number} measured", file=sys.stderr, flush=True)
+def main(turns: int, conditions: Sequence[str], folder: Path) -> None:
+    for _ in range(turns):
+        for condition in conditions:
+            known = lines()
+            kinds = len(CONTROLS) + len(EFFORTS)
+            number = sum(line["condition"] == condition for line in known) // kinds + 1
+            found = measure(folder, condition, number)
+            write([*known, *found])
+            print(f"{condition} {number} measured", file=sys.stderr, flush=True)
+    known = lines()
     for condition in CONDITIONS:
-        report(condition, [found(folder, condition, number) for number in range(1, turns + 1)])
+        print("\n".join(["", *report(condition, known)]))
     print(f"\n{GOALS}")
+    DOC.write_text(DOC.read_text().partition(HEADING)[0] + section(known))
+    print(f"written to {DOC.relative_to(ROOT)}, from {FILE.relative_to(ROOT)}")
+
+
+def lines() -> list[dict[str, str]]:
+    """What was measured so far: a comparison each."""
+    if not FILE.exists():
+        return []
+    with open(FILE, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(known: Sequence[Mapping[str, Any]]) -> None:
+    with open(FILE, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(known)
 
 
 def config_of(folder: Path, number: int) -> Path:
@@ -62,6 +98,7 @@ def config_of(folder: Path, number: int) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(ROOT / "config", target)
     epochs = yaml.safe_load((target / "epochs.yaml").read_text())
+    # An epoch of its own gives each turn keys, orders and servers of its own; the loads are shared.
     epochs["pair"]["epoch"] = 1000 + number
     (target / "epochs.yaml").write_text(yaml.safe_dump(epochs))
     where = {"datasets": [DATASET], "topologies": ["standalone"]}
@@ -76,8 +113,8 @@ def config_of(folder: Path, number: int) -> Path:
     return target
 
 
-def measure(folder: Path, condition: str, number: int) -> None:
-    """One turn: each A/A comparison and each planted one."""
+def measure(folder: Path, condition: str, number: int) -> list[dict[str, Any]]:
+    """One turn: each A/A comparison and each planted one, as lines of the file."""
     place = folder.resolve()
     place.mkdir(parents=True, exist_ok=True)
     at = CONDITIONS.index(condition) * 1000 + number
@@ -91,21 +128,34 @@ def measure(folder: Path, condition: str, number: int) -> None:
         )
     if done.returncode:
         sys.exit(f"{condition} {number}: snakemake failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    kept = place / "kept" / f"{condition}-{number}"
-    kept.mkdir(parents=True, exist_ok=True)
-    for record in (place / "results" / "pair").rglob("*.json"):
-        body = json.loads(record.read_text())
-        if body["spec"]["epoch"] == 1000 + at:
-            effort = body["spec"]["sides"]["b"].get("own_effort")
-            name = f"control-{body['spec']['workload']['name']}" if effort is None else f"planted-{effort}"
-            shutil.copyfile(record, kept / f"{name}.json")
+    records = [json.loads(path.read_text()) for path in sorted((place / "results" / "pair").rglob("*.json"))]
+    return [line_of(record, condition) for record in records if record["spec"]["epoch"] == 1000 + at]
 
 
-def found(folder: Path, condition: str, number: int) -> dict[str, dict[str, Any]]:
-    """The records of a turn by kind; empty if it wasn't measured to its end."""
-    kept = folder / "kept" / f"{condition}-{number}"
-    read = {path.stem: json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))}
-    return read if len(read) == len(CONTROLS) + len(EFFORTS) else {}
+def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
+    """A pair's record as a line."""
+    effort = record["spec"]["sides"]["b"].get("own_effort")
+    code = record["code"]
+    guarded = guard.said_of_record(record, guard.DEFAULT, Rule())
+    line = {
+        "date": record["created"][:10],
+        "commit": code["commit"][:8] + (" and changes" if code["dirty"] else ""),
+        "condition": condition,
+        "kind": f"control-{record['spec']['workload']['name']}" if effort is None else f"planted-{effort}",
+        "pair": record["key"],
+        "servers": len(record["rounds"]),
+        "valid": record["valid"],
+        "others_percent": f"{record['contention']['others_pct']:.0f}",
+        "guard": " ".join(name for name, said in guarded.items() if said is guard.Said.REGRESSED),
+    }
+    for name in QUANTITIES:
+        of = record["quantities"][name]
+        second = of.get("started_second") or {"value": None, "low": None, "high": None}
+        unpaired = half_width_percent(of["unpaired"]) if "unpaired" in of else None
+        values = (of["value"], of["low"], of["high"], unpaired, in_rounds(record, name), *second.values())
+        for part, value in zip(OF_QUANTITY, values, strict=True):
+            line[f"{name}_{part}"] = "" if value is None else f"{value:.4f}"
+    return line
 
 
 @contextmanager
@@ -130,46 +180,82 @@ def work(parent: int) -> None:
         time.sleep(1)
 
 
-def report(condition: str, turns: list[dict[str, dict[str, Any]]]) -> None:
-    """The figures of one condition: each quantity's A/A intervals, planted differences, and widths."""
-    records = [(kind, record) for turn in turns for kind, record in turn.items()]
-    controls = [record for kind, record in records if kind.startswith("control")]
-    print(f"\n{condition}: {len(controls)} A/A and {len(records) - len(controls)} planted comparisons")
-    if not records:
-        return
-    others = statistics.median(record["contention"]["others_pct"] for _, record in records)
-    servers = [len(record["rounds"]) for _, record in records]
-    print(f"  others used {others:.0f} % of a core; {statistics.median(servers):g} pairs of servers (median)")
-    invalid = sum(not record["valid"] for _, record in records)
-    print(f"  {invalid} are invalid")
-    planted = "".join(f"{f'ef {effort} found':>16}{'ratio':>8}" for effort in EFFORTS)
-    print(f"  {'':24}{'A/A holds 1':>12}{planted}{'± pairs':>9}{'± unpaired':>12}{'± rounds':>10}")
-    for name in ("qps", "server_cpu_us_per_query", "p50_ms", "p99_ms"):
-        ratios = [record["quantities"][name] for record in controls]
-        line = f"  {name:24}{f'{sum(map(holds_one, ratios))} of {len(ratios)}':>12}"
-        for effort in EFFORTS:
-            ratios = [record["quantities"][name] for kind, record in records if kind == f"planted-{effort}"]
-            seen = sum(not holds_one(ratio) for ratio in ratios)
-            whole = math.exp(statistics.mean(math.log(ratio["value"]) for ratio in ratios))
-            line += f"{f'{seen} of {len(ratios)}':>16}{whole:8.3f}"
-        every = [record["quantities"][name] for _, record in records]
-        apart = [half_width(ratio["unpaired"]) for ratio in every if "unpaired" in ratio]
-        rounds = [width for _, record in records if (width := in_rounds(record, name)) is not None]
-        line += f"{statistics.median(map(half_width, every)):8.1f}%"
-        for widths, place in ((apart, 11), (rounds, 9)):
-            line += f"{statistics.median(widths):{place}.1f}%" if widths else f"{'–':>{place + 1}}"
-        print(line)
+def of(line: Mapping[str, str], name: str, part: str) -> float:
+    """A number of a line; NaN where it has none."""
+    return float(line[f"{name}_{part}"] or "nan")
 
 
-def holds_one(ratio: dict[str, Any]) -> bool:
-    return bool(ratio["low"] <= 1 <= ratio["high"])
+def holds_one(line: Mapping[str, str], name: str) -> bool:
+    return of(line, name, "low") <= 1 <= of(line, name, "high")
 
 
-def half_width(ratio: dict[str, Any]) -> float:
-    return float(100 * (ratio["high"] / ratio["value"] - 1))
+def half_width(line: Mapping[str, str], name: str) -> float:
+    return 100 * (of(line, name, "high") / of(line, name, "ratio") - 1)
 
 
-def in_rounds(record: dict[str, Any], name: str) -> float | None:
+def tells(known: Sequence[Mapping[str, str]], name: str) -> list[str]:
+    """Of one quantity: A/A that hold 1; by planted effort those found, and its ratio; the median half-widths."""
+    controls = [line for line in known if line["kind"].startswith("control")]
+    cells = [f"{sum(holds_one(line, name) for line in controls)} of {len(controls)}"]
+    for effort in EFFORTS:
+        planted = [line for line in known if line["kind"] == f"planted-{effort}"]
+        found = sum(not holds_one(line, name) for line in planted)
+        whole = math.exp(statistics.mean(math.log(of(line, name, "ratio")) for line in planted))
+        cells += [f"{found} of {len(planted)}", f"{whole:.3f}"]
+    cells.append(f"{statistics.median(half_width(line, name) for line in known):.1f}")
+    for part in ("unpaired_percent", "rounds_percent"):
+        widths = [width for line in known if not math.isnan(width := of(line, name, part))]
+        cells.append(f"{statistics.median(widths):.1f}" if widths else "–")
+    return cells
+
+
+def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
+    """The figures of one condition, as lines of a table in Markdown."""
+    here = [line for line in known if line["condition"] == condition]
+    if not here:
+        return [f"{condition}: nothing measured"]
+    others = statistics.median(float(line["others_percent"]) for line in here)
+    invalid = sum(line["valid"] != "True" for line in here)
+    planted = [f"{label}" for effort in EFFORTS for label in (f"ef {effort} found", "ratio")]
+    said = [
+        f"{condition.capitalize()}: {len(here)} comparisons of {SERVERS} pairs of servers, {invalid} of them invalid;"
+        f" others used {others:.0f} % of a core (median).",
+        "",
+        f"| quantity | A/A hold 1 | {' | '.join(planted)} | ± %, pairs | ± %, unpaired | ± %, rounds |",
+        "| --- |" + " ---: |" * 8,
+    ]
+    said += [f"| {label} | {' | '.join(tells(here, name))} |" for name, label in QUANTITIES.items()]
+    second = [of(line, "server_cpu_us_per_query", "second") for line in here]
+    apart = sum(of(line, "server_cpu_us_per_query", "second_high") < 1 for line in here)
+    alarms = [
+        f"{sum(bool(line['guard']) for line in of_kind)} of {len(of_kind)} {name}"
+        for name, kind in (("A/A", "control"), *((f"with ef {effort}", f"planted-{effort}") for effort in EFFORTS))
+        for of_kind in [[line for line in here if line["kind"].startswith(kind)]]
+    ]
+    return [
+        *said,
+        "",
+        f"`anncestry guard` with its defaults would call these regressed: {', '.join(alarms)}. The server that was"
+        f" started second needed {statistics.median(second):.3f} times the processor time a query of the first (median;"
+        f" surely less in {apart} of {len(here)}).",
+    ]
+
+
+def section(known: Sequence[Mapping[str, str]]) -> str:
+    """The last section of docs/duet.md."""
+    tables = "\n\n".join("\n".join(report(condition, known)) for condition in CONDITIONS)
+    return f"""{HEADING}
+`make bench-duet` measures what pairs tell, quiet and under a load of its own, and adds a line a comparison to
+[duet.csv](duet.csv); this section is written from it. Weaviate 1.27.0 on Fashion-MNIST is compared with itself under
+three workloads (A/A), and with itself at a higher search effort (planted differences; their ratio is that of all
+comparisons together). Unpaired is what the same slices say, rounds what each pair of servers says as a round of each
+side, both in the same time. The comparisons of a turn share its servers. The {GOALS}.
+
+{tables}
+"""
+
+
+def in_rounds(record: Mapping[str, Any], name: str) -> float | None:
     """The half-width that rounds would have: one value of each side from each pair of servers, taken unpaired."""
     each = record["quantities"][name].get("servers")
     if not each or "a" not in each[0]:
@@ -189,4 +275,5 @@ def judge_pair(a: Sample, b: Sample) -> float | None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(int(given[0]) if given else 2, Path(given[1] if len(given) > 1 else "scratch/bench-duet"))
+    asked = given[1:2] or CONDITIONS
+    main(int(given[0]) if given else 1, asked, ROOT / "scratch" / "bench-duet")

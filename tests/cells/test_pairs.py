@@ -20,7 +20,7 @@ from anncestry.provenance import records
 from anncestry.runtimes import control_groups
 from tests.toy import ROOT, Toy
 
-DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
+DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 6, "first": 3, "most": 3}
 TUNED = {"k": 5, "clients": 1, "queries": 20, "warmup": 10, "target_recall": 0.95, "tuning_queries": 30}
 PUBLISH = {"table": 1, "report": 1, "all": 1}
 
@@ -48,9 +48,9 @@ def measured(tmp_path_factory):
     )
     assert toy.jobs() == {
         **{"artifact": 2, "download": 1, "normalize": 1, "truth": 1, "load": 2, "record": 2},
-        **{"duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
+        **{"duet": 6, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
         **PUBLISH,
-    }, "a pair and its control, on two pairs of servers each"
+    }, "a pair and its control, on three pairs of servers each"
     said = toy.snakemake("--logger=anncestry").stderr
     assert "Measuring pair 2 of servers: red-1.0..blue-1.0 on blobs-l2, standalone, k5 (" in said
     assert "server" in said and "Building DAG" not in said and "%|" not in said, "no log of Snakemake or of a job"
@@ -68,13 +68,13 @@ def test_a_measured_pair_has_nothing_to_do(toy):
 
 def test_a_bumped_side_b_reruns_its_load_and_its_pair_and_neither_the_control_nor_other_cells(toy):
     toy.files["systems"]["blue-1.0"]["version"] = "1.1"
-    assert toy.jobs() == {"artifact": 1, "load": 1, "record": 1, "duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+    assert toy.jobs() == {"artifact": 1, "load": 1, "record": 1, "duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
 
 
 def test_a_bumped_side_a_reruns_its_load_its_cells_its_pair_and_the_control(toy):
     toy.files["systems"]["red-1.0"]["version"] = "1.1"
     assert toy.jobs() == {
-        **{"artifact": 1, "load": 1, "record": 1, "duet": 4, "rounds": 1, "pair": 2},
+        **{"artifact": 1, "load": 1, "record": 1, "duet": 6, "rounds": 1, "pair": 2},
         **{"session": 1, "query": 1, "recall": 1},
         **PUBLISH,
     }
@@ -82,12 +82,12 @@ def test_a_bumped_side_a_reruns_its_load_its_cells_its_pair_and_the_control(toy)
 
 def test_other_slices_measure_the_pairs_again_and_load_nothing(toy):
     toy.files["config"]["duet"]["blocks"] = 9
-    assert toy.jobs() == {"duet": 4, "rounds": 1, "pair": 2, **PUBLISH}
+    assert toy.jobs() == {"duet": 6, "rounds": 1, "pair": 2, **PUBLISH}
 
 
 def test_a_bumped_pair_epoch_measures_pairs_only(toy):
     toy.files["epochs"]["pair"]["epoch"] = 2
-    assert toy.jobs() == {"duet": 4, "rounds": 1, "pair": 2, **PUBLISH}
+    assert toy.jobs() == {"duet": 6, "rounds": 1, "pair": 2, **PUBLISH}
 
 
 def test_two_pairs_of_one_first_side_share_its_control(tmp_path):
@@ -135,7 +135,7 @@ def test_runs_and_duration_of_a_workload_change_no_pair(tmp_path):
         (lambda toy: toy.block.update(rebuilds=2), "rebuilds: unsupported with paired"),
         (lambda toy: toy.files["config"]["duet"].update(slice_s=8), "for 10 s at most"),
         (lambda toy: toy.files["workloads"]["k5"].update(start="cold", warmup=0), "cold is unsupported in pairs"),
-        (lambda toy: toy.files["config"]["duet"].update(first=3, most=2), "duet.most: is below duet.first"),
+        (lambda toy: toy.files["config"]["duet"].update(first=4, most=3), "duet.most: is below duet.first"),
     ],
 )
 def test_what_cannot_be_paired_is_refused_by_name_while_parsing(tmp_path, change, said):
@@ -176,7 +176,7 @@ def the_pair(toy):
 def test_a_pair_is_published_with_all_that_made_it(toy):
     _, record = the_pair(toy)
     assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
-    assert [each["started_first"] for each in record["rounds"]] == ["a", "b"], "the order of starts is swapped"
+    assert [each["started_first"] for each in record["rounds"]] == ["a", "b", "a"], "the order of starts is swapped"
     assert {"qps", "server_cpu_us_per_query", "p50_ms", "p95_ms", "p99_ms"} <= record["quantities"].keys()
     assert all(record["sides"][side]["recall"]["by_id"]["value"] == 1 for side in "ab")
     assert record["contention"]["frozen_cpu_share"] < 0.01
@@ -222,14 +222,14 @@ def test_verify_sees_slices_that_were_changed_even_if_the_record_was_sealed_agai
 
 def test_a_dropped_pair_is_measured_again_and_nothing_else(toy):
     anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--yes")
-    assert toy.jobs() == {"duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+    assert toy.jobs() == {"duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
 
 
 def test_a_dropped_load_takes_its_pairs_along(toy):
     anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--load", "--yes")
     assert not pairs_of(toy)
     assert toy.jobs() == {
-        **{"load": 2, "record": 2, "duet": 4, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
+        **{"load": 2, "record": 2, "duet": 6, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
         **PUBLISH,
     }
 
@@ -237,7 +237,7 @@ def test_a_dropped_load_takes_its_pairs_along(toy):
 def test_a_damaged_pair_is_set_aside_and_made_again(toy):
     path, _ = the_pair(toy)
     path.write_text(path.read_text().replace('"valid": true', '"valid": false', 1))
-    assert toy.jobs() == {"duet": 2, "rounds": 1, "pair": 1, **PUBLISH}
+    assert toy.jobs() == {"duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
     assert path.with_name(f"{path.name}.damaged").exists()
 
 
@@ -257,7 +257,7 @@ def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_
     said = done.stdout + done.stderr
     assert done.returncode
     assert "is not running any more" in said
-    assert "(so far 2 of 2 starts died)" in said, "by the ledger"
+    assert "(so far 3 of 3 starts died)" in said, "by the ledger"
     published = {path.parent.parent.name: json.loads(path.read_text()) for path in pairs_of(toy)}
     assert sorted(published) == ["red-1.0..green-1.0", "red-1.0..red-1.0"], "the others go on"
     record = published["red-1.0..green-1.0"]
@@ -280,7 +280,7 @@ def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on_at_e
         victim, *_ = freezing(toy)
         os.kill(victim, signal.SIGKILL)
         run.wait(timeout=120)
-    toy.files["config"]["duet"] |= {"blocks": 8}
+    toy.files["config"]["duet"] |= {"blocks": 6}
     toy.snakemake()
     published = [json.loads(path.read_text()) for path in pairs_of(toy)]
     assert len(published) == 2

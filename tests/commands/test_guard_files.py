@@ -79,10 +79,10 @@ def test_a_wrong_file_of_metrics_is_refused_with_the_key_and_what_may_be_there(
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     toy = Toy.make(tmp_path)
-    toy.files["config"]["duet"] = {"slice_s": 0.05, "discard_ms": 5, "blocks": 8, "first": 2, "most": 2}
+    toy.files["config"]["duet"] = {"slice_s": 0.05, "discard_ms": 5, "blocks": 6, "first": 2, "most": 2}
     toy.files["systems"]["slow-1.0"] = {**toy.files["systems"]["red-1.0"], "settings": {"lie": "slow"}}
     toy.save()
-    (toy.folder / "metrics.yaml").write_text("datasets: [blobs-l2]\nworkloads: [k5]\nquantities: [qps]\nbudget: 4m\n")
+    (toy.folder / "metrics.yaml").write_text("datasets: [blobs-l2]\nworkloads: [k5]\nquantities: [qps]\nbudget: 320s\n")
     monkeypatch.chdir(toy.folder)
     monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "src"))))

@@ -12,12 +12,12 @@ import pytest
 
 from anncestry import cli
 from anncestry.commands import say_json
-from tests.toy import ROOT, Toy
+from tests.toy import ROOT
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    return Toy.finished_place(tmp_path_factory.mktemp("finished"))
+def toy(finished_place, tmp_path_factory):
+    return finished_place.copy(tmp_path_factory.mktemp("finished") / "toy", "data", "results", "scratch", "reports")
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from jsonschema import Draft7Validator
 
 from anncestry import kubernetes
 from anncestry.errors import ConfigError, DataError, ServerError
-from tests.slurm import until
 from tests.toy import ROOT, Toy
+from tests.waiting import until
 
 SCHEMA = json.loads((ROOT / "tests/fixtures/kubernetes-job-1.32.schema.json").read_text())
 MEASURED = {"rule": "session", "threads": 7, "resources": {"machines": 1, "mem_mb": 4096, "runtime": 1440}}

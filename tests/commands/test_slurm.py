@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from anncestry.report.model.quantities import COUNTED
-from tests.slurm import slurm, until
+from tests.slurm import slurm
 from tests.toy import ROOT, Toy
+from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
 

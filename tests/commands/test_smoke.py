@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pandas as pd
 import psutil
 import pytest
 
-from tests.toy import ROOT, parse_jobs
+from tests.builders.place import snakemake_smoke
+from tests.toy import parse_jobs
 
 pytestmark = pytest.mark.servers
 
 
-def snakemake(folder, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(folder), "--nocolor", *arguments, "all", "--config", "experiment=smoke"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=1800,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smoke")
-    said = snakemake(folder)
-    return folder, said
+def smoke(finished_smoke):
+    return finished_smoke, (finished_smoke / "said.txt").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +34,7 @@ def test_it_ends_with_a_summary_and_the_path_of_a_page_that_is_there(smoke):
 
 
 def test_a_second_call_has_nothing_to_do(smoke):
-    assert parse_jobs(snakemake(smoke[0], "-n")) == {}
+    assert parse_jobs(snakemake_smoke(smoke[0], "-n")) == {}
 
 
 def test_progress_is_seen_for_loads_and_query_runs(smoke):

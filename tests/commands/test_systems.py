@@ -11,7 +11,7 @@ import yaml
 from anncestry import cli
 from anncestry.commands import systems
 from anncestry.errors import DataError
-from tests.toy import ROOT, Toy
+from tests.toy import ROOT
 
 
 def rows(capsys, *words):
@@ -59,8 +59,8 @@ def test_what_a_system_offers_is_what_its_engine_does_not_refuse(real):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return Toy.finished_place(tmp_path_factory.mktemp("finished"))
+def finished(finished_place):
+    return finished_place
 
 
 def test_what_ran_is_read_from_records_and_kept_in_the_config(finished, tmp_path, monkeypatch, capsys):

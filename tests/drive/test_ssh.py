@@ -14,9 +14,9 @@ from anncestry.drive import pools, protocol
 from anncestry.drive.driver import Driver
 from anncestry.errors import ServerError
 from tests.builders.bench import Bench
-from tests.slurm import until
 from tests.ssh import sshd as running_sshd
 from tests.toy import Toy
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

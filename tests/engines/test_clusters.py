@@ -40,6 +40,7 @@ from tests.servers import (
     small_vectors,
     with_parts,
 )
+from tests.waiting import until
 
 WEAVIATE, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
 K = 10
@@ -399,10 +400,7 @@ def test_a_node_that_dies_during_a_run_fails_the_cell_by_name_and_nothing_stays(
     assert status != 0
     assert "weaviate 1.27.0 node2" in said and "is not running any more" in said
     assert not list((folder / "work" / "results" / "query").rglob("*.json"))
-    deadline = time.monotonic() + 20
-    while processes_in(folder):
-        assert time.monotonic() < deadline, processes_in(folder)
-        time.sleep(0.2)
+    until(lambda: not processes_in(folder), "its processes to end")
 
 
 @pytest.mark.servers
@@ -447,10 +445,7 @@ def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one
             assert sum(after[name]["searches"] - before[name]["searches"] for name in after) == 800
             server.check_members()
             os.kill(server.group["querynode2"].handle.pids()[0], signal.SIGKILL)  # type: ignore[attr-defined]
-            deadline = time.monotonic() + 5
-            while server.group.alive():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: not server.group.alive(), "the server to be no longer whole")
         with pytest.raises(ServerError, match=r"querynode2 .*not running any more"):
             server.check_members()
         assert not server.members()["querynode2"]["alive"] and server.members()["querynode1"]["alive"]

@@ -77,10 +77,10 @@ def test_a_system_that_stands_still_in_turns_answers_as_before(name: str, tmp_pa
                     side.freeze()
                     time.sleep(0.5)
                     side.thaw()
-                    time.sleep(0.5)
+                    time.sleep(0.1)
 
             thread = threading.Thread(target=turns)
-            recall = asked(engine, server, tmp_path / "turns", 10.0, thread)
+            recall = asked(engine, server, tmp_path / "turns", 6.0, thread)
         assert recall > 0.95 and asked(engine, server, tmp_path / "after", 1.0) > 0.95
         assert engine.probe(server).rows == len(vectors.base)
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
 from anncestry.runtimes import credentials
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
+from tests.waiting import until
 
 MYSQL, OFFERS = engines.get("mysql"), engines.offers_of("mysql")
 SEEKDB: dict[str, Any] = {"engine": "mysql", "version": "1.4.0", "settings": {"dialect": "seekdb"}}
@@ -411,34 +411,35 @@ def quantized(loaded: Loaded) -> Iterator[tuple[Vectors, Driver]]:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("loaded", [(NATIVE[0], metric) for metric in ("l2", "cosine")], ids=str, indirect=True)
-@pytest.mark.parametrize("quantizer", ["sq", "bq"])
 def test_seekdb_builds_its_quantizers_says_so_and_passes_the_gates(
-    loaded: Loaded, quantized: tuple[Vectors, Driver], quantizer: str, tmp_path: Path
+    loaded: Loaded, quantized: tuple[Vectors, Driver], tmp_path: Path
 ) -> None:
     """Its exact scans compare vectors, so that the oracle is as strict as of any index."""
-    (vectors, driver), server, index = quantized, loaded.server, {**INDEX, "quantizer": quantizer}
-    with asking(server) as ask:
-        ask("DROP TABLE bench")
-    with Progress("load", len(vectors.base), "rows") as progress:
-        MYSQL.load(server, vectors, index, {"batch_rows": 300}, progress)
-    MYSQL.apply(server, 200)
-    probe, asked = MYSQL.probe(server), MYSQL.asked_settings(SYSTEMS[loaded.name], index, vectors.metric, 200)
-    assert {name: probe.settings.get(name) for name in asked} == asked
-    assert (asked["quantizer"], probe.settings["quantizer"]) == (quantizer, quantizer)
-    assert (probe.rows, probe.index_complete) == (2000, True)
-    assert not over_codes(engines.get("mysql"), index)
-    gates = Oracle(MYSQL, server, driver, tmp_path / "oracle", vectors).check()
-    assert [gate for gate in gates if not gate.ok] == []
-    answers = Oracle(MYSQL, server, driver, tmp_path / "w", vectors).ask(vectors.queries, K, 200)
-    far = exact(SmallVectors(vectors.base, *[vectors.category] * 3, vectors.metric), vectors.queries)  # type: ignore[arg-type]
-    true = np.argsort(far, axis=1)[:, :K]
-    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(answers.ids, true, strict=True)])
-    print(quantizer, vectors.metric, "recall", recall)
-    assert recall > 0.8
-    reported = np.take_along_axis(far, answers.ids, axis=1)
-    error = np.abs(answers.distances - reported) / np.maximum(reported, 1e-9)
-    print("median and largest relative error", np.median(error), error.max())
-    assert np.median(error) <= 0.25
+    (vectors, driver), server = quantized, loaded.server
+    for quantizer in ("sq", "bq"):
+        index = {**INDEX, "quantizer": quantizer}
+        with asking(server) as ask:
+            ask("DROP TABLE bench")
+        with Progress("load", len(vectors.base), "rows") as progress:
+            MYSQL.load(server, vectors, index, {"batch_rows": 300}, progress)
+        MYSQL.apply(server, 200)
+        probe, asked = MYSQL.probe(server), MYSQL.asked_settings(SYSTEMS[loaded.name], index, vectors.metric, 200)
+        assert {name: probe.settings.get(name) for name in asked} == asked
+        assert (asked["quantizer"], probe.settings["quantizer"]) == (quantizer, quantizer)
+        assert (probe.rows, probe.index_complete) == (2000, True)
+        assert not over_codes(engines.get("mysql"), index)
+        gates = Oracle(MYSQL, server, driver, tmp_path / f"{quantizer}-oracle", vectors).check()
+        assert [gate for gate in gates if not gate.ok] == []
+        answers = Oracle(MYSQL, server, driver, tmp_path / f"{quantizer}-work", vectors).ask(vectors.queries, K, 200)
+        far = exact(SmallVectors(vectors.base, *[vectors.category] * 3, vectors.metric), vectors.queries)  # type: ignore[arg-type]
+        true = np.argsort(far, axis=1)[:, :K]
+        recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(answers.ids, true, strict=True)])
+        print(quantizer, vectors.metric, "recall", recall)
+        assert recall > 0.8
+        reported = np.take_along_axis(far, answers.ids, axis=1)
+        error = np.abs(answers.distances - reported) / np.maximum(reported, 1e-9)
+        print("median and largest relative error", np.median(error), error.max())
+        assert np.median(error) <= 0.25
 
 
 @pytest.mark.servers
@@ -567,8 +568,6 @@ def test_a_copied_folder_is_searchable_and_a_killed_server_noticed(name: str, tm
         assert np.mean(answers.ids[:, 0] == np.arange(500, 600)) > 0.99
         (pid,) = server.group.pids()
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while server.group.alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not server.group.alive(), "the server to be gone")
         with pytest.raises(ServerError, match="not running any more"):
             server.check_alive()

@@ -23,8 +23,8 @@ from anncestry.errors import ConfigError, ServerError
 from anncestry.features.fault.measuring import Fault, impact
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess
-from tests.slurm import until
 from tests.toy import ROOT
+from tests.waiting import until
 
 PAUSE = {"kind": "pause", "member": "node2", "at_s": 2, "for_s": 2}
 

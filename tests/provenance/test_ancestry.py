@@ -24,12 +24,11 @@ from anncestry.ancestry import attest as signing
 from anncestry.ancestry import export
 from anncestry.provenance import records
 from anncestry.report.model import numbers
-from tests.toy import Toy
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return Toy.finished_place(tmp_path_factory.mktemp("toy"))
+def finished(finished_place):
+    return finished_place
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from anncestry.provenance import prune, records
 from anncestry.provenance.attempts import Ledger, count, lines_of, words
 from anncestry.report.site.page import write_page
 from tests.builders.world import World
-from tests.toy import Toy
 
 NONE = {"starts": 0, "died": 0, "repeated": 0, "restarts": 0, "dropped": 0}
 
@@ -215,8 +214,10 @@ def test_a_load_that_died_is_quoted_by_the_next(bench):
     assert "out of memory" in ledger.lines()[-1]["why"]
 
 
-def test_the_workflow_quotes_its_attempts_on_the_page_and_verify_checks_them(tmp_path, monkeypatch, capfd):
-    toy = Toy.finished_place(tmp_path / "toy")
+def test_the_workflow_quotes_its_attempts_on_the_page_and_verify_checks_them(
+    finished_place, tmp_path, monkeypatch, capfd
+):
+    toy = finished_place.copy(tmp_path / "toy", "data", "results", "scratch")
     monkeypatch.chdir(toy.folder)
     monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
     (folder,) = Path("results/attempts").glob("*/*/*")

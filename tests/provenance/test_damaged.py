@@ -15,7 +15,7 @@ import pytest
 from anncestry import workflow
 from anncestry.errors import Damaged
 from anncestry.provenance import damage, platform, records
-from tests.toy import Toy
+from tests.toy import Toy, parse_jobs
 
 pytestmark = pytest.mark.faults
 
@@ -24,8 +24,8 @@ PUBLISH = {"table": 1, "report": 1, "all": 1}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return Toy.finished_place(tmp_path_factory.mktemp("damaged") / "toy")
+def finished(finished_place):
+    return finished_place
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,8 @@ def zeros(path: Path) -> None:
 
 
 CASES = {
-    # what is damaged and how; what is not there besides; the jobs that make it again
+    # What is damaged and how; what is not there besides; the jobs that make it again. Of those that the same jobs make
+    # again one is made again: once they are set aside, what is missing is the same.
     "what a measurement needs": (
         {
             "scratch/artifact/*/record.json": empty,
@@ -107,6 +108,7 @@ CASES = {
     "a page": ({"results/report/*/index.html": empty}, [], {"report": 1, "all": 1}),
     "a page's record": ({"results/report/*/record.json": half}, [], {"report": 1, "all": 1}),
 }  # fmt: skip
+TWINS = ("a half file of such a load", "samples", "a table's record", "a page's record")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -124,15 +126,18 @@ def test_what_is_empty_or_half_is_set_aside_said_and_exactly_that_is_made_again(
     for path in victims:
         assert str(path.relative_to(toy.folder)) in said, f"{path.name} is not named"
     assert said.count("set aside") >= len(victims)
-    assert toy.jobs() == jobs
+    assert parse_jobs(said) == jobs
     planned = anncestry(toy, "plan").stdout
     assert ("nothing to run" in planned) == (not jobs), planned
-    toy.snakemake()
-    assert toy.jobs() == {}
-    done = anncestry(toy, "verify")
-    assert done.returncode == 0, done.stderr
     listed = anncestry(toy, "gc", "--results").stdout
     assert "set aside, as it was damaged" in listed, listed
+    if case in TWINS:
+        return
+    done = toy.snakemake()
+    assert parse_jobs(done.stdout + done.stderr) == jobs
+    assert toy.jobs() == {}
+    verified = anncestry(toy, "verify")
+    assert verified.returncode == 0, verified.stderr
 
 
 def test_a_load_that_is_lost_takes_what_was_measured_on_it_along(finished, tmp_path):
@@ -150,8 +155,8 @@ def test_a_load_that_is_lost_takes_what_was_measured_on_it_along(finished, tmp_p
 def test_a_half_run_that_was_not_published_yet_is_measured_again_and_no_other(half_measured, tmp_path, name):
     toy = half_measured.copy(tmp_path / "toy", "data", "scratch", "results")
     half(next(toy.folder.glob(f"scratch/measured/*/run-1/{name}")))
-    assert toy.jobs() == {"session": 1, "query": 1, "recall": 1, **PUBLISH}
-    toy.snakemake()
+    made = toy.snakemake()
+    assert parse_jobs(made.stdout + made.stderr) == {"session": 1, "query": 1, "recall": 1, **PUBLISH}
     done = anncestry(toy, "verify")
     assert done.returncode == 0, done.stderr
 
@@ -181,8 +186,8 @@ def test_a_file_of_the_right_length_and_another_content_is_found_by_the_stage_th
     refused = toy.snakemake(check=False)
     assert refused.returncode and "Traceback" not in refused.stderr
     assert f"{file.relative_to(toy.folder)}: sha256" in refused.stderr and "set aside" in refused.stderr, refused.stderr
-    assert toy.jobs() == jobs
-    toy.snakemake()
+    made = toy.snakemake()
+    assert parse_jobs(made.stdout + made.stderr) == jobs
     done = anncestry(toy, "verify")
     assert done.returncode == 0, done.stderr
 

@@ -18,12 +18,11 @@ from anncestry.provenance import records
 from anncestry.report.model import numbers
 from anncestry.report.model.records import seal_report, seal_table
 from tests import synthetic
-from tests.toy import Toy
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return Toy.finished_place(tmp_path_factory.mktemp("toy"))
+def finished(finished_place):
+    return finished_place
 
 
 @pytest.fixture

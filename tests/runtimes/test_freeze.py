@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from anncestry.runtimes.base import Limits, Member
 from anncestry.runtimes.freeze import Side
 from anncestry.runtimes.native import NativeProcess, clean_environment
 from anncestry.runtimes.remote import RemoteHandle
+from tests.waiting import until
 
 SHELL = Path("/bin/sh")
 FORKS = "for i in 1 2 3; do (while :; do /bin/true; x=$(echo a | cat); done) & done; wait"
@@ -53,15 +54,7 @@ def member(tmp_path: Path, *argv: str, limits: Limits | None = None) -> Iterator
         yield Member("node1", "node", process)
     finally:
         process.stop(0)
-        assert wait_until(lambda: not session(process.pid))
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return True
+        until(lambda: not session(process.pid))
 
 
 def session(pid: int) -> list[int]:
@@ -102,7 +95,7 @@ def test_nothing_of_a_frozen_server_runs_and_all_of_it_goes_on(root: Path, tmp_p
             # The last thread may take some microseconds to leave its core.
             assert max(now - then for now, then in zip(clocks(before), used, strict=True)) < 2e6
             side.thaw()
-            wait_until(partial(changed, main, before, used))
+            until(partial(changed, main, before, used))
 
 
 def test_freezing_is_cheap(tmp_path: Path) -> None:
@@ -167,13 +160,13 @@ def test_what_does_not_stand_still_is_named_and_all_is_thawed(tmp_path: Path) ->
         side = Side([well, badly], nothing)
         assert side.by == ("SIGSTOP",)
         (waiting,) = badly.handle.pids()
-        wait_until(lambda: psutil.Process(waiting).status() == psutil.STATUS_DISK_SLEEP)
+        until(lambda: psutil.Process(waiting).status() == psutil.STATUS_DISK_SLEEP)
         with pytest.raises(ServerError, match=r"toy: not frozen within 0.3 s: python\S* \(pid \d+, .* is in state D"):
             side.freeze(0.3)
         main = well.handle.pids()[0]
         assert not freeze.is_frozen(main)
         used = clocks([main])
-        wait_until(lambda: clocks([main]) > used)
+        until(lambda: clocks([main]) > used)
 
 
 def test_a_server_that_somebody_else_runs_is_not_frozen() -> None:
@@ -212,7 +205,7 @@ def test_whatever_kills_the_controller_leaves_no_frozen_server_to_the_next_run(r
     assert set(frozen_leftovers(tmp_path)) <= set(left), "nothing of others"
     ended = leftovers.end_frozen()
     assert any(f"(pid {pid})" in name for pid in left for name in ended)
-    wait_until(lambda: not session(main))
+    until(lambda: not session(main))
     assert leftovers.clean([one for one in leftovers.find(tmp_path) if f"-{controller.pid}-freeze" in one.name]) == []
     assert not [group for group in control_groups.groups() if f"-{controller.pid}-freeze" in group.name]
 
@@ -227,13 +220,13 @@ def test_leftovers_are_ended_though_they_are_frozen_and_what_runs_is_left_to_the
         assert controller.stdout is not None
         main = int(controller.stdout.readline())
         controller.send_signal(signal.SIGKILL)
-    wait_until(lambda: main not in session(main))
+    until(lambda: main not in session(main))
     left = session(main)
     assert len(left) == 2
     os.kill(left[0], signal.SIGSTOP)
-    wait_until(lambda: frozen_leftovers(tmp_path) == left[:1])
+    until(lambda: frozen_leftovers(tmp_path) == left[:1])
     assert len(leftovers.end_frozen()) == 1
-    wait_until(lambda: session(main) == left[1:])
+    until(lambda: session(main) == left[1:])
     assert leftovers.clean([one for one in leftovers.find(tmp_path) if one.pid in left]) == []
-    wait_until(lambda: not session(main))
+    until(lambda: not session(main))
     leftovers.clean([one for one in leftovers.find(tmp_path) if f"-{controller.pid}-freeze" in one.name])

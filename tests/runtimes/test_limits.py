@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,7 @@ from anncestry.runtimes import control_groups, leftovers
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import MARK, NativeProcess, clean_environment
 from tests.servers import INDEX, STANDALONE, SYSTEMS
+from tests.waiting import until
 
 SHELL = Path("/bin/sh")
 V2 = (control_groups.ROOT / "cgroup.controllers").exists()
@@ -28,13 +28,6 @@ V2 = (control_groups.ROOT / "cgroup.controllers").exists()
 
 def start(tmp_path: Path, script: str, asked: Limits, name: str = "toy") -> NativeProcess:
     return NativeProcess(name, [SHELL, "-c", script], clean_environment(), tmp_path, tmp_path / "log", asked)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +45,7 @@ def groups_can_be_made() -> bool:
 def test_a_process_is_held_from_its_first_instruction_on_and_its_group_goes_with_it(tmp_path: Path) -> None:
     process = start(tmp_path, "cat /proc/self/cgroup; sleep 60", Limits(cpus=0.5, memory_mib=64))
     try:
-        wait_until(lambda: "cpu" in process.log_tail(30) or "0::" in process.log_tail(30))
+        until(lambda: "cpu" in process.log_tail(30) or "0::" in process.log_tail(30))
         how = process.limits()
         assert (how["cpus"]["asked"], how["memory_mib"]["asked"]) == (0.5, 64)
         if groups_can_be_made():
@@ -74,7 +67,7 @@ def test_who_takes_more_memory_than_allowed_is_killed_and_that_is_said(tmp_path:
         Limits(memory_mib=48),
     )  # fmt: skip
     try:
-        wait_until(lambda: not process.alive())
+        until(lambda: not process.alive())
         if not groups_can_be_made():  # what stands in for one is said, and never called a control group
             assert "RLIMIT_DATA" in process.limits()["memory_mib"]["by"]
             return
@@ -94,7 +87,7 @@ def test_who_takes_more_cpu_than_allowed_is_throttled_and_that_is_accounted(tmp_
         if not groups_can_be_made():
             assert process.limits()["cpus"]["by"] is None
             return
-        wait_until(lambda: process.usage()["throttled_s"] > 0.1)
+        until(lambda: process.usage()["throttled_s"] > 0.1)
     finally:
         process.stop(0)
 
@@ -182,7 +175,7 @@ def test_what_stands_in_reaches_the_program(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(control_groups.enclose, "__defaults__", (tmp_path / "none",))
     process = start(tmp_path, "ulimit -d; sleep 60", Limits(cpus=1, memory_mib=64))
     try:
-        wait_until(lambda: "65536" in process.log_tail())
+        until(lambda: "65536" in process.log_tail())
         assert len(psutil.Process(process.pid).cpu_affinity()) == 1
     finally:
         process.stop(0)
@@ -214,7 +207,7 @@ def test_the_dead_member_of_a_group_is_named_and_the_others_are_stopped_in_rever
         (tmp_path / name).mkdir()
         process = start(tmp_path / name, script if name != "node2" else "echo the reason; exit 3", Limits(), name)
         group.add(Member(name, role, process, term_wait_s=5))
-    wait_until(lambda: group.dead() == ["node2"])
+    until(lambda: group.dead() == ["node2"])
     with pytest.raises(ServerError, match="node2") as caught:
         group.check_alive()
     assert caught.value.log_tail == "the reason"
@@ -250,7 +243,7 @@ def test_leftovers_are_named_and_cleaned_only_when_that_is_asked(
     with subprocess.Popen(["/bin/sleep", "3600"], env={MARK: mark}) as orphan:
         try:
             # The kernel shows the environment of a new program a moment after its parent goes on.
-            wait_until(lambda: any(leftover.pid == orphan.pid for leftover in leftovers.find(tmp_path)))
+            until(lambda: any(leftover.pid == orphan.pid for leftover in leftovers.find(tmp_path)))
             assert cli.main(["leftovers"]) == 0
             said = capsys.readouterr().out
             assert f"pid {orphan.pid}" in said and "serve" in said and "--clean" in said
@@ -268,7 +261,7 @@ def test_leftovers_are_named_and_cleaned_only_when_that_is_asked(
 def test_a_server_of_a_run_that_goes_on_is_no_leftover(tmp_path: Path) -> None:
     process = start(tmp_path, "sleep 60", Limits())
     try:
-        wait_until(lambda: psutil.Process(process.pid).name() == "sh" or psutil.Process(process.pid).name() == "sleep")
+        until(lambda: psutil.Process(process.pid).name() == "sh" or psutil.Process(process.pid).name() == "sleep")
         assert process.pid not in [leftover.pid for leftover in leftovers.find(tmp_path)]
     finally:
         process.stop(0)

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,19 +14,13 @@ import pytest
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import docker
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
+from tests.waiting import until
 
 SHELL = Path("/bin/sh")
 
 
 def start(tmp_path: Path, script: str, **env: str) -> NativeProcess:
     return NativeProcess("toy", [SHELL, "-c", script], clean_environment(env), tmp_path, tmp_path / "log")
-
-
-def wait_until(condition: object, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_free_ports_are_adjacent_and_can_be_bound() -> None:
@@ -59,7 +52,7 @@ def test_a_server_sees_no_proxies(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("http_proxy", "http://nowhere.invalid")
     monkeypatch.setenv("HTTPS_PROXY", "http://nowhere.invalid")
     process = start(tmp_path, "env", LD_LIBRARY_PATH="/some/where", TOY="1 = 2")
-    wait_until(lambda: not process.alive())
+    until(lambda: not process.alive())
     process.stop(1)
     seen = (tmp_path / "log").read_text()
     assert "proxy" not in seen.lower()
@@ -69,7 +62,7 @@ def test_a_server_sees_no_proxies(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_a_server_that_exits_at_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     process = start(tmp_path, "for i in $(seq 30); do echo line $i; done; echo the reason >&2; exit 3")
-    wait_until(lambda: not process.alive())
+    until(lambda: not process.alive())
     with pytest.raises(ServerError) as caught:
         process.check_alive()
     assert "the reason" in str(caught.value)
@@ -81,14 +74,14 @@ def test_a_server_that_exits_at_start_shows_the_end_of_its_log(tmp_path: Path) -
 
 def test_a_program_that_is_not_there_is_named_in_the_log(tmp_path: Path) -> None:
     process = NativeProcess("toy", [tmp_path / "missing"], clean_environment(), tmp_path, tmp_path / "log")
-    wait_until(lambda: not process.alive())
+    until(lambda: not process.alive())
     process.stop(1)
     assert "missing: No such file" in process.log_tail()
 
 
 def test_a_server_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
     process = start(tmp_path, "trap 'exit 7' TERM; echo up; while true; do sleep 0.02; done")
-    wait_until(lambda: "up" in process.log_tail())
+    until(lambda: "up" in process.log_tail())
     ending = process.stop(10)
     assert (ending.signal, ending.returncode, ending.clean) == ("SIGTERM", 7, True)
     assert process.stop(10) == ending
@@ -96,22 +89,22 @@ def test_a_server_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
 
 def test_the_whole_group_is_gone_after_a_stop(tmp_path: Path) -> None:
     process = start(tmp_path, "trap '' TERM; (trap '' TERM; while true; do sleep 9; done) & echo up; wait")
-    wait_until(lambda: "up" in process.log_tail())
+    until(lambda: "up" in process.log_tail())
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     ending = process.stop(0.2)
     assert (ending.signal, ending.clean) == ("SIGKILL", False)
     assert not psutil.pid_exists(process.pid)
-    wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+    until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
 
 
 def test_orphans_of_a_server_that_died_are_stopped_too(tmp_path: Path) -> None:
     process = start(tmp_path, "(sleep 60; true) & echo $!; exit 1")
-    wait_until(lambda: not process.alive())
+    until(lambda: not process.alive())
     orphan = psutil.Process(int(process.log_tail()))
     assert orphan.is_running()
     process.stop(1)
-    wait_until(lambda: not orphan.is_running() or orphan.status() == "zombie")
+    until(lambda: not orphan.is_running() or orphan.status() == "zombie")
 
 
 def test_a_server_dies_with_a_harness_that_is_killed(tmp_path: Path) -> None:
@@ -123,9 +116,9 @@ def test_a_server_dies_with_a_harness_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as harness:
         assert harness.stdout is not None
         server = psutil.Process(int(harness.stdout.readline()))
-        wait_until(lambda: server.name() == "sleep")
+        until(lambda: server.name() == "sleep")
         harness.kill()
-    wait_until(lambda: not server.is_running() or server.status() == "zombie")
+    until(lambda: not server.is_running() or server.status() == "zombie")
 
 
 def test_the_exec_wrapper_refuses_when_its_parent_is_gone(tmp_path: Path) -> None:
@@ -139,12 +132,12 @@ def test_the_exec_wrapper_refuses_when_its_parent_is_gone(tmp_path: Path) -> Non
 def test_a_process_can_be_frozen_killed_and_started_again(tmp_path: Path) -> None:
     process = NativeProcess("sleeper", ["/bin/sleep", "60"], clean_environment(), tmp_path, tmp_path / "log")
     try:
-        wait_until(lambda: psutil.Process(process.pid).name() == "sleep")
+        until(lambda: psutil.Process(process.pid).name() == "sleep")
         process.pause()
-        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         assert process.alive()
         process.resume()
-        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
         first = process.pid
         process.kill()
         assert not process.alive()

@@ -31,7 +31,7 @@ from anncestry.errors import ServerError
 from anncestry.measure.runs import Job, Run
 from anncestry.measure.server import Place
 from anncestry.measure.session import ServerSession
-from anncestry.metrics.duet import order
+from anncestry.metrics.duet import first_started, order
 from anncestry.metrics.processes import Tree, Used
 from anncestry.metrics.resources import Sampler
 from anncestry.progress import Progress
@@ -285,7 +285,7 @@ class _Duet:
                 "run": self.number,
                 "window_s": read[0]["window_s"],
                 "valid": all(each["valid"] for each in read),
-                "started_first": SIDES[self.number % 2],
+                "started_first": SIDES[first_started(self.number)],
                 "frozen_by": self.by[key],
                 "memory": self.memory[key],
                 "session": {"key": session_key},
@@ -364,7 +364,7 @@ def run(
         duet = _Duet(sides, specs, number, out_dir)
         load_before = os.getloadavg()[0]
         with Driver(sides[0].driver_kind, out_dir.resolve()) as driver:
-            for side in sides if number % 2 == 0 else sides[::-1]:
+            for side in sides if first_started(number) == 0 else sides[::-1]:
                 side.ledger = ledger
                 side.ready(driver)
             duet.measure_all(driver)

@@ -13,6 +13,7 @@ from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import Session, next_attempt
 from anncestry.measure import pair
 from anncestry.measure.publish import measured_by_need, rates_of
+from anncestry.metrics.duet import ratios_half_width_percent
 from anncestry.metrics.rounds import WIDE, decide
 from anncestry.provenance import records
 
@@ -56,8 +57,11 @@ def _state(matrix: Matrix, cell: Cell | Pair) -> tuple[bool, bool, int]:
     rule = spec["workload"]["rounds"]
     count = measured_by_need(measured, rule)
     valid = all(records.read_record(Path(cell.run_path(number)))["valid"] for number in range(count))
-    values = (pair.ratios_of if paired else rates_of)(measured, spec, cell.query, count)
-    return decide(values, rule)["state"] == WIDE, valid, count
+    if paired:
+        decided = decide(pair.ratios_of(measured, spec, cell.query, count), rule, ratios_half_width_percent)
+    else:
+        decided = decide(rates_of(measured, spec, cell.query, count), rule)
+    return decided["state"] == WIDE, valid, count
 
 
 def _sessions(matrix: Matrix, cells: Sequence[Cell | Pair]) -> Iterator[Session]:

@@ -106,8 +106,10 @@ def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]],
     found: dict[str, Any] = {}
     for name, what in (("qps", "qps"), ("server_cpu_us_per_query", "cpu")):
         estimates = [duet.of_blocks(duet.block_logs(slices, what)) for slices in each]
+        ratio = duet.over_servers(estimates)
         found[name] = {
-            **duet.over_servers(estimates).facts(),
+            **ratio.facts(),
+            "started_second": ratio.order_facts(),
             **_levels(each, what),
             "servers": [
                 {**estimate.facts(), **_levels([slices], what)}
@@ -245,7 +247,7 @@ def run(
         spec=spec,
         body={
             **body,
-            "need": {**rounds.decide(body["ratios"], rule), **stated},
+            "need": {**rounds.decide(body["ratios"], rule, duet.ratios_half_width_percent), **stated},
             "resources": resources.over_runs(
                 parquet.ParquetFile(paths["resources"]).read(), "query", [tuple(each["window_s"]) for each in runs]
             ),

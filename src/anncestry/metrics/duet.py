@@ -5,10 +5,11 @@ share what happens on the machine, so that the ratio within a block is steadier 
 independent where pairs of slices are not (with a lag-1 autocorrelation of pairs of 0, .2, .45, t intervals on pairs
 excluded the truth in 5, 11 and 23 %, on blocks of four pairs in 5, 5 and 9 %).
 
-A server's start has a bias of its own, of some 2 % between starts of one program. So an estimate is over fresh pairs of
-servers: their mean, with a t interval whose variance is that between their estimates, but at least that within them: a
-few estimates may agree by luck, and who stops when the interval is narrow stops just then (docs/duet.md: it holds the
-truth in 95 to 100 % of simulated worlds, also when stopped so).
+A server's start has a bias of its own, of some 2 % between starts of one program, and of two servers the one that is
+started second may need some 5 % less CPU. So an estimate is over fresh pairs of servers that start side a first, then
+side b first, in turns: the mean of both orders' means, in which what the order makes cancels out. Its interval is of t,
+with the variance between the estimates of one order, but at least that within them: a few estimates may agree by luck,
+and who stops when the interval is narrow stops just then (docs/duet.md has what it holds in simulated worlds).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 
 BLOCK = 8
 """Slices of a block: four pairs of slices."""
-OVER_SERVERS = "95 %, t over pairs of servers"
+OVER_SERVERS = "95 %, t over pairs of servers of either start order"
 _REPLICATES = 200
 
 
@@ -61,19 +62,26 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Ratio:
-    """b over a, over pairs of servers: log ratio, its standard error, degrees of freedom; None where none is known."""
+    """b over a, over pairs of servers: log ratio, its standard error, degrees of freedom; None where none is known.
+
+    `second` is the log ratio of the server that was started second to the first, of the same error.
+    """
 
     log: float | None
     error: float | None
     freedom: float
     servers: int
+    second: float | None = None
 
     def bounds(self, confidence: float = 0.95) -> tuple[float, float] | None:
         """The interval of the ratio."""
-        if self.log is None or self.error is None:
+        return None if self.log is None else self._around(self.log, confidence)
+
+    def _around(self, log: float, confidence: float = 0.95) -> tuple[float, float] | None:
+        if self.error is None:
             return None
         half = float(special.stdtrit(self.freedom, 0.5 + confidence / 2)) * self.error
-        return math.exp(self.log - half), math.exp(self.log + half)
+        return math.exp(log - half), math.exp(log + half)
 
     def facts(self) -> dict[str, Any]:
         low, high = self.bounds() or (None, None)
@@ -82,8 +90,15 @@ class Ratio:
         return {
             "value": ratio,
             **ends,
-            "interval": OVER_SERVERS if low is not None else "a number of some pair is missing",
+            "interval": OVER_SERVERS if low is not None else "a number of some pair is missing, or pairs are too few",
         }
+
+    def order_facts(self) -> dict[str, Any]:
+        """What the order of starts made: the second server over the first, with its interval."""
+        if self.second is None:
+            return {"value": None, "low": None, "high": None}
+        low, high = self._around(self.second) or (None, None)
+        return {"value": math.exp(self.second), "low": low, "high": high}
 
 
 def order(quads: int, seed: int) -> str:
@@ -130,18 +145,38 @@ def exact(log: float) -> Estimate:
     return Estimate(log, 0.0, 1)
 
 
+def first_started(number: int) -> int:
+    """The side (0 is a, 1 is b) that the `number`-th pair of servers starts first, counted from 0."""
+    return number % 2
+
+
 def over_servers(estimates: Sequence[Estimate]) -> Ratio:
-    """The mean over pairs of servers, each of the same weight; no interval where one of them is unknown, or alone."""
-    logs = [estimate.log for estimate in estimates if estimate.log is not None]
-    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    """The mean over pairs of servers, numbered from 0, of both orders of starts with the same weight.
+
+    Two means are known from n estimates, so that n - 2 degrees of freedom are left; no interval where there are none,
+    or an estimate is unknown.
+    """
     n = len(estimates)
-    if len(logs) < n or not n:
+    logs = np.array([math.nan if estimate.log is None else estimate.log for estimate in estimates])
+    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    if not n or not np.isfinite(logs).all():
         return Ratio(None, None, 0.0, n)
-    mean = float(np.mean(logs))
-    if n < 2:
-        return Ratio(mean, None, 0.0, n)
-    variance = max(float(np.var(logs, ddof=1)), float(np.mean(np.square(errors))))
-    return Ratio(mean, math.sqrt(variance / n), n - 1.0, n)
+    if n == 1:
+        return Ratio(float(logs[0]), None, 0.0, n)
+    of_orders = [logs[[first_started(number) == side for number in range(n)]] for side in (0, 1)]
+    a_first, b_first = (float(each.mean()) for each in of_orders)
+    log, second = (a_first + b_first) / 2, (a_first - b_first) / 2
+    if n == 2:
+        return Ratio(log, None, 0.0, n, second)
+    between = sum(float(np.square(each - each.mean()).sum()) for each in of_orders) / (n - 2)
+    variance = max(between, float(np.mean(np.square(errors))))
+    error = math.sqrt(variance * sum(1 / len(each) for each in of_orders)) / 2
+    return Ratio(log, error, n - 2.0, n, second)
+
+
+def ratios_half_width_percent(ratios: Sequence[float | None]) -> float | None:
+    """How far the interval over pairs of servers with these ratios reaches above it; None where there is none."""
+    return half_width_percent(over_servers([exact(math.log(ratio or math.nan)) for ratio in ratios]).facts())
 
 
 def quantile(blocks: Sequence[tuple[Floats, Floats]], q: float, seed: int) -> Estimate:

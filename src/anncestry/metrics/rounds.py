@@ -7,7 +7,7 @@ between runs are ratios. Stopping where an interval is narrow makes it a little 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import stdev
 from typing import Any
 
@@ -25,20 +25,32 @@ def half_width_percent(rates: Sequence[float | None]) -> float | None:
     return 100 * math.expm1(reach) if reach < 10 else None
 
 
-def decide(rates: Sequence[float | None], rule: Mapping[str, Any]) -> dict[str, Any]:
+Width = Callable[[Sequence[float | None]], float | None]
+"""How far an interval reaches above its mean, %, of the values of runs."""
+
+
+def decide(
+    rates: Sequence[float | None], rule: Mapping[str, Any], width_of: Width = half_width_percent
+) -> dict[str, Any]:
     """What `rule` (first, most, interval_percent) says after runs of these rates (runs,).
 
-    `half_width_percent` after the first runs and after each further one, and the `state`: narrow, most rounds, or wide.
+    `half_width_percent` after the first runs and after each further one, by `width_of`, and the `state`: narrow, most
+    rounds, or wide.
     """
-    reached = [half_width_percent(rates[:count]) for count in range(rule["first"], len(rates) + 1)]
+    reached = [width_of(rates[:count]) for count in range(rule["first"], len(rates) + 1)]
     narrow = reached[-1] is not None and reached[-1] <= rule["interval_percent"]
     state = NARROW if narrow else MOST if len(rates) >= rule["most"] else WIDE
     return {"half_width_percent": reached, "state": state}
 
 
-def problem(rates: Sequence[float | None], rule: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+def problem(
+    rates: Sequence[float | None],
+    rule: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    width_of: Width = half_width_percent,
+) -> str:
     """What is wrong with a record's decision on its rounds; empty if nothing is."""
-    again = decide(rates, rule)
+    again = decide(rates, rule, width_of)
     for count, width in enumerate(again["half_width_percent"][:-1], start=rule["first"]):
         if width is not None and width <= rule["interval_percent"]:
             return f"it was narrow (±{width:.3g} %) after {count} rounds, but was measured in {len(rates)}"
