@@ -24,14 +24,15 @@ _ONE_SEGMENT_KIB = 2**40
 
 
 def condition(comparisons: list[list[Any]]) -> Any:
+    """Bounds lie halfway to the float32 below: a stored number comes back as the double next to it at times (0.9.0)."""
     must = []
     for column, operator, value in comparisons:
         if operator == "in":
             must.append(edge.FieldCondition(column, match=edge.MatchAny(value)))
-        elif operator == ">=":
-            must.append(edge.FieldCondition(column, range=edge.RangeFloat(gte=float(value))))
-        else:
-            must.append(edge.FieldCondition(column, range=edge.RangeFloat(lt=float(value))))
+            continue
+        bound = (float(np.nextafter(np.float32(value), np.float32(-np.inf))) + float(value)) / 2
+        ends = edge.RangeFloat(gte=bound) if operator == ">=" else edge.RangeFloat(lt=bound)
+        must.append(edge.FieldCondition(column, range=ends))
     return edge.Filter(must=must)
 
 
