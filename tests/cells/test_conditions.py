@@ -428,7 +428,7 @@ def test_what_has_no_conditions_or_can_not_ask_them_is_refused_by_name(tmp_path:
     assert "filter" in refused(tmp_path / "5", of(workload=mixed))
 
 
-@pytest.mark.parametrize("name", ["hnswlib-0.8.0", "faiss-1.14.3", "diskann-0.7.0"])
+@pytest.mark.parametrize("name", ["hnswlib-0.8.0", "faiss-1.14.3", "diskann-0.7.0", "lancedb-0.40.0"])
 def test_a_library_that_stores_no_payload_says_so(name: str) -> None:
     systems = read_yaml(ROOT / "config" / "systems.yaml")
     entry = next(entry for known, entry in systems.items() if known.startswith(name.split("-")[0]))

@@ -46,6 +46,7 @@ def test_how_a_system_is_had_follows_from_its_artifact_and_its_engine(real):
 
 def test_what_a_system_offers_is_what_its_engine_does_not_refuse(real):
     assert real["hnswlib-0.8.0-library"]["filters"] == [] and "price" in real["mariadb-11.8.6"]["filters"]
+    assert real["lancedb-0.40.0-library"]["filters"] == ["category", "price", "region", "id"]
     assert "id" in real["pgvector-0.8.5"]["filters"] and "id" not in real["chroma-1.5.9"]["filters"]
     assert "payload float" in real["milvus-2.3.5"]["filters"]
     assert not any(field.startswith("payload") for field in real["polardb-8.0.2"]["filters"]), "of no tried dialect"

@@ -27,8 +27,14 @@ from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 
-GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library"}
-LIBRARIES = {**GRAPHS, "diskann": "diskann-0.7.0-library"}
+GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library", "usearch": "usearch-2.26.6-library"}
+DATABASES = {
+    "qdrant_edge": "qdrant-edge-0.9.0-graph-library",
+    "lancedb": "lancedb-0.40.0-library",
+    "duckdb": "duckdb-1.5.5-library",
+}
+"""Those that store metadata, and filter by it."""
+LIBRARIES = {**GRAPHS, "diskann": "diskann-0.7.0-library", **DATABASES}
 INDEXES = {LIBRARIES["diskann"]: {"type": "diskann", "max_degree": 20, "build_list": 80, "m": 10}}
 """Of those that build another one than INDEX."""
 K = 10
@@ -49,7 +55,7 @@ K = 10
         ({"system": {"version": "9.9.9"}}, "9.9.9 is not less than"),
         ({"workload": {"k": 100, "ef_search": 64}}, "ef_search: 64 is less than k: 100"),
         ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through its sdk"),
-        ({"workload": {"k": 10, "filter": {"field": "price", "below": 3}}}, "without filters only"),
+        ({"workload": {"k": 10, "filter": {"field": "payload"}}}, r"filter.*: \w+ is"),
         ({"workload": {"k": 10, "start": "cold"}}, "load the index before the clock starts"),
         ({"workload": {"k": 10, "fault": {"kind": "kill", "member": "library"}}}, "no server that could have one"),
     ],
@@ -122,7 +128,9 @@ def test_a_package_of_another_digest_is_not_used(tmp_path: Path) -> None:
 # Built and searched.
 
 
-@pytest.fixture(scope="module", params=[(name, metric) for name in LIBRARIES.values() for metric in ("l2", "cosine")])
+@pytest.fixture(
+    scope="module", params=[(name, metric) for name in LIBRARIES.values() for metric in ("l2", "cosine")], ids="-".join
+)
 def loaded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Server, SmallVectors]]:
@@ -193,7 +201,7 @@ def test_two_clients_find_the_nearest_rows_each_in_a_process_of_its_own(
     assert ceiling.of_cell(tmp_path, [tmp_path], "here", Driver()) is None  # nothing to be bound by: no wire
 
 
-def test_the_oracle_reads_the_vectors_that_the_index_holds(
+def test_the_oracle_is_exact_under_a_filter_whatever_a_search_under_it_finds(
     loaded: tuple[str, Server, SmallVectors], tmp_path: Path
 ) -> None:
     name, server, vectors = loaded
@@ -201,10 +209,22 @@ def test_the_oracle_reads_the_vectors_that_the_index_holds(
     queries = vectors.base[:20] + np.float32(0.01)
     wanted = {"field": "price", "from": 0.1, "below": 0.2}
     passes = np.flatnonzero((vectors.price >= np.float32(0.1)) & (vectors.price < np.float32(0.2)))
+    half = np.flatnonzero(vectors.region < 128)
     with Driver() as driver:
-        answers = Oracle(engine, server, driver, tmp_path, vectors).ask(queries, K, 400, wanted)
-    far = exact(vectors, queries)[:, passes]
-    assert (answers.ids == passes[np.argsort(far, axis=1, kind="stable")[:, :K]]).all()
+        oracle = Oracle(engine, server, driver, tmp_path, vectors)
+        engine.exact_filters(server, True)
+        answers = oracle.ask(queries, K, 400, wanted)
+        engine.exact_filters(server, False)
+        found = oracle.ask(queries, K, 400, {"field": "region", "below": 128}).ids
+    far = exact(vectors, queries)
+    assert (answers.ids == passes[np.argsort(far[:, passes], axis=1, kind="stable")[:, :K]]).all()
+    assert np.isin(found[found != -1], half).all()
+    true = half[np.argsort(far[:, half], axis=1)[:, :K]]
+    if SYSTEMS[name]["engine"] == "duckdb":  # of the nearest rows those that pass, no more
+        nearest = np.argsort(far, axis=1)[:, :K]
+        assert ((found != -1).sum(axis=1) == np.isin(nearest, half).sum(axis=1)).all()
+    else:
+        assert np.mean([np.isin(mine, best).mean() for mine, best in zip(found, true, strict=True)]) > 0.99
 
 
 def test_an_answer_that_is_none_is_told_apart() -> None:

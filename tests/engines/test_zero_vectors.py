@@ -17,12 +17,16 @@ from anncestry.engines.base import DecodeError, Engine, Server
 from anncestry.errors import Unsupported
 from tests.servers import INDEX, SYSTEMS, SmallVectors, loaded, small_vectors
 
-IN_PROCESS = ("hnswlib", "faiss", "diskann")
+IN_PROCESS = ("hnswlib", "faiss", "usearch", "diskann")
 DISKANN = {"type": "diskann", "max_degree": 20, "build_list": 80, "m": 10}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((name, INDEX, {}) for name in ("milvus-2.3.5", "weaviate-1.27.0", "pgvector-0.8.5", "mariadb-11.8.6")),
     *(("seekdb-1.4.0", INDEX, {"cosine_by": by}) for by in ("cosine", "inner_product")),
     *((name, INDEX, {}) for name in ("chroma-1.5.9", "redis-7.4.1", "hnswlib-0.8.0-library", "faiss-1.15.1-library")),
+    *((name, INDEX, {}) for name in ("usearch-2.26.6-library", "lancedb-0.40.0-library")),
+    ("qdrant-edge-0.9.0-graph-library", INDEX, {}),
+    ("duckdb-1.5.5-library", INDEX, {"scan_filtered": 1}),  # else a filter leaves fewer rows, zero or not
+    ("opensearch-3.5.0", INDEX, {}),
     ("diskann-0.7.0-library", DISKANN, {}),
 ]
 KEPT = {
@@ -31,8 +35,13 @@ KEPT = {
     "pgvector-0.8.5",
     "chroma-1.5.9",
     "redis-7.4.1",
+    "opensearch-3.5.0",
     "hnswlib-0.8.0-library",
     "faiss-1.15.1-library",
+    "usearch-2.26.6-library",
+    "lancedb-0.40.0-library",
+    "duckdb-1.5.5-library",
+    "qdrant-edge-0.9.0-graph-library",
 }
 WINDOW = {"field": "price", "from": 0.2, "below": 0.25}
 

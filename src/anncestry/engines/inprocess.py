@@ -12,10 +12,10 @@ import pickle
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Client
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,8 +35,9 @@ from anncestry.engines.base import (
     components,
     listed,
 )
+from anncestry.engines.conditions import Comparison, compose
 from anncestry.engines.native import HOST, start_native
-from anncestry.engines.offers import Freeze, Offers, filter_bounds
+from anncestry.engines.offers import Freeze, Offers
 from anncestry.errors import ServerError, Unsupported
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import clean_environment
@@ -68,6 +69,8 @@ class LibraryServer(Server):
         self._secret = secret
         self._connection: Connection | None = None
         self.settings: Spec = {}
+        self.exact = False
+        """Searches under a filter look at every vector that passes."""
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Have that process do something; ServerError with its reason if it can't, or is gone."""
@@ -101,7 +104,10 @@ _NO_SERVER = Freeze(no="is a library in its clients' own processes: there is no 
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryOffers(Offers):
-    """What a library can't do, beside: limits, filters, cold starts."""
+    """What a library can't do, beside: limits, cold starts, and filters where it stores no metadata."""
+
+    filters: Sequence[str] = ()
+    """Fields of a filter."""
 
     settings: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SETTINGS)
     runtimes: Sequence[str] = ("native",)
@@ -118,10 +124,28 @@ class LibraryOffers(Offers):
 
     def check_workload(self, system: Spec, topology: Spec, index: Spec, workload: Spec) -> None:
         super().check_workload(system, topology, index, workload)
-        if workload.get("filter") is not None:
+        field = (workload.get("filter") or {}).get("field")
+        if field is not None and not self.filters:
             raise Unsupported(f"filter: {self.name} is asked without filters only: it stores no metadata")
+        if field is not None and field not in self.filters:
+            raise Unsupported(
+                f"filter.field: {field} is unsupported by {self.name}; supported: {', '.join(self.filters)}"
+            )
         if workload.get("start") == "cold":
             raise Unsupported(f"start: cold: clients of {self.name} load the index before the clock starts")
+
+
+def _comparisons(filter: Spec) -> list[list[Any]]:
+    """[column, operator, value] each, as `library_host` reads them; all of them hold."""
+
+    def one(term: Comparison) -> list[list[Any]]:
+        value = list(term.value) if isinstance(term.value, tuple) else term.value
+        return [[term.column, term.operator, value]]
+
+    def every(parts: list[list[list[Any]]]) -> list[list[Any]]:
+        return [term for part in parts for term in part]
+
+    return compose(filter, one, every, every)  # only conditions on payload, which are refused, hold alternatives
 
 
 @dataclass(frozen=True)
@@ -136,6 +160,7 @@ class Library(EngineOf[LibraryServer]):
     stored: Sequence[str]
     statements: Callable[[Spec], Mapping[str, str]]
     built_with: Sequence[str] = ("M", "ef_construction")
+    narrows: ClassVar[bool] = True
 
     def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
         built = {name: index[name] for name in self.built_with if name in index and index["type"] != "flat"}
@@ -240,14 +265,15 @@ class Library(EngineOf[LibraryServer]):
     def probe(self, server: LibraryServer) -> Probe:
         said = server.call("describe")
         rows = int(said["rows"])
-        detail = f"{rows} rows in the stored index"
-        settings = {**said["settings"], **server.settings}
-        return Probe(server.call("version"), rows, True, detail, settings, 1, 1, 1)
+        indexed = int(said.get("indexed", rows))
+        detail = f"{indexed} rows in the stored index"
+        settings = {**server.settings, **said["settings"]}
+        return Probe(server.call("version"), rows, indexed == rows, detail, settings, 1, 1, 1)
 
     def encode(
         self, server: LibraryServer, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
     ) -> list[bytes]:
-        wanted = b"" if filter is None else json.dumps(asdict(filter_bounds(filter))).encode()
+        wanted = b"" if filter is None else json.dumps({"all": _comparisons(filter), "exact": server.exact}).encode()
         wanted += b" " * (-len(wanted) % 4)
         head = library_host.HEAD.pack(k, ef_search, len(wanted)) + wanted
         return [head + row.tobytes() for row in queries.astype("<f4", copy=False)]
@@ -264,7 +290,10 @@ class Library(EngineOf[LibraryServer]):
     def count(self, server: LibraryServer, filter: Spec | None) -> int:
         if filter is None:
             return int(server.call("describe")["rows"])
-        return int(server.call("count", asdict(filter_bounds(filter))))
+        return int(server.call("count", _comparisons(filter)))
+
+    def exact_filters(self, server: LibraryServer, on: bool) -> None:
+        server.exact = on
 
     def decode(self, response: bytes, metric: str) -> Answer:
         try:

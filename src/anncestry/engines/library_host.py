@@ -10,6 +10,13 @@ that has
                                     .describe() → {"rows": …, "settings": {…}} as the stored index says;
                                     .vectors(rows) → the vectors that it holds (m, d)
 
+A library that stores metadata and filters by it has `FILTERS = True`, no `vectors`, and instead
+
+  condition(comparisons)            what the library takes for comparisons [column, operator, value] that all hold
+  Builder                           .add(vectors, columns {name: (m,)})
+  Searcher                          .filtered(query, k, ef, condition, exact) → as `search`; exact: by every vector;
+                                    .count(condition)
+
 `facts` holds metric (l2 or cosine), dim, rows, index, settings, threads.
 """
 
@@ -23,6 +30,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -33,9 +41,16 @@ if __name__ == "__main__":
 import numpy as np
 
 HEAD = struct.Struct("<III")
-"""Of a request: k, ef, and the length of the JSON of a filter (0: none), which the float32 query follows."""
+"""Of a request: k, ef, and the length of the JSON of a filter (0: none), which the float32 query follows.
+
+The JSON is {"all": comparisons [column, operator, value], "exact": whether to look at every vector that passes}.
+"""
 COLUMNS = ("category", "price", "region")
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {"in": np.isin, ">=": np.greater_equal, "<": np.less}
+_CONDITIONS = 1024
+"""Of the last filters, what the library takes for them is kept, as a program that asks by the same ones would."""
 Found = tuple[Any, Any]
+Comparisons = list[list[Any]]
 
 
 def adapter_of(path: str) -> Any:
@@ -51,40 +66,50 @@ def facts_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "facts.json").read_text())  # type: ignore[no-any-return]
 
 
-def passing(folder: Path, wanted: dict[str, Any]) -> Any:
-    """The rows that pass a filter: `field` in `values`, or at least `low` and below `high` (null: not bounded)."""
-    column = np.load(folder / f"{wanted['field']}.npy")
-    if wanted["values"] is not None:
-        return np.flatnonzero(np.isin(column, wanted["values"]))
-    keep = np.ones(len(column), bool)
-    if wanted["low"] is not None:
-        keep &= column >= column.dtype.type(wanted["low"])
-    if wanted["high"] is not None:
-        keep &= column < column.dtype.type(wanted["high"])
+def filters(adapter: Any) -> bool:
+    """Whether the library stores metadata and filters by it."""
+    return getattr(adapter, "FILTERS", False)
+
+
+def passing(folder: Path, comparisons: Comparisons) -> Any:
+    """The rows of which all comparisons hold, by the columns that are stored beside an index without metadata."""
+    keep: Any = None
+    for column, operator, value in comparisons:
+        holds = _OPERATORS[operator](np.load(folder / f"{column}.npy"), value)
+        keep = holds if keep is None else keep & holds
     return np.flatnonzero(keep)
 
 
 def connect(target: str, options: dict[str, Any], timeout_s: float) -> tuple[Callable[[bytes], Found], Any]:
     """Load the index in the folder `target`; returns what answers a request, and what ends it.
 
-    With a filter the answer is an exact scan of the vectors that the index holds: the exact-search oracle asks so.
+    Of a library without metadata, the answer under a filter is an exact scan of the vectors that the index holds: the
+    exact-search oracle asks so.
     """
     folder = Path(target)
     facts = facts_of(folder)
     adapter = adapter_of(options["adapter"])
     held = [adapter.Searcher(folder, facts)]
 
+    @lru_cache(_CONDITIONS)
+    def read(asked: bytes) -> tuple[Any, bool]:
+        wanted = json.loads(asked)
+        return adapter.condition(wanted["all"]), wanted["exact"]
+
     def search(request: bytes) -> Found:
         k, ef, length = HEAD.unpack_from(request)
         query = np.frombuffer(request, "<f4", offset=HEAD.size + length)
-        if length:
-            return _scan(folder, held[0], json.loads(request[HEAD.size : HEAD.size + length]), query, k, facts)
-        return held[0].search(query, k, ef)  # type: ignore[no-any-return]
+        if not length:
+            return held[0].search(query, k, ef)  # type: ignore[no-any-return]
+        asked = request[HEAD.size : HEAD.size + length]
+        if filters(adapter):
+            return held[0].filtered(query, k, ef, *read(asked))  # type: ignore[no-any-return]
+        return _scan(folder, held[0], json.loads(asked)["all"], query, k, facts)
 
     return search, held.clear
 
 
-def _scan(folder: Path, searcher: Any, wanted: dict[str, Any], query: Any, k: int, facts: dict[str, Any]) -> Found:
+def _scan(folder: Path, searcher: Any, wanted: Comparisons, query: Any, k: int, facts: dict[str, Any]) -> Found:
     rows = passing(folder, wanted)
     vectors = np.asarray(searcher.vectors(rows), np.float64).reshape(len(rows), facts["dim"])
     exact = query.astype(np.float64)
@@ -111,16 +136,22 @@ class Host:
         self.columns = {name: [] for name in COLUMNS}
 
     def add(self, vectors: bytes, columns: dict[str, tuple[str, bytes]]) -> None:
-        self.builder.add(np.frombuffer(vectors, "<f4").reshape(-1, self.dim))
-        for name, (dtype, values) in columns.items():
-            self.columns[name].append(np.frombuffer(values, dtype))
+        rows = np.frombuffer(vectors, "<f4").reshape(-1, self.dim)
+        metadata = {name: np.frombuffer(values, dtype) for name, (dtype, values) in columns.items()}
+        if filters(self.adapter):
+            self.builder.add(rows, metadata)
+            return
+        self.builder.add(rows)
+        for name, values in metadata.items():
+            self.columns[name].append(values)
 
     def finish(self) -> None:
         """Build what is not built yet, write all of it, and let it go."""
         self.builder.finish()
         self.builder = None
         for name, parts in self.columns.items():
-            np.save(self.folder / f"{name}.npy", np.concatenate(parts))
+            if parts:
+                np.save(self.folder / f"{name}.npy", np.concatenate(parts))
         self.columns = {}
 
     def sync(self) -> None:
@@ -142,8 +173,11 @@ class Host:
         facts = facts_of(self.folder)
         return self.adapter.Searcher(self.folder, facts).describe()  # type: ignore[no-any-return]
 
-    def count(self, wanted: dict[str, Any]) -> int:
-        return len(passing(self.folder, wanted))
+    def count(self, wanted: Comparisons) -> int:
+        if not filters(self.adapter):
+            return len(passing(self.folder, wanted))
+        searcher = self.adapter.Searcher(self.folder, facts_of(self.folder))
+        return int(searcher.count(self.adapter.condition(wanted)))
 
 
 def serve(host: Host, connection: Connection) -> None:
