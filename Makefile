@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick test-elsewhere validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -26,6 +26,7 @@ evidence: env  ## pull the results that ship with the repository, draw their pag
 evidence-renew: env  ## measure the results again that ship with the repository
 	@rm -rf evidence/results evidence/data evidence/store
 	@$(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=smoke
+	@PYTHONPATH=$(CURDIR)/src python workflow/site/measured.py
 	@rm -rf evidence/results/table evidence/results/report
 	@dvc commit --quiet --force evidence/results.dvc evidence/data.dvc && dvc push --quiet -r evidence evidence/results.dvc evidence/data.dvc
 
@@ -144,6 +145,9 @@ test-scale: env  ## test 5 million × 96 within 1 GiB of memory, and 1 million t
 
 test-quick: env compiler network  ## run the tests without servers
 	@$(COMPILED) python -m pytest $(BESIDE) -m '$(LIGHT)'
+
+test-elsewhere:  ## try `make env` and `make test-quick` in a fresh clone where apt can't be run (root; docs/install.md)
+	@tests/elsewhere.sh
 
 bench: env browser  ## benchmark anncestry itself: its overhead, and a run with nothing to do
 	@python tests/bench/overhead.py

@@ -91,6 +91,7 @@ def section(table: Sequence[Mapping[str, str]]) -> str:
         HEADING,
         "Each was measured whole on a shared machine of two cores, in the minutes from its first load to its table;"
         " cells include pairs. `python -m casestudies.ledger FOLDER` adds the results in a folder.\n",
+        f"<!-- measured: {FILE.relative_to(HOME)} -->\n",
         f"| {' | '.join(COLUMNS)} |",
         f"| --- | --- | --- |{' ---: |' * (len(COLUMNS) - 3)}",
         *(f"| `{line['experiment']}` | {' | '.join(line[name] for name in COLUMNS[1:])} |" for line in table),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from anncestry.engines.opensearch import serve
+from anncestry.errors import ServerError
 from tests import browser, ssh
 
 OPTION = "--what-this-machine-can"
@@ -51,6 +53,16 @@ def _latex() -> str:
     return "" if subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).returncode == 0 else "booktabs.sty"
 
 
+def _java() -> str:
+    if missing := _programs("mvn")():
+        return missing
+    try:
+        serve.java_home()
+    except ServerError:
+        return "Java 21 or later with its compiler and jdk.incubator.vector"
+    return ""
+
+
 NEEDS = (
     Need(
         "full disks, power cuts, isolation, clients on other machines",
@@ -66,6 +78,11 @@ NEEDS = (
     ),
     Need("LaTeX tables", lambda item: _module(item) == "test_latex.py", _latex),
     Need("clocks that jump", _fixture("jumping"), _programs("g++")),
+    Need(
+        "OpenSearch",
+        lambda item: "opensearch" in item.nodeid and item.get_closest_marker("servers") is not None,
+        _java,
+    ),
     Need(
         "systems that are built from C++",
         lambda item: "diskann" in item.name and item.get_closest_marker("servers") is not None,

@@ -13,6 +13,8 @@ from anncestry.engines.base import Server
 
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 _LISTEN = "0A"
+WHERE = ("all interfaces", "loopback", "an address")
+"""The columns of SECURITY.md."""
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
 
 
@@ -33,8 +35,8 @@ def _lines(pid: int, table: str) -> list[str]:
     return []
 
 
-def listening(pid: int) -> set[tuple[int, bool]]:
-    """(port, whether it is of loopback only) of each TCP socket that a process or one of its children listens on."""
+def listening(pid: int) -> set[tuple[int, str]]:
+    """(port, where: a kind of `WHERE`) of each TCP socket that a process or one of its children listens on."""
     pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     sockets = set().union(*map(_sockets, pids))
     found = set()
@@ -43,15 +45,17 @@ def listening(pid: int) -> set[tuple[int, bool]]:
             words = line.split()
             address, _, port = words[1].partition(":")
             if words[3] == _LISTEN and words[9] in sockets:
-                found.add((int(port, 16), address in _LOOPBACK))
+                where = WHERE[1] if address in _LOOPBACK else WHERE[2] if address.strip("0") else WHERE[0]
+                found.add((int(port, 16), where))
     return found
 
 
 @cache
-def table() -> dict[str, list[str]]:
-    """Program → regular expressions of its ports on all interfaces, and on loopback, as SECURITY.md lists them."""
-    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|", SECURITY.read_text(), re.MULTILINE)
-    return {kind: ["|".join(re.findall(r"`([^`]+)`", ports)) for ports in both] for kind, *both in rows}
+def table() -> dict[str, dict[str, str]]:
+    """Program → where → a regular expression of its ports there, as SECURITY.md lists them."""
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\|", SECURITY.read_text(), re.MULTILINE)
+    joined = {kind: ["|".join(re.findall(r"`([^`]+)`", ports)) for ports in columns] for kind, *columns in rows}
+    return {kind: dict(zip(WHERE, columns, strict=True)) for kind, columns in joined.items()}
 
 
 def unlisted(server: Server) -> list[str]:
@@ -61,8 +65,8 @@ def unlisted(server: Server) -> list[str]:
         title = re.match("[a-z]+", member.handle.name)
         kind = "library" if member.role == "library" or title is None else title[0]
         names = {int(address.rpartition(":")[2]): name for name, address in member.addresses.items()}
-        for port, narrow in sorted(listening(member.handle.pids()[0])):
-            name, where = names.get(port, "?"), "loopback" if narrow else "all interfaces"
-            if not re.fullmatch(table()[kind][narrow], name):
+        for port, where in sorted(listening(member.handle.pids()[0])):
+            name = names.get(port, "?")
+            if not re.fullmatch(table()[kind][where], name):
                 problems.append(f"{kind} listens on port {name} of {where}, which SECURITY.md does not list")
     return problems

@@ -6,11 +6,12 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -132,14 +133,19 @@ def running(system: str, artifact_dir: Path, data_dir: Path, first_port: int | N
 
 @contextmanager
 def loaded(
-    name: str, index: dict[str, Any], vectors: SmallVectors, folder: Path, settings: dict[str, Any]
+    name: str,
+    index: dict[str, Any],
+    vectors: SmallVectors,
+    folder: Path,
+    settings: dict[str, Any],
+    load: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Server]:
     entry = {**SYSTEMS[name], "settings": settings}
     engine = get(entry["engine"])
     server = engine.start(artifact(name, folder / "artifact"), folder / "data", entry, STANDALONE)
     try:
         with Progress("load", len(vectors.base), "rows") as progress:
-            engine.load(server, vectors, index, {"batch_rows": 500}, progress)
+            engine.load(server, vectors, index, {"batch_rows": 500, **load}, progress)
         yield server
     finally:
         server.stop()

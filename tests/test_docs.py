@@ -14,6 +14,7 @@ from tests.bench import duet
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = runpy.run_path(str(ROOT / "workflow" / "site" / "build.py"))
 NAV: list[str] = BUILD["nav"]()
+MEASURED = runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))
 RECORDS = runpy.run_path(str(ROOT / "workflow" / "schemas" / "records.py"))
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _LONGEST_PURPOSE_WORDS = 30
@@ -37,6 +38,39 @@ def test_a_page_begins_with_one_sentence_of_what_it_is_for(page):
     words = " ".join(purpose.split())
     assert re.fullmatch(r"This page (shows|says|lists|explains|defines|leads) [^.]*\.", words), f"{page}: {words}"
     assert len(words.split()) <= _LONGEST_PURPOSE_WORDS
+
+
+@pytest.mark.parametrize("page", [page for page in _pages() if page != "CHANGELOG.md"])
+def test_a_page_says_where_its_measured_figures_are_from(page):
+    assert list(MEASURED["faults"]((ROOT / page).read_text())) == [], "workflow/site/measured.py says what is missing"
+
+
+TABLE = "| system | p50, ms | id |\n| --- | --- | --- |\n| a | 1.2 | `n0123456789` |"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("It took 12 minutes.", "'12 minutes' is a measured figure"),
+        ("## Head\n- It answers\n  1,007 QPS.", "'1,007 QPS' is a measured figure"),
+        ("Throughput: 422 ± 106", "'± 1' is a measured figure"),
+        ("    p50  1.61 ms", "'1.61 ms' is a measured figure"),
+        ("A ratio of 0.94 (0.89 – 0.99).", "'(0.89 – 0.99)' is a measured figure"),
+        (TABLE, "'| a | 1.2 | `n0123456789` |' is a measured figure"),
+        ("<!-- measured: make bench; 2026-11-25; 28776f8 -->\n\nTwo.\n\nIt took 12 minutes.", "'12 minutes' is a"),
+        ("<!-- measured: make bench; yesterday; 28776f8 -->\n\nIt took 12 minutes.", "is not COMMAND; DATE; COMMIT"),
+        ("<!-- measured: docs/none.csv -->\n\nIt took 12 minutes.", "is no kept file"),
+        (f"<!-- evidence: make -->\n\n{TABLE}\n| b | 1.3 | |", "'| b | 1.3 | |' has no id"),
+        (f"<!-- evidence: make -->\n\n{TABLE}", ""),
+        ("<!-- measured: make bench; 2026-11-25; 28776f8 -->\n\nIt took 12 minutes.", ""),
+        ("<!-- here since: command not recorded; 2026-11-25; 28776f8 -->\n\nIt took 12 minutes.", ""),
+        ("<!-- not measured: a limit -->\n\nIt waits 12 ms.", ""),
+        ("Numbers of 3 systems beyond ±2^24, `timeout: 5 ms`.\n\n```python\nwait = 5  # 5 ms\n```", ""),
+    ],
+)
+def test_what_counts_as_a_measured_figure_and_as_its_source(text, said):
+    found = list(MEASURED["faults"](text))
+    assert len(found) == bool(said) and all(said in each for each in found), found
 
 
 def test_a_folder_of_pages_holds_each_page_and_what_it_links(tmp_path):

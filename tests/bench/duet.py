@@ -244,7 +244,10 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
 def section(known: Sequence[Mapping[str, str]]) -> str:
     """The last section of docs/duet.md."""
     tables = "\n\n".join("\n".join(report(condition, known)) for condition in CONDITIONS)
+    tables = tables.replace("\n| quantity ", f"\n<!-- measured: {FILE.relative_to(ROOT)} -->\n\n| quantity ")
     return f"""{HEADING}
+<!-- not measured: goals -->
+
 `make bench-duet` measures what pairs tell, quiet and under a load of its own, and adds a line a comparison to
 [duet.csv](duet.csv); this section is written from it. Weaviate 1.27.0 on Fashion-MNIST is compared with itself under
 three workloads (A/A), and with itself at a higher search effort (planted differences; their ratio is that of all

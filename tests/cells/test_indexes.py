@@ -125,6 +125,7 @@ KINDS: dict[str, dict[str, Any]] = {
 ASKED = [
     "milvus-2.2.16", "milvus-2.3.5", "weaviate-1.23.9", "weaviate-1.27.0", "weaviate-1.35.2", "pgvector-0.8.5",
     "seekdb-1.4.0", "mariadb-11.8.6", "polardb-8.0.2", "chroma-1.5.9", "redis-7.4.1", "vectorset-8.2.3",
+    "opensearch-3.5.0",
     "faiss-1.15.1-library", "hnswlib-0.8.0-library", "usearch-2.26.6-library", "diskann-0.7.0-library",
     "qdrant-edge-0.9.0-graph-library", "lancedb-0.40.0-library", "duckdb-1.5.5-library",
 ]  # fmt: skip

@@ -253,7 +253,7 @@ def test_a_missing_file_and_a_folder_are_refused(format: str, tmp_path: Path) ->
 
 
 def test_an_unknown_format_is_the_configs_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown vector format csv"):
+    with pytest.raises(ConfigError, match="unknown format 'csv'"):
         read(write(tmp_path / "a.csv", b"1,2"), "csv")
 
 

@@ -13,12 +13,14 @@ import psutil
 import pyarrow.parquet as parquet
 import pytest
 
-from anncestry import workflow
+from anncestry import engines, workflow
 from anncestry.drive import pools, protocol
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
 from anncestry.errors import ConfigError, ServerError, UserError
+from anncestry.progress import Progress
 from tests.builders.bench import Bench
+from tests.servers import INDEX, artifact, running, small_vectors
 from tests.toy import ROOT, Toy
 
 NAMES = ("CLIENTS_A", "CLIENTS_B")
@@ -99,6 +101,38 @@ def test_clients_on_other_machines_ask_the_same_and_the_record_says_where_they_w
     for name, machine in machines.items():
         assert sent(machine) - before[name] > requests[name], f"nothing was sent by {name}"
     assert not psutil.Process().children(), "a process was left running"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("system", ["mariadb-11.8.6", "seekdb-1.4.0"])
+def test_a_database_with_a_password_answers_clients_on_other_machines_as_those_here(
+    machines, tmp_path, monkeypatch, system
+):
+    for variable in NAMES:
+        nothing_of_ours = f"env -i PATH={os.environ['PATH']}"
+        monkeypatch.setenv(variable, f"{nothing_of_ours} {os.environ[variable]}")
+    mysql, vectors = engines.get("mysql"), small_vectors("l2", rows=200)
+    asked = np.arange(20).reshape(2, 10)
+    with (
+        running(system, artifact(system, tmp_path / "artifact"), tmp_path / "data") as server,
+        Driver(shared=tmp_path / "shared") as driver,
+    ):
+        with Progress("load", len(vectors.base), "rows") as progress:
+            mysql.load(server, vectors, INDEX, {"batch_rows": 100}, progress)
+        mysql.apply(server, 64)
+        protocol.write_requests(tmp_path / "requests", mysql.encode(server, vectors.base[:20], 5, 64, None))
+        for name, hosts in (("here", ()), ("afar", NAMES)):
+            how = {"requests": tmp_path / "requests", "transport": mysql.transport(server), "timeout_s": 10}
+            protocol.write_job(tmp_path / name, schedule=asked, prime=asked[:, :1], **how)
+            driver.run(tmp_path / name, hosts=hosts)
+    for client, queries in enumerate(asked):
+        samples = np.fromfile(tmp_path / "afar" / f"samples.{client}.bin", protocol.SAMPLE)
+        assert samples["query"].tolist() == queries.tolist() and (samples["status"] == OK).all()
+        answers = [(tmp_path / name / f"responses.{client}.bin").read_bytes() for name in ("here", "afar")]
+        assert answers[0] and answers[0] == answers[1]
+    password = (tmp_path / "data" / "password").read_text().encode()
+    written = [path for name in ("afar", "shared") for path in (tmp_path / name).rglob("*") if path.is_file()]
+    assert written and not any(password in path.read_bytes() for path in written), "the password is in no file there"
 
 
 @pytest.mark.parametrize(("clients", "machines_"), [(1, 2), (2, 2), (5, 2), (7, 3)])

@@ -21,7 +21,7 @@ from tests.servers import INDEX, STANDALONE, SYSTEMS, artifact, running, small_v
 from tests.toy import Toy
 
 NAME = "weaviate-1.27.0"
-BY_LIBRARY = {"batch_rows": 300, "client": "sdk"}
+BY_LIBRARY = {"batch_rows": {"least": 50, "most": 200, "values": 2700}, "client": "sdk"}  # 135 rows of 20 dimensions
 SDK = Path(weaviate.__file__).with_name("sdk.py")
 
 
@@ -33,6 +33,7 @@ def test_the_rows_that_the_library_inserts_are_those_that_were_given(tmp_path: P
         with Progress("load", rows, "row") as progress:
             result = engine.load(server, vectors, INDEX, BY_LIBRARY, progress)
         assert (result.rows_sent, result.rows_acknowledged, result.insert_errors) == (rows, rows, 0)
+        assert result.sizes == {135: rows // 135, rows % 135: 1}
         assert result.library is not None and result.library.startswith("weaviate-client 4.")
         assert engine.probe(server).rows == rows
         oracle = Oracle(engine, server, driver, tmp_path, vectors)
@@ -83,7 +84,6 @@ def test_a_library_that_is_not_installed_is_told(tmp_path: Path) -> None:
     [
         ("milvus", {}, {}, "load.client: sdk is unsupported by milvus"),
         ("pgvector", {}, {}, "load.client: sdk is unsupported by pgvector"),
-        ("weaviate", {"settings": {"protocol": "rest"}}, {}, "inserts by grpc; rest is without it"),
         ("weaviate", {}, {"consistency": "quorum"}, "unsupported with a consistency"),
         ("weaviate", {}, {"runtime": "remote"}, "unsupported on a remote server"),
         ("weaviate", {"version": "1.25.0"}, {}, "client: sdk is unsupported by weaviate 1.25.0"),

@@ -26,6 +26,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((name, INDEX, {}) for name in ("usearch-2.26.6-library", "lancedb-0.40.0-library")),
     ("qdrant-edge-0.9.0-graph-library", INDEX, {}),
     ("duckdb-1.5.5-library", INDEX, {"scan_filtered": 1}),  # else a filter leaves fewer rows, zero or not
+    ("opensearch-3.5.0", INDEX, {}),
     ("diskann-0.7.0-library", DISKANN, {}),
 ]
 KEPT = {
@@ -34,6 +35,7 @@ KEPT = {
     "pgvector-0.8.5",
     "chroma-1.5.9",
     "redis-7.4.1",
+    "opensearch-3.5.0",
     "hnswlib-0.8.0-library",
     "faiss-1.15.1-library",
     "usearch-2.26.6-library",

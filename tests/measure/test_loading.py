@@ -12,16 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anncestry.cells.spec import rows_a_batch
 from anncestry.engines.base import LoadResult, Requests, batches
 from anncestry.measure.load import _times
 from anncestry.provenance.records import seal
 from anncestry.report.model.cells import NO_CELL
+from anncestry.report.site import sheets
 from anncestry.report.tables import usage
 from tests.builders.bench import failed
+from tests.builders.configs import refused
 from tests.builders.fixed_report import lay_out, material_of
 from tests.flat.engine import ENGINE as flat
 from tests.flat.engine import FlatServer
 from tests.servers import small_vectors
+from tests.toy import Toy
 
 MILVUS, WEAVIATE = "milvus-2.3.5", "weaviate-1.27.0"
 
@@ -57,6 +61,34 @@ def test_encoded_requests_wait_in_a_file_and_are_read_as_they_were(tmp_path: Pat
             assert (list(ids), body) == ([number], bytes([number]) * 2**20)
         assert requests[63][1][:2] == b"??"
         assert not list(tmp_path.iterdir()), "it has no name, so nothing is left of it after a crash"
+
+
+def test_rows_of_an_insert_follow_from_the_dimensions_within_bounds(bench) -> None:
+    rule = {"least": 50, "most": 200, "values": 800}
+    by_dimensions = bench(change=lambda files: files["systems"]["blue-1.0"].update(load={"batch_rows": rule}))
+    (load,) = {cell.load for cell in by_dimensions.matrix.cells}
+    assert by_dimensions.matrix.spec(load, "load")["load"] == {"batch_rows": rule}
+    record = by_dimensions.load(by_dimensions.matrix.cells[0])  # 540 rows of 8 dimensions
+    assert failed(record) == {} and (record["batch_sizes"], record["batches"]) == ([[100, 5], [40, 1]], 6)
+    told = dict(sheets.fairness({"load.json": record}).rows)
+    assert told["batches sent"] == "5 of 100 rows, 1 of 40 rows at 8 dimensions"
+    assert [rows_a_batch(rule, dim) for dim in (1, 4, 5, 16, 960)] == [200, 200, 160, 50, 50]
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (
+            {"batch_rows": {"least": 60, "most": 50, "values": 9}},
+            "red-1.0.load.batch_rows: least 60 is more than most 50",
+        ),
+        ({"batch_rows": 5, "upgrade_from": "blue-1.0"}, "load.batch_rows: unsupported with an upgrade in place"),
+    ],
+)
+def test_batches_that_no_load_can_have_are_refused(tmp_path: Path, load: dict[str, Any], said: str) -> None:
+    toy = Toy.make(tmp_path)
+    toy.files["systems"]["red-1.0"] |= {"version": "1.1", "load": load}
+    refused(toy, said)
 
 
 def test_searchable_and_durable_are_counted_from_the_first_insert() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.toy import ROOT, parse_jobs
+
+MEASURED = runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))
 
 
 def call(folder: Path, *arguments: str, status: int = 0) -> str:
@@ -66,6 +70,10 @@ def test_the_shipped_results_are_what_this_code_would_measure(evidence: Path) ->
 def test_they_verify_and_lead_to_their_samples_and_a_changed_byte_is_told(evidence: Path) -> None:
     workflow(evidence)
     assert (evidence / "reports" / "smoke" / "index.html").stat().st_size > 100_000
+    text = MEASURED["PAGE"].read_text()
+    assert MEASURED["page"](text, evidence) == text, "after `make evidence`: python workflow/site/measured.py"
+    (number, *_) = re.findall(r"`(n[0-9a-f]{10})` \|$", text, re.MULTILINE)
+    assert f"number {number}" in call(evidence, "anncestry", "--experiment", "smoke", "why", number)
     verify = ("anncestry", "--experiment", "smoke", "verify")
     assert "all published numbers agree with the raw samples" in call(evidence, *verify)
     select = ("--system", "milvus-2.3.5", "--workload", "smoke-k10", "--metric", "p50_ms")

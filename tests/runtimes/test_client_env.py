@@ -21,6 +21,8 @@ from anncestry.measure.vectors import Filtering
 from tests.servers import INDEX, ROOT, STANDALONE, loaded, small_vectors
 
 NAME = "weaviate-client-4.4.4"
+BEFORE_GRPC = "weaviate-client-3.26.7"
+REST = {"settings": {"protocol": "rest"}}
 PINNED = ROOT / "envs" / f"{NAME}.txt"
 SDK = {"k": 10, "ef_search": 100, "client": "sdk"}
 
@@ -37,13 +39,15 @@ def test_the_old_client_is_taken_where_it_knows_the_server_and_the_others_are_re
             weaviate.check({"version": version}, STANDALONE, INDEX, SDK)
 
 
-def test_only_queries_by_the_old_client_have_its_packages_in_their_key() -> None:
+def test_only_what_goes_by_the_old_client_has_its_packages_in_its_key() -> None:
     matrix = workflow.expand(workflow.Choice(ROOT / "config", "weaviate-grpc-client-laptop"))
     for cell in matrix.cells:
         spec = matrix.spec(cell.query, "query")
         older = spec["system"]["version"] == "1.23.9" and spec["workload"].get("client") == "sdk"
-        assert spec.get("client_env") == (build.identity(NAME) if older else None)
-        assert "client_env" not in matrix.spec(cell.load, "load")
+        name = BEFORE_GRPC if "-rest" in spec["system"]["name"] else NAME
+        assert spec.get("client_env") == (build.identity(name) if older else None)
+        load = matrix.spec(cell.load, "load")["load"]
+        assert load.get("client_env") == (build.identity(name) if older and load.get("client") == "sdk" else None)
 
 
 def test_an_environment_without_requirements_is_refused_by_their_name() -> None:
@@ -131,15 +135,21 @@ def test_the_clients_run_among_the_packages_of_their_environment_alone_and_say_w
 
 
 @pytest.mark.servers
-def test_the_old_client_finds_what_the_bytes_find(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("library", "settings", "load"), [(NAME, {}, {}), (BEFORE_GRPC, REST["settings"], {"client": "sdk"})]
+)
+def test_the_old_client_finds_what_the_bytes_find(
+    tmp_path: Path, library: str, settings: dict[str, str], load: dict[str, str]
+) -> None:
     # In 1.27.0, which it knows too: 1.23.9 takes minutes to build (docs/driver.md).
     vectors, engine = small_vectors("cosine", rows=1200), engines.get("weaviate")
     queries = vectors.base[:20]
     filters = (None, {"field": "category", "in": [1, 4]}, {"field": "price", "from": 0.1, "below": 0.5},
                {"field": "id", "from": 990})  # fmt: skip
-    with loaded("weaviate-1.27.0", INDEX, vectors, tmp_path, {}) as server, Driver() as driver:
+    with loaded("weaviate-1.27.0", INDEX, vectors, tmp_path, settings, load) as server, Driver() as driver:
+        assert engine.probe(server).rows == len(vectors.base)
         engine.apply(server, 400)
-        server.system = {"version": "1.23.9"}
+        server.system = {"version": "1.23.9", "settings": settings}
         for number, filter in enumerate(filters):
             filtering = Filtering.of(filter, vectors, np.zeros(len(queries), np.uint8))  # type: ignore[arg-type]
             found = {}
@@ -154,7 +164,7 @@ def test_the_old_client_finds_what_the_bytes_find(tmp_path: Path) -> None:
                 outcome = protocol.read_outcome(folder)
                 assert (outcome.samples["status"] == OK).all(), outcome.facts["clients"][0]["errors"]
                 found[client] = [clients.decoder(engine, work)(reply, "cosine") for reply in outcome.responses]
-            assert outcome.facts["library"]["version"] == "4.4.4"
+            assert outcome.facts["library"]["environment"] == library
             for (ids, distances), (their_ids, their_distances) in zip(found["bytes"], found["sdk"], strict=True):
                 assert len(ids) == 10
                 assert their_ids.tolist() == ids.tolist()

@@ -259,6 +259,8 @@ def record_facts(body: Mapping[str, Any]) -> dict[str, str]:
     if source := body.get("source"):
         facts["source used"] = _short(source.get("entry", source.get("kind")))
         facts |= {f"source file {name}": digest for name, digest in (source.get("files") or {}).items()}
+        if reader := source.get("reader"):
+            facts["reader"] = _short(reader)
     for name, digest in (body.get("content") or {}).items():
         facts[f"content of {name}"] = str(digest)
     if "digest" in body:

@@ -16,11 +16,11 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any, Protocol
 
-from anncestry.cells import blocks, features
+from anncestry.cells import blocks, features, readers
 from anncestry.cells.config import look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits, is_lossy
 from anncestry.cells.matrix import Cell, Matrix, Pair
-from anncestry.cells.spec import Block, Config, Dataset, Side, System, Topology
+from anncestry.cells.spec import BatchRows, Block, Config, Dataset, Side, System, Topology, rows_a_batch
 from anncestry.cells.stage import STAGES, code_below, source_digest
 from anncestry.errors import ConfigError, Unsupported
 from anncestry.home import CASE_STUDIES, PUBLISHED
@@ -193,6 +193,9 @@ class _Expander:
         if not {"base", "queries", *(["payload"] if "conditions" in whole else [])} <= set(whole["content"]):
             # Without the digests of all its content, what the dataset is depends on where it came from.
             identity["sources"] = dataset.sources
+            with _named(f"{self.config.folder / 'datasets.yaml'}: {dataset.origin}.sources"):
+                codes = {name: readers.code_of(name) for name in readers.used(dataset.sources)}
+            identity |= {"readers": codes} if codes else {}
         download = self.add("download", name=dataset.origin, **identity)
         rule = {} if dataset.zero_vectors == "refuse" else {"zero_vectors": dataset.zero_vectors}
         how = {"metric": dataset.metric, "prefix": dataset.prefix, "seed": self.config.seed, **rule}
@@ -353,7 +356,8 @@ class _Load:
         self._check_runtime(parts)
         if self.placed.runtime == "remote":
             expander.refuse_second_at_endpoint((dataset, system, topology, rebuild, arm), described.engine, self.placed)
-        self._check_kill()
+        batch_rows = self._batch_rows()
+        self._check_kill(rows_a_batch(batch_rows, self.entry.dim))
         self.artifact = expander.add(
             "artifact",
             system=described.built_as,
@@ -362,7 +366,7 @@ class _Load:
             **({"parts": parts} if parts else {}),
         )
         kill, older = described.load.kill, described.load.upgrade_from
-        how: dict[str, Any] = {"batch_rows": config.load.batch_rows, **({"kill": kill.plain} if kill else {})}
+        how: dict[str, Any] = {"batch_rows": batch_rows, **({"kill": kill.plain} if kill else {})}
         how |= self._client()
         self.older: _Load | None = None
         if older is not None:
@@ -430,7 +434,19 @@ class _Load:
         if images and self.placed.runtime == "native":
             raise ConfigError(f"{images[0]}: a container image needs a topology with runtime: docker")
 
-    def _check_kill(self) -> None:
+    def _batch_rows(self) -> BatchRows:
+        """The rows of an insert request, as the load's spec says them; ConfigError where they are none."""
+        own, where = self.described.load.batch_rows, f"{self.config.source}: load.batch_rows"
+        if own is not None:
+            where = f"{self.config.folder / 'systems.yaml'}: {self.system}.load.batch_rows"
+            if self.described.load.upgrade_from is not None:
+                raise ConfigError(f"{where}: unsupported with an upgrade in place, which inserts no rows")
+        found = self.config.load.batch_rows if own is None else own
+        if not isinstance(found, int) and found["least"] > found["most"]:
+            raise ConfigError(f"{where}: least {found['least']} is more than most {found['most']}")
+        return found
+
+    def _check_kill(self, batch_rows: int) -> None:
         """ConfigError for a load that can't be interrupted as its system says, or is no load."""
         config, how = self.config, self.described.load
         where = f"{config.folder / 'systems.yaml'}: {self.system}.load.kill"
@@ -450,7 +466,7 @@ class _Load:
         if is_lossy(self.index):
             why = "unsupported with a quantized index, which may miss rows that are stored; choose another index"
             raise ConfigError(f"{where}: {why}")
-        rows, batch_rows, share = self.entry.rows, config.load.batch_rows, how.kill.after_share
+        rows, share = self.entry.rows, how.kill.after_share
         if share * rows > (math.ceil(rows / batch_rows) - 1) * batch_rows:
             raise ConfigError(
                 f"{where}.after_share: after {share:g} of {rows} rows in batches of {batch_rows} "

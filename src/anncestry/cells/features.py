@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -133,9 +133,9 @@ def plugins(package: str) -> list[str]:
 
 
 @cache
-def installed(package: str) -> Mapping[str, str]:
-    """Names of the engines or features of other installed packages → their modules: entry points of that group."""
-    return {entry.name: entry.module for entry in entry_points(group=package)}
+def installed(package: str) -> Mapping[str, EntryPoint]:
+    """What other installed packages bring (engines, features, readers), by name: entry points of that group."""
+    return {entry.name: entry for entry in entry_points(group=package)}
 
 
 def is_path(name: str) -> bool:
@@ -154,7 +154,7 @@ def plugin(package: str, name: str, part: str, kind: str) -> object:
     elif name in plugins(package):
         path = f"{package}.{name}"
     elif name in installed(package):
-        path = installed(package)[name]
+        path = installed(package)[name].module
     else:
         known = sorted({*plugins(package), *installed(package)})
         raise ConfigError(f"{kind}: unknown {kind} {name!r}; known: {', '.join(known)}")

@@ -76,6 +76,17 @@ def node_limits(topology: Mapping[str, Any]) -> Mapping[str, Any]:
     return (topology.get("role_limits") or {}).get(NODES_ROLE) or topology.get("limits") or {}
 
 
+BatchRows = int | Mapping[str, int]
+"""Rows of an insert request: a number, or {"least", "most", "values"}, which makes one of the dimensions."""
+
+
+def rows_a_batch(batch_rows: BatchRows, dim: int) -> int:
+    """Rows of an insert request of vectors of `dim` numbers: as many as have `values` numbers, within the bounds."""
+    if isinstance(batch_rows, int):
+        return batch_rows
+    return min(batch_rows["most"], max(batch_rows["least"], batch_rows["values"] // dim))
+
+
 @dataclass(frozen=True)
 class Kill(Entry):
     after_share: float
@@ -84,6 +95,7 @@ class Kill(Entry):
 @dataclass(frozen=True)
 class SystemLoad(Entry):
     client: Literal["sdk"] | None
+    batch_rows: BatchRows | None
     upgrade_from: str | None
     kill: Kill | None
 
@@ -153,7 +165,7 @@ class Block(Entry):
 
 @dataclass(frozen=True)
 class Load(Entry):
-    batch_rows: int
+    batch_rows: BatchRows
     first_port: int | None
 
 

@@ -191,7 +191,7 @@ _ALL = (
         {"record": "data/download/{dataset}@{key}/record.json"},
         key="download",
         names={"dataset": "origin"},
-        sources={"datasets": "buckets download fetching formats parquet payload sources"},
+        sources={"datasets": "buckets download fetching formats parquet payload readers sources"},
     ),
     Stage(
         "normalize",

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from anncestry.cells import readers
 from anncestry.datasets import distance, formats, payload, sources
 from anncestry.datasets.sources import Content, Part
 from anncestry.errors import ConfigError, DataError
@@ -31,6 +32,8 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     and `sources`, which are tried in order; where it has `conditions`, payload columns are written, too (`payload`). A
     source that can't be had, or whose content is not as declared, is skipped with a printed sentence. Downloads stay in
     `cache_dir`. Returns the record.
+    The record says which code read a format that this package doesn't (`readers`). `spec` has `readers` where that
+    code is in the key; then it must be the same still.
     Raises DataError, with each source and its reason, when none is left.
     """
     distance.check_metric(spec["metric"])
@@ -41,6 +44,7 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     skipped: list[dict[str, str]] = []
     for entry in spec["sources"]:
         try:
+            reader = _reader(entry, spec.get("readers", {}))
             content = sources.obtain(entry, stated)
             with sources.forgetting(content.cached):
                 body = _convert(spec, entry, content, out_dir)
@@ -51,13 +55,26 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
             print(f"{spec['name']}: skipped its source of kind {entry['kind']}: {reason}", file=sys.stderr)
             continue
         outputs = {path.stem: path for path in _written(out_dir) if path.exists()}
-        body["source"] = {"kind": entry["kind"], "entry": dict(entry), "files": dict(content.files)}
+        body["source"] = {"kind": entry["kind"], "entry": dict(entry), "files": dict(content.files), **reader}
         if content.notes:
             body["source"]["notes"] = dict(content.notes)
         body["skipped"] = skipped
         return write_record(record_file, stage="download", key=key, spec=spec, body=body, outputs=outputs)
     reasons = "; ".join(skip["reason"] for skip in skipped) or "the config lists no source"
     raise DataError(f"dataset {spec['name']}: no source has its content ({reasons})")
+
+
+def _reader(entry: Mapping[str, Any], in_key: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record says of a reader from elsewhere; DataError if it isn't here, or no more what the key holds."""
+    facts = {}
+    for name in readers.used([entry]):
+        try:
+            facts["reader"] = readers.code_of(name)
+        except ConfigError as error:
+            raise DataError(str(error)) from None
+        if in_key.get(name, facts["reader"]) != facts["reader"]:
+            raise DataError(f"the reader of {name!r} has changed since this run began: start it again")
+    return facts
 
 
 def _written(out_dir: Path) -> list[Path]:

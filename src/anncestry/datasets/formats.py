@@ -7,6 +7,7 @@
 | `fbin`, `u8bin`, `i8bin`, `ibin` | big-ann: uint32 rows, uint32 dim, then the values (float32, uint8, int8, int32) |
 | `npy` | NumPy: two dimensions, C order, plain numbers |
 | `idx` | MNIST: big-endian header and values, plain or gzip; the images of rows × columns become rows of pixels |
+| any other | what a reader of another package makes of it (see `readers`) |
 
 A file is checked against its own header when it is opened; what only reading can show (a row of another dimension,
 a gzip stream that ends early) is checked while it is read. Either way the user gets a `DataError` of one sentence.
@@ -29,11 +30,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.cells.readers import BUILT_IN
+from anncestry.datasets import readers
 from anncestry.errors import ConfigError, DataError, damage
 
 Floats = NDArray[np.float32]
 
-FORMATS = ("hdf5", "fvecs", "ivecs", "bvecs", "fbin", "u8bin", "i8bin", "ibin", "npy", "idx")
 _VECS = {"fvecs": "<f4", "ivecs": "<i4", "bvecs": "u1"}
 XBIN = {"fbin": "<f4", "u8bin": "u1", "i8bin": "i1"}
 """Those of big-ann that hold vectors, and the type of their values."""
@@ -124,6 +126,9 @@ def open_vectors(path: Path, format: str, member: str | None = None, half: str =
     big-ann truth (ibin): neighbors, or the distances after them.
     Raises ConfigError for an unknown format, DataError for a file that is missing, empty, damaged or inconsistent.
     """
+    if format not in BUILT_IN:
+        yield _vectors_from_elsewhere(path, format)
+        return
     if format == "hdf5":
         with _open_hdf5(path) as file:
             yield _hdf5_vectors(path, file, member or "train")
@@ -313,7 +318,22 @@ def _hdf5_vectors(path: Path, file: Any, member: str) -> VectorFile:
     return VectorFile(path, rows, dim, array.dtype, blocks)
 
 
-# Formats whose rows have one length: everything but HDF5
+# Readers of other packages
+
+
+def _vectors_from_elsewhere(path: Path, format: str) -> VectorFile:
+    reader = readers.load(format)
+    _require_file(path)
+    said = readers.header(format, reader, path)
+    _require_rows(path, said.rows, said.dim)
+
+    def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
+        return readers.blocks(format, reader, path, said, rows_per_block)
+
+    return VectorFile(path, said.rows, said.dim, np.dtype(said.dtype), blocks)
+
+
+# Formats whose rows have one length: everything but HDF5 and those from elsewhere
 
 
 @dataclass(frozen=True)
@@ -365,8 +385,6 @@ def _values(path: Path, data: bytes, layout: _Layout, start: int) -> NDArray[Any
 
 @contextmanager
 def _open_raw(path: Path, format: str) -> Iterator[IO[bytes]]:
-    if format not in FORMATS:
-        raise ConfigError(f"unknown vector format {format}; choose one of {', '.join(FORMATS)}")
     _require_file(path)
     with open(path, "rb") as plain:
         zipped = format == "idx" and plain.read(2) == _GZIP_MAGIC

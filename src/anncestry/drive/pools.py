@@ -299,6 +299,12 @@ def seen_from_there(transport: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _secrets(transport: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that hold what a transport logs in with, as this process has them."""
+    named = (transport.get("password_env"), (transport.get("authorization") or {}).get("env"))
+    return {name: os.environ[name] for name in named if name is not None and name in os.environ}
+
+
 def deal(folder: Path, job: Mapping[str, Any], hosts: int) -> list[tuple[Path, list[int]]]:
     """Write the part of a job that each machine has: its folder and the numbers of its clients, in their order.
 
@@ -362,6 +368,9 @@ class Elsewhere(Pool):
         parts = deal(folder, job, len(self._variables))
         if not self._processes:
             self._reach(seen_from_there(job["transport"]), check)
+        if secrets := _secrets(job["transport"]):
+            for number in range(len(parts)):
+                self._tell(number, f"secrets {json.dumps(secrets)}")
         zero_ns, told = self._measure([str(part) for part, _ in parts], check)
         for part, seats in parts:
             gather(folder, part, seats)

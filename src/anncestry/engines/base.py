@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from anncestry.cells.spec import rows_a_batch
 from anncestry.datasets.payload import Column, Payload
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress
@@ -241,6 +243,11 @@ def batch(vectors: Vectors, first: int, end: int) -> Batch:
     return Batch(first, *columns, vectors.payload.part(part))
 
 
+def batch_rows(vectors: Vectors, load: Spec) -> int:
+    """Rows of each request of a load of `vectors`, but for the last one, which has the rest."""
+    return rows_a_batch(load["batch_rows"], vectors.base.shape[1])
+
+
 def batches(vectors: Vectors, batch_rows: int) -> Iterator[Batch]:
     rows = len(vectors.base)
     return (batch(vectors, first, min(first + batch_rows, rows)) for first in range(0, rows, batch_rows))
@@ -278,7 +285,7 @@ class LoadResult:
     row sent to the last acknowledged; flush, until the rows are sealed and stored, where that is a step of its own;
     index, until it covers every row (about 0 where it is built while inserting); ready, until a search succeeds.
     `rows_acknowledged` rows that the server confirmed, `insert_errors` rows that it refused, `first_error` what it said
-    of the first of them.
+    of the first of them. `batches` are those that were sent; `sizes` counts them by their number of rows.
 
     `library` names the client library that inserted the rows, where it was the database's own.
 
@@ -291,6 +298,7 @@ class LoadResult:
     insert_errors: int = 0
     first_error: str | None = None
     batches: int = 0
+    sizes: Counter[int] = field(default_factory=Counter)
     encode_s: float | None = None
     library: str | None = None
     phases: list[Phase] = field(default_factory=list)
@@ -310,6 +318,7 @@ class LoadResult:
     def acknowledge(self, sent: int, failed: int, error: str | None) -> None:
         """Count a batch of `sent` rows, `failed` of which were refused with `error`."""
         self.batches += 1
+        self.sizes[sent] += 1
         self.rows_sent += sent
         self.rows_acknowledged += sent - failed
         self.insert_errors += failed
@@ -469,7 +478,7 @@ class EngineOf(ABC, Generic[S]):
     """A database, at run time: how it is started, loaded, asked and read back. What it can do, its `Offers` declare.
 
     `system` is an entry of systems.yaml, `topology` one of topologies.yaml, `index` e.g. {"type": "hnsw", "M": 16,
-    "ef_construction": 200}, `load` e.g. {"batch_rows": 500}. A server holds one collection.
+    "ef_construction": 200}, `load` e.g. {"batch_rows": 500} (see `batch_rows`). A server holds one collection.
 
     `ef_search` is the search effort of the index's type (cells/indexes.py): ef, or nprobe, …; 0 for one without.
     """
@@ -514,7 +523,7 @@ class EngineOf(ABC, Generic[S]):
         encode: Callable[[Batch], bytes] = partial(self.encode_insert, server)
         if by_library is not None and load.get("client") == "sdk":
             encode = by_library
-        return Requests(server.scratch, batches(vectors, load["batch_rows"]), encode, result)
+        return Requests(server.scratch, batches(vectors, batch_rows(vectors, load)), encode, result)
 
     def encode_insert(self, server: S, rows: Batch) -> bytes:
         """The request that inserts all of `rows`."""

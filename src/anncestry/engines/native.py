@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anncestry.drive import pools
 from anncestry.engines.base import Server, wait_for
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
-from anncestry.runtimes import remote
+from anncestry.runtimes import namespaces, remote
 from anncestry.runtimes.base import Group, Member, Runner
 from anncestry.runtimes.native import NativeRunner, claim_ports, free_ports
 
@@ -31,6 +33,11 @@ def runner_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Runner
 
         return pod_for(topology, artifacts)
     return NativeRunner()
+
+
+def address_for_others() -> str | None:
+    """Where clients on other machines reach a native server, if the user said it; never in a network of its own."""
+    return None if namespaces.network() == "own" else os.environ.get(pools.ADDRESS, "").strip() or None
 
 
 def start_native(

@@ -171,7 +171,7 @@ class Offers:
     killed_loads: bool = False
     """A load goes on after its server was killed (`engines.base.Kill`)."""
     beyond_loopback: bool = False
-    """Clients on other machines can reach it: it listens on all interfaces (SECURITY.md)."""
+    """Clients on other machines can reach it: it listens on all interfaces or at an address (SECURITY.md)."""
 
     def check(self, system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:
         """ConfigError for what is unknown, out of range or impossible; Unsupported for what only others have."""

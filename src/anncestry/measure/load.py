@@ -72,6 +72,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
             about={"times": _times(result), "durability": result.durability},
             inserted={
                 "batches": result.batches,
+                "batch_sizes": [list(size) for size in sorted(result.sizes.items(), reverse=True)],
                 **({"library": result.library} if result.library else {}),
                 **({"kill": kill} if kill else {}),
             },

@@ -284,11 +284,16 @@ def _go_module_around(system: str, tool: str, environment: dict[str, str], name:
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>anncestry</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>
 """
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><type>{}</type></dependency>"
+)
 
 
 def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
-    """The jars that the coordinates need to run, from the repositories of the user's own Maven settings."""
+    """The jars that the coordinates need to run, from the repositories of the user's own Maven settings.
+
+    What is a zip among them is unpacked into a folder of its name.
+    """
     held = cache / "pinned" / artifact["sha256"]
     if digest_of(building.hashes(held)) != artifact["sha256"]:
         clear(held)
@@ -301,7 +306,10 @@ def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: P
                 raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
             os.replace(jars, held)
     for jar in held.iterdir():
-        _place(jar, files / jar.name)
+        if jar.suffix == ".zip":
+            unpack(jar, files / jar.stem)
+        else:
+            _place(jar, files / jar.name)
     return {}
 
 
@@ -309,7 +317,7 @@ def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise DataError(f"{system}: mvn is not on the PATH; install it (apt-get install maven)")
-    dependencies = "".join(_DEPENDENCY.format(*name.split(":")) for name in coordinates)
+    dependencies = "".join(_DEPENDENCY.format(*[*name.split(":"), "jar"][:4]) for name in coordinates)
     (jars.parent / "pom.xml").write_text(_POM.format(dependencies))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars.resolve()}"]
     done = building.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))

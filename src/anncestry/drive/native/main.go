@@ -3,7 +3,8 @@
 // Commands on standard input: "job FOLDER" connects, primes and answers "ready"; "go T0" starts the clock at T0
 // (CLOCK_MONOTONIC, nanoseconds) and answers "done FACTS"; "go +N" does so N nanoseconds from now, for whoever has
 // another clock. "known JSON" says which addresses stand behind the names that jobs have for them ({name: host:port}),
-// and answers nothing. "who TARGET" answers "host FACTS" (see who.go), "ping" answers "pong". Any may answer "failed REASON".
+// and answers nothing; "secrets JSON" sets variables ({name: value}) for a driver that could not inherit them, and
+// answers nothing either. "who TARGET" answers "host FACTS" (see who.go), "ping" answers "pong". Any may answer "failed REASON".
 // It ends with its input.
 // The folder holds a job, or names several that are run together, on one clock.
 package main
@@ -341,6 +342,8 @@ func (m *master) obey(line string) (answer string, err error) {
 	case "known":
 		m.known = nil
 		return "", json.Unmarshal([]byte(rest), &m.known)
+	case "secrets":
+		return "", keep(rest)
 	case "job":
 		closeAll(m.runs)
 		m.runs = nil
@@ -360,6 +363,20 @@ func (m *master) obey(line string) (answer string, err error) {
 		err = fmt.Errorf("unknown command %q", word)
 	}
 	return answer, err
+}
+
+// keep sets variables of this process, whose values nobody may read who lists processes; no error repeats them.
+func keep(text string) error {
+	var secrets map[string]string
+	if json.Unmarshal([]byte(text), &secrets) != nil {
+		return fmt.Errorf("secrets that are no object of texts")
+	}
+	for name, value := range secrets {
+		if os.Setenv(name, value) != nil {
+			return fmt.Errorf("no variable can be called %q, or hold what it shall", name)
+		}
+	}
+	return nil
 }
 
 func (m *master) measure(when string) (string, error) {

@@ -21,6 +21,7 @@ from anncestry.engines.base import (
     Probe,
     Spec,
     Vectors,
+    batch_rows,
     components,
     listed,
 )
@@ -42,8 +43,8 @@ class Chroma(EngineOf[ChromaServer]):
         """Create the collection, insert in batches, which it puts into its graph at once, search."""
         result = LoadResult(durability="no call has it write its graph: it does so after every sync_threshold rows")
         most = server.call("GET", "/api/v2/pre-flight-checks")["max_batch_size"]
-        if load["batch_rows"] > most:
-            raise UserError(f"load.batch_rows: {load['batch_rows']}: chroma takes at most {most} rows an insertion")
+        if (asked := batch_rows(vectors, load)) > most:
+            raise UserError(f"load.batch_rows: {asked}: chroma takes at most {most} rows an insertion")
         built = {theirs: index[ours] for ours, theirs in _OPTIONS.items()}
         server.create({"space": METRICS[vectors.metric], **built, **server.settings})
         kill = Kill(server, load, len(vectors.base), result)

@@ -89,5 +89,6 @@ OFFERS = MySQLOffers(
     single="one node here",
     endpoints=("mysql",),
     no_fault=None,
+    beyond_loopback=True,
     conditions=("keyword", "int", "float"),
 )

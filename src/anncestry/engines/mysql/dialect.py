@@ -19,7 +19,7 @@ MARKS = "anncestry_mark"
 """On a server that somebody else runs: the table that holds the mark of ours."""
 INDEX = "vi"
 READER = "anncestry"
-"""The account that queries use on a server of our own: it may read, from loopback."""
+"""The account that queries use on a server of our own: it may read, from loopback (see `admit_others`)."""
 
 Ask = Callable[[str | bytes], list[tuple[Any, ...]]]
 """A statement → its rows."""
@@ -179,7 +179,7 @@ class Dialect(ABC):
     def arguments(
         self, artifact: Path, folder: Path, host: str, port: int, settings: Spec, limits: Limits
     ) -> list[str | Path]:
-        """The command that starts it on `folder`."""
+        """The command that starts it on `folder`; `host` holds one address or several, with commas between them."""
         raise ConfigError(f"topology: {self.name} can't be started here; supported: runtime remote")
 
     def prepare(self, artifact: Path, folder: Path, password: str) -> bool:
@@ -189,6 +189,11 @@ class Dialect(ABC):
     def secure(self, ask: Ask, password: str) -> None:
         """On its first start: nobody gets in but root and the reader, from loopback, with this password."""
         raise ConfigError(f"topology: {self.name} can't be started here; supported: runtime remote")
+
+    def admit_others(self, ask: Ask, password: str) -> None:
+        """The reader gets in from other machines as well, by this password: at each start where they shall reach it."""
+        ask(f"CREATE USER IF NOT EXISTS {READER}@'%' IDENTIFIED BY '{password}'")
+        ask(f"GRANT SELECT ON test.* TO {READER}@'%'")
 
     @abstractmethod
     def fairness(self, settings: Spec, index: Spec) -> dict[str, str]:

@@ -25,6 +25,7 @@ from anncestry.engines.base import (
     Requests,
     Spec,
     Vectors,
+    batch_rows,
     components,
     wait_for,
 )
@@ -68,8 +69,8 @@ class MySQL(EngineOf[MySQLServer]):
         with self.encoded(server, vectors, load, result) as requests:
             if requests.longest >= allowed:
                 raise UserError(
-                    f"load.batch_rows: {load['batch_rows']} rows are a statement of {requests.longest >> 20} MiB; "
-                    f"{server.name} takes {int(allowed) >> 20} MiB (max_allowed_packet)"
+                    f"load.batch_rows: {batch_rows(vectors, load)} rows are a statement of "
+                    f"{requests.longest >> 20} MiB; {server.name} takes {int(allowed) >> 20} MiB (max_allowed_packet)"
                 )
             with result.phase("insert"):
                 _insert(server, requests, result, progress)

@@ -114,7 +114,7 @@ class MariaDB(Dialect):
     def arguments(
         self, artifact: Path, folder: Path, host: str, port: int, settings: Spec, limits: Limits
     ) -> list[str | Path]:
-        """On loopback, without a socket file (whose path could be too long) and without name service."""
+        """On `host` alone, without a socket file (whose path could be too long) and without name service."""
         caches = {name.removesuffix("_mib"): self.number(settings, name) for name in self.numbers}
         return [
             *_program(artifact),

@@ -144,6 +144,11 @@ class Seekdb(Dialect):
             ask(f"SET GLOBAL {name}={_TIMEOUT_US}")
         ask(f"ALTER USER root IDENTIFIED BY '{password}'")
 
+    def admit_others(self, ask: Ask, password: str) -> None:
+        """Its list of addresses knows no accounts: from now on root gets in from elsewhere as well, by its password."""
+        ask("SET GLOBAL ob_tcp_invited_nodes='%'")
+        super().admit_others(ask, password)
+
     def fairness(self, settings: Spec, index: Spec) -> dict[str, str]:
         return {
             "HNSW": f"vsag's, m={index['M']}, ef_construction={index['ef_construction']}, "

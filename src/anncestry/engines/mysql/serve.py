@@ -20,7 +20,7 @@ from anncestry.engines.base import Server, Spec, wait_for
 from anncestry.engines.mysql import dialect_of
 from anncestry.engines.mysql.dialect import MARKS, READER, TABLE, Ask, Dialect, found
 from anncestry.engines.mysql.wire import literal
-from anncestry.engines.native import runner_for, start_native, take_remote
+from anncestry.engines.native import address_for_others, runner_for, start_native, take_remote
 from anncestry.errors import ServerError
 from anncestry.runtimes import credentials, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
@@ -197,7 +197,10 @@ def searching(server: MySQLServer) -> Iterator[Ask]:
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> MySQLServer:
-    """Start on `data_dir`; returns when it answers, and nobody but us can log in."""
+    """Start on `data_dir`; returns when it answers, and nobody but us can log in.
+
+    Where this machine's address is said, clients on other machines reach it there, too.
+    """
     if topology["runtime"] == "remote":
         server_of, where = partial(MySQLServer, topology=topology, system=system), f"{dialect_of(system).name} (remote)"
         return take_remote(server_of, where, data_dir, topology, ("mysql",), "password")
@@ -208,13 +211,14 @@ def start(
     if not secured.exists() and dialect.prepare(artifact, folder, password):
         secured.touch()
     title, named = f"{dialect.name} {system['version']}", credentials.named(password)
+    address = address_for_others()
 
     def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> MySQLServer:
         port = numbers["mysql"]
         process = runner.start(
             "node1",
             title,
-            dialect.arguments(artifact, folder, runner.listen, port, settings, limits),
+            dialect.arguments(artifact, folder, listen(runner.listen, address), port, settings, limits),
             clean_environment(dialect.environment),
             folder,
             folder / "logs" / "server.log",
@@ -232,12 +236,20 @@ def start(
                 dialect.secure(ask, password)
             secured.touch()
             server.own_credentials = named
+        if address is not None:
+            with asking(server) as ask:
+                dialect.admit_others(ask, password)
         with asking(server, reader=True) as ask:
             return bool(ask("SELECT 1")) or None
 
     return start_native(
         title, launch, answers, ["mysql"], first_port, runner_of=partial(runner_for, topology, [artifact_dir])
     )
+
+
+def listen(here: str, address: str | None) -> str:
+    """The addresses to listen on, with commas between them: each once, as none can be taken twice."""
+    return here if address in (None, here) else f"{here},{address}"
 
 
 def await_searchable(server: MySQLServer) -> None:

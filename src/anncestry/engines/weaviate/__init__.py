@@ -25,6 +25,8 @@ _SDK_FROM = (1, 27, 0)
 """The first version that weaviate-client speaks to as it is locked."""
 _OLD_SDK, _OLD_SDK_BELOW = "weaviate-client-4.4.4", (1, 24, 0)
 """The client (in envs/) that earlier versions are asked by, and the first that was not tried with it."""
+_REST_SDK = "weaviate-client-3.26.7"
+"""The client (in envs/) that speaks REST and GraphQL alone."""
 
 
 def in_background(settings: Spec) -> bool:
@@ -35,8 +37,10 @@ def in_background(settings: Spec) -> bool:
 def sdk_environment(system: Spec) -> str | None:
     """The environment of the client library for the system's version; None where it is the locked one.
 
-    Unsupported where it is neither's.
+    Unsupported where it is neither's. `protocol: rest` has the client before gRPC, whatever the version.
     """
+    if (system.get("settings") or {}).get("protocol") == "rest":
+        return _REST_SDK
     version = version_of(system)
     if version >= _SDK_FROM:
         return None
@@ -212,13 +216,8 @@ class WeaviateOffers(Offers):
         sdk = workload.get("client") == "sdk"
         if sdk and (workload.get("filter") or {}).get("field") == "payload":
             raise Unsupported("filter: conditions on payload go to weaviate as bytes so far, not by its library (sdk)")
-        if (system.get("settings") or {}).get("protocol") == "rest":
-            if sdk:
-                raise Unsupported(
-                    "settings.protocol: the library (client: sdk) asks by grpc; rest is for client: bytes"
-                )
-            if "stream" in workload:
-                raise Unsupported("settings.protocol: a stream of writes goes by grpc so far, not by rest")
+        if (system.get("settings") or {}).get("protocol") == "rest" and "stream" in workload:
+            raise Unsupported("settings.protocol: a stream of writes goes by grpc so far, not by rest")
         self.client_env(system, workload)
         for key in ("entry", "consistency"):
             if sdk and topology.get(key, "first") != "first":
@@ -226,8 +225,6 @@ class WeaviateOffers(Offers):
 
     def check_load_by_library(self, system: Spec, topology: Spec) -> None:
         super().check_load_by_library(system, topology)
-        if (system.get("settings") or {}).get("protocol") == "rest":
-            raise Unsupported("settings.protocol: the library (load.client: sdk) inserts by grpc; rest is without it")
         if topology.get("consistency") is not None:
             raise Unsupported(
                 "load.client: sdk of weaviate is unsupported with a consistency: it takes its own default"

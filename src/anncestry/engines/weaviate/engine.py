@@ -89,6 +89,11 @@ Insert = Callable[[range, bytes], dict[int, str]]
 _DURABILITY = "no call has it write its buffers; its log of writes is not synced"
 
 
+def _program(server: WeaviateServer) -> Path:
+    """The file that uses the client library which speaks the protocol of the system."""
+    return Path(__file__).with_name("sdk_rest.py" if server.by_rest else "sdk.py")
+
+
 @contextmanager
 def _inserter(server: WeaviateServer, load: Spec, result: LoadResult) -> Iterator[Insert]:
     """What sends a batch, by the protocol of the system, on one connection; ServerError from it if the call fails."""
@@ -101,7 +106,7 @@ def _inserter(server: WeaviateServer, load: Spec, result: LoadResult) -> Iterato
             "timeout_s": _BATCH_TIMEOUT_S,
         }
         python = sys.executable if environment is None else interpreter(environment)
-        file, name = Path(__file__).with_name("sdk.py"), "weaviate-client"
+        file, name = _program(server), "weaviate-client"
         with sdk_rows.inserter(python, file, name, server.endpoint, options, 2 * _BATCH_TIMEOUT_S) as (library, insert):
             result.library = library
             yield insert
@@ -271,7 +276,7 @@ class Weaviate(EngineOf[WeaviateServer]):
         }
         environment = sdk_environment(server.system)
         if environment is not None:  # where nothing of ours is
-            transport |= {"environment": environment, "module": str(Path(__file__).with_name("sdk.py"))}
+            transport |= {"environment": environment, "module": str(_program(server))}
         return transport
 
     def sdk_decode(self, response: bytes, metric: str) -> Answer:

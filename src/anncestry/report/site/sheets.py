@@ -88,12 +88,21 @@ def _given(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     by_role = topology.get("role_limits") or {}
     limits = dict(flat({**(topology.get("limits") or {}), **by_role}))
     yield "limits", ", ".join(f"{name} {value}" for name, value in limits.items()) or "none: the whole machine"
-    rows = (spec.get("load") or {}).get("batch_rows")
-    if rows:
-        yield "batch", f"{rows} rows an insert"
+    yield from _batches(record)
     index = dict(flat(spec.get("index") or {}))
     if index:
         yield "index", ", ".join(f"{name} {value}" for name, value in index.items())
+
+
+def _batches(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How many rows an insert had; where that depends on the dimensions, by which rule, and what was sent."""
+    rows = (record["spec"].get("load") or {}).get("batch_rows")
+    if isinstance(rows, Mapping):
+        yield "batch", f"{rows['least']} to {rows['most']} rows an insert, of {rows['values']:,} numbers"
+        sent = ", ".join(f"{number} of {size} rows" for size, number in record.get("batch_sizes", ()))
+        yield "batches sent", f"{sent} at {record['dim']} dimensions"
+    elif rows:
+        yield "batch", f"{rows} rows an insert"
 
 
 def _asked(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

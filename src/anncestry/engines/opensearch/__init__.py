@@ -1,0 +1,44 @@
+"""What OpenSearch with k-NN's Lucene engine offers. Imports no client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anncestry.engines.base import Spec
+from anncestry.engines.offers import Offers, Parameter
+from anncestry.errors import ConfigError, Unsupported
+
+METRICS = {"l2": "l2", "cosine": "innerproduct"}
+"""Its `space_type`. Vectors come normalised for cosine, where an inner product is a cosine."""
+HEAP_MIB = 1024
+"""Of the Java machine where a system sets no `heap_mib`: OpenSearch's own default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenSearchOffers(Offers):
+    """Beside what every engine checks: upgrades, and filters on ids."""
+
+    def check_upgrade(self, system: Spec, older: Spec) -> None:
+        raise ConfigError(
+            "load.upgrade_from: unsupported by opensearch: no other version was found whose Lucene uses the vector "
+            "instructions of the same Java"
+        )
+
+    def check_search(self, workload: Spec) -> None:
+        super().check_search(workload)
+        if (workload.get("filter") or {}).get("field") == "id":
+            raise Unsupported("filter.field: id is unsupported by opensearch: ids are texts, which have no order here")
+
+
+OFFERS = OpenSearchOffers(
+    name="opensearch",
+    versions=((3, 5, 0), (3, 6, 0)),
+    settings={"heap_mib": (512, 1_000_000)},
+    runtimes=("native",),
+    single="one node with one shard (clusters are not written yet)",
+    indexes={"hnsw": {"M": Parameter(2, 512), "ef_construction": Parameter(2, 3200)}},
+    ef_max=10_000,
+    no_zero_vectors=None,
+    conditions=("keyword", "int", "float"),
+    killed_loads=True,
+)

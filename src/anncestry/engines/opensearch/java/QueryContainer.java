@@ -1,0 +1,6 @@
+package org.opensearch.protobufs;
+
+/** As QueryBuilderProtoConverter of the other package. */
+public class QueryContainer {
+    public enum QueryContainerCase {}
+}

@@ -1,0 +1,174 @@
+"""Measured figures in the pages: what counts as one, the marker that says where it is from, and those of the evidence.
+
+A block (a paragraph, list, table, or listing) with a measured figure has a marker in the block before it, an HTML
+comment that no reader of the site sees:
+
+    <!-- evidence: COMMAND -->                 COMMAND writes the block from the results that ship; each row has its id
+    <!-- measured: COMMAND; DATE; COMMIT -->   what measured it, when, with which code
+    <!-- here since: COMMAND; DATE; COMMIT --> older than the markers: the commit from which the page has it in these
+                                               words; COMMAND as the page names it, or "command not recorded"
+    <!-- measured: FILE.csv -->                the kept file that the block is written from, with dates and commits
+    <!-- not measured: WHY -->                 a setting, a limit or an example: says why it is no result
+
+The second is for new figures. Of the third nobody knows which code measured them: measure them again rather than guess.
+
+A figure is a number with one of the units below, a number after ±, or an interval in brackets. Of a table whose head
+has such a unit or a percentile, every row with a number counts. Code (`…`, and listings in a language) doesn't.
+Figures without a unit (a recall, a ratio, a count) and those in other units are not found.
+
+`python workflow/site/measured.py [FOLDER]` writes the last section of evidence/README.md from the results in FOLDER
+(evidence/, where `make evidence` has drawn the page).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "evidence" / "README.md"
+HEADING = "## Its numbers\n"
+COMMAND = "python workflow/site/measured.py"
+SHOWN = {
+    "load_s": "load time",
+    "p50_ms": "median latency",
+    "p99_ms": "99th percentile",
+    "qps": "throughput",
+    "recall_by_distance": "recall",
+}
+"""Metrics of the section, with what people call them."""
+
+_UNITS = "ms|µs|QPS|min|minutes|hours|queries (?:a|per) second"
+_FIGURE = re.compile(
+    rf"[\d.,]*\d\s(?:{_UNITS})\b"  # 2.1 ms
+    r"|±\s?\d(?!\d*\^)"  # 1.61 ± 0.18, but not ±2^24
+    r"|\(-?[\d,]*\.?\d+ ?(?:–|…|to) ?-?[\d,]*\.\d+\)"  # 0.94 (0.89 – 0.99)
+)
+_HEAD = re.compile(rf"(?<![\w’'])(?:{_UNITS}|s|CPU s|MiB|p50|p95|p99|±)(?!\w)")
+_ID = re.compile(r"`n[0-9a-f]{10}`")
+_MARKER = re.compile(r"<!-- (evidence|measured|here since|not measured): (.+) -->")
+_MEASURED = re.compile(r"[^;]+; 20\d\d-[01]\d-[0-3]\d; [0-9a-f]{7,40}")
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two empty lines, without its heading; `line` is its first, `marker` what stands before it."""
+
+    line: int
+    text: str
+    marker: str = ""
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks of a page in Markdown, markers and headings left out; a listing in ``` is one."""
+    lines: list[str] = []
+    start, marker, fenced = 0, "", False
+    for number, line in enumerate([*page.splitlines(), ""], start=1):
+        ends = not fenced and (not line.strip() or line.startswith("#"))
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        if ends and lines:
+            text = "\n".join(lines)
+            if _MARKER.fullmatch(text):
+                marker = text
+            else:
+                yield Block(start, text, marker)
+                marker = ""
+            lines = []
+        elif not ends:
+            start = start if lines else number
+            lines.append(line)
+
+
+def figures(text: str) -> list[str]:
+    """The measured figures in a block, by the rule above; of a table, rows that have one."""
+    first, *rest = text.lstrip().splitlines()
+    if first.startswith("```") and first not in ("```", "```text"):
+        return []
+    plain = re.sub(r"`[^`\n]*`", "", text)
+    if first.startswith("|") and _HEAD.search(first):
+        return [row for row in rest[1:] if re.search(r"\|[^|]*\d", row)]
+    return [found.group() for found in _FIGURE.finditer(plain)]
+
+
+def faults(page: str) -> Iterator[str]:
+    """What a page says of its figures' sources that is missing or wrong: a sentence with the line of each block."""
+    for block in blocks(page):
+        found = figures(block.text)
+        if block.marker:
+            if said := _fault_of_marker(block, found):
+                yield f"line {block.line}: {said}"
+        elif found:
+            yield f"line {block.line}: {found[0].strip()!r} is a measured figure in a block without a marker"
+
+
+def _fault_of_marker(block: Block, found: list[str]) -> str:
+    matched = _MARKER.fullmatch(block.marker)
+    assert matched is not None
+    kind, source = matched.groups()
+    if kind == "measured" and source.endswith(".csv"):
+        file = ROOT / source
+        there = file.is_file() and {"date", "commit"} <= set(file.read_text().partition("\n")[0].split(","))
+        return "" if there else f"{source} is no kept file with dates and commits"
+    if kind in ("measured", "here since") and not _MEASURED.fullmatch(source):
+        return f"{source!r} is not COMMAND; DATE; COMMIT"
+    if kind == "evidence" and not found:
+        return "no figures under a marker of the evidence"
+    rows = block.text.splitlines()[2:] if kind == "evidence" else []
+    without = [row for row in rows if not _ID.search(row)]
+    return f"{without[0]!r} has no id that `anncestry why` takes" if without else ""
+
+
+# The evidence
+
+
+def page(text: str, folder: Path) -> str:
+    """evidence/README.md with its last section made from the table in `folder`."""
+    return text.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(folder)
+
+
+def section(folder: Path) -> str:
+    """The numbers of the results in `folder`, as Markdown: each with its id."""
+    from anncestry.report.model import numbers
+    from anncestry.report.model.cells import marks, text_of
+
+    (table,) = sorted((folder / "results" / "table").glob("smoke@*"))
+    rows = [row for row in numbers.rows_of(numbers.read(table)) if row["metric"] in SHOWN and row["value"] is not None]
+    order = list(SHOWN)
+    rows.sort(key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
+    records = [json.loads((folder / path).read_text()) for path in sorted({str(row["record"]) for row in rows})]
+    said = [
+        HEADING,
+        f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
+        f"{_listed({record['created'][:10] for record in records})} at commit "
+        f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
+        "with a defect, such as too few rows.\n",
+        f"<!-- evidence: {COMMAND} -->\n",
+        "| system | workload | quantity | value | `anncestry --experiment smoke why` |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        unit = {"fraction": "", "1/s": " QPS"}.get(row["unit"], f" {row['unit']}")
+        value = text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
+        said.append(
+            f"| {row['system']} | {row['workload'] or '–'} | {SHOWN[row['metric']]} | {value} | `{row['number_id']}` |"
+        )
+    return "\n".join(said) + "\n"
+
+
+def _commit(record: dict[str, Any]) -> str:
+    code = record["code"]
+    return f"{code['commit'][:8]}{' and changes' if code['dirty'] else ''}"
+
+
+def _listed(found: set[str]) -> str:
+    return ", ".join(sorted(found))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(), Path(sys.argv[1]) if sys.argv[1:] else PAGE.parent))
