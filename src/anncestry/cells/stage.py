@@ -20,7 +20,7 @@ from anncestry.home import PACKAGE
 
 KEY_DIGITS = 12
 
-_CODE = frozenset({".py", ".go", ".mod", ".sum", ".html", ".js", ".css"})
+_CODE = frozenset({".py", ".go", ".java", ".mod", ".sum", ".html", ".js", ".css"})
 _NAME = "[^/@]+"
 WILDCARDS: Mapping[str, str] = {
     "key": f"[0-9a-f]{{{KEY_DIGITS}}}",
