@@ -134,7 +134,6 @@ def test_a_refusal_of_an_engine_stays_one_of_what_is_lacking_when_its_system_is_
         ("mariadb-11.8.6", {}, {"nq": 10}),
         ("mariadb-11.8.6", {}, {"stream": {"insert_per_s": 10}}),
         ("mariadb-11.8.6", {}, {"client": "sdk"}),
-        ("weaviate-1.27.0-rest", {}, {"client": "sdk"}),
     ],
 )
 def test_index_topology_request_and_protocol_that_a_system_lacks_can_be_listed(

@@ -216,7 +216,7 @@ def test_a_page_has_another_key_when_any_file_that_it_is_made_of_changes():
 def test_a_wheel_has_the_templates_and_what_pages_inline():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     for name, folder in (("anncestry.report.site", PACKAGE / "report" / "site"), ("casestudies", CASE_STUDIES)):
-        packed = {path for pattern in declared[name] for path in folder.glob(pattern)}
+        packed = {path for pattern in declared[name] for path in folder.glob(pattern) if path.suffix != ".pyc"}
         files = {path for path in folder.rglob("*") if path.is_file()}
         assert packed == {path for path in files if path.suffix not in (".py", ".pyc")}
 
