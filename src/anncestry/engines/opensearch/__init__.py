@@ -20,8 +20,8 @@ class OpenSearchOffers(Offers):
 
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         raise ConfigError(
-            "load.upgrade_from: unsupported by opensearch: no other version was found whose Lucene uses the vector "
-            "instructions of the same Java"
+            "load.upgrade_from: unsupported by opensearch: no second version was tried here (k-NN 2.19.1.0 may need "
+            "another Java)"
         )
 
     def check_search(self, workload: Spec) -> None:
