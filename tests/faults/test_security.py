@@ -528,7 +528,7 @@ def test_every_package_of_an_environment_has_a_hash_and_names_no_host(name: str)
     """Finding 11: envs/vectordbbench.txt had no hashes."""
     lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
     packages = re.split(r"\n(?=\S)", "\n".join(lines).replace("\\\n", " ").strip())
-    assert len(packages) > 20
+    assert len(packages) > 10  # the smallest, an old client alone, has 12
     hashed = re.compile(r"\S+==\S+ +(;[^#]*?)?(--hash=sha256:[0-9a-f]{64} *)+")
     assert [package for package in packages if not hashed.fullmatch(package)] == []
     assert not re.search(r"//|\bindex\b", "".join(packages))
