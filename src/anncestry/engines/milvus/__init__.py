@@ -122,8 +122,16 @@ COORDINATORS = ("rootcoord", "datacoord", "querycoord")
 COUNTED = ("proxy", "datanode", "indexnode")
 """Roles of which a topology may ask for more than one (`roles`); query nodes are its `nodes`."""
 
-PART_MEMORY_MIN_MIB = {"etcd": 64, "object_store": 256, "log": 1280}
-"""Of what stands beside it: below, it does not start, or (Kafka, with 1 GiB of heap) can't get what it asks for."""
+PART_MEMORY_MIN_MIB = {"etcd": 64, "object_store": 256}
+"""Of what stands beside it: below, it does not start."""
+LOG_MEMORY_MIN_MIB = {"kafka": 1280, "pulsar": 2304}
+"""Product → the same of what may be its log: below, it can't get what it asks for (1 GiB of heap; Pulsar as much
+outside of it)."""
+
+
+def product(part: str) -> str:
+    """What a part of config/parts.yaml is: its name without its version."""
+    return part.partition("-")[0]
 
 
 def members_of(version: str, topology: Spec) -> dict[str, str]:
@@ -158,10 +166,14 @@ def check_roles(topology: Spec) -> None:
         raise ConfigError("topology: external: milvus keeps its etcd inside only if nothing else is outside")
     if topology.get("runtime") == "docker" and "log" in external:
         raise ConfigError("topology: external.log: a distributed milvus runs natively only so far, not in docker")
+    if "log" in external and product(external["log"]) not in LOG_MEMORY_MIN_MIB:
+        known = " or ".join(LOG_MEMORY_MIN_MIB)
+        raise ConfigError(f"topology: external.log: {external['log']}: the log of milvus is a part {known}")
     for place, limits in (topology.get("external_limits") or {}).items():
         if place not in external:
             raise ConfigError(f"topology: external_limits.{place}: there is no external {place}")
-        asked_mib, least_mib = limits.get("memory_mib"), PART_MEMORY_MIN_MIB[place]
+        asked_mib = limits.get("memory_mib")
+        least_mib = LOG_MEMORY_MIN_MIB[product(external[place])] if place == "log" else PART_MEMORY_MIN_MIB[place]
         if asked_mib is not None and asked_mib < least_mib:
             raise ConfigError(
                 f"topology: external_limits.{place}.memory_mib: {asked_mib} MiB; it does not work with less than "

@@ -28,11 +28,13 @@ from anncestry.engines.base import (
     wait_for,
 )
 from anncestry.engines.milvus import (
+    LOG_MEMORY_MIN_MIB,
     MMAP,
     MMAP_FOLDER,
     asked_index,
     describe_index,
     facts,
+    product,
     read_back,
     search_params,
     serve,
@@ -213,7 +215,7 @@ class Milvus(EngineOf[MilvusServer]):
             ("etcd", False, ["data/etcd.data", "etcd"]),
             ("rocksmq", False, ["data/rocksmq"]),
             ("rocksmq_meta_kv", False, ["data/rocksmq_meta_kv"]),
-            ("kafka", False, ["kafka"]),
+            *((log, False, [log]) for log in LOG_MEMORY_MIN_MIB),
             ("object_store", False, ["minio/.minio.sys"]),
             ("local_caches", False, ["local", f"{FOLDER}/cache", f"{FOLDER}/{MMAP_FOLDER}"]),
             ("logs", False, ["logs"]),
@@ -275,7 +277,7 @@ class Milvus(EngineOf[MilvusServer]):
         if MMAP in settings:
             kept += f" and {MMAP}: vectors and index are mapped from files, their pages the page cache's"
         external = topology.get("external") or {}
-        log = "Kafka" if "log" in external else "the message queue (RocksDB on disk)"
+        log = product(external["log"]).title() if "log" in external else "the message queue (RocksDB on disk)"
         beside = ", ".join(external.values())
         return {
             "query protocol": (

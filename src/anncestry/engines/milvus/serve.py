@@ -23,7 +23,8 @@ from anncestry import redact
 from anncestry.engines.base import Server, Spec, wait_for
 from anncestry.engines.channel import CHANNEL_OPTIONS
 from anncestry.engines.milvus import MMAP, MMAP_FOLDER, ON_STORAGE, facts, search_params
-from anncestry.engines.milvus.program import Starter, program_of, start_parts
+from anncestry.engines.milvus.parts import Starter, start_parts
+from anncestry.engines.milvus.program import program_of
 from anncestry.engines.milvus.rpc import COLLECTION, EXACT_AT, EarlyRpc, Rpc, component_setting, segment_indexes
 from anncestry.engines.milvus.wire import search_request
 from anncestry.engines.native import runner_for, start_native, take_remote

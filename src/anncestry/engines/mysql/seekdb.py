@@ -157,5 +157,5 @@ class Seekdb(Dialect):
             "first and searching the graph (adaptive scan)",
             "durability": "inserts are acknowledged after its redo log was written",
             "set by anncestry": "port, data file grown by 64 MiB, memory_budget, timeouts of statements, access from "
-            "loopback only, telemetry off",
+            "loopback (and from the addresses of ANNCESTRY_ADDRESS) only, telemetry off",
         }
