@@ -7,7 +7,7 @@ so in its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from string import ascii_lowercase
 from typing import Any, NamedTuple
@@ -149,8 +149,8 @@ class _Paper:
     def __init__(self, material: Material) -> None:
         self._rows = material.ordinary
         self._palette = charts.colours(material.first)
-        self._topologies = sorted({row["topology"] for row in self._rows})
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
+        self._topologies = self._ordered(self._rows)
         self._sizes = sizes(self._rows)
         self.k = headline_k(self._rows)
         self._count, self._dim = (
@@ -165,9 +165,12 @@ class _Paper:
         self, number: int, title: str, caption: str, table: str, *parts: tuple[str, Callable[[str], Any]]
     ) -> list[Figure]:
         """A figure with a panel for each topology and part: its heading, and what draws it for a topology."""
-        panels = [
-            (self._heading(part, topology), draw(topology)) for part, draw in parts for topology in self._topologies
-        ]
+        panels = []
+        for part, draw in parts:
+            drawn = charts.alike([draw(topology) for topology in self._topologies])
+            panels += [
+                (self._heading(part, topology), one) for topology, one in zip(self._topologies, drawn, strict=True)
+            ]
         return _figure(number, title, caption, table, panels)
 
     def of_sizes(self, heading: str, draw: Callable[..., Any]) -> Iterator[tuple[str, Callable[[str], Any]]]:
@@ -198,9 +201,10 @@ class _Paper:
     def scaling(self) -> Iterator[tuple[str, Any]]:
         """Queries per second by clients, a panel for each dataset and topology."""
         for dataset in self._datasets:
-            for topology in self._topologies:
-                rows = [row for row in self._of(topology, "qps") if row["dataset"] == dataset and self._timed(row)]
-                yield self._heading(dataset, topology), self._by_clients(rows)
+            timed = [row for row in self._rows if row["dataset"] == dataset and self._timed(row)]
+            drawn = [self._by_clients([row for row in timed if row["topology"] == one]) for one in self._topologies]
+            for topology, chart in zip(self._topologies, charts.alike(drawn), strict=True):
+                yield self._heading(dataset, topology), chart
 
     def by_dimension(self, topology: str, k: int) -> Any:
         """Points by dimension; lines join datasets of one size."""
@@ -384,8 +388,8 @@ class _Paper:
         shape, tips = charts.shape_of(self._palette), charts.tooltip(*shown)
         return charts.curves(_HEIGHT, points, axes, shape, tips, **lines)
 
-    def _ordered(self, marks: Data) -> list[str]:
-        """The topologies of marks, those of one node first."""
+    def _ordered(self, marks: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The topologies of marks or rows, those of one node first."""
         return sorted({mark["topology"] for mark in marks}, key=lambda name: (name in self._several, name))
 
 

@@ -25,7 +25,6 @@ from anncestry.commands import (
     Run,
     benching,
     cells,
-    checking,
     command,
     guarding,
     init,
@@ -77,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="also write all messages to this file")
     parser._positionals.title = "commands"
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (init, own, systems, checking, benching, guarding, results, preview, cells, rules):
+    for group in (init, own, systems, benching, guarding, results, preview, cells, rules):
         group.add(commands)
     command(commands, completion).add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser

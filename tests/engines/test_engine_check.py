@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anncestry import engine_check
-from anncestry.commands import checking
+from anncestry.commands import systems
 from tests.toy import ROOT
 
 PAGE = (ROOT / "docs" / "adding-an-engine.md").read_text()
@@ -76,7 +76,7 @@ def test_an_engine_that_reads_no_settings_back_and_one_that_answers_badly_are_to
 
 
 def test_the_command_names_every_lie() -> None:
-    assert set(checking.LIES) == engine_check.LIES.keys()
+    assert set(systems.LIES) == engine_check.LIES.keys()
 
 
 def test_an_engine_that_can_not_be_loaded_or_is_not_there_is_one_sentence(package: Path) -> None:

@@ -23,7 +23,7 @@ import vl_convert
 import anncestry
 import casestudies
 from anncestry.metrics.decide import Sample, Share, judge
-from anncestry.report.charts import Figure
+from anncestry.report.charts import Figure, Panel
 from anncestry.report.compare import changes
 from anncestry.report.model import records
 from anncestry.report.model.cells import NO_CELL, Table, text_of
@@ -489,6 +489,43 @@ def test_axes_are_those_of_the_paper(figures: dict[str, Figure]) -> None:
     assert [layer["encoding"]["y"]["scale"]["domain"] for layer in recall["layer"][:1]] == [[0, 1.05]]
     clients = figures["paper-6"].panels[0].spec["layer"][0]["encoding"]["x"]
     assert clients["axis"]["values"] == [1, 4, 8, 16] and "type" not in clients["scale"]
+
+
+def _axis(panel: Panel, channel: str) -> list[float] | None:
+    """The domain of a panel's axis of `value`; all layers that are drawn along it have the same."""
+    encodings = [layer["encoding"].get(channel, {}) for layer in panel.spec["layer"]]
+    if not any(encoding.get("field") == "value" for encoding in encodings):
+        return None
+    domains = [encoding["scale"]["domain"] for encoding in encodings if encoding.get("type") == "quantitative"]
+    assert domains and domains.count(domains[0]) == len(domains)
+    return list(domains[0])
+
+
+def test_one_node_stands_before_several_and_their_panels_have_one_axis(
+    figures: dict[str, Figure], tables: dict[str, Table]
+) -> None:
+    of_one_dataset: dict[str, list[str]] = {}
+    for row in tables["G"].rows:
+        of_one_dataset.setdefault(row.labels[0], []).append(row.labels[1])
+    assert any(len(set(topologies)) == 2 for topologies in of_one_dataset.values())
+    for topologies in of_one_dataset.values():
+        assert topologies == sorted(topologies, reverse=True), "standalone, then cluster-3"
+
+    compared = 0
+    for name, figure in figures.items():
+        panels: dict[str, list[Panel]] = {}
+        for panel in figure.panels:
+            heading, dot, topology = panel.heading.rpartition(" · ")
+            if dot and topology in ("standalone", "cluster-3"):
+                panels.setdefault(heading, []).append(panel)
+        for heading, group in panels.items():
+            if len(group) == 2:
+                assert group[0].heading.endswith("standalone"), (name, heading)
+                for channel in ("x", "y"):
+                    one, several = (_axis(panel, channel) for panel in group)
+                    assert one == several, (name, heading)
+                    compared += one is not None
+    assert compared > 10
 
 
 def test_no_axis_shows_a_power_of_ten(figures: dict[str, Figure]) -> None:

@@ -296,7 +296,7 @@ def test_any_number_of_neighbours_and_clients_has_its_tables_charts_and_summary(
     head_to_head, _ = winners.tables(Material(df, {}))
     compared = {row.labels[0] for row in head_to_head.rows if row.cells[0].text != "none"}
     assert compared >= {"Recall@20 (high-dim)", "Small-dataset latency (<100K)", "Concurrent QPS (4–8 clients)"}
-    head, _, first, *_ = summary(df).splitlines()
+    head, _, first, *_ = summary(df, {}).splitlines()
     assert "p50_ms k=20" in head and "recall@20" in head and " @" in first and " - " not in first
 
 
@@ -540,7 +540,7 @@ def test_the_policy_admits_exactly_the_scripts_of_the_page(world: World) -> None
 def test_the_report_as_text_has_the_summary_and_every_cell_of_every_table(world: World) -> None:
     _page(world)
     text = Path("out/report.txt").read_text(encoding="utf-8")
-    assert summary(world.tidy()).rstrip() in text
+    assert summary(world.tidy(), {}).rstrip() in text
     tables = [json.loads(path.read_text()) for path in Path("out/tables").glob("*.json")]
     assert len(tables) > 10
     for table in tables:
@@ -904,7 +904,7 @@ def test_headlines_compare_rates_of_one_number_of_clients_and_recall_that_counts
     asked_less = df[~(of_weaviate & (df["clients"] == 16))].copy()
     asked_less.loc[of_weaviate & (asked_less["metric"] == "recall_by_id"), "value"] = 0.771
     asked_less.loc[of_weaviate & (asked_less["metric"] == "recall_by_distance"), "value"] = 0.999
-    shown = summary(asked_less)
+    shown = summary(asked_less, {})
     assert " @8 " in shown and " @16 " not in shown
     assert re.search(r"weaviate-1\.27\.0 .* 0\.9990 .*\(0\.7710 by id\)", shown)
 
@@ -912,7 +912,7 @@ def test_headlines_compare_rates_of_one_number_of_clients_and_recall_that_counts
 def test_the_summary_fits_a_terminal_and_keeps_its_numbers_whole(world: World) -> None:
     world.edit(world.cell("weaviate-1.27.0", "k10")["query_path"], made_invalid)
     Path(world.cell("milvus-2.3.5", "k100")["query_path"]).unlink()
-    shown = summary(world.tidy(), 100)
+    shown = summary(world.tidy(), {}, 100)
     assert all(len(line) <= 100 for line in shown.splitlines())
     assert "invalid" in shown and "1 cell not measured" in shown
     assert re.search(r"milvus-2\.3\.5 .* 1\.62 ± 0\.02 +\S+ ± 0 \(0\.9985 by id\) +3,953 @16 +0", shown)
@@ -921,9 +921,9 @@ def test_the_summary_fits_a_terminal_and_keeps_its_numbers_whole(world: World) -
 def test_the_summary_names_topologies_where_there_are_several_and_cuts_no_name_without_need(world: World) -> None:
     df = world.tidy()
     one = df[df["topology"] == "standalone"]
-    assert summary(one).split()[:2] == ["dataset", "system"]
+    assert summary(one, {}).split()[:2] == ["dataset", "system"]
     clusters = one.assign(topology="cluster-3")
-    head, _, *rows = summary(pd.concat([one, clusters], ignore_index=True)).splitlines()
+    head, _, *rows = summary(pd.concat([one, clusters], ignore_index=True), {}).splitlines()
     assert head.split()[:3] == ["dataset", "topology", "system"]
     places = {tuple(row.split()[:3]) for row in rows if row.startswith("fashion")}
     assert places >= {

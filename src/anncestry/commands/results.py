@@ -31,7 +31,7 @@ def summary(run: Run, options: argparse.Namespace) -> None:
         return
     if not options.short:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(text.summary(_table(matrix), width))
+        print(text.summary(_table(matrix), _nodes(matrix), width))
         say_absent(matrix)
     print(f"page: {_current_page(matrix)}")
 
@@ -42,12 +42,17 @@ def _highlights(matrix: Matrix) -> dict[str, Any]:
 
     named = ("value", "low", "high", "unit", "number_id", "reason", "clients")
     rows = []
-    for item in highlights.highlights(numbers.rows_of(numbers.by_bytes(numbers.first_builds(_table(matrix))))):
+    of_bytes = numbers.rows_of(numbers.by_bytes(numbers.first_builds(_table(matrix))))
+    for item in highlights.highlights(of_bytes, _nodes(matrix)):
         shown = {name: getattr(item, name) for name in ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")}
         found = {name: None if row is None else {key: row[key] for key in named} for name, row in shown.items()}
         place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k")}
         rows.append({**place, **found, "cells": {state: len(cells) for state, cells in item.cells.items()}})
     return {"rows": rows, "page": str(_current_page(matrix))}
+
+
+def _nodes(matrix: Matrix) -> dict[str, int]:
+    return {name: topology.nodes for name, topology in matrix.config.topologies.items()}
 
 
 def _table(matrix: Matrix) -> Any:

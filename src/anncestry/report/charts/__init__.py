@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from anncestry.report.model.cells import Row, marks, text_of
+from anncestry.report.model.material import Material
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette for the colour-blind, without yellow and black, which vanish on a light or dark ground."""
@@ -69,21 +72,77 @@ def made(
     `described`: the title that is read aloud, where it is another one.
     """
     panels = [
-        Panel(heading, f"{described or title}, {heading}", chart.to_dict())
+        Panel(heading, f"{described or title}, {heading}", chart if isinstance(chart, dict) else chart.to_dict())
         for heading, chart in charts
         if chart is not None
     ]
     return [Figure(name, title, caption, table, legend, tuple(panels))] if panels else []
 
 
-def by_place(rows: Iterable[Row], draw: Callable[[list[Row]], Any]) -> Iterator[tuple[str, Any]]:
-    """For each dataset and topology a heading, and what `draw` makes of its rows."""
-    places: dict[tuple[str, str], list[Row]] = {}
+def by_place(material: Material, rows: Sequence[Row], draw: Callable[[list[Row]], Any]) -> Iterator[tuple[str, Any]]:
+    """For each dataset and topology a heading, and what `draw` makes of its rows; the axes of one dataset are alike."""
+    found: dict[tuple[str, str], list[Row]] = {place: [] for place in material.places(rows)}
     for row in rows:
-        places.setdefault((row["dataset"], row["topology"]), []).append(row)
-    several = len({topology for _, topology in places}) > 1
-    for (dataset, topology), of_place in sorted(places.items(), key=lambda item: item[0]):
-        yield f"{dataset} · {topology}" if several else dataset, draw(of_place)
+        found[row["dataset"], row["topology"]].append(row)
+    several = len({topology for _, topology in found}) > 1
+    for dataset, group in groupby(found, key=itemgetter(0)):
+        places = list(group)
+        for (_, topology), chart in zip(places, alike([draw(found[place]) for place in places]), strict=True):
+            yield f"{dataset} · {topology}" if several else dataset, chart
+
+
+def alike(charts: Sequence[Any]) -> list[dict[str, Any] | None]:
+    """These charts (or None) as specs whose axes of `value` span the same, as they are to be compared.
+
+    Vega-Lite has no scale that separate charts share: each gets the ends of all as its domain.
+    """
+    specs = [None if chart is None else chart.to_dict() for chart in charts]
+    drawn = [spec for spec in specs if spec is not None]
+    for channel in ("x", "y"):
+        found = [encoding for spec in drawn for encoding in _valued(spec, channel)]
+        ends = [end for spec in drawn for end in _ends(spec, channel)]
+        kinds = {kind for spec in drawn for kind in _kinds(spec, channel)}
+        if len(drawn) > 1 and ends and len(kinds) == 1:
+            if kinds == {"zero"}:
+                ends.append(0.0)
+            for encoding in found:
+                scale = encoding.setdefault("scale", {})
+                scale.setdefault("nice", "domain" not in scale)
+                scale["domain"] = [min(ends), max(ends)]
+    return specs
+
+
+def _valued(spec: dict[str, Any], channel: str) -> list[dict[str, Any]]:
+    """The encodings of a layered chart that make the axis of `value` on this channel, each as it is in the spec."""
+    encodings = [layer.get("encoding", {}).get(channel, {}) for layer in spec["layer"]]
+    if not any(encoding.get("field") == "value" for encoding in encodings):
+        return []
+    return [encoding for encoding in encodings if encoding.get("type") == "quantitative"]
+
+
+def _kinds(spec: dict[str, Any], channel: str) -> set[str]:
+    """How that axis begins: at "zero", where its data do ("data"), or on a "log" scale; one for the whole chart."""
+    scales = [encoding["scale"] for encoding in _valued(spec, channel) if encoding.get("scale")]
+    if any(scale.get("type") == "log" for scale in scales):
+        return {"log"}
+    fixed = any("domain" in scale or scale.get("zero") is False for scale in scales)
+    return {"data" if fixed else "zero"} if _valued(spec, channel) else set()
+
+
+def _ends(spec: dict[str, Any], channel: str) -> list[float]:
+    """What that axis of one chart spans: its domain if it has one, else the values of its data."""
+    fixed = [encoding.get("scale", {}).get("domain") for encoding in _valued(spec, channel)]
+    if any(fixed):
+        return [end for domain in fixed for end in domain or ()]
+    found = []
+    for layer in spec["layer"]:
+        encoding = layer.get("encoding", {})
+        data = layer.get("data") or spec.get("data", {})  # of all layers, where they are drawn from the same
+        values = data["values"] if "values" in data else spec.get("datasets", {}).get(data.get("name"), [])
+        fields = [encoding.get(name, {}).get("field") for name in (channel, f"{channel}2")]
+        if encoding.get(channel) in _valued(spec, channel):
+            found += [value[field] for value in values for field in fields if value.get(field) is not None]
+    return found
 
 
 def colours(df: pd.DataFrame) -> dict[str, str]:

@@ -101,7 +101,7 @@ def of_loads(material: Material) -> list[Figure]:
     }
 
     def draw(metric: str) -> Iterable[tuple[str, Any]]:
-        return charts.by_place(rows, lambda of: _load_chart(of, palette, metric, material.records, points))
+        return charts.by_place(material, rows, lambda of: _load_chart(of, palette, metric, material.records, points))
 
     caption = (
         f"Of all processes of the server, from the first insert on; {_EACH} Dashed lines are where a phase of the load"

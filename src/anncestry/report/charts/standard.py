@@ -61,12 +61,12 @@ class FigureSpec(NamedTuple):
 
 def figures(material: Material) -> list[Figure]:
     look = Look(charts.colours(material.plain), material.records, headline_k(material.rows))
-    return [figure for spec in FIGURES for figure in _drawn(spec, material.rows, look)]
+    return [figure for spec in FIGURES for figure in _drawn(spec, material, look)]
 
 
-def _drawn(spec: FigureSpec, rows: list[Row], look: Look) -> list[Figure]:
+def _drawn(spec: FigureSpec, material: Material, look: Look) -> list[Figure]:
     table = spec.table if isinstance(spec.table, str) else spec.table(look.k)
-    panels = charts.by_place(rows, lambda of_place: spec.draw(of_place, look))
+    panels = charts.by_place(material, material.rows, lambda of_place: spec.draw(of_place, look))
     caption = spec.caption.format(k=look.k)
     return charts.made(spec.name, spec.title, caption, table, spec.legend, panels, described=spec.described)
 

@@ -50,12 +50,14 @@ class Highlight:
         return f" ({values[1]:.4f} by id)"
 
 
-def highlights(rows: Sequence[Row]) -> list[Highlight]:
+def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]:
     """One highlight for each dataset, topology and system: one K, no filter, and how many cells are what they should.
 
+    `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
     Latency and recall are of one client with a fixed count of queries, where there is such a workload.
     """
-    places = sorted({(row["dataset"], row["topology"], row["system"]) for row in rows})
+    found = {(row["dataset"], row["topology"], row["system"]) for row in rows}
+    places = sorted(found, key=lambda place: (place[0], nodes.get(place[1], 1), *place[1:]))
     k = headline_k(rows)
     return [_highlight(rows, *place, k) for place in places]
 
@@ -68,9 +70,9 @@ def _common_clients(rates: Iterable[Row]) -> int | None:
     return max(set.intersection(*asked.values()), default=None) if asked else None
 
 
-def summary(df: pd.DataFrame, width: int | None = None) -> str:
+def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None) -> str:
     """The highlights as a text table, ending in a newline; its names are cut where it is wider than `width` columns."""
-    found = highlights(rows_of(by_bytes(first_builds(df))))
+    found = highlights(rows_of(by_bytes(first_builds(df))), nodes)
     k = found[0].k if found else 10
     several = len({item.topology for item in found}) > 1
     names = ("dataset", *(["topology"] if several else []), "system")

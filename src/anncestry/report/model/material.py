@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -71,9 +71,14 @@ class Material:
         found = dict.fromkeys((row["topology"] for row in self.all_rows), 1)
         for record in self.records.values():
             asked = at(record, ("spec", "topology"))
-            if isinstance(asked, Mapping) and "name" in asked:
-                found[asked["name"]] = int(asked.get("nodes", 1))
+            if isinstance(asked, Mapping) and {"name", "nodes"} <= asked.keys():  # those of queries have a name alone
+                found[asked["name"]] = int(asked["nodes"])
         return found
+
+    def places(self, rows: Iterable[Row]) -> list[tuple[str, str]]:
+        """The datasets and topologies of these rows: of a dataset, those of one node first, clusters by their size."""
+        found = {(row["dataset"], row["topology"]) for row in rows}
+        return sorted(found, key=lambda place: (place[0], self.nodes.get(place[1], 1), place[1]))
 
     @cached_property
     def noise(self) -> Noise:

@@ -101,7 +101,7 @@ def write_page(
     path = _write_index(material, drawn, of_page, out_dir, title, so_far)
     tables = [content for _, of_group in groups for content in of_group]
     downloads.write(out_dir, tables, drawn, CHART_CONFIG)
-    downloads.write_text(out_dir, title, summary(df), tables)
+    downloads.write_text(out_dir, title, summary(df, material.nodes), tables)
     more_pages.write(material, out_dir, title=title)
     if facts:
         for page in extra:
@@ -162,7 +162,7 @@ def _write_index(
 
 def _summary(material: Material) -> dict[str, Any]:
     """What was asked, for the opening; `states` are the ids of numbers that stand for cells, by state."""
-    found = highlights(material.rows)
+    found = highlights(material.rows, material.nodes)
     states = {
         state: [row["number_id"] for item in found for row in item.cells[state]]
         for state in ("valid", "invalid", "missing")

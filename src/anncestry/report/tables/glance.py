@@ -14,7 +14,7 @@ _Number = Callable[[Highlight], Row | None]
 
 def tables(material: Material) -> list[Table]:
     """The table, unless nothing was asked to be measured. Topologies of one node stand before clusters."""
-    found = sorted(highlights(material.rows), key=lambda item: (item.dataset, material.nodes[item.topology]))
+    found = highlights(material.rows, material.nodes)
     if not found:
         return []
     k = found[0].k

@@ -250,7 +250,7 @@ class _Tables:
         }
         self._by_id = {row["number_id"]: row for row in rows}
         self._systems: list[str] = sorted({row["system"] for row in rows})
-        self._places = [Place(*pair) for pair in sorted({(row["dataset"], row["topology"]) for row in rows})]
+        self._places = [Place(*place) for place in material.places(rows)]
         self._several_topologies = len({place.topology for place in self._places}) > 1
 
     def _table(self, number: str, labels: Sequence[str], columns: Sequence[Column], rows: Sequence[TableRow]) -> Table:
