@@ -40,8 +40,13 @@ SHOWN = {
     "p99_ms": "99th percentile",
     "qps": "throughput",
     "recall_by_distance": "recall",
+    "pair_qps": "throughput, b / a",
+    "pair_server_cpu_us_per_query": "processor time a query, b / a",
+    "pair_p99_ms": "99th percentile, b / a",
 }
 """Metrics of the section, with what people call them."""
+EXPERIMENTS = ("smoke", "upgrade-small")
+"""Those whose results ship."""
 
 _UNITS = "ms|µs|QPS|min|minutes|hours|queries (?:a|per) second"
 _FIGURE = re.compile(
@@ -135,30 +140,43 @@ def page(text: str, folder: Path) -> str:
 def section(folder: Path) -> str:
     """The numbers of the results in `folder`, as Markdown: each with its id."""
     from anncestry.report.model import numbers
-    from anncestry.report.model.cells import marks, text_of
 
-    (table,) = sorted((folder / "results" / "table").glob("smoke@*"))
-    rows = [row for row in numbers.rows_of(numbers.read(table)) if row["metric"] in SHOWN and row["value"] is not None]
     order = list(SHOWN)
-    rows.sort(key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
-    records = [json.loads((folder / path).read_text()) for path in sorted({str(row["record"]) for row in rows})]
+    found = {}
+    for experiment in EXPERIMENTS:
+        (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
+        rows = numbers.rows_of(numbers.read(table))
+        rows = [row for row in rows if row["metric"] in SHOWN and row["value"] is not None]
+        found[experiment] = sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
+    paths = {str(row["record"]) for rows in found.values() for row in rows}
+    records = [json.loads((folder / path).read_text()) for path in sorted(paths)]
     said = [
         HEADING,
         f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
         f"{_listed({record['created'][:10] for record in records})} at commit "
         f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
-        "with a defect, such as too few rows.\n",
-        f"<!-- evidence: {COMMAND} -->\n",
-        "| system | workload | quantity | value | `anncestry --experiment smoke why` |",
-        "| --- | --- | --- | --- | --- |",
+        "with a defect, such as too few rows. Of pairs: side b over side a, with its 95 % interval.",
     ]
-    for row in rows:
-        unit = {"fraction": "", "1/s": " QPS"}.get(row["unit"], f" {row['unit']}")
-        value = text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
-        said.append(
-            f"| {row['system']} | {row['workload'] or '–'} | {SHOWN[row['metric']]} | {value} | `{row['number_id']}` |"
-        )
+    for experiment, rows in found.items():
+        said += [
+            "",
+            f"<!-- evidence: {COMMAND} -->\n",
+            f"| system | workload | quantity | value | `anncestry --experiment {experiment} why` |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for row in rows:
+            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {SHOWN[row['metric']]}"
+            said.append(f"| {place} | {_value(row)} | `{row['number_id']}` |")
     return "\n".join(said) + "\n"
+
+
+def _value(row: dict[str, Any]) -> str:
+    from anncestry.report.model.cells import marks, text_of
+
+    if row["metric"].startswith("pair_"):
+        return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+    unit = {"fraction": "", "1/s": " QPS"}.get(row["unit"], f" {row['unit']}")
+    return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
 
 
 def _commit(record: dict[str, Any]) -> str:
