@@ -136,6 +136,10 @@ def test_runs_and_duration_of_a_workload_change_no_pair(tmp_path):
         (lambda toy: toy.files["config"]["duet"].update(slice_s=8), "for 10 s at most"),
         (lambda toy: toy.files["workloads"]["k5"].update(start="cold", warmup=0), "cold is unsupported in pairs"),
         (lambda toy: toy.files["config"]["duet"].update(first=4, most=3), "duet.most: is below duet.first"),
+        (
+            lambda toy: toy.files["config"]["duet"].update(blocks=3),
+            "3 blocks on each of 3 pairs of servers are too few: a pair needs 10",
+        ),
     ],
 )
 def test_what_cannot_be_paired_is_refused_by_name_while_parsing(tmp_path, change, said):

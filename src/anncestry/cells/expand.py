@@ -20,7 +20,7 @@ from anncestry.cells import blocks, features, readers
 from anncestry.cells.config import look_up
 from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits, is_lossy
 from anncestry.cells.matrix import Cell, Matrix, Pair
-from anncestry.cells.spec import BatchRows, Block, Config, Dataset, Side, System, Topology, rows_a_batch
+from anncestry.cells.spec import BLOCKS_MIN, BatchRows, Block, Config, Dataset, Side, System, Topology, rows_a_batch
 from anncestry.cells.stage import STAGES, code_below, source_digest
 from anncestry.errors import ConfigError, Unsupported
 from anncestry.home import CASE_STUDIES, PUBLISHED
@@ -326,6 +326,11 @@ class _Expander:
             spec["effort"] = {name: value for name, value in asked.items() if name not in common}
         if duet.most < duet.first:
             raise ConfigError(f"{self.config.source}: duet.most: is below duet.first")
+        if duet.blocks * duet.first < BLOCKS_MIN:
+            raise ConfigError(
+                f"{self.config.source}: duet: {duet.blocks} blocks on each of {duet.first} pairs of servers are too "
+                f"few: a pair needs {BLOCKS_MIN} in all; raise blocks or first"
+            )
         key = self.add(
             "pair",
             dataset={"name": dataset, "metric": self.config.datasets[dataset].metric},

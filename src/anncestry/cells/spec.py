@@ -209,6 +209,10 @@ class Disturbance(Entry):
         return {"others_pct": self.others_pct, "gap_ms": self.gap_ms, "lag_ms": self.lag_ms}
 
 
+BLOCKS_MIN = 10
+"""Blocks that a pair needs over all of its pairs of servers: with fewer its record is invalid."""
+
+
 @dataclass(frozen=True)
 class Duet(Entry):
     """How pairs of servers are measured."""

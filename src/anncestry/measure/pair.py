@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from anncestry.cells.spec import BLOCKS_MIN
 from anncestry.cells.stage import PAIR_FILES
 from anncestry.drive.client import OK
 from anncestry.drive.driver import client_facts
@@ -29,7 +30,6 @@ from anncestry.provenance.gates import Gate
 
 SIDES = ("a", "b")
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
-_BLOCKS_MIN = 10
 _FAILURES_MAX = 20
 _COLUMNS = ("run", "due_ns", "start_ns", "latency_ns", "status")
 
@@ -212,7 +212,7 @@ def gates_of(measured: Measured) -> list[Gate]:
     total = sum(blocks)
     frozen = contention(measured)["frozen_cpu_share"]
     return [
-        Gate("blocks", total >= _BLOCKS_MIN and min(blocks, default=0) >= 2, f"{total} blocks of {duet.BLOCK} slices"),
+        Gate("blocks", total >= BLOCKS_MIN and min(blocks, default=0) >= 2, f"{total} blocks of {duet.BLOCK} slices"),
         Gate("frozen means frozen", frozen < 0.01, f"the frozen side used {100 * frozen:.2f} % of the CPU"),
     ]
 
