@@ -63,6 +63,8 @@ def test_a_cell_with_one_of_two_runs_shows_that_run_and_results_stay_empty(two):
     assert Path(red.run_path(0)).exists() and json.loads(Path(red.run_path(0)).read_text()) == run
     page = Path(two.matrix.so_far_path).read_text()
     assert "So far: 1 of 2 cells have numbers, of round 1 of 2." in page and "snakemake --cores 8 all" in page
+    assert "as CSV" in page and "as SVG" not in page
+    assert not (Path(two.matrix.so_far_path).parent / "charts").exists(), "measurements wait for this page"
     found = shown(two.matrix)
     assert found["red-1.0", "qps"]["value"] > 0 and found["red-1.0", "recall_by_id"]["value"] == 1.0
     assert found["blue-1.0", "qps"]["value"] is None and "not measured" in found["blue-1.0", "qps"]["reason"]
