@@ -203,8 +203,7 @@ def test_whatever_kills_the_controller_leaves_no_frozen_server_to_the_next_run(r
     left = session(main)
     assert left, "its children outlive it"
     assert set(frozen_leftovers(tmp_path)) <= set(left), "nothing of others"
-    ended = leftovers.end_frozen()
-    assert any(f"(pid {pid})" in name for pid in left for name in ended)
+    leftovers.end_frozen()  # by this or by a run of another test, which ends whatever is frozen as well
     until(lambda: not session(main))
     assert leftovers.clean([one for one in leftovers.find(tmp_path) if f"-{controller.pid}-freeze" in one.name]) == []
     assert not [group for group in control_groups.groups() if f"-{controller.pid}-freeze" in group.name]
