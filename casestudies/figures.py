@@ -16,7 +16,7 @@ import altair as alt
 
 from anncestry.report import charts
 from anncestry.report.charts import SEPARATOR, Data, Figure, datum
-from anncestry.report.model.cells import Row
+from anncestry.report.model.cells import Row, in_order
 from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
@@ -149,6 +149,7 @@ class _Paper:
     def __init__(self, material: Material) -> None:
         self._rows = material.ordinary
         self._palette = charts.colours(material.first)
+        self._nodes = material.nodes
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._topologies = self._ordered(self._rows)
         self._sizes = sizes(self._rows)
@@ -389,8 +390,8 @@ class _Paper:
         return charts.curves(_HEIGHT, points, axes, shape, tips, **lines)
 
     def _ordered(self, marks: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The topologies of marks or rows, those of one node first."""
-        return sorted({mark["topology"] for mark in marks}, key=lambda name: (name in self._several, name))
+        """The topologies of marks or rows, those of one node first, clusters by their size."""
+        return [topology for _, topology in in_order({("", mark["topology"]) for mark in marks}, self._nodes)]
 
 
 def _legend(**more: Any) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from anncestry.metrics.decide import Sample
 from anncestry.metrics.defects import HEADLINE_SHARE, percent
 from anncestry.report.model import quantities
 from anncestry.report.model.quantities import brief
+
+_Place = TypeVar("_Place", bound=tuple[str, ...])
 
 Row = dict[str, Any]
 """A row of the tidy frame as plain values."""
@@ -94,6 +96,11 @@ def marks(row: Row) -> str:
     if row["defect_share"]:
         said.append(f"{DEFECT} {percent(row['defect_share'])}")
     return "".join(f" {sign}" for sign in said)
+
+
+def in_order(places: Iterable[_Place], nodes: Mapping[str, int]) -> list[_Place]:
+    """Places (dataset, topology, …) as pages list them: of a dataset, topologies of one node first, clusters by size."""
+    return sorted(places, key=lambda place: (place[0], nodes.get(place[1], 1), *place[1:]))
 
 
 def headline(row: Row, unit: str = "") -> str:

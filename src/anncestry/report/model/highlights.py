@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anncestry.report.model.cells import Row, headline
+from anncestry.report.model.cells import Row, headline, in_order
 from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
 from anncestry.report.model.quantities import is_missing
 
@@ -56,8 +56,7 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
     Latency and recall are of one client with a fixed count of queries, where there is such a workload.
     """
-    found = {(row["dataset"], row["topology"], row["system"]) for row in rows}
-    places = sorted(found, key=lambda place: (place[0], nodes.get(place[1], 1), *place[1:]))
+    places = in_order({(row["dataset"], row["topology"], row["system"]) for row in rows}, nodes)
     k = headline_k(rows)
     return [_highlight(rows, *place, k) for place in places]
 

@@ -13,7 +13,7 @@ from anncestry.cells import features
 from anncestry.cells.blocks import Absent
 from anncestry.cells.features import Feature, at
 from anncestry.metrics.decide import Rule
-from anncestry.report.model.cells import Row
+from anncestry.report.model.cells import Row, in_order
 from anncestry.report.model.noise import Noise, floors
 from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
 from anncestry.report.model.verdicts import Verdicts
@@ -77,8 +77,7 @@ class Material:
 
     def places(self, rows: Iterable[Row]) -> list[tuple[str, str]]:
         """The datasets and topologies of these rows: of a dataset, those of one node first, clusters by their size."""
-        found = {(row["dataset"], row["topology"]) for row in rows}
-        return sorted(found, key=lambda place: (place[0], self.nodes.get(place[1], 1), place[1]))
+        return in_order({(row["dataset"], row["topology"]) for row in rows}, self.nodes)
 
     @cached_property
     def noise(self) -> Noise:
