@@ -99,7 +99,7 @@ def marks(row: Row) -> str:
 
 
 def in_order(places: Iterable[_Place], nodes: Mapping[str, int]) -> list[_Place]:
-    """Places (dataset, topology, …) as pages list them: of a dataset, topologies of one node first, clusters by size."""
+    """Places (dataset, topology, …) as pages list them: of a dataset, one node first, then clusters by size."""
     return sorted(places, key=lambda place: (place[0], nodes.get(place[1], 1), *place[1:]))
 
 
