@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-scale test-quick test-elsewhere validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -84,7 +84,7 @@ $(VENV)/.docs: requirements-docs.lock $(VENV)/.locked
 BESIDE := -n 4 --dist loadfile --no-loadscope-reorder --what-this-machine-can --durations=40 --durations-min=1
 # Tests start some thousand processes of Python, which would compile every module anew where bytecode is not kept.
 COMPILED := env -u PYTHONDONTWRITEBYTECODE
-LIGHT := not servers and not docker and not browser and not slurm
+LIGHT := not servers and not docker and not browser and not slurm and not long
 
 # Debian's packages $(2), unless $(1) succeeds. Without root or apt nothing is installed, and tests that need it are left out.
 MAY_INSTALL := $(shell [ "$$(id -u)" = 0 ] && command -v apt-get)
@@ -94,7 +94,10 @@ define install
 endef
 
 test: env browser compiler network  ## run all tests that this machine can, except those with containers (test-docker) and Slurm (test-slurm)
-	@$(COMPILED) python -m pytest $(BESIDE) -m '$(LIGHT) or servers or browser'
+	@$(COMPILED) python -m pytest $(BESIDE) -m 'not docker and not slurm and not long'
+
+test-long: env compiler  ## run the tests that build servers from source or take minutes each, which make test leaves out
+	@$(COMPILED) python -m pytest $(BESIDE) -m long
 
 browser: latex  ## install Chromium, its driver and LaTeX for the tests of the pages (if root)
 	$(call install,command -v chromedriver,chromium chromium-driver)

@@ -117,7 +117,7 @@ def write(material: Material, facts: Published, built: Sequence[Table], out_dir:
         pages=material.pages,
         ancestry=ancestry(material, ids),
         numbers=Numbers(),
-        colours=colours(material.first),
+        colours=colours(material.first["system"]),
         tables=built,
         table_files=downloads.names,
         figures=len(facts.figures),

@@ -148,7 +148,7 @@ def _figure(
 class _Paper:
     def __init__(self, material: Material) -> None:
         self._rows = material.ordinary
-        self._palette = charts.colours(material.first)
+        self._palette = charts.colours(material.first["system"])
         self._nodes = material.nodes
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._topologies = self._ordered(self._rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from anncestry import engines
 from anncestry.engines.base import Server
 
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
@@ -64,6 +65,8 @@ def unlisted(server: Server) -> list[str]:
     for member in server.group:
         title = re.match("[a-z]+", member.handle.name)
         kind = "library" if member.role == "library" or title is None else title[0]
+        if kind in engines.known() and "native" not in engines.offers_of(kind).runtimes:
+            continue  # a stand-in: nobody but a test starts it as a process
         names = {int(address.rpartition(":")[2]): name for name, address in member.addresses.items()}
         for port, where in sorted(listening(member.handle.pids()[0])):
             name = names.get(port, "?")

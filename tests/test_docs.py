@@ -107,5 +107,10 @@ def test_a_list_begins_after_an_empty_line_as_the_site_needs(page):
     assert wrong == []
 
 
+def test_the_page_of_experiments_names_each_of_them():
+    named = set(re.findall(r"`([a-z0-9.-]+)`", (ROOT / "docs" / "experiments.md").read_text()))
+    assert {path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml")} <= named
+
+
 def test_what_is_said_of_pairs_is_written_from_what_the_bench_measured():
     assert (ROOT / "docs" / "duet.md").read_text().endswith(duet.section(duet.lines())), "run `make bench-duet TURNS=0`"

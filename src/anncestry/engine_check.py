@@ -24,7 +24,7 @@ from anncestry import engines, workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.engines.base import Batch, EngineOf
 from anncestry.engines.offers import Offers
-from anncestry.errors import UserError
+from anncestry.errors import Unsupported, UserError
 from anncestry.home import EPOCHS, HOME
 
 NAME = "engine-check"
@@ -32,6 +32,7 @@ _PACKAGE = "anncestry_lies"
 _HONEST = "honest"
 _RECALL_MIN = 0.9
 _K = 5
+_TOPOLOGY = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
 _HNSW = {"type": "hnsw", "M": 16, "ef_construction": 100}
 _WORKLOAD = {"k": _K, "clients": 1, "runs": 1, "queries": 40, "warmup": 10}
 _WORKLOADS: Mapping[str, Mapping[str, Any]] = {
@@ -93,7 +94,7 @@ LIES: Mapping[str, tuple[str, Lie]] = {
     "fewer-rows": ("the last row of each batch is not inserted", _fewer_rows),
     "no-filter": ("filters are not sent", _no_filter),
     "other-rows": ("answers name the row after the one that was found", _decoded(lambda i, d: (np.array(i) + 1, d))),
-    "other-distances": ("distances are 5 % too large", _decoded(lambda i, d: (i, np.array(d) * 1.05))),
+    "other-distances": ("distances are 5 % and 0.01 too large", _decoded(lambda i, d: (i, np.array(d) * 1.05 + 0.01))),
     "short": ("half of each answer is missing", _decoded(lambda i, d: (i[: len(i) // 2], d[: len(d) // 2]))),
     "repeats": ("an answer holds its first row twice", _decoded(_repeat)),
     "other-version": ("the server says another version", _probed(version="0.0.0-another")),
@@ -128,13 +129,15 @@ def check(
 ) -> list[Finding]:
     """Measure the engine of that name or path in `folder`, as it is and with each of the `lies`.
 
-    `system`: version, artifact and settings, as an entry of systems.yaml has them. UserError if the workflow can't
-    begin.
+    `system`: version, artifact and settings, as an entry of systems.yaml has them. An engine that offers no filter is
+    asked without, and can't lie about one. UserError if the workflow can't begin.
     """
     offers = engines.offers_of(engine)
     if metric not in offers.metrics:
         raise UserError(f"--metric {metric}: {engine} searches by {', '.join(offers.metrics)} only")
-    choice = _prepare(engine, system, metric, folder, lies)
+    if not _asks(offers, system, "k5-category"):
+        lies = [name for name in lies if name != "no-filter"]
+    choice = _prepare(engine, offers, system, metric, folder, lies)
     matrix = workflow.expand(choice)  # what the engine refuses is said before anything runs
     command = [sys.executable, "-m", "snakemake", "-s", str(HOME / "Snakefile"), "--cores", str(cores), "--keep-going"]
     targets = [*{cell.load_path for cell in matrix.loaded}, *(cell.recall_path for cell in matrix.cells)]
@@ -150,7 +153,20 @@ def check(
     return [_honest(matrix, folder), *(_caught(matrix, folder, name) for name in lies)]
 
 
-def _prepare(engine: str, system: Mapping[str, Any], metric: str, folder: Path, lies: Sequence[str]) -> workflow.Choice:
+def _asks(offers: Offers, system: Mapping[str, Any], workload: str) -> bool:
+    """Whether a workload has no filter, or one that the engine can be asked with."""
+    asked = _WORKLOADS[workload]
+    if "filter" in asked:
+        try:
+            offers.check_workload(system, _TOPOLOGY, _HNSW, asked)
+        except Unsupported:
+            return False
+    return True
+
+
+def _prepare(
+    engine: str, offers: Offers, system: Mapping[str, Any], metric: str, folder: Path, lies: Sequence[str]
+) -> workflow.Choice:
     package = folder / _PACKAGE
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
@@ -166,10 +182,10 @@ def _prepare(engine: str, system: Mapping[str, Any], metric: str, folder: Path, 
     systems |= {name: {"engine": f"{_PACKAGE}.{_module(name)}", **system} for name in lies}
     synthetic = {"kind": "synthetic", "generator": "ann-benchmarks-random", "samples": 1200, "centers": 6, "seed": 1}
     dataset = {"metric": metric, "rows": 1080, "queries": 120, "dim": 8, "content": {}, "licence": "synthetic"}
-    topology = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
     block = {"datasets": ["blobs"], "topologies": ["standalone"]}
-    honest = {**block, "systems": [_HONEST], "workloads": [*_WORKLOADS]}
-    lying = {**block, "systems": [*lies], "workloads": ["k5", "k5-category"]}
+    offered = [name for name in _WORKLOADS if _asks(offers, system, name)]
+    honest = {**block, "systems": [_HONEST], "workloads": offered}
+    lying = {**block, "systems": [*lies], "workloads": [name for name in ("k5", "k5-category") if name in offered]}
     files = {
         "config": {
             "title": f"Check of {engine}",
@@ -183,7 +199,7 @@ def _prepare(engine: str, system: Mapping[str, Any], metric: str, folder: Path, 
         },
         "datasets": {"blobs": {**dataset, "sources": [synthetic]}},
         "systems": systems,
-        "topologies": {"standalone": topology},
+        "topologies": {"standalone": _TOPOLOGY},
         "workloads": dict(_WORKLOADS),
         "platforms": {"default": {}},
         "epochs": yaml.safe_load(EPOCHS.read_text()),

@@ -32,7 +32,7 @@ from anncestry.errors import DataError
 from anncestry.measure import load, pair, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
-from anncestry.metrics.duet import ratios_half_width_percent
+from anncestry.metrics.duet import to_stop_percent
 from anncestry.progress import Progress
 from anncestry.provenance import gates, prune, records
 from anncestry.provenance.attempts import Ledger, lines_of
@@ -293,10 +293,11 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
             known = {side: {part: known[side].get(part) for part in of} for side, of in value.items()}
         yield f"its {name} are not those that its samples and slices give", known, value
     rule = spec["workload"]["rounds"]
-    decision = rounds.decide(again["ratios"], rule, ratios_half_width_percent)
+    blocks = pair.Measured(files, spec["slices"]).blocks("qps")
+    decision = rounds.decide(blocks, rule, to_stop_percent)
     stated = {name: measured["need"].get(name) for name in decision}
     yield "its decision on further pairs of servers does not match its slices", stated, decision
-    wrong = rounds.problem(again["ratios"], rule, measured["need"], ratios_half_width_percent)
+    wrong = rounds.problem(blocks, rule, measured["need"], to_stop_percent)
     yield f"its pairs of servers break the declared rule: {wrong}", wrong, ""
     windows, table = [each["window_s"] for each in measured["rounds"]], _samples_of_processes(stored.path, measured)
     yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)

@@ -3,10 +3,12 @@
 python tests/bench/decisions.py [WORLDS]      (default: 1000, some minutes; exit 1 if a goal is missed)
 
 A world is one matrix: two systems under WORKLOADS workloads, `runs` rounds, by one quantity. Spreads between runs are
-those of a kept default run (coefficients of variation from 3 to 56 %, median 13 %): each cell has its own; rounds drift
-together; and a burst of another program's work takes from a run, now and then, up to half. Seeded. Goals: false alarms
-of at most 5 % a world (Holm), and intervals that cover what they say in 93 to 97 of 100 (both but for what so many
-worlds leave open, three standard errors); those of `WIDE` may cover more, for the reason there.
+those of kept default runs: of rates on a noisy machine (coefficients of variation from 3 to 56 %, median 13 %), of
+processor time a query on a quiet one (1 to 17 %, median 7 %, none further from its cell's median than 27 %). Each cell
+has its own; rounds drift together; and a burst of another program's work takes from a run, now and then, up to half of
+its rate. See `BURST_OF` for how much of that reaches other quantities. Seeded. Goals: false alarms of at most 5 % a
+world (Holm), and intervals that cover what they say in 93 to 97 of 100 (both but for what so many worlds leave open,
+three standard errors).
 
 Coverage is of every kind of interval that pages and comparisons print, by the functions that print them. Of samples, a
 query has an effect of its own in all runs, a run and each answer theirs, and slow spells make latencies some 3 times as
@@ -16,7 +18,6 @@ that of 800 other runs. The intervals of one run are of its own queries; pages d
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -35,15 +36,11 @@ from anncestry.metrics.latency import Run, of_run, summarise  # noqa: E402
 WORLDS = 1000
 WORKLOADS = 14
 DRIFT, BURST_SHARE = 0.04, 0.06
+BURST_OF = {"rate": 1.0, "cpu": 0.25, "build": 1.0}
+"""How much of a burst that takes from a rate reaches other quantities. Processor time a query rises by some 13 % where
+others use a core of two, which halves the rate (docs/duet.csv: what others make of ratios); a load lasts ten times as
+long as a run."""
 GOAL = (93.0, 97.0)
-WIDE = {
-    "p99_ms of a cell, 3 runs": "the two-way bootstrap counts twice what single answers add (Owen 2007)",
-    "p99_ms of a cell, 5 runs": "the same",
-    "difference of CPU a query, 3 rounds": "Student's t of small spreads with bursts, which widen it",
-    "difference of builds, 3 a side": "Student's t of small spreads with bursts, which widen it",
-    "a pair's ratio, 6 to 8 pairs of servers": "its variance is the larger of two estimates, as it stops on precision",
-}
-"""Kinds of intervals that may cover more than asked, and why."""
 # Of 106 runs of cells with one client (logarithms; medians, of spells also their spread): what runs, queries and single
 # answers add, how many ms apart slow spells are, how long one is, and how many times as long answers take in it.
 RUN_SD, QUERY_SD, ANSWER_SD = 0.144, 0.109, 0.120
@@ -54,22 +51,25 @@ def sample(values: np.ndarray) -> Sample:
     return Sample(float(values.mean()), float(values.std(ddof=1)), len(values), tuple(map(float, values)))
 
 
-def speeds(random: np.random.RandomState, change: float, runs: int, median_cv: float) -> Iterator[Pair]:
-    """Rates of both systems under every workload; B's are A's times 1 + change."""
+def speeds(
+    random: np.random.RandomState, change: float, runs: int, median_cv: float, of: str = "rate"
+) -> Iterator[Pair]:
+    """Rates (or what `BURST_OF` names) of both systems under every workload; B's are A's times 1 + change."""
     for _ in range(WORKLOADS):
         spread = min(0.4, median_cv * float(random.lognormal(0, 0.5)))
-        level, drift = random.uniform(50, 5000), random.normal(0, DRIFT, runs)
+        # Builds are of no rounds that would drift together.
+        level, drift = random.uniform(50, 5000), random.normal(0, 0 if of == "build" else DRIFT, runs)
         sides = []
         for factor in (1.0, 1 + change):
             own = random.normal(0, spread, runs)
-            burst = (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs)
+            burst = (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs) * BURST_OF[of]
             sides.append(sample(level * factor * np.exp(drift + own) * (1 - burst)))
         yield Pair(*sides, quantity="qps", paired=True)
 
 
 def builds(random: np.random.RandomState, change: float, count: int, median_cv: float) -> Iterator[Pair]:
     """Sizes or load times of `count` builds a side: no rounds, so no pairs."""
-    for pair in speeds(random, change, count, median_cv):
+    for pair in speeds(random, change, count, median_cv, "build"):
         yield pair._replace(paired=False, of="builds")
 
 
@@ -105,7 +105,7 @@ def power(worlds: int) -> bool:
     kinds = {
         "speed, 3 rounds, CV 13 %": lambda change: lambda random: speeds(random, change, 3, 0.11),
         "speed, 8 rounds, CV 13 %": lambda change: lambda random: speeds(random, change, 8, 0.11),
-        "CPU a query, 3 rounds, CV 2 %": lambda change: lambda random: speeds(random, change, 3, 0.02),
+        "CPU a query, 3 rounds, CV 7 %": lambda change: lambda random: speeds(random, change, 3, 0.06, "cpu"),
         "builds, 3 a side, CV 4 %": lambda change: lambda random: builds(random, change, 3, 0.04),
     }
     head = " ".join(f"{name:>9}" for name in ("differs", "equival.", "undeterm."))
@@ -234,21 +234,26 @@ def of_wilson(worlds: int) -> tuple[int, int]:
     return held, 20 * worlds
 
 
-def of_servers(worlds: int) -> tuple[int, int]:
-    """Pairs of servers, 6 to 8 of 5 blocks, also biased by the order of starts, stopped at an interval of 6 %."""
+def of_servers(worlds: int, first: int, most: int, percent: float, planted: float = 0.05) -> tuple[int, int]:
+    """Pairs of servers of 5 blocks, also biased by the order of starts, stopped at an interval of so many percent.
+
+    Other programs take up to half a core more from one side than from the other in a block, in half of the worlds.
+    """
     held = 0
     for seed in range(worlds):
         random = np.random.RandomState(seed)
         noise, start, second = random.uniform(0.03, 0.12), random.uniform(0, 0.03), random.uniform(-0.06, 0.06)
-        each: list[duet.Estimate] = []
-        while len(each) < 8:
+        slope, taken = random.uniform(-1.2, 0), random.uniform(0, 0.25) * random.randint(2)
+        each: list[duet.Blocks] = []
+        while len(each) < most:
             by_order = -second if duet.first_started(len(each)) else second
-            each.append(duet.of_blocks(by_order + random.normal(0, start) + random.normal(0, noise, 5)))
-            ratios = [math.exp(one.log) for one in each if one.log is not None]
-            if len(each) >= 6 and (duet.ratios_half_width_percent(ratios) or 99) <= 6:
+            others = random.normal(0, 0.02, 5) + random.normal(0, taken, 5)
+            logs = planted + by_order + random.normal(0, start) + random.normal(0, noise, 5) + slope * others
+            each.append(duet.Blocks(logs, others))
+            if len(each) >= first and (duet.to_stop_percent(each) or 99) <= percent:
                 break
-        low, high = duet.over_servers(each).bounds() or (2.0, 2.0)
-        held += low <= 1 <= high
+        low, high = duet.over_servers(duet.adjusted(each, -1)[0]).bounds() or (2.0, 2.0)
+        held += low <= np.exp(planted) <= high
     return held, worlds
 
 
@@ -260,20 +265,22 @@ def coverage(worlds: int) -> bool:
             found[f"{name} of a cell, {runs} runs"] = counts
     found["difference of speeds, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.11), 0.05, worlds)
     found["difference of speeds, rounds by need"] = of_verdicts(by_need, 0.05, worlds)
-    found["difference of CPU a query, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.02), 0.05, worlds)
+    found["difference of CPU a query, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.06, "cpu"), 0.05, worlds)
     found["difference of builds, 3 a side"] = of_verdicts(lambda r, c: builds(r, c, 3, 0.04), 0.05, worlds)
     found["difference of recalls, same queries"] = of_verdicts(
         lambda r, c: recalls(r, c, 1000, 0.02), 0.005, worlds // 2
     )
     found["difference of failing shares"] = of_verdicts(failing, 0.001, worlds // 2)
     found["a share of answers (Wilson)"] = of_wilson(worlds)
-    found["a pair's ratio, 6 to 8 pairs of servers"] = of_servers(4 * worlds)
+    for first, most, percent in ((4, 4, 0), (4, 6, 10), (6, 8, 6)):
+        name = f"a pair's ratio, {first} to {most} pairs of servers"
+        found[name] = of_servers(2 * worlds, first, most, percent)
     print(f"\n{'what 95 % intervals cover':44} {'%':>6} {'of':>8}")
     missed = False
     for name, (held, whole) in found.items():
         share = 100 * held / whole
         margin = 3 * 100 * (0.05 * 0.95 / whole) ** 0.5
-        outside = not GOAL[0] - margin <= share <= (99 if name in WIDE else GOAL[1]) + margin
+        outside = not GOAL[0] - margin <= share <= GOAL[1] + margin
         missed |= outside
         print(f"{name:44} {share:6.1f} {whole:8,}{'  outside' if outside else ''}")
     return missed

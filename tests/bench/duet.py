@@ -5,11 +5,12 @@ python tests/bench/duet.py [TURNS] [CONDITION]      (default: 1 of each, quiet a
 Weaviate 1.27.0 on Fashion-MNIST is paired with itself, under three workloads (A/A: their intervals should hold 1, but
 for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 220), or gives
 some 10 % fewer answers (ef 235), with four clients: planted differences; their true size is that of all together.
-A turn has 6 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. "Busy" turns are under
+A turn has 8 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. "Busy" turns are under
 a background load that this makes (a process that keeps a core busy for two seconds of every three). Each turn adds its
-comparisons to docs/duet.csv, a line each; the report, and the table of docs/duet.md, are of all lines.
-Beside it stands what the slices would say unpaired, and what rounds say in the same time: each pair of servers as a
-round of each side.
+comparisons to docs/duet.csv, a line each; the report, and the table of docs/duet.md, are of all lines. The first turns
+had 6 pairs of servers: they count among what holds and what was found, and no longer among the half-widths.
+Beside it stands what the same slices say without regard to what others used in each of them (unadjusted), what they say
+unpaired, and what rounds say in the same time: each pair of servers as a round of each side.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +43,8 @@ from anncestry.metrics.duet import half_width_percent  # noqa: E402
 SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
 CONTROLS = ("k10-clients2", "k10-clients4", "k10-clients8")
 PLANTED, EFFORTS = "k10-clients4", (220, 235)
-SERVERS = 6
-"""Pairs of servers a comparison: one workload takes some 35 s on each, 3 min 30 s together."""
+SERVERS = 8
+"""Pairs of servers a comparison: one workload takes some 35 s on each, 4 min 40 s together."""
 CONDITIONS = ("quiet", "busy")
 QUANTITIES = {
     "qps": "queries per second",
@@ -50,7 +52,8 @@ QUANTITIES = {
     "p50_ms": "p50",
     "p99_ms": "p99",
 }
-OF_QUANTITY = ("ratio", "low", "high", "unpaired_percent", "rounds_percent", "second", "second_low", "second_high")
+BESIDE = {"unadjusted_percent": "unadjusted", "unpaired_percent": "unpaired", "rounds_percent": "rounds"}
+OF_QUANTITY = ("ratio", "low", "high", *BESIDE, "second", "second_low", "second_high")
 COLUMNS = (
     *("date", "commit", "condition", "kind", "pair", "servers", "valid", "others_percent", "guard"),
     *(f"{name}_{part}" for name in QUANTITIES for part in OF_QUANTITY),
@@ -151,8 +154,8 @@ def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
     for name in QUANTITIES:
         of = record["quantities"][name]
         second = of.get("started_second") or {"value": None, "low": None, "high": None}
-        unpaired = half_width_percent(of["unpaired"]) if "unpaired" in of else None
-        values = (of["value"], of["low"], of["high"], unpaired, in_rounds(record, name), *second.values())
+        beside = [half_width_percent(of[kind]) if kind in of else None for kind in ("unadjusted", "unpaired")]
+        values = (of["value"], of["low"], of["high"], *beside, in_rounds(record, name), *second.values())
         for part, value in zip(OF_QUANTITY, values, strict=True):
             line[f"{name}_{part}"] = "" if value is None else f"{value:.4f}"
     return line
@@ -202,9 +205,10 @@ def tells(known: Sequence[Mapping[str, str]], name: str) -> list[str]:
         found = sum(not holds_one(line, name) for line in planted)
         whole = math.exp(statistics.mean(math.log(of(line, name, "ratio")) for line in planted))
         cells += [f"{found} of {len(planted)}", f"{whole:.3f}"]
-    cells.append(f"{statistics.median(half_width(line, name) for line in known):.1f}")
-    for part in ("unpaired_percent", "rounds_percent"):
-        widths = [width for line in known if not math.isnan(width := of(line, name, part))]
+    alike = [line for line in known if int(line["servers"]) == SERVERS] or known
+    cells.append(f"{statistics.median(half_width(line, name) for line in alike):.1f}")
+    for part in BESIDE:
+        widths = [width for line in alike if not math.isnan(width := of(line, name, part))]
         cells.append(f"{statistics.median(widths):.1f}" if widths else "–")
     return cells
 
@@ -215,14 +219,17 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
     if not here:
         return [f"{condition}: nothing measured"]
     others = statistics.median(float(line["others_percent"]) for line in here)
+    by_servers = Counter(int(line["servers"]) for line in here)
+    sizes = ", ".join(f"{count} of {servers}" for servers, count in sorted(by_servers.items()))
+    of_widths = SERVERS if SERVERS in by_servers else "all"
     invalid = sum(line["valid"] != "True" for line in here)
     planted = [f"{label}" for effort in EFFORTS for label in (f"ef {effort} found", "ratio")]
     said = [
-        f"{condition.capitalize()}: {len(here)} comparisons of {SERVERS} pairs of servers, {invalid} of them invalid;"
-        f" others used {others:.0f} % of a core (median).",
+        f"{condition.capitalize()}: {len(here)} comparisons ({sizes} pairs of servers), {invalid} of them invalid;"
+        f" others used {others:.0f} % of a core (median). Half-widths are medians of those of {of_widths} pairs.",
         "",
-        f"| quantity | A/A hold 1 | {' | '.join(planted)} | ± %, pairs | ± %, unpaired | ± %, rounds |",
-        "| --- |" + " ---: |" * 8,
+        f"| quantity | A/A hold 1 | {' | '.join(planted)} | ± %, pairs | ± %, {' | ± %, '.join(BESIDE.values())} |",
+        "| --- |" + " ---: |" * (6 + len(BESIDE)),
     ]
     said += [f"| {label} | {' | '.join(tells(here, name))} |" for name, label in QUANTITIES.items()]
     second = [of(line, "server_cpu_us_per_query", "second") for line in here]
@@ -251,8 +258,9 @@ def section(known: Sequence[Mapping[str, str]]) -> str:
 `make bench-duet` measures what pairs tell, quiet and under a load of its own, and adds a line a comparison to
 [duet.csv](duet.csv); this section is written from it. Weaviate 1.27.0 on Fashion-MNIST is compared with itself under
 three workloads (A/A), and with itself at a higher search effort (planted differences; their ratio is that of all
-comparisons together). Unpaired is what the same slices say, rounds what each pair of servers says as a round of each
-side, both in the same time. The comparisons of a turn share its servers. The {GOALS}.
+comparisons together). The same slices also say what is unadjusted, without regard to what others used in each of them,
+and unpaired; rounds are what each pair of servers says as a round of each side, in the same time. The comparisons of a
+turn share its servers. The {GOALS}.
 
 {tables}
 """

@@ -6,7 +6,8 @@ Of every experiment in config/ and in the archive, in an empty folder: each job 
 (their paths hold all keys, and a key is the digest of its spec), message and priority; `cells`, `plan`, `plan --paper`.
 Of every experiment in the archive, whose results were measured once: table, page and all files beside it, `why`,
 `plan`, `summary`, `verify`, `compare`, `gc`, `drop`, exports; and what is said of results that are damaged, missing, or
-of another config. An archive (`make kept` measures one) holds config/, data/ and results/ without tables and pages.
+of another config. The archive is the evidence that the repository ships, or one that `make kept` measured: config/,
+data/ and results/ without tables and pages.
 
 Only the Snakefile and the program are asked, so that all within may change. `Rules` lists what may differ. Both sides
 are run by the Python of this environment. Their files stay in scratch/equality/, those of BASE for the next time.
@@ -19,6 +20,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,7 +39,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scratch" / "equality"
-FIXTURE = ROOT / "tests" / "fixtures" / "kept.tar.xz"
+EVIDENCE = ROOT / "evidence"
 CALLS = Path(__file__).with_name("equality_calls.py")
 NUMBERS = 40
 """Of an experiment, that `why` is asked about; about every fourth of them also as JSON."""
@@ -311,6 +313,28 @@ def _first(before: bytes, after: bytes) -> str:
     return f":{number}, column {at + 1}\n  - {shown[0]}\n  + {shown[1]}"
 
 
+def shipped() -> tuple[Path, str]:
+    """Folder with the results in `evidence/` and their experiments, as an archive holds them; and their digest."""
+    parts = ("data", "results")
+    digest = hashlib.sha256(b"".join((EVIDENCE / f"{part}.dvc").read_bytes() for part in parts)).hexdigest()[:12]
+    folder = HERE / f"kept-{digest}"
+    if not folder.exists():
+        HERE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=HERE) as name:
+            for part in parts:
+                get = ["dvc", "get", "--quiet", "--remote", "evidence", ".", f"evidence/{part}"]
+                # From its root: DVC finds no path of a repository from a folder within it.
+                subprocess.run([sys.executable, "-m", *get, "--out", f"{name}/{part}"], cwd=ROOT, check=True)
+            experiments = Path(name, "config", "experiments")
+            experiments.mkdir(parents=True)
+            for experiment in runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))["EXPERIMENTS"]:
+                shutil.copy(ROOT / "config" / "experiments" / f"{experiment}.yaml", experiments)
+            Path(name, "config", "workloads.yaml").touch()  # none beside this tree's
+            Path(name).rename(folder)
+            Path(name).mkdir()
+    return folder, digest
+
+
 def unpack(archive: Path) -> tuple[Path, str]:
     """Folder with what the archive holds, and the archive's digest."""
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()[:12]
@@ -359,13 +383,13 @@ def main() -> int:
     """1 if anything differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("base", nargs="?", metavar="BASE", help="a commit")
-    parser.add_argument("--kept", type=Path, default=FIXTURE, help="kept results (default: those of the tests)")
+    parser.add_argument("--kept", type=Path, metavar="ARCHIVE", help="kept results (default: evidence/)")
     parser.add_argument("--only", nargs="+", default=[], metavar="EXPERIMENT", help="of these experiments only")
     parser.add_argument("--twice", action="store_true", help="this tree against itself in another environment")
     options = parser.parse_args()
     if bool(options.base) == options.twice:
         parser.error("give a commit, or --twice")
-    kept, digest = unpack(options.kept)
+    kept, digest = unpack(options.kept) if options.kept else shipped()
     now = HERE / "now"
     here, there = ({"PYTHONHASHSEED": seed, "TZ": zone} for seed, zone in (("1", "UTC"), ("4242", "Asia/Kathmandu")))
     if options.twice:

@@ -106,7 +106,7 @@ def built_by(system: dict[str, Any]) -> dict[str, Any]:
 def topology_of(system: dict[str, Any]) -> dict[str, Any]:
     if system["artifact"]["kind"] != "none":
         return STANDALONE
-    endpoint = {"mysql": "mysql", "milvus": "proxy"}[system["engine"]]
+    endpoint = {"mysql": "mysql", "milvus": "proxy", "elasticsearch": "http", "qdrant": "grpc"}[system["engine"]]
     return {**STANDALONE, "runtime": "remote", "endpoints": {endpoint: "P"}, "credentials": "P_PASSWORD"}
 
 
@@ -125,7 +125,7 @@ KINDS: dict[str, dict[str, Any]] = {
 ASKED = [
     "milvus-2.2.16", "milvus-2.3.5", "weaviate-1.23.9", "weaviate-1.27.0", "weaviate-1.35.2", "pgvector-0.8.5",
     "seekdb-1.4.0", "mariadb-11.8.6", "polardb-8.0.2", "chroma-1.5.9", "redis-7.4.1", "vectorset-8.2.3",
-    "opensearch-3.5.0",
+    "opensearch-3.5.0", "elasticsearch-8.17.0", "qdrant-1.15.1",
     "faiss-1.15.1-library", "hnswlib-0.8.0-library", "usearch-2.26.6-library", "diskann-0.7.0-library",
     "qdrant-edge-0.9.0-graph-library", "lancedb-0.40.0-library", "duckdb-1.5.5-library",
 ]  # fmt: skip
@@ -365,6 +365,8 @@ def test_the_oracle_of_codes_asks_for_an_order_not_for_a_good_one() -> None:
     assert not judged(nearer=94)
     assert not judged(returned=4999), "a row short, or one that does not pass the filter"
     assert not gates.complete(1000, 1000, 1, 20).ok and not gates.complete(999, 1000, 0, 20).ok
+    assert gates.complete(994, 1000, 0, 20, scans=False).ok, "a system that never scans may leave some out"
+    assert not gates.complete(994, 1000, 1, 20, scans=False).ok and not gates.complete(800, 1000, 0, 20, False).ok
 
     random = np.random.RandomState(1)
     distances = random.rand(400, 250)

@@ -38,7 +38,7 @@ def both_sides(tmp_path_factory):
             (shutil.copytree if whole.is_dir() else shutil.copyfile)(whole, copy / part)
         for source in (copy / "src").rglob("*.py"):
             source.write_text(source.read_text().replace(SENTENCE, "all of it is there") + "# another file\n")
-        kept, _ = equality.unpack(equality.FIXTURE)
+        kept, _ = equality.shipped()
         sides = {
             "here": equality.Side(equality.ROOT, {"PYTHONHASHSEED": "1", "TZ": "UTC"}),
             "copy": equality.Side(copy, {"PYTHONHASHSEED": "4242", "TZ": "Asia/Kathmandu", "COLUMNS": "60"}),
@@ -50,12 +50,14 @@ def both_sides(tmp_path_factory):
         patch.undo()
 
 
+@pytest.mark.long
 def test_a_checkout_of_other_files_seeds_and_time_zone_differs_by_its_changed_sentence_only(both_sides):
     found = list(equality.differences(*both_sides))
     assert [line.partition(":")[0] for line in found] == ["kept/smoke/plan.txt"]
     assert all(f"  - {SENTENCE}\n  + all of it is there" in line for line in found)
 
 
+@pytest.mark.long
 def test_every_path_of_the_matrix_is_among_the_jobs(both_sides):
     said = (both_sides[0] / "config" / "smoke" / "jobs.txt").read_text()
     for cell in workflow.expand(workflow.Choice(equality.ROOT / "config", "smoke")).cells:
@@ -64,6 +66,7 @@ def test_every_path_of_the_matrix_is_among_the_jobs(both_sides):
     assert "results/report/smoke@<key of report smoke>/index.html" in said
 
 
+@pytest.mark.long
 def test_page_table_and_answers_are_compared(both_sides):
     kept = both_sides[0] / "kept" / "smoke"
     page = (kept / "report" / "index.html").read_text()

@@ -430,6 +430,7 @@ def limited_by_role(members: dict[str, Any]) -> None:
 
 
 @pytest.mark.servers
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("system", "name"), [(MILVUS, "distributed-2"), ("milvus-2.2.16", "distributed-2-local-pulsar")]
 )

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from anncestry import engine_check
+from anncestry import engine_check, engines, workflow
 from anncestry.commands import systems
+from tests.servers import SYSTEMS
 from tests.toy import ROOT
 
 PAGE = (ROOT / "docs" / "adding-an-engine.md").read_text()
@@ -77,6 +78,13 @@ def test_an_engine_that_reads_no_settings_back_and_one_that_answers_badly_are_to
 
 def test_the_command_names_every_lie() -> None:
     assert set(systems.LIES) == engine_check.LIES.keys()
+
+
+def test_an_engine_without_filters_is_asked_without(tmp_path: Path) -> None:
+    system = {key: value for key, value in SYSTEMS["hnswlib-0.8.0-library"].items() if key != "engine"}
+    choice = engine_check._prepare("hnswlib", engines.offers_of("hnswlib"), system, "cosine", tmp_path, ["short"])
+    cells = {(cell.system, cell.workload) for cell in workflow.expand(choice).cells}
+    assert cells == {("honest", "k5"), ("honest", "k5-clients4"), ("short", "k5")}
 
 
 def test_an_engine_that_can_not_be_loaded_or_is_not_there_is_one_sentence(package: Path) -> None:

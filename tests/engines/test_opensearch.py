@@ -14,6 +14,7 @@ import pytest
 
 from anncestry import engines
 from anncestry.drive.driver import Driver
+from anncestry.engines import lucene
 from anncestry.engines.base import Batch, DecodeError
 from anncestry.engines.opensearch import serve, wire
 from anncestry.errors import ConfigError, ServerError
@@ -29,7 +30,6 @@ K = 10
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"topology": {**STANDALONE, "nodes": 3}}, r"one node with one shard \(.*\): nodes is 1, not 3"),
         ({"topology": {**STANDALONE, "runtime": "docker"}}, "does not support runtime 'docker'"),
         ({"index": {"type": "flat"}}, "flat is unsupported by opensearch; supported: hnsw"),
         ({"index": {**INDEX, "ef_construction": 3201}}, r"index\.ef_construction"),
@@ -51,12 +51,12 @@ def test_what_opensearch_can_not_do_is_refused_by_name(changes: dict[str, Any], 
 def test_insertions_and_searches_carry_the_same_float32() -> None:
     vectors = small_vectors("l2", rows=30, dimensions=3)
     rows = Batch(100, vectors.base, vectors.category, vectors.price, vectors.region)
-    lines = [json.loads(line) for line in wire.insertion(rows).splitlines()]
+    lines = [json.loads(line) for line in lucene.insertion(rows).splitlines()]
     assert [line["index"]["_id"] for line in lines[::2]] == [str(row) for row in range(100, 130)]
-    assert (np.array([line[wire.FIELD] for line in lines[1::2]], np.float32) == vectors.base).all()
+    assert (np.array([line[lucene.FIELD] for line in lines[1::2]], np.float32) == vectors.base).all()
     assert [line["price"] for line in lines[1::2]] == vectors.price.astype(np.float64).tolist()
     query = np.array([0.1, 1e-30, 3.4e38], np.float32)
-    asked = json.loads(wire.search(query, 7, 64, {"field": "price", "from": 0.2}))["query"]["knn"][wire.FIELD]
+    asked = json.loads(wire.search(query, 7, 64, {"field": "price", "from": 0.2}))["query"]["knn"][lucene.FIELD]
     assert (np.array(asked["vector"], np.float32) == query).all()
     assert (asked["k"], asked["method_parameters"]) == (7, {"ef_search": 64})
     assert asked["filter"] == {"range": {"price": {"gte": float(np.float32(0.2))}}}
@@ -136,3 +136,38 @@ def test_a_load_is_read_back_searched_and_passes_all_gates(tmp_path: Path) -> No
         assert ENGINE.count(server, None) == 2000
     parts = {part.name: part.paths for part in ENGINE.data_components(tmp_path / "data")}
     assert all(parts[name] for name in ("vectors", "graph", "rows and metadata", "log", "logs"))
+
+
+@pytest.mark.servers
+def test_a_cluster_of_three_holds_a_shard_each_and_misses_a_node_that_is_gone(tmp_path: Path) -> None:
+    topology = {"runtime": "native", "nodes": 3, "shards": 3, "replicas": 1, "entry": "all"}
+    system = {**SYSTEMS[NAME], "settings": {"heap_mib": 512}}
+    OFFERS.check(system, topology, INDEX, {"k": 10, "ef_search": 64})
+    vectors, folder = small_vectors("l2"), artifact(NAME, tmp_path / "artifact")
+    server = ENGINE.start(folder, tmp_path / "data", system, topology)
+    try:
+        with Progress("load", None) as progress:
+            result = ENGINE.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+        assert (result.rows_acknowledged, result.insert_errors) == (2000, 0), result.first_error
+        probe = ENGINE.probe(server)
+        assert (probe.nodes, probe.shards, probe.replicas, probe.index_complete) == (3, 3, 1, True), probe.index_detail
+        assert sorted(placed.node for placed in probe.placement) == ["node1", "node2", "node3"]
+        assert sum(placed.rows or 0 for placed in probe.placement) == 2000
+        assert len(set(ENGINE.transport(server)["targets"])) == 3, "each node coordinates"
+        with Driver() as driver:
+            found = Oracle(ENGINE, server, driver, tmp_path / "asked", vectors).ask(vectors.base[:100], 1, 64)
+        assert (found.ids[:, 0] == range(100)).mean() > 0.98
+    finally:
+        server.stop()
+    again = ENGINE.start(folder, tmp_path / "data", system, topology)
+    try:
+        ENGINE.open(again, INDEX)
+        assert ENGINE.count(again, None) == 2000
+        again.check_members()
+        again.group["node2"].handle.kill()
+        with pytest.raises(ServerError, match="node2"):
+            again.check_members()
+    finally:
+        again.stop()
+    parts = {part.name: part.paths for part in ENGINE.data_components(tmp_path / "data")}
+    assert len(parts["graph"]) >= 3

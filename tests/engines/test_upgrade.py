@@ -328,6 +328,7 @@ def smoke(finished_smoke, tmp_path_factory):
 
 
 @pytest.mark.servers
+@pytest.mark.long
 def test_a_bump_of_weaviate_runs_weaviate_only_and_says_what_changed(smoke):
     before, first = state(smoke.folder, "results/", "scratch/index/", "data/"), smoke.table()
     smoke.edit(lambda block: block.update(systems=["milvus-2.3.5", "weaviate-1.29.0"]))
@@ -355,6 +356,7 @@ def test_a_bump_of_weaviate_runs_weaviate_only_and_says_what_changed(smoke):
 
 
 @pytest.mark.servers
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("older", "system"), [("weaviate-1.27.0", "weaviate-1.27.0-to-1.29.0"), ("milvus-2.2.16", "milvus-2.2.16-to-2.3.5")]
 )

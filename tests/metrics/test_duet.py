@@ -11,17 +11,25 @@ from anncestry.metrics import duet, rounds
 from anncestry.metrics.duet import Slice
 
 
-def slices(rate_a, rate_b, blocks=5, noise=0.0, seed=1, cpu=(0.001, 0.001), drift=0.0):
-    """Slices of half a second of two servers; what the machine does (noise, drift) happens to both."""
+def slices(rate_a, rate_b, blocks=5, noise=0.0, seed=1, cpu=(0.001, 0.001), drift=0.0, others=0.0):
+    """Slices of half a second of two servers; what the machine does (noise, drift) happens to both.
+
+    Other programs use up to so many `others` cores of two, which the servers then have less.
+    """
     random = np.random.RandomState(seed)
     found, at = [], 0
     for number, side in enumerate(duet.order(2 * blocks, seed)):
-        machine = math.exp(noise * random.normal() + drift * number)
+        taken = others * random.uniform()
+        machine = math.exp(noise * random.normal() + drift * number) * (2 - taken) / 2
         rate, cost = (rate_a, cpu[0]) if side == "A" else (rate_b, cpu[1])
         answers = round(rate * 0.5 * machine)
-        found.append(Slice(side.lower(), at, at + 500_000_000, answers, answers, answers * cost))
+        found.append(Slice(side.lower(), at, at + 500_000_000, answers, answers, answers * cost, taken))
         at += 500_000_000
     return found
+
+
+def estimate(found, what):
+    return duet.of_blocks(duet.blocks(found, what).logs)
 
 
 def world(random, servers, blocks, truth=0.0, start=0.02, noise=0.08, rho=0.0, second=0.0):
@@ -54,24 +62,24 @@ def test_no_side_is_frozen_for_more_than_two_slices():
 
 def test_a_ratio_is_that_of_b_to_a():
     found = slices(1000, 1200, cpu=(0.001, 0.002))
-    assert duet.of_blocks(duet.block_logs(found, "qps")).log == pytest.approx(math.log(1.2), abs=1e-3)
-    assert duet.of_blocks(duet.block_logs(found, "cpu")).log == pytest.approx(math.log(2))
+    assert estimate(found, "qps").log == pytest.approx(math.log(1.2), abs=1e-3)
+    assert estimate(found, "cpu").log == pytest.approx(math.log(2))
 
 
 def test_a_drift_of_the_machine_is_no_difference():
-    found = duet.of_blocks(duet.block_logs(slices(1000, 1000, drift=0.01, blocks=10), "qps"))
+    found = estimate(slices(1000, 1000, drift=0.01, blocks=10), "qps")
     assert abs(found.log) < 0.01, "although the last slice is twice as fast as the first"
 
 
 def test_pairing_is_tighter_than_the_same_slices_unpaired_where_the_machine_drifts():
-    found = slices(1000, 1000, drift=0.01, blocks=10)
-    paired = duet.of_blocks(duet.block_logs(found, "qps"))
-    assert paired.error < duet.unpaired(found, "qps").error / 2
+    servers = [slices(1000, 1000, drift=0.01, blocks=10, seed=seed) for seed in range(4)]
+    paired = duet.over_servers([estimate(each, "qps") for each in servers])
+    assert paired.error < duet.unpaired(servers, "qps").error / 2
 
 
 def test_slices_without_an_answer_give_no_estimate_instead_of_a_wrong_one():
-    assert duet.of_blocks(duet.block_logs(slices(1000, 0), "qps")).log is None
-    assert duet.over_servers([duet.of_blocks(duet.block_logs(slices(1000, 0), "qps"))] * 3).bounds() is None
+    assert estimate(slices(1000, 0), "qps").log is None
+    assert duet.over_servers([estimate(slices(1000, 0), "qps")] * 3).bounds() is None
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -107,11 +115,50 @@ def test_of_an_odd_number_of_pairs_both_orders_weigh_the_same():
     assert found.freedom == 3
 
 
+def known(logs):
+    """Blocks without noise, of one log ratio a pair of servers."""
+    return [duet.Blocks(np.full(5, log), np.zeros(5)) for log in logs]
+
+
 def test_the_rule_for_further_pairs_of_servers_knows_the_order_of_starts():
-    ratios = [1.06, 0.94, 1.065, 0.945]
-    assert duet.ratios_half_width_percent(ratios) < 1.5
-    assert rounds.half_width_percent(ratios) > 10
-    assert duet.ratios_half_width_percent([1.0, None, 1.0, 1.0]) is None
+    logs = np.log([1.06, 0.94, 1.065, 0.945])
+    assert duet.to_stop_percent(known(logs)) < 1.5
+    assert rounds.half_width_percent(np.exp(logs)) > 10
+    assert duet.to_stop_percent(known([0.0, math.nan, 0.0, 0.0])) is None
+
+
+def test_nothing_stops_because_a_few_pairs_of_servers_agree_by_luck():
+    away = np.array([-0.2, -0.1, 0.0, 0.1, 0.2])
+    agreeing = [duet.Blocks(away, np.zeros(5)) for _ in range(4)]
+    estimates, _ = duet.adjusted(agreeing, -1)
+    assert duet.half_width_percent(duet.over_servers(estimates).facts()) < 1e-6
+    assert duet.to_stop_percent(agreeing) > 10
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.9])
+def test_what_others_take_from_one_side_makes_no_difference_and_hides_none(ratio):
+    held, narrower = 0, 0
+    for world_of in range(40):
+        seeds = range(100 * world_of, 100 * world_of + 6)
+        servers = [slices(2000, 2000 * ratio, noise=0.02, seed=seed, others=1.0) for seed in seeds]
+        blocks = [duet.blocks(each, "qps") for each in servers]
+        estimates, slope = duet.adjusted(blocks, -1)
+        found = duet.over_servers(estimates).bounds()
+        as_it_was = duet.over_servers([duet.of_blocks(each.logs) for each in blocks]).bounds()
+        held += found[0] <= ratio <= found[1]
+        narrower += found[1] / found[0] < as_it_was[1] / as_it_was[0]
+        assert -1.0 < slope < -0.4, "of a server that uses what it can get: 1 / cores left"
+    assert held >= 34, "95 %, but for what 40 worlds leave open"
+    assert narrower >= 34
+
+
+def test_work_that_a_server_has_others_do_for_it_explains_nothing():
+    """A proxy works more for the server that answers more: its use of the machine grows with the answers."""
+    random = np.random.RandomState(4)
+    logs = [math.log(0.9) + random.normal(0, 0.05, 5) for _ in range(6)]
+    estimates, slope = duet.adjusted([duet.Blocks(of, 0.2 * of) for of in logs], -1)
+    assert slope == 0
+    assert duet.over_servers(estimates).log == pytest.approx(math.log(0.9), abs=0.03)
 
 
 def test_a_planted_difference_of_processor_time_is_found():
@@ -124,11 +171,11 @@ def test_a_planted_difference_of_processor_time_is_found():
 
 def test_a_quantile_is_compared_by_blocks():
     random = np.random.RandomState(2)
-    blocks = [(random.lognormal(0, 0.3, 400), 1.3 * random.lognormal(0, 0.3, 400)) for _ in range(5)]
-    found = duet.quantile(blocks, 0.5, seed=1)
+    latencies = [(random.lognormal(0, 0.3, 400), 1.3 * random.lognormal(0, 0.3, 400)) for _ in range(5)]
+    found = duet.of_blocks(duet.blocks_of_quantile(latencies, 0.5, slices(1000, 1000)).logs)
     assert found.log == pytest.approx(math.log(1.3), abs=3 * found.error)
-    assert found == duet.quantile(blocks, 0.5, seed=1), "seeded"
-    assert duet.quantile([(np.empty(0), np.ones(3))] * 3, 0.5, seed=1).log is None
+    empty = [(np.empty(0), np.ones(3))] * 5
+    assert duet.of_blocks(duet.blocks_of_quantile(empty, 0.5, slices(1000, 1000)).logs).log is None
 
 
 def test_neighbouring_slices_that_go_together_are_told():

@@ -11,6 +11,7 @@ from scipy import stats
 
 from anncestry.metrics import robust
 from anncestry.metrics.decide import Outcome, Share, judge
+from anncestry.report import charts
 from anncestry.report.model import verdicts
 from anncestry.report.model.derived import COST, mean_of_logs
 from anncestry.report.model.material import Material
@@ -155,6 +156,12 @@ def test_where_nothing_was_tuned_for_a_recall_there_is_no_such_table(tmp_path, m
     monkeypatch.chdir(tmp_path)
     material = material_of(World({"random-xs-20-angular": ("cosine", 9000, 20)}))
     assert everyone.at_one_recall(material) == []
+
+
+def test_no_two_of_thirty_systems_have_the_same_sign():
+    palette = charts.colours(f"system-{number:02}" for number in range(30))
+    signs = set(zip(palette.values(), charts.shapes(len(palette)), strict=True))
+    assert len(signs) == 30
 
 
 def test_the_page_lists_these_tables(world):

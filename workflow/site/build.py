@@ -1,6 +1,6 @@
 """Build the site of the documentation from the pages that mkdocs.yml names: python workflow/site/build.py [--check]
 
-Without --check, the site holds a report as its example, drawn from the results that the tests keep. Everything is in
+Without --check, the site holds a report as its example, drawn from the results that ship (evidence/). Everything is in
 `scratch/site/`; the site itself is `scratch/site/html/`. Broken links and anchors, and pages outside `nav`, are errors.
 """
 
@@ -21,7 +21,6 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).with_name("mkdocs.yml")
 HERE = ROOT / "scratch" / "site"
-KEPT = ROOT / "tests" / "fixtures" / "kept.tar.xz"
 EXPERIMENT = "smoke"
 _TARGET = re.compile(r"!?\[[^]]*\]\(([^)#:\s]+)[^)\s]*\)")
 
@@ -59,33 +58,34 @@ def copy(to: Path) -> None:
 
 
 def example() -> None:
-    """Draw the report of the kept results, in a folder of its own; measures nothing."""
+    """Draw the report of the results in evidence/, in a folder of its own; measures nothing."""
     work = HERE / "example"
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    shutil.unpack_archive(KEPT, work)
-    kept = (work / "config" / "workloads.yaml").read_text()
-    shutil.copytree(ROOT / "config", work / "config", dirs_exist_ok=True)
-    with open(work / "config" / "workloads.yaml", "a") as file:
-        file.write("\n" + kept)
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1", "--nocolor"]
+    shutil.copytree(ROOT / "config", work / "config")
+    for part in ("data", "results"):
+        # From its root: DVC finds no path of a repository from a folder within it.
+        _run(ROOT, "dvc", "get", "--quiet", "--remote", "evidence", ".", f"evidence/{part}", "--out", str(work / part))
     # No other rule may run: results of other keys are an error here, and start no server.
-    command += [
-        "--allowed-rules",
-        "all",
-        "table",
-        "report",
-        "--config",
-        f"experiment={EXPERIMENT}",
-        "config_dir=config",
-    ]
+    allowed = ["--allowed-rules", "all", "table", "report"]
+    config = ["--config", f"experiment={EXPERIMENT}", "config_dir=config"]
+    command = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1", "--nocolor", *allowed, *config]
+    # No commit is quoted: the page is of these results, whatever else this checkout has.
+    _run(work, *command, ANNCESTRY_CONFIG="config", PYTHONPATH=f"{ROOT}/src:{ROOT}", GIT_DIR=os.devnull)
+
+
+def _run(folder: Path, *command: str, **own: str) -> None:
+    """Run a module of this environment in a folder; what it says is shown only if it fails."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANNCESTRY_")}
-    environment = {**inherited, "ANNCESTRY_CONFIG": "config", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "GIT_DIR": os.devnull}
     done = subprocess.run(
-        command, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**inherited, **own},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     if done.returncode:
-        raise SystemExit(f"the example's report could not be drawn from {KEPT.name}:\n{done.stdout}")
+        raise SystemExit(f"the example can't be drawn from evidence/ (make evidence-renew?):\n{done.stdout}")
 
 
 def main() -> None:

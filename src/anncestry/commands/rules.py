@@ -138,7 +138,9 @@ def rounds(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
     def hold(session: Session) -> dict[str, str]:
         """In a process of its own, as each session has its own network."""
         queries = [cell.query for cell in session.cells]
-        words = [sys.executable, "-m", "anncestry", session.stage.name, session.key, str(session.round), *queries]
+        log = Path("logs") / session.stage.name / f"{session.key}.log"
+        words = [sys.executable, "-m", "anncestry", "--log", str(log)]
+        words += [session.stage.name, session.key, str(session.round), *queries]
         status = subprocess.run(words, check=False, env=os.environ | choice).returncode
         if status:
             return dict.fromkeys(queries, f"its session ended with status {status}")

@@ -20,8 +20,9 @@ driver is one process for all of them: cpu_s, rss_peak_mib and pauses are then t
 Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several; instead of
 somebody else's address, what stands for it (see `redact`), which the driver is told by its standard input
   grpc            `method`: unary; request and response are the messages' bytes. `authorization`: {env, scheme}, the
-                  variable that holds the credentials, and how they become that header: bearer or base64
-  http            `method`, `path`, `headers`: HTTP/1.1, kept alive; request and response are bodies; status ≥ 400 fails
+                  variable that holds the credentials, and how they become that header: bearer, apikey or base64
+  http            `method`, `path`, `headers`, `authorization`: HTTP/1.1, kept alive; request and response are bodies;
+                  status ≥ 400 fails
   mysql           `user`, `password_env`, `database`, `init` (statements): a request is a COM_QUERY's text, or a whole
                   packet with its header if `raw`; a response the packets that answer it, with their headers
   postgres        `user`, `password_env`, `database`, `init` (statements), `prepare` (statements, named s0, s1, …):

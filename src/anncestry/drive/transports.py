@@ -129,6 +129,9 @@ class Http(Transport):
         self._host, self._port = host.strip("[]"), int(port)
         self._method, self._path = transport["method"], transport["path"]
         self._headers = dict(transport.get("headers") or {})
+        header = authorization(transport.get("authorization"))
+        if header is not None:
+            self._headers["Authorization"] = header
         self._connection: http.client.HTTPConnection | None = None
         self._largest = transport["answer_bytes_max"]
         named = transport.get("tls")

@@ -487,6 +487,8 @@ class EngineOf(ABC, Generic[S]):
     """Its exact searches compare the vectors themselves, even where its index holds codes."""
     plain_hnsw: ClassVar[bool] = True
     """M, ef_construction and ef of its HNSW mean what they mean in the paper, so that its recall has a reference."""
+    scans: ClassVar[bool] = True
+    """Under a filter that few rows pass it compares all of them: none that matches may be left out."""
     narrows: ClassVar[bool] = False
     """Its `encode` takes a filter that is narrowed by another (engines/conditions.py)."""
 

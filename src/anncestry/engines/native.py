@@ -15,7 +15,7 @@ from anncestry.engines.base import Server, wait_for
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import namespaces, remote
-from anncestry.runtimes.base import Group, Member, Runner
+from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import NativeRunner, claim_ports, free_ports
 
 HOST = "127.0.0.1"
@@ -95,6 +95,38 @@ def start_native(
         server.repeated = repeated
         return server
     raise AssertionError("not reached")
+
+
+def start_alone(
+    title: str,
+    program: Path,
+    told: Callable[[str, Mapping[str, int]], tuple[Sequence[str], Mapping[str, str]]],
+    folder: Path,
+    topology: Mapping[str, Any],
+    server_of: Callable[[Group], S],
+    answers: Callable[[S], bool | None],
+    port_names: Sequence[str],
+    first_port: int | None,
+    term_wait_s: float,
+) -> S:
+    """A server of one member: an artifact's `program`, run in `folder`, as `start_native` starts it.
+
+    `told`: its arguments and environment, from the address that it listens on and its ports by their names.
+    """
+
+    def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> S:
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments, environment = told(runner.listen, ports)
+        log = folder / "logs" / f"{program.name}.log"
+        argv: list[str | Path] = [program, *arguments]
+        limits, numbers = Limits.of(topology), list(ports.values())
+        handle = runner.start("node1", title, argv, environment, folder, log, limits, numbers)
+        addresses = {interface: runner.reached("node1", port) for interface, port in ports.items()}
+        group.add(Member("node1", "node", handle, addresses, term_wait_s))
+        return server_of(group)
+
+    kept, runner_of = folder / "ports.json", partial(runner_for, topology, [program.parent])
+    return start_native(title, launch, answers, port_names, first_port, kept, runner_of)
 
 
 def _ports(n: int, first_port: int | None, kept_first_port: int | None) -> list[int]:

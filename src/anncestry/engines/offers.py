@@ -127,6 +127,9 @@ class Offers:
     """Settings of a system that are whole numbers: least and most."""
 
     runtimes: Sequence[str] = RUNTIMES
+    program: str | None = None
+    """No package holds its server: with runtime docker it is this program of an image of a registry, in one container.
+    None: its artifact is run in containers, too."""
     topology: Sequence[str] = ()
     """Keys that a topology may have beside those of every topology."""
     in_process: bool = False
@@ -278,6 +281,8 @@ class Offers:
                 f"topology: engine {self.name} does not support runtime {runtime!r} yet; "
                 f"supported: {', '.join(self.runtimes)}"
             )
+        if self.program is not None and runtime == "docker":
+            self._check_image(self.program, system, topology)
         if "publish" in topology and runtime != "docker":
             raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
         if "storage_limits" in topology and "storage" not in topology:
@@ -299,6 +304,19 @@ class Offers:
         for key in ("nodes", "shards", "replicas"):
             if self.single is not None and topology[key] != 1:
                 raise Unsupported(f"topology: {self.name} is {self.single}: {key} is 1, not {topology[key]}")
+
+    def _check_image(self, program: str, system: Spec, topology: Spec) -> None:
+        artifact = system.get("artifact") or {}
+        if artifact.get("kind") != "image" or program not in artifact.get("programs", {}):
+            raise ConfigError(
+                f"artifact: no package holds {self.name}'s server: with runtime docker it needs {{kind: image, "
+                f"image: NAME@sha256:…, programs: {{{program}: its path in the image}}}}"
+            )
+        for key in ("nodes", "replicas"):
+            if topology[key] != 1:
+                raise Unsupported(
+                    f"topology: {self.name} has one container with runtime docker: {key} is 1, not {topology[key]}"
+                )
 
     def _check_endpoints(self, topology: Spec) -> None:
         """ConfigError unless a remote topology names its endpoints, and no other names any."""

@@ -13,7 +13,7 @@ from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import Session, next_attempt
 from anncestry.measure import pair
 from anncestry.measure.publish import measured_by_need, rates_of
-from anncestry.metrics.duet import ratios_half_width_percent
+from anncestry.metrics.duet import to_stop_percent
 from anncestry.metrics.rounds import WIDE, decide
 from anncestry.provenance import records
 
@@ -58,7 +58,7 @@ def _state(matrix: Matrix, cell: Cell | Pair) -> tuple[bool, bool, int]:
     count = measured_by_need(measured, rule)
     valid = all(records.read_record(Path(cell.run_path(number)))["valid"] for number in range(count))
     if paired:
-        decided = decide(pair.ratios_of(measured, spec, cell.query, count), rule, ratios_half_width_percent)
+        decided = decide(pair.blocks_so_far(measured, spec, cell.query, count), rule, to_stop_percent)
     else:
         decided = decide(rates_of(measured, spec, cell.query, count), rule)
     return decided["state"] == WIDE, valid, count

@@ -165,7 +165,7 @@ class Oracle:
         can't be asked so, a share of the rows must be found, under filters that many rows pass.
         """
         random, base = self._random(3), self.vectors.base
-        share, effort = getattr(self.server, "exact_at", None) or (0.0 if self.engine.narrows else _WIDE, EF)
+        share, effort = getattr(self.server, "exact_at", None) or (0.0 if self._narrows else _WIDE, EF)
         asked_for = (filtering.matching > 0) & (filtering.matching >= _NEARLY * share * len(base))
         requests = np.flatnonzero(asked_for[filtering.asked.of])
         if not len(requests):
@@ -188,6 +188,11 @@ class Oracle:
             alone = self._alone(missed, [asked.distinct[number] for number in of[~found]])
             excluded = int((~self._find_themselves(missed, alone.ids)).sum())
         return gates.findable_filtered(int(found.sum()), len(rows), excluded)
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether a filter that is narrowed to few rows makes the system compare all of them."""
+        return self.engine.narrows and self.engine.scans
 
     def found_by_own_vector(self, rows: Ids) -> Bools:
         """(n,) whether an index search at the effort `EF` for the vector of each of the (n,) rows finds that row."""
@@ -256,7 +261,7 @@ class Oracle:
         right = np.array([np.isin(ids, rows) for rows, ids in zip(wanted, answers.ids, strict=True)])
         found = sum(len(np.unique(ids[ours])) for ids, ours in zip(answers.ids, right, strict=True))
         others = int((~right & (answers.ids != -1)).sum())
-        judged = [gates.complete(found, sum(map(len, wanted)), others, _WINDOWS)]
+        judged = [gates.complete(found, sum(map(len, wanted)), others, _WINDOWS, self.engine.scans)]
         if self.lossy:
             exact = self._distances(queries, answers.ids)[right]
             errors = distance_errors(answers.distances[right], exact, vectors.metric)

@@ -23,7 +23,7 @@ from anncestry.measure import recall, samples
 from anncestry.measure.duet import workload_of
 from anncestry.measure.publish import combine, measured_by_need
 from anncestry.metrics import defects, duet, resources, rounds
-from anncestry.metrics.duet import Slice
+from anncestry.metrics.duet import Blocks, Estimate, Slice
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.gates import Gate
@@ -78,8 +78,14 @@ class Measured:
             whole = np.searchsorted(ends, [int(table["thaw_ns"][i]), int(table["frozen_ns"][i])])
             part = np.searchsorted(ends, [start, end])
             counts = int(part[1] - part[0]), int(whole[1] - whole[0])
-            found.append(Slice(SIDES[table["side"][i]], start, end, *counts, float(table["cpu_s"][i])))
+            ours = sum(float(table[name][i]) for name in ("cpu_s", "other_side_cpu_s", "client_cpu_s"))
+            others = max(0.0, float(table["host_cpu_s"][i]) - ours) / float(table["wall_s"][i])
+            found.append(Slice(SIDES[table["side"][i]], start, end, *counts, float(table["cpu_s"][i]), others))
         return found
+
+    def blocks(self, what: str) -> list[Blocks]:
+        """What the blocks of each pair of servers say of `what`: see `duet.blocks`."""
+        return [duet.blocks(self.slices(number), what) for number in range(self.servers)]
 
     def _ends(self, side: int, number: int) -> NDArray[np.int64]:
         of = self.samples[side]
@@ -100,15 +106,17 @@ class Measured:
         return [(np.concatenate(a), np.concatenate(b)) for a, b in whole]
 
 
-def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]], seed: int) -> dict[str, Any]:
+def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """The ratios of b to a: of every quantity, over pairs of servers, with what each of them says."""
     each = [measured.slices(number) for number in range(measured.servers)]
     found: dict[str, Any] = {}
     for name, what in (("qps", "qps"), ("server_cpu_us_per_query", "cpu")):
-        estimates = [duet.of_blocks(duet.block_logs(slices, what)) for slices in each]
+        blocks = [duet.blocks(slices, what) for slices in each]
+        estimates, of_others = _adjusted(blocks, -1 if what == "qps" else 1)
         ratio = duet.over_servers(estimates)
         found[name] = {
             **ratio.facts(),
+            **of_others,
             "started_second": ratio.order_facts(),
             **_levels(each, what),
             "servers": [
@@ -116,12 +124,14 @@ def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]],
                 for estimate, slices in zip(estimates, each, strict=True)
             ],
             "autocorrelation": [duet.autocorrelation(slices, what) for slices in each],
-            "unpaired": duet.over_servers([duet.unpaired(slices, what) for slices in each]).facts(),
+            "unpaired": duet.unpaired(each, what).facts(),
         }
-    blocks = [measured.latencies_ms(number) for number in range(measured.servers)]
+    latencies = [measured.latencies_ms(number) for number in range(measured.servers)]
     for name, q in QUANTILES.items():
-        levels = {side: _quantile(blocks, place, q) for place, side in enumerate(SIDES)}
-        found[name] = {**duet.quantile_ratio(blocks, q, seed).facts(), **levels}
+        levels = {side: _quantile(latencies, place, q) for place, side in enumerate(SIDES)}
+        blocks = [duet.blocks_of_quantile(of, q, slices) for of, slices in zip(latencies, each, strict=True)]
+        estimates, of_others = _adjusted(blocks, 1)
+        found[name] = {**duet.over_servers(estimates).facts(), **of_others, **levels}
     for name in ("pss_mib", "pss_anon_mib"):
         pairs = [(a[name], b[name]) for a, b in memory]
         if all(a and b for a, b in pairs):
@@ -131,6 +141,13 @@ def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]],
                 **{side: float(np.mean([pair[i] for pair in pairs])) for i, side in enumerate(SIDES)},
             }
     return found
+
+
+def _adjusted(servers: Sequence[Blocks], sign: int) -> tuple[list[Estimate], dict[str, Any]]:
+    """The estimates, and beside them what others made of the ratio: the slope, and the ratio as it was."""
+    estimates, slope = duet.adjusted(servers, sign)
+    as_it_was = duet.over_servers([duet.of_blocks(each.logs) for each in servers])
+    return estimates, {"per_core_of_others": slope, "unadjusted": as_it_was.facts()}
 
 
 def _quantile(servers: Sequence[Sequence[tuple[Any, Any]]], side: int, q: float) -> float | None:
@@ -190,19 +207,13 @@ def contention(measured: Measured) -> dict[str, Any]:
     }
 
 
-def qps_ratios(measured: Measured) -> list[float | None]:
-    """What decides on further pairs of servers: the ratio of QPS on each."""
-    estimates = [duet.of_blocks(duet.block_logs(measured.slices(n), "qps")) for n in range(measured.servers)]
-    return [None if estimate.log is None else math.exp(estimate.log) for estimate in estimates]
-
-
-def ratios_of(folder: Path, spec: Mapping[str, Any], key: str, count: int) -> list[float | None]:
-    """The same of what was measured so far and is not published: of the first `count` pairs of servers."""
-    found: list[float | None] = []
+def blocks_so_far(folder: Path, spec: Mapping[str, Any], key: str, count: int) -> list[Blocks]:
+    """What decides on further pairs of servers, of the first `count` that were measured and are not published."""
+    found: list[Blocks] = []
     for number in range(count):
         record = folder / f"run-{number}" / "record.json"
-        files = records.verify_outputs(record, _read(record, spec, key))
-        found += qps_ratios(Measured(files, spec["slices"]))[number:]
+        measured = Measured(records.verify_outputs(record, _read(record, spec, key)), spec["slices"])
+        found.append(duet.blocks(measured.slices(number), "qps"))
     return found
 
 
@@ -247,7 +258,10 @@ def run(
         spec=spec,
         body={
             **body,
-            "need": {**rounds.decide(body["ratios"], rule, duet.ratios_half_width_percent), **stated},
+            "need": {
+                **rounds.decide(Measured(paths, spec["slices"]).blocks("qps"), rule, duet.to_stop_percent),
+                **stated,
+            },
             "resources": resources.over_runs(
                 parquet.ParquetFile(paths["resources"]).read(), "query", [tuple(each["window_s"]) for each in runs]
             ),
@@ -277,14 +291,13 @@ def made_again(
         for name in SIDES
     ]
     gates = [*of_sides[0], *of_sides[1], *map(asdict, gates_of(measured))]
-    quantities = summarise(measured, [each["memory"] for each in runs], spec["seed"])
+    quantities = summarise(measured, [each["memory"] for each in runs])
     return {
         "valid": all(gate["ok"] for gate in gates),
         "gates": gates,
         "quantities": quantities,
         "depends_on_contention": depends_on_contention(quantities),
         "contention": contention(measured),
-        "ratios": qps_ratios(measured),
         "sides": {
             name: {
                 **_side([each["sides"][name] for each in runs]),

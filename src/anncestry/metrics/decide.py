@@ -27,9 +27,9 @@ IN_PAIRS = "pairs of servers"
 MIN_RUNS = 3
 """Below this, runs say too little of their own noise; where noise is pooled, two will do."""
 _POOLED_MIN = 6  # variances of one quantity without which they tell nothing of what they have in common
-_PRIOR_MAX = 4.0
+_PRIOR_MAX = 2.0
 """Degrees of freedom that what cells have in common counts for at most: bursts give spreads longer tails than the model
-of their moderation has (`make bench-decisions`: without a bound, 7 false alarms in 100, with it below 5)."""
+of their moderation has (`make bench-decisions`: with a bound of 4, 7 false alarms in 100 worlds, with 2 below 5)."""
 _POWER = 0.8
 _FURTHER_MAX = 10_000
 _SMALLEST_P = 1e-9

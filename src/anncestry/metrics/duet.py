@@ -5,11 +5,18 @@ share what happens on the machine, so that the ratio within a block is steadier 
 independent where pairs of slices are not (with a lag-1 autocorrelation of pairs of 0, .2, .45, t intervals on pairs
 excluded the truth in 5, 11 and 23 %, on blocks of four pairs in 5, 5 and 9 %).
 
+What other programs take from one side and not from the other, in the half seconds between, is most of what is left on a
+busy machine, and it is known: how many cores others used in each slice. So ratios are at an equal use of the machine by
+others: what they took from b more than from a, in each block, is taken out by the slope that the blocks of all pairs of
+servers have in common (an analysis of covariance). The slope counts only with the sign that it can have (others make
+answers fewer, dearer and later), so that work which a server has others do for it does not explain its own speed.
+
 A server's start has a bias of its own, of some 2 % between starts of one program, and of two servers the one that is
 started second may need some 5 % less CPU. So an estimate is over fresh pairs of servers that start side a first, then
 side b first, in turns: the mean of both orders' means, in which what the order makes cancels out. Its interval is of t,
-with the variance between the estimates of one order, but at least that within them: a few estimates may agree by luck,
-and who stops when the interval is narrow stops just then (docs/duet.md has what it holds in simulated worlds).
+with the variance between the estimates of one order. A few estimates may agree by luck, and who stops when the interval
+is narrow stops just then: so the rule that stops takes the variance within them where that is larger (docs/duet.md has
+what intervals then hold in simulated worlds).
 """
 
 from __future__ import annotations
@@ -28,7 +35,6 @@ Floats = NDArray[np.float64]
 BLOCK = 8
 """Slices of a block: four pairs of slices."""
 OVER_SERVERS = "95 %, t over pairs of servers of either start order"
-_REPLICATES = 200
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Slice:
     """What one side (a or b) did while it ran: see `measure.pair.Measured.slices`.
 
     `answers` ended in the measured part, from `start_ns` to `end_ns`; `all_answers` ended while the server ran, which
-    took it `cpu_s`.
+    took it `cpu_s`. Other programs used `others` cores meanwhile.
     """
 
     side: str
@@ -45,6 +51,19 @@ class Slice:
     answers: int
     all_answers: int
     cpu_s: float
+    others: float = 0.0
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What the blocks of one pair of servers say of a quantity, two arrays (blocks,).
+
+    `logs` are log ratios of b to a, NaN where a side has no value; `others` how many cores more other programs used
+    beside b than beside a.
+    """
+
+    logs: Floats
+    others: Floats
 
 
 @dataclass(frozen=True)
@@ -123,9 +142,48 @@ def _log(slices: Sequence[Slice], what: str) -> float:
     return math.log(b / of_b) - math.log(a / of_a)
 
 
-def block_logs(slices: Sequence[Slice], what: str) -> Floats:
-    """The log ratio of each whole block (blocks,): `what` is qps (answers a second) or cpu (CPU time an answer)."""
-    return np.array([_log(part, what) for part in _cut(slices, BLOCK)])
+def blocks(slices: Sequence[Slice], what: str) -> Blocks:
+    """Those of one pair of servers: `what` is qps (answers a second) or cpu (CPU time an answer)."""
+    return Blocks(np.array([_log(part, what) for part in _cut(slices, BLOCK)]), _others(slices))
+
+
+def blocks_of_quantile(latencies: Sequence[tuple[Floats, Floats]], q: float, slices: Sequence[Slice]) -> Blocks:
+    """Those of a nearest-rank quantile: `latencies` are the values of side a and b in each block of `slices`."""
+    logs = [_quantile(b, q) - _quantile(a, q) for a, b in latencies]
+    return Blocks(np.array(logs), _others(slices))
+
+
+def _quantile(values: Floats, q: float) -> float:
+    """Its logarithm; NaN where there is none."""
+    if not len(values):
+        return math.nan
+    value = float(np.quantile(values, q, method="inverted_cdf"))
+    return math.log(value) if value > 0 else math.nan
+
+
+def _others(slices: Sequence[Slice]) -> Floats:
+    by_side = [
+        [float(np.mean([each.others for each in part if each.side == side])) for part in _cut(slices, BLOCK)]
+        for side in ("a", "b")
+    ]
+    more: Floats = np.array(by_side[1]) - np.array(by_side[0])
+    return more
+
+
+def adjusted(servers: Sequence[Blocks], sign: int) -> tuple[list[Estimate], float]:
+    """An estimate of each pair of servers, at an equal use of the machine by others, and the slope that this rests on.
+
+    The slope is by how much a log ratio changes for a core that others use beside b and not beside a, by least squares
+    within pairs of servers: 0 if it has not this `sign` (-1 of rates, 1 of times).
+    """
+    slope = 0.0
+    if all(np.isfinite(each.logs).all() for each in servers):
+        away = [(each.others - each.others.mean(), each.logs - each.logs.mean()) for each in servers if len(each.logs)]
+        spread = sum(float(np.square(others).sum()) for others, _ in away)
+        if spread > 0:
+            slope = sum(float((others * logs).sum()) for others, logs in away) / spread
+        slope = slope if slope * sign > 0 else 0.0
+    return [of_blocks(each.logs - slope * each.others) for each in servers], slope
 
 
 def _cut(slices: Sequence[Slice], size: int) -> list[Sequence[Slice]]:
@@ -156,9 +214,28 @@ def over_servers(estimates: Sequence[Estimate]) -> Ratio:
     Two means are known from n estimates, so that n - 2 degrees of freedom are left; no interval where there are none,
     or an estimate is unknown.
     """
+    return _over_servers(estimates, 0.0)
+
+
+def to_stop_percent(servers: Sequence[Blocks]) -> float | None:
+    """How far the interval of the ratio of QPS reaches above it, for who measures until it is narrow.
+
+    Its variance is at least that within pairs of servers, as the standard errors say. None where there is no interval.
+    """
+    estimates, _ = adjusted(servers, -1)
+    return half_width_percent(_over_servers(estimates, _within(estimates)).facts())
+
+
+def _within(estimates: Sequence[Estimate]) -> float:
+    """The variance of an estimate by what is within it."""
+    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    return float(np.mean(np.square(errors))) if errors else 0.0
+
+
+def _over_servers(estimates: Sequence[Estimate], least: float) -> Ratio:
+    """`over_servers`, with a variance between estimates of at least `least`."""
     n = len(estimates)
     logs = np.array([math.nan if estimate.log is None else estimate.log for estimate in estimates])
-    errors = [estimate.error for estimate in estimates if estimate.error is not None]
     if not n or not np.isfinite(logs).all():
         return Ratio(None, None, 0.0, n)
     if n == 1:
@@ -169,51 +246,17 @@ def over_servers(estimates: Sequence[Estimate]) -> Ratio:
     if n == 2:
         return Ratio(log, None, 0.0, n, second)
     between = sum(float(np.square(each - each.mean()).sum()) for each in of_orders) / (n - 2)
-    variance = max(between, float(np.mean(np.square(errors))))
-    error = math.sqrt(variance * sum(1 / len(each) for each in of_orders)) / 2
+    error = math.sqrt(max(between, least) * sum(1 / len(each) for each in of_orders)) / 2
     return Ratio(log, error, n - 2.0, n, second)
 
 
-def ratios_half_width_percent(ratios: Sequence[float | None]) -> float | None:
-    """How far the interval over pairs of servers with these ratios reaches above it; None where there is none."""
-    return half_width_percent(over_servers([exact(math.log(ratio or math.nan)) for ratio in ratios]).facts())
+def unpaired(servers: Sequence[Sequence[Slice]], what: str) -> Ratio:
+    """The same slices as if they had not been paired: what the pairing gained. Its variance is at least that within."""
+    estimates = [_unpaired(slices, what) for slices in servers]
+    return _over_servers(estimates, _within(estimates))
 
 
-def quantile(blocks: Sequence[tuple[Floats, Floats]], q: float, seed: int) -> Estimate:
-    """The log ratio of a nearest-rank quantile on one pair of servers, its error by a bootstrap over its blocks.
-
-    `blocks` are the values of side a and b in each.
-    """
-    if len(blocks) < 2 or not all(len(side) for block in blocks for side in block):
-        return Estimate(None, None, len(blocks))
-    sides = []
-    for side in (0, 1):
-        values = np.concatenate([block[side] for block in blocks])
-        of = np.repeat(np.arange(len(blocks)), [len(block[side]) for block in blocks])
-        ascending = np.argsort(values, kind="stable")
-        sides.append((values[ascending], of[ascending]))
-    drawn = np.random.RandomState(seed % 2**32).multinomial(len(blocks), [1 / len(blocks)] * len(blocks), _REPLICATES)
-    at = [_ranked(*side, np.ones(len(blocks), np.int64), q) for side in sides]
-    if min(at) <= 0:
-        return Estimate(None, None, len(blocks))
-    again = [[math.log(_ranked(*side, weights, q)) for side in sides] for weights in drawn]
-    error = float(np.std([b - a for a, b in again], ddof=1))
-    return Estimate(math.log(at[1]) - math.log(at[0]), error, len(blocks))
-
-
-def _ranked(ascending: Floats, block: NDArray[np.int64], weights: NDArray[np.int64], q: float) -> float:
-    """The nearest-rank quantile of values whose blocks count so often."""
-    reached = np.cumsum(weights[block])
-    return float(ascending[np.searchsorted(reached, max(1, math.ceil(q * reached[-1] * (1 - 1e-12))))])
-
-
-def quantile_ratio(servers: Sequence[Sequence[tuple[Floats, Floats]]], q: float, seed: int) -> Ratio:
-    """The ratio of a quantile over pairs of servers: each has its blocks with the values of side a and b."""
-    return over_servers([quantile(blocks, q, seed) for blocks in servers])
-
-
-def unpaired(slices: Sequence[Slice], what: str) -> Estimate:
-    """The same slices as if they had not been paired: what the pairing gained."""
+def _unpaired(slices: Sequence[Slice], what: str) -> Estimate:
     blocks = _cut(slices, BLOCK)
     rates: list[Floats] = []
     for side in ("a", "b"):

@@ -25,14 +25,12 @@ def half_width_percent(rates: Sequence[float | None]) -> float | None:
     return 100 * math.expm1(reach) if reach < 10 else None
 
 
-Width = Callable[[Sequence[float | None]], float | None]
-"""How far an interval reaches above its mean, %, of the values of runs."""
+Width = Callable[[Sequence[Any]], float | None]
+"""How far an interval reaches above its mean, %, of what each run found."""
 
 
-def decide(
-    rates: Sequence[float | None], rule: Mapping[str, Any], width_of: Width = half_width_percent
-) -> dict[str, Any]:
-    """What `rule` (first, most, interval_percent) says after runs of these rates (runs,).
+def decide(rates: Sequence[Any], rule: Mapping[str, Any], width_of: Width = half_width_percent) -> dict[str, Any]:
+    """What `rule` (first, most, interval_percent) says after runs of these rates, or ratios of pairs (runs,).
 
     `half_width_percent` after the first runs and after each further one, by `width_of`, and the `state`: narrow, most
     rounds, or wide.
@@ -44,7 +42,7 @@ def decide(
 
 
 def problem(
-    rates: Sequence[float | None],
+    rates: Sequence[Any],
     rule: Mapping[str, Any],
     stated: Mapping[str, Any],
     width_of: Width = half_width_percent,

@@ -2,9 +2,10 @@
 
 A measured number varies for two reasons, and they are crossed: every run asks the same queries. So both are resampled,
 runs with replacement and queries with replacement, one draw of queries for all runs of a replicate (the two-way
-bootstrap of Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007). Few runs make a bootstrap too
-narrow; its deviations over runs are therefore widened by √(n/(n−1)) · t(n−1)/z (Hesterberg, "What Teachers Should Know
-About the Bootstrap", The American Statistician 69, 2015, §3.4), which for three runs is 2.7.
+bootstrap of Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007). That counts twice what single
+answers add: runs differ by it as well. So of what queries add only that counts which all runs share. Few runs make a
+bootstrap too narrow; its deviations over runs are therefore widened by √(n/(n−1)) · t(n−1)/z (Hesterberg, "What
+Teachers Should Know About the Bootstrap", The American Statistician 69, 2015, §3.4), which for three runs is 2.7.
 """
 
 from __future__ import annotations
@@ -207,6 +208,7 @@ def _crossed(
         start += len(weights)
     method = OVER_BOTH if len(runs) > 1 else OVER_QUERIES
     between, inside = _apart(observed, within, np.ones(len(runs)), random)
+    inside = inside * _shared(within - observed[:, None], inside)
     found = _bounds(float(observed.mean()), between + inside, method)
     if not in_time or len(runs) == 1:
         return found
@@ -277,6 +279,21 @@ def _apart(observed: Floats, within: Floats, weights: Floats, random: np.random.
     inside = ((resampled - observed[chosen]) * shares).sum(axis=1)
     widened = math.sqrt(count / (count - 1)) * float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) / _Z
     return widened * between, inside
+
+
+def _shared(within: Floats, inside: Floats) -> float:
+    """By how much to shrink what is `inside` runs, so that what each run has of its own does not count twice.
+
+    What runs differ by holds that already. What is left is what they share, as they ask the same queries: the
+    covariance of the replicates `within` (runs, replicates) two runs, with the same queries drawn for both.
+    """
+    runs = len(within)
+    variance = float(inside.var()) if np.isfinite(inside).all() else math.nan
+    if runs == 1 or not variance > 0:
+        return 1.0
+    away = within - within.mean(axis=1, keepdims=True)
+    covariance = (runs * np.square(away.mean(axis=0)).mean() - np.square(away).mean()) / (runs - 1)
+    return math.sqrt(min(max(float(covariance), 0.0) / variance, 1.0))
 
 
 def _bounds(value: float, deviations: Floats, method: str) -> Interval:

@@ -13,6 +13,7 @@ from anncestry.errors import UserError
 
 SCHEMES = {
     "bearer": lambda secret: f"Bearer {secret}",
+    "apikey": lambda secret: f"ApiKey {secret}",
     "base64": lambda secret: base64.b64encode(secret.encode()).decode(),
 }
 """How a secret becomes the value of the header `authorization`."""

@@ -301,6 +301,8 @@ class Pod(Runner):
                 environment={name: image.inside(folder, value) for name, value in own.items()},
                 working_dir=cwd,
                 user=f"{os.getuid()}:{os.getgid()}",
+                # Official images let any user of group 0 write where they must (OpenShift's convention).
+                group_add=[0] if image.programs else None,
                 volumes={cwd: {"bind": cwd, "mode": "rw"}},
                 labels=self._labels,
                 network=str(self.network.name),

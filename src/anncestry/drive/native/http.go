@@ -49,6 +49,13 @@ func newHTTP(t *transport, target string) (*httpWire, error) {
 	if strings.ContainsAny(t.Method+t.Path, "\r\n ") {
 		return nil, fmt.Errorf("transport: method or path has a blank or a line break")
 	}
+	if t.Credentials != nil {
+		header := t.Credentials.header()
+		if strings.ContainsAny(header, "\r\n") {
+			return nil, fmt.Errorf("transport.authorization: the credentials have a line break")
+		}
+		fmt.Fprintf(&head, "Authorization: %s\r\n", header)
+	}
 	head.WriteString("Content-Length: ")
 	return &httpWire{head: []byte(head.String())}, nil
 }

@@ -61,8 +61,11 @@ type credentials struct {
 }
 
 func (c *credentials) header() string {
-	if c.Scheme == "base64" {
+	switch c.Scheme {
+	case "base64":
 		return base64.StdEncoding.EncodeToString([]byte(os.Getenv(c.Env)))
+	case "apikey":
+		return "ApiKey " + os.Getenv(c.Env)
 	}
 	return "Bearer " + os.Getenv(c.Env)
 }

@@ -36,6 +36,7 @@ _OPTIONS = {"M": "max_neighbors", "ef_construction": "ef_construction"}
 
 class Chroma(EngineOf[ChromaServer]):
     narrows = True
+    scans = False
 
     start = staticmethod(serve.start)
 

@@ -14,9 +14,20 @@ HEAP_MIB = 1024
 """Of the Java machine where a system sets no `heap_mib`: OpenSearch's own default."""
 
 
+def nodes_of(topology: Spec) -> list[str]:
+    """The names of its nodes."""
+    return [f"node{number + 1}" for number in range(topology["nodes"])]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenSearchOffers(Offers):
     """Beside what every engine checks: upgrades, and filters on ids."""
+
+    def limited(self, system: Spec, topology: Spec) -> int:
+        return int(topology["nodes"])
+
+    def members(self, system: Spec, topology: Spec) -> list[str]:
+        return nodes_of(topology)
 
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         raise ConfigError(
@@ -35,7 +46,8 @@ OFFERS = OpenSearchOffers(
     versions=((3, 5, 0), (3, 6, 0)),
     settings={"heap_mib": (512, 1_000_000)},
     runtimes=("native",),
-    single="one node with one shard (clusters are not written yet)",
+    topology=("entry",),
+    no_fault="was never tried with a member lost",
     indexes={"hnsw": {"M": Parameter(2, 512), "ef_construction": Parameter(2, 3200)}},
     ef_max=10_000,
     no_zero_vectors=None,

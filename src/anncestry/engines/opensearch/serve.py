@@ -7,29 +7,27 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anncestry import redact, web
-from anncestry.engines.base import Server, Spec, wait_for
+from anncestry.engines.base import Placed, Spec
+from anncestry.engines.lucene import LuceneServer
 from anncestry.engines.native import HOST, start_native
-from anncestry.engines.opensearch import HEAP_MIB, wire
+from anncestry.engines.opensearch import HEAP_MIB, nodes_of, wire
 from anncestry.errors import ServerError
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
 
-HEADERS = {"Content-Type": "application/json"}
 STORE, CONFIG = "opensearch", "config"
 """Its folders, in a data folder."""
+_PORTS = ("http", "transport")
 VECTOR_MODULE = "jdk.incubator.vector"
 _OLDEST_JAVA = 21
 JAVAS = Path("/usr/lib/jvm")
 """Where Debian and others put them."""
 _SOURCES = Path(__file__).parent / "java"
-_CALL_S = 3600.0
 _TERM_WAIT_S = 60.0
 _LOGGING = """status = error
 appender.console.type = Console
@@ -41,77 +39,46 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-class OpenSearchServer(Server):
-    """One node with one index. With `exact`, searches under a filter compare all rows that pass it."""
+class OpenSearchServer(LuceneServer):
+    """One node, or a cluster of several, with one index."""
 
-    collection = "anncestry"
-    interface = "http"
+    name = "opensearch"
 
-    def __init__(self, group: Group, topology: Spec) -> None:
-        super().__init__(group, topology)
-        self.exact = False
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of every node: each coordinates what it is asked."""
+        return [member.addresses["http"] for member in self.group]
 
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[bytes, str | None]:
-        """What a call answers, and why it was refused; ServerError if nothing answers."""
-        try:
-            status, reply = web.call(self.endpoint, method, path, _CALL_S, body, HEADERS)
-        except OSError as error:
+    def nodes(self) -> list[dict[str, Any]]:
+        """What each node says of itself, its Java and its plugins."""
+        told = self.call("GET", "/_nodes/jvm,plugins")["nodes"].values()
+        return sorted((dict(node) for node in told), key=lambda node: str(node["name"]))
+
+    def placement(self) -> list[Placed]:
+        """Which node holds which copy, and its rows."""
+        told = self.call("GET", f"/_cat/shards/{self.collection}?format=json&h=shard,node,docs,state")
+        copies = [(one["node"], one["shard"], int(one["docs"])) for one in told if one["state"] == "STARTED"]
+        return [Placed(node, f"shard {shard}", rows) for node, shard, rows in sorted(copies)]
+
+    def missed(self) -> list[str]:
+        """Members that do not see all others: each is asked."""
+        members = list(self.group)
+        return [member.name for member in members if self._seen(member) != len(members)]
+
+    def _seen(self, member: Member) -> int:
+        reply, _, refusal = self.ask("GET", "/_cluster/health?timeout=1s", None, member.addresses["http"])
+        return 0 if refusal is not None else int(json.loads(reply)["number_of_nodes"])
+
+    def check_members(self) -> None:
+        """ServerError for a node that is gone, or does not see the others: they may answer without its shards."""
+        self.check_alive()
+        missed = self.missed()
+        if missed:
             self.check_alive()
-            raise ServerError(f"opensearch: {method} {path}: {error}") from None
-        said = f"HTTP {status}: {redact.short(reply.decode(errors='replace'))}"
-        return reply, said if status >= 400 else None
+            raise ServerError(f"opensearch: {', '.join(missed)} without the other members of the cluster")
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What a call answers; ServerError with OpenSearch's reason if it fails."""
-        reply, refusal = self.ask(method, path, None if body is None else json.dumps(body).encode())
-        if refusal is not None:
-            raise ServerError(f"opensearch: {refusal}")
-        return json.loads(reply)
-
-    def of_index(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self.call(method, f"/{self.collection}{path}", body)
-
-    def insert(self, body: bytes) -> list[str]:
-        """Insert rows; returns why they were refused, for each that was. ServerError if all of them were."""
-        reply, refusal = self.ask("POST", f"/{self.collection}/_bulk", body)
-        if refusal is not None:
-            raise ServerError(f"opensearch: {refusal}")
-        told = json.loads(reply)
-        if not told["errors"]:
-            return []
-        return [json.dumps(item["index"]["error"])[:300] for item in told["items"] if "error" in item["index"]]
-
-    @cached_property
-    def field(self) -> dict[str, Any]:
-        """The field of vectors as the server describes it. It is fixed once the index is created."""
-        found: dict[str, Any] = self.of_index("GET", "/_mapping")[self.collection]["mappings"]["properties"][wire.FIELD]
-        return found
-
-    def node(self) -> dict[str, Any]:
-        """What the node says of itself, its Java and its plugins."""
-        (node,) = self.call("GET", "/_nodes/jvm,plugins")["nodes"].values()
-        return dict(node)
-
-    def segments(self) -> list[dict[str, Any]]:
-        """The segments that are searched."""
-        ((copy,),) = self.of_index("GET", "/_segments")["indices"][self.collection]["shards"].values()
-        return [segment for segment in copy["segments"].values() if segment["search"]]
-
-    def await_open(self) -> None:
-        """Until the index can be searched; the node answers earlier."""
-
-        def done() -> bool | None:
-            health = self.call("GET", f"/_cluster/health/{self.collection}?wait_for_status=green&timeout=1s")
-            return True if health["status"] == "green" else None
-
-        wait_for("opensearch: a green index", done, self, _CALL_S, patient=True)
-        self.search_once()
-
-    def search_once(self) -> None:
-        query = np.ones(self.field["dimension"], np.float32)
-        reply, refusal = self.ask("POST", f"/{self.collection}/_search", wire.search(query, 1, 1, None))
-        if refusal is not None or not json.loads(reply)["hits"]["hits"]:
-            raise ServerError(f"opensearch: a search finds nothing: {refusal or ''}")
+    def first_search(self) -> bytes:
+        return wire.search(np.ones(self.field["dimension"], np.float32), 1, 1, None)
 
 
 def java_home() -> Path:
@@ -155,41 +122,64 @@ def _prepared(java: Path, artifact: Path, knn: Path, config: Path) -> str:
 def start(
     artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec, first_port: int | None = None
 ) -> OpenSearchServer:
-    """Start it, on loopback; returns when it answers."""
-    artifact, folder = artifact_dir.resolve(), data_dir.resolve()
-    java, config = java_home(), folder / CONFIG
+    """Start all nodes, on loopback; returns when each answers and sees the others."""
+    artifact, data, nodes = artifact_dir.resolve(), data_dir.resolve(), nodes_of(topology)
+    java = java_home()
     (knn,) = artifact.glob("opensearch-knn-*/")
-    config.mkdir(parents=True, exist_ok=True)
-    class_path = _prepared(java, artifact, knn, config)
+    first = node_dir(data, nodes[0], len(nodes)) / CONFIG
+    first.mkdir(parents=True, exist_ok=True)
+    class_path = _prepared(java, artifact, knn, first)
     heap_mib = (system.get("settings") or {}).get("heap_mib", HEAP_MIB)
 
-    def launch(group: Group, ports: Mapping[str, int], runner: Runner) -> OpenSearchServer:
-        settings = {
-            "cluster.name": "anncestry",
-            "path.data": str(folder / STORE),
-            "path.logs": str(folder / "logs"),
-            "network.host": HOST,
-            "http.port": ports["http"],
-            "transport.port": ports["transport"],
-            "discovery.type": "single-node",
-            "action.auto_create_index": False,
-            "cluster.routing.allocation.disk.threshold_enabled": False,
-        }
-        # JSON is YAML.
-        (config / "opensearch.yml").write_text(json.dumps(settings))
-        (config / "log4j2.properties").write_text(_LOGGING)
-        argv: list[str | Path] = [java / "bin" / "java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m"]
-        argv += [f"--add-modules={VECTOR_MODULE}", "-Dio.netty.noUnsafe=true", "-Dlog4j2.disable.jmx=true"]
-        argv += [f"-Djava.io.tmpdir={config}", f"-Dopensearch.path.home={folder}", "-cp", class_path]
-        argv += ["Launch", folder, knn]
-        title, log, limits = f"opensearch {system['version']}", folder / "logs" / "opensearch.log", Limits.of(topology)
-        handle = runner.start("opensearch", title, argv, clean_environment(), folder, log, limits, list(ports.values()))
-        addresses = {name: f"{HOST}:{port}" for name, port in ports.items()}
-        group.add(Member("opensearch", "node", handle, addresses, _TERM_WAIT_S))
+    def launch(group: Group, numbers: Mapping[str, int], runner: Runner) -> OpenSearchServer:
+        ports = {node: {name: numbers[f"{node}.{name}"] for name in _PORTS} for node in nodes}
+        for node in nodes:
+            folder = node_dir(data, node, len(nodes))
+            config = folder / CONFIG
+            config.mkdir(parents=True, exist_ok=True)
+            # JSON is YAML.
+            (config / "opensearch.yml").write_text(json.dumps(_settings(node, ports, folder)))
+            (config / "log4j2.properties").write_text(_LOGGING)
+            argv: list[str | Path] = [java / "bin" / "java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m"]
+            argv += [f"--add-modules={VECTOR_MODULE}", "-Dio.netty.noUnsafe=true", "-Dlog4j2.disable.jmx=true"]
+            argv += [f"-Djava.io.tmpdir={config}", f"-Dopensearch.path.home={folder}", "-cp", class_path]
+            argv += ["Launch", folder, knn, node]
+            title = f"opensearch {system['version']}" + (f" {node}" if len(nodes) > 1 else "")
+            log, limits = folder / "logs" / "opensearch.log", Limits.of(topology)
+            of_node = list(ports[node].values())
+            handle = runner.start(node, title, argv, clean_environment(), folder, log, limits, of_node)
+            addresses = {name: f"{HOST}:{port}" for name, port in ports[node].items()}
+            group.add(Member(node, "node", handle, addresses, _TERM_WAIT_S))
         return OpenSearchServer(group, topology)
 
     def answers(server: OpenSearchServer) -> bool | None:
-        health = server.call("GET", "/_cluster/health?timeout=1s")
-        return True if health["number_of_nodes"] == 1 else None
+        return not server.missed() or None
 
-    return start_native("opensearch", launch, answers, ("http", "transport"), first_port)
+    names = [f"{node}.{name}" for node in nodes for name in _PORTS]
+    return start_native("opensearch", launch, answers, names, first_port)
+
+
+def node_dir(data_dir: Path, node: str, nodes: int) -> Path:
+    """The folder of a node: the data folder itself for a node of its own, one below it in a cluster."""
+    return data_dir if nodes == 1 else data_dir / node
+
+
+def _settings(node: str, ports: Mapping[str, Mapping[str, int]], folder: Path) -> dict[str, Any]:
+    """The node's own file of settings."""
+    together: dict[str, Any] = {"discovery.type": "single-node"}
+    if len(ports) > 1:
+        hosts = [f"{HOST}:{of['transport']}" for of in ports.values()]
+        # The names form the cluster at its first start, and are ignored later.
+        together = {"discovery.seed_hosts": hosts, "cluster.initial_cluster_manager_nodes": list(ports)}
+    return {
+        "cluster.name": "anncestry",
+        "node.name": node,
+        "path.data": str(folder / STORE),
+        "path.logs": str(folder / "logs"),
+        "network.host": HOST,
+        "http.port": ports[node]["http"],
+        "transport.port": ports[node]["transport"],
+        **together,
+        "action.auto_create_index": False,
+        "cluster.routing.allocation.disk.threshold_enabled": False,
+    }

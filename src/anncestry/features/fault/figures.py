@@ -39,7 +39,7 @@ _WIDE = 12.0
 
 def figures(material: Material, metrics: Container[str]) -> list[Figure]:
     """Latency, failures and recall over the time of each run with a fault; its numbers are `metrics`."""
-    palette = colours(material.plain)
+    palette = colours(material.plain["system"])
     rows = {
         (*(row[name] for name in _NAMES), row["metric"]): row
         for row in material.rows

@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from anncestry.report.model.cells import Row, marks, text_of
 from anncestry.report.model.material import Material
@@ -18,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette for the colour-blind, without yellow and black, which vanish on a light or dark ground."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-"""A second sign for a system beside its colour."""
+"""A second sign for a system beside its colour: see `shapes`."""
 
 SEPARATOR = "\x1f"
 """Between the parts of a label that holds more than one."""
@@ -145,10 +144,14 @@ def _ends(spec: dict[str, Any], channel: str) -> list[float]:
     return found
 
 
-def colours(df: pd.DataFrame) -> dict[str, str]:
-    """The colour of each system, the same everywhere on a page."""
-    systems = sorted(set(df["system"]))
-    return {system: COLOURS[place % len(COLOURS)] for place, system in enumerate(systems)}
+def colours(systems: Iterable[str]) -> dict[str, str]:
+    """The colour of each system, in alphabetical order: the same everywhere on a page."""
+    return {system: COLOURS[place % len(COLOURS)] for place, system in enumerate(sorted(set(systems)))}
+
+
+def shapes(count: int) -> list[str]:
+    """The shape of each of `count` systems in the order of `colours`: up to 36 differ in colour or in shape."""
+    return [SHAPES[(place + place // len(COLOURS)) % len(SHAPES)] for place in range(count)]
 
 
 def datum(row: Row, **more: Any) -> dict[str, Any]:
@@ -192,8 +195,7 @@ def colour_of(palette: dict[str, str]) -> Any:
 
 
 def shape_of(palette: dict[str, str]) -> Any:
-    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(palette))]
-    return alt.Shape("system:N", scale=alt.Scale(domain=list(palette), range=shapes), legend=None)
+    return alt.Shape("system:N", scale=alt.Scale(domain=list(palette), range=shapes(len(palette))), legend=None)
 
 
 def signs_of(field: str, signs: str, of: dict[str, Any]) -> Any:

@@ -93,7 +93,7 @@ def _figures(
 
 def of_loads(material: Material) -> list[Figure]:
     """Processor and memory of every load whose samples lie beside its record."""
-    palette = charts.colours(material.plain)
+    palette = charts.colours(material.plain["system"])
     rows = [row for row in material.rows if not row["workload"]]
     points = {
         path: load_points(Path(path), material.records.get(path) or {})
@@ -112,7 +112,7 @@ def of_loads(material: Material) -> list[Figure]:
 
 def of_queries(material: Material) -> list[Figure]:
     """Processor and memory of server and client over the runs of the chosen workloads, whose samples are here."""
-    palette = charts.colours(material.plain)
+    palette = charts.colours(material.plain["system"])
     courses: dict[str, list[Course]] = {}
     places = _chosen(material, courses)
     several = len({topology for _, topology, _ in places}) > 1

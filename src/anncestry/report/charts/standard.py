@@ -60,7 +60,7 @@ class FigureSpec(NamedTuple):
 
 
 def figures(material: Material) -> list[Figure]:
-    look = Look(charts.colours(material.plain), material.records, headline_k(material.rows))
+    look = Look(charts.colours(material.plain["system"]), material.records, headline_k(material.rows))
     return [figure for spec in FIGURES for figure in _drawn(spec, material, look)]
 
 

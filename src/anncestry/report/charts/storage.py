@@ -32,7 +32,7 @@ def figures(material: Material) -> list[Figure]:
 
 
 def _panels(material: Material) -> Iterator[tuple[str, Any]]:
-    palette = charts.colours(material.first)
+    palette = charts.colours(material.first["system"])
     by_dataset: dict[str, list[tuple[Row, Mapping[str, float]]]] = {}
     for row in material.ordinary:
         path = (material.records.get(row["record"]) or {}).get("storage_path")

@@ -326,7 +326,7 @@ def figures(df: pd.DataFrame) -> list[Figure]:
     arms = arms_of(rows)
     if arms is None:
         return []
-    palette = charts.colours(df)
+    palette = charts.colours(df["system"])
     panels = []
     for dataset in sorted({row["dataset"] for row in rows}):
         for question in QUESTIONS:

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from anncestry.provenance.records import write_json
-from anncestry.report.charts import COLOURS, SHAPES
+from anncestry.report.charts import colours, shapes
 from anncestry.report.history import text
 from anncestry.report.history.changes import LEVEL, NIGHTS_MIN
 from anncestry.report.history.figures import figures
@@ -24,15 +24,13 @@ def write(history: History, out_dir: Path, title: str) -> Path:
     """Write history.json (every point, unrounded) and index.html; returns the page's path."""
     out_dir.mkdir(parents=True, exist_ok=True)
     write_json(out_dir / "history.json", history.plain())
-    systems = sorted({line.name[3] for line in history.lines})
-    palette = {system: COLOURS[place % len(COLOURS)] for place, system in enumerate(systems)}
+    palette = colours(line.name[3] for line in history.lines)
     drawn = figures(history, palette, _id)
     numbers = Numbers()
     # Changes come first on the page: the address of a number leads to the first link to it.
     changes = _changes(history, numbers)
-    signs = [
-        (GLYPHS[SHAPES[place % len(SHAPES)]], colour, system) for place, (system, colour) in enumerate(palette.items())
-    ]
+    glyphs = [GLYPHS[shape] for shape in shapes(len(palette))]
+    signs = [(glyph, colour, system) for glyph, (system, colour) in zip(glyphs, palette.items(), strict=True)]
     return shell.write(
         out_dir / "index.html",
         "history.html",

@@ -16,7 +16,7 @@ from anncestry.cells.blocks import Absent, sentence
 from anncestry.cells.matrix import Matrix
 from anncestry.home import PUBLISHED
 from anncestry.metrics.decide import Rule
-from anncestry.report.charts import SHAPES, Figure, colours
+from anncestry.report.charts import SHAPES, Figure, colours, shapes
 from anncestry.report.charts.standard import PHASE_OPACITY
 from anncestry.report.model.cells import MARKS, Row, Table
 from anncestry.report.model.highlights import highlights, summary
@@ -126,7 +126,7 @@ def _write_index(
     records, rows = material.records, material.all_rows
     opening = [table for group, built in groups if group is catalogue.OPENING for table in built]
     groups = [(group, built) for group, built in groups if group is not catalogue.OPENING]
-    palette = colours(material.first)
+    palette = colours(material.first["system"])
     every = [*opening, *(table for _, built in groups for table in built)]
     cells = [cell for table in every for row in table.rows for cell in row.cells]
     missing, invalid = _gaps(rows)
@@ -216,8 +216,7 @@ def _legend(figure: Figure, palette: Mapping[str, str]) -> list[tuple[str, str, 
     """Signs of a figure, their colours, and what they mean."""
     if figure.legend == "members":  # Colours are of members, not of systems: the chart names them itself.
         return []
-    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(palette))]
-    glyphs = [GLYPHS[shape] if figure.legend == "shapes" else "■" for shape in shapes]
+    glyphs = [GLYPHS[shape] if figure.legend == "shapes" else "■" for shape in shapes(len(palette))]
     signs = [(glyph, colour, system) for glyph, (system, colour) in zip(glyphs, palette.items(), strict=True)]
     ink = "currentColor"
     more = {

@@ -23,6 +23,8 @@ LABELS = {
     "pss_anon_mib": "memory (PSS, anonymous)",
 }
 _WORDS = {"qps": ("slower", "faster"), "server_cpu_us_per_query": ("needs less", "needs more")}
+_OTHERS_PCT = 10
+"""Percent of a core from which on it is worth saying what others made of a ratio."""
 _PLACE = ("dataset", "topology", "system", "workload")
 
 
@@ -78,10 +80,11 @@ def tables(material: Material) -> list[Table]:
             "In pairs: two servers at once, in turns",
             "Both servers run on the machine at once, under equal closed loops of clients; every half second one is"
             " frozen and the other goes on, so that both see the same minute. B / A with its 95 % interval, over fresh"
-            " pairs of servers; the verdict on B is corrected for all of this table (Holm), and equivalent is what is"
-            " surely within the declared margin. The sizes of A and B are those of this contention: absolute numbers"
-            " are those of rounds. A pair of a system with itself is the control: its interval should hold 1. Under:"
-            " how many cores each server had while it ran, and what other programs used.",
+            " pairs of servers, at an equal use of the machine by other programs; the verdict on B is corrected for all"
+            " of this table (Holm), and equivalent is what is surely within the declared margin. The sizes of A and B"
+            " are those of this contention: absolute numbers are those of rounds. A pair of a system with itself is the"
+            " control: its interval should hold 1. Under: how many cores each server had while it ran, what other"
+            " programs used, and B / A as it was, with what these took from one side more than from the other.",
             ("Where", "Pair (A → B)", "Quantity"),
             (Column("A"), Column("B"), Column("B / A"), Column("Verdict on B"), Column("Under")),
             tuple(body),
@@ -136,10 +139,15 @@ def _said(name: str, ratio: Row, judged: Mapping[str, Verdict], drifted: bool) -
 
 
 def _under(record: Mapping[str, Any], name: str) -> str:
-    """The contention, once a pair."""
-    if not record or name != "qps":
+    """The contention, once a pair, and the ratio as it was under it, where others used the machine."""
+    if not record:
         return NO_CELL
-    seen = record["contention"]
-    cores = seen["server_cores"]
-    had = f"{cores['a']:.2f} and {cores['b']:.2f} cores, others {seen['others_pct']:.0f} % of one"
-    return f"{had}; {len(record['rounds'])} pairs of servers"
+    said, seen, of = [], record["contention"], record["quantities"][name]
+    as_it_was = of.get("unadjusted") or {"low": None}
+    if as_it_was["low"] is not None and of["per_core_of_others"] and seen["others_pct"] >= _OTHERS_PCT:
+        said.append(f"as it was {as_it_was['value']:.3f} ({as_it_was['low']:.3f} … {as_it_was['high']:.3f})")
+    if name == "qps":
+        cores = seen["server_cores"]
+        said.append(f"{cores['a']:.2f} and {cores['b']:.2f} cores, others {seen['others_pct']:.0f} % of one")
+        said.append(f"{len(record['rounds'])} pairs of servers")
+    return "; ".join(said) or NO_CELL

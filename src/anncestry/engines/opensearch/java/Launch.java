@@ -19,13 +19,14 @@ import org.opensearch.plugins.PluginInfo;
 public class Launch {
     public static void main(String[] arguments) throws Exception {
         Path home = Path.of(arguments[0]), knn = Path.of(arguments[1]);
+        String name = arguments[2];
         Field implementation = VectorUtil.class.getDeclaredField("IMPL");
         implementation.setAccessible(true);
         String vectors = implementation.get(null).getClass().getSimpleName();
         Map<String, String> told = Map.of("path.home", home.toString(), "node.attr.lucene_vectors", vectors);
         Environment environment =
-                InternalSettingsPreparer.prepareEnvironment(Settings.EMPTY, told, home.resolve("config"), () -> "node1");
-        LogConfigurator.setNodeName("node1");
+                InternalSettingsPreparer.prepareEnvironment(Settings.EMPTY, told, home.resolve("config"), () -> name);
+        LogConfigurator.setNodeName(name);
         LogConfigurator.configure(environment);
         PluginInfo transport = new PluginInfo(
                 "transport-netty4", "HTTP", Version.CURRENT.toString(), Version.CURRENT, "21",
