@@ -3,15 +3,20 @@
 An ext4 of a test's own is shut down without what is in memory (EXT4's own ioctl for that), then mounted again, which
 replays its journal: as after a power cut. That something is lost where the program does not wait for the disk shows
 that this tells the one from the other.
+
+The disk is mounted in a namespace of its own. A namespace that another test makes meanwhile would else hold the first
+mount, the second one would find the file system still shut down, and every read would fail.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,23 +65,29 @@ def sh(*command: str) -> str:
 
 @pytest.fixture
 def ext4(tmp_path):
-    """An ext4 of its own, mounted; the path of its device and where it is mounted."""
+    """The device of an ext4 of its own."""
     assert os.geteuid() == 0, "NOT TESTED: power cuts. A disk of a test's own takes root to mount"
-    image, place = tmp_path / "image", tmp_path / "mounted"
-    place.mkdir()
+    image = tmp_path / "image"
     with open(image, "wb") as file:
         file.truncate(64 << 20)
     sh("mkfs.ext4", "-q", "-F", str(image))
     device = sh("losetup", "--find", "--show", str(image))
-    sh("mount", "-o", "commit=300", device, str(place))  # nothing is written by itself meanwhile
-    yield device, place
-    subprocess.run(["umount", str(place)], check=True)
+    yield device
     subprocess.run(["losetup", "--detach", device], check=True)
 
 
-def lost_at_a_cut(ext4, waits_for: str) -> list[str]:
+def lost_at_a_cut(device: str, waits_for: str, place: Path) -> list[str]:
     """What is not there, or not whole, or not the newest, when the power fails as soon as all records are written."""
-    device, place = ext4
+    place.mkdir()
+    alone = ("unshare", "--mount", "--propagation", "private")
+    command = [*alone, sys.executable, "-m", __name__, device, waits_for, place]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def _lost(device: str, waits_for: str, place: str) -> list[str]:
+    """In a namespace of mounts of its own."""
+    sh("mount", "-o", "commit=300", device, place)  # nothing is written by itself meanwhile
     subprocess.run(
         [sys.executable, "-c", WRITER, waits_for, str(RECORDS)],
         cwd=place,
@@ -88,11 +99,11 @@ def lost_at_a_cut(ext4, waits_for: str) -> list[str]:
         fcntl.ioctl(handle, _SHUTDOWN, _LOSE_THE_LOG)
     finally:
         os.close(handle)
-    sh("umount", str(place))
-    sh("mount", device, str(place))
+    sh("umount", place)
+    sh("mount", device, place)
     lost = []
     for number in range(RECORDS):
-        path = place / f"data/vectors/d@{number:012x}/record.json"
+        path = Path(place) / f"data/vectors/d@{number:012x}/record.json"
         try:
             record = records.read_record(path, stage="artifact", key=f"{number:012x}")
             records.verify_outputs(path, record)
@@ -100,20 +111,25 @@ def lost_at_a_cut(ext4, waits_for: str) -> list[str]:
                 lost.append(f"{path}: the older one")
         except DataError as error:
             lost.append(str(error))
-    index = place / "scratch/index/file"
+    index = Path(place) / "scratch/index/file"
     try:
         whole = index.read_text() == "of an index"
     except OSError:  # gone, or an inode that was never written
         whole = False
     if not whole:
         lost.append(f"{index}: gone or empty")
+    sh("umount", place)
     return lost
 
 
-def test_records_and_what_they_seal_survive_a_power_cut_right_after_they_were_written(ext4):
-    assert lost_at_a_cut(ext4, "both") == []
+def test_records_and_what_they_seal_survive_a_power_cut_right_after_they_were_written(ext4, tmp_path):
+    assert lost_at_a_cut(ext4, "both", tmp_path / "mounted") == []
 
 
 @pytest.mark.parametrize("waits_for", ["nothing", "file", "folder"])
-def test_without_waiting_for_both_file_and_folder_something_is_lost(ext4, waits_for):
-    assert lost_at_a_cut(ext4, waits_for)
+def test_without_waiting_for_both_file_and_folder_something_is_lost(waits_for, ext4, tmp_path):
+    assert lost_at_a_cut(ext4, waits_for, tmp_path / "mounted")
+
+
+if __name__ == "__main__":
+    print(json.dumps(_lost(*sys.argv[1:])))
