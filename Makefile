@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere validation bench bench-decisions bench-decided bench-duet bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -171,6 +171,9 @@ bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, c
 
 bench-duet: env  ## measure what pairs tell: A/A, planted differences (TURNS=1 CONDITION=quiet or busy; 3 A/A and 2 planted, ~14 minutes), into docs/duet.csv
 	@python tests/bench/duet.py $(or $(TURNS),1) $(CONDITION)
+
+bench-guard: env  ## measure whether guard finds a CPU quota, a delay and a build flag (TURNS=1; ~25 minutes), into docs/guard.csv
+	@python tests/bench/guarded.py $(or $(TURNS),1)
 
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)
 	@python tests/bench/decided.py $(or $(RESULTS),.) $(EXPERIMENT)

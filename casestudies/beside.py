@@ -219,7 +219,7 @@ class _Finder:
         version = self._versions.get(found.system, "")
         if figure.version and version and figure.version != version:
             said.append(f"version {figure.version} there")
-        if row is not None and row["phase"] == "query" and row["client"] != "sdk":
+        if row is not None and row["phase"] == "query" and row["client"] == "bytes":
             said.append("asked through a client library there")
         if figure.document == "paper":
             metric = "filtered" if figure.filtered == "1" else figure.metric

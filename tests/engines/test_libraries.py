@@ -54,7 +54,7 @@ K = 10
         ({"system": {"settings": {"build_threads": 0}}}, r"settings\.build_threads"),
         ({"system": {"version": "9.9.9"}}, "9.9.9 is not less than"),
         ({"workload": {"k": 100, "ef_search": 64}}, "ef_search: 64 is less than k: 100"),
-        ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through its sdk"),
+        ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through sdk"),
         ({"workload": {"k": 10, "filter": {"field": "payload"}}}, r"filter.*: \w+ is"),
         ({"workload": {"k": 10, "start": "cold"}}, "load the index before the clock starts"),
         ({"workload": {"k": 10, "fault": {"kind": "kill", "member": "library"}}}, "no server that could have one"),

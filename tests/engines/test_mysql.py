@@ -111,7 +111,7 @@ def test_the_systems_of_the_config_are_possible(name: str) -> None:
     ("workload", "complaint"),
     [
         ({"k": 100, "ef_search": 64}, "ef_search: 64 is less than k: 100"),
-        ({"k": 10, "client": "sdk"}, "seekdb can't be asked through its sdk"),
+        ({"k": 10, "client": "sdk"}, "seekdb can't be asked through sdk"),
         ({"k": 10, "filter": {"field": "colour", "in": [1]}}, "colour"),
     ],
 )

@@ -48,7 +48,7 @@ K = 10
         ({"system": {"settings": {"hnsw.iterative_scan": False}}}, "not written as PostgreSQL shows it"),
         ({"system": {"version": "0.7.4"}}, r"0\.7\.4 is older than 0\.8\.0"),
         ({"workload": {"k": 10, "ef_search": 1001}}, "1001 is more than 1000"),
-        ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through its sdk"),
+        ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through sdk"),
         ({"workload": {"k": 10, "fault": {"kind": "kill", "member": "postgres"}}}, "nobody who could take its place"),
     ],
 )

@@ -63,7 +63,7 @@ K = 10
             "id is unsupported by redis: an id is the name",
         ),
         ({"workload": {"k": 10, "nq": 4}}, "4 vectors a request are unsupported by engine redis"),
-        ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through its sdk"),
+        ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through sdk"),
         ({"workload": {"k": 10, "stream": {"insert_per_s": 10}}}, "can't be written to while it is searched"),
         ({"workload": {"k": 10, "fault": {"kind": "kill", "member": "node1"}}}, "nobody who could take its place"),
     ],

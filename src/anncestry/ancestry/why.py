@@ -282,7 +282,7 @@ def record_facts(body: Mapping[str, Any]) -> dict[str, str]:
     if clients := body.get("clients"):
         facts["clients"] = ", ".join(f"{name} {version}" for name, version in clients.items() if version)
     if library := (body.get("client") or {}).get("library"):
-        facts["client library"] = f"{library['package']} {library['version']}, by envs/{library['environment']}.txt"
+        facts["client library"] = f"{library['package']} {library['version']}, by envs/{library['environment']}"
     facts["made"] = str(body.get("created", "unknown"))
     return facts
 

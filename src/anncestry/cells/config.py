@@ -42,6 +42,7 @@ _SWEPT = (
     (("target_recall",), "recall"),
     (("rate_per_s",), "rate"),
     (("stream", "insert_per_s"), "insert"),
+    (("client",), ""),
 )
 """Path of each key of a workload that may be a list, and what the names of the workloads call it, in this order."""
 
@@ -231,12 +232,16 @@ def sweep(workloads: Mapping[str, Mapping[str, Any]], where: str) -> tuple[dict[
             variant: dict[str, Any] = dict(entry)
             for path, _, value in values:
                 variant = _with(variant, path, value)
-            full = "-".join([name, *(f"{label}{value:g}" for _, label, value in values)])
+            full = "-".join([name, *(_variant(label, value) for _, label, value in values)])
             if full in expanded or (full != name and full in workloads):
                 raise ConfigError(f"{where}: {name}: its variant {full} has the name of another workload; rename one")
             expanded[full] = variant
             names[name].append(full)
     return expanded, names
+
+
+def _variant(label: str, value: Any) -> str:
+    return f"{label}{value}" if isinstance(value, str) else f"{label}{value:g}"
 
 
 def name_all(asked: Iterable[str], names: Mapping[str, list[str]]) -> list[str]:

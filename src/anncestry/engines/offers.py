@@ -154,8 +154,9 @@ class Offers:
     """Metrics of a dataset that it can search by."""
     largest_k: int = 10_000
     ef_max: int = _LARGEST_EFFORT
-    sdk: bool = False
-    """Clients can ask through the database's own Python library (`client: sdk`)."""
+    libraries: Sequence[str] = ()
+    """Values of a workload's `client` that are libraries through which clients can ask: sdk, the database's own for
+    Python; sdk-go, its own for Go; vectordbbench, that benchmark's client."""
     stream: bool = False
     """Rows can be inserted and deleted during a search workload."""
     batches: bool = False
@@ -361,9 +362,10 @@ class Offers:
     def check_workload(self, system: Spec, topology: Spec, index: Spec, workload: Spec) -> None:
         """Unsupported for a way to ask that the engine lacks, ConfigError for a search that it can't do."""
         remote = topology["runtime"] == "remote"
-        if remote and self.sdk and workload.get("client") == "sdk":
+        client = workload.get("client", "bytes")
+        if remote and client in self.libraries:
             raise ConfigError(
-                f"client: {self.name}'s sdk is not taken to a server that somebody else runs: it carries neither "
+                f"client: {self.name}'s {client} is not taken to a server that somebody else runs: it carries neither "
                 "credentials nor TLS here; supported: bytes"
             )
         self.check_search(workload)
@@ -389,8 +391,11 @@ class Offers:
             )
         if workload.get("stream") is not None and not self.stream:
             raise Unsupported(f"stream: engine {self.name} can't be written to while it is searched yet")
-        if workload.get("client") == "sdk" and not self.sdk:
-            raise Unsupported(f"client: engine {self.name} can't be asked through its sdk; supported: bytes")
+        client, supported = workload.get("client", "bytes"), ("bytes", *self.libraries)
+        if client not in supported:
+            raise Unsupported(
+                f"client: engine {self.name} can't be asked through {client}; supported: {', '.join(supported)}"
+            )
         k = whole_number(f"k for {self.name}", workload.get("k"), 1, self.largest_k)
         for name in ("ef_search", "search_list"):
             effort = workload.get(name)

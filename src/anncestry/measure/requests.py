@@ -44,9 +44,9 @@ def cut_both(measured: int, warmup: int, nq: int) -> Ids:
     return np.concatenate([cut(measured, nq), measured + cut(warmup, nq)])
 
 
-def by_sdk(work: Mapping[str, Any]) -> bool:
-    """Whether the workload is asked through the database's own Python library."""
-    return work.get("client") == "sdk"
+def by_library(work: Mapping[str, Any]) -> bool:
+    """Whether the workload is asked through a client library, which encodes and decodes by itself."""
+    return bool(work.get("client", "bytes") != "bytes")
 
 
 def asked_of(filtering: Filtering | None, n: int) -> Asked:
@@ -82,7 +82,7 @@ def requests(
     if members is not None and members.shape[1] > 1:
         filter = asked.distinct[0]  # one for all: `features.batch` checks it
         return engine.encode_batches(server, queries[members], work["k"], ef_search, filter)
-    if not by_sdk(work):
+    if not by_library(work):
         return encode(engine, server, queries, work["k"], ef_search, asked)
     rows = queries.astype("<f4", copy=False)
     return [int(number).to_bytes(4, "little") + row.tobytes() for number, row in zip(asked.of, rows, strict=True)]
@@ -91,9 +91,9 @@ def requests(
 def transport(
     engine: Engine, server: Server, work: Mapping[str, Any], ef_search: int, filtering: Filtering | None
 ) -> dict[str, Any]:
-    if not by_sdk(work):
+    if not by_library(work):
         return dict(engine.transport(server))
-    return engine.sdk_transport(server, work["k"], ef_search, asked_of(filtering, 0).distinct)
+    return engine.library_transport(server, work["client"], work["k"], ef_search, asked_of(filtering, 0).distinct)
 
 
 def schedule(workload: Mapping[str, Any], measured: int, seed: int, run: int, shared: bool = False) -> Ids:
@@ -162,7 +162,7 @@ Decode = Callable[[bytes, str], Answer] | Callable[[bytes, str], Sequence[Answer
 def decoder(engine: Engine, work: Mapping[str, Any]) -> Decode:
     if nq_of(work) > 1:
         return engine.decode_batch
-    return engine.sdk_decode if by_sdk(work) else engine.decode
+    return engine.library_decode if by_library(work) else engine.decode
 
 
 def decode(

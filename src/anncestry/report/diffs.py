@@ -77,6 +77,6 @@ def _csv(head: str, lines: list[str]) -> str:
 def _asked(row: Row) -> str:
     """What workloads that differ in their number of clients have in common, as a file name: k10-category-in-1-4-7."""
     timed = f"{row['duration_s']:g}s" if row["duration_s"] else ""
-    asked_by = "sdk" if row["client"] == "sdk" else ""
+    asked_by = "" if row["client"] == "bytes" else row["client"]
     text = "-".join(filter(None, (f"k{row['k']}", str(row["filter"]), timed, asked_by)))
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

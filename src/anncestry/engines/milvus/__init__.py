@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anncestry.drive.build import identity
 from anncestry.engines.base import Spec
 from anncestry.engines.offers import Freeze, Offered, Offers, Parameter, Version, version_of
 from anncestry.errors import ConfigError, Unsupported
@@ -24,6 +25,8 @@ EARLY_SETTINGS = {
 
 COMPONENTS = ("rootCoord", "dataCoord", "queryCoord", "indexCoord", "dataNode", "queryNode", "indexNode")
 """Sections of milvus.yaml whose component says its own settings."""
+VECTORDBBENCH, SDK_GO = "vectordbbench", "milvus-sdk-go"
+"""Names in envs/: packages of VectorDBBench's client, and the program of the Go library."""
 MMAP, ON_STORAGE = "queryNode.mmapDirPath", "storage"
 """The setting that has vectors and indexes mapped from files instead of read into memory, and its one value."""
 MMAP_FOLDER = "mmap"
@@ -248,6 +251,15 @@ class MilvusOffers(Offers):
         super().check_workload(system, topology, index, workload)
         if index.get("reorder_k", workload["k"]) < workload["k"]:
             raise ConfigError(f"index.reorder_k: {index['reorder_k']} is less than k: {workload['k']}")
+        if workload.get("client") == VECTORDBBENCH:
+            if workload.get("filter") is not None:
+                raise Unsupported(f"client: {VECTORDBBENCH} is asked without a filter; take sdk")
+            if index.get("type") != "hnsw":
+                raise Unsupported(f"client: {VECTORDBBENCH} asks an index of type hnsw; here it is {index.get('type')}")
+
+    def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
+        name = {"sdk-go": SDK_GO, VECTORDBBENCH: VECTORDBBENCH}.get(workload.get("client", "bytes"))
+        return None if name is None else identity(name)
 
     def limited(self, system: Spec, topology: Spec) -> int:
         # What stands beside Milvus has the limits of `external_limits`.
@@ -270,8 +282,8 @@ def _check_early(system: Spec, topology: Spec, index: Spec, workload: Spec | Non
         raise Unsupported(f"topology: unsupported by {name}: a library, which is run as one native process")
     if index.get("type") != "hnsw":
         raise Unsupported(f"index.type: {index.get('type')} is unsupported by {name}; supported: hnsw")
-    if workload is not None and workload.get("client") == "sdk":
-        raise Unsupported(f"client: sdk is unsupported by {name}: the later client asks for what it lacks")
+    if workload is not None and (client := workload.get("client", "bytes")) != "bytes":
+        raise Unsupported(f"client: {client} is unsupported by {name}: the later client asks for what it lacks")
     if workload is not None and "stream" in workload:
         raise Unsupported(f"stream is unsupported by {name}")
 
@@ -297,7 +309,7 @@ OFFERS = MilvusOffers(
     indexes=INDEXES,
     since={"scann": (2, 3, 0)},
     largest_k=16_384,
-    sdk=True,
+    libraries=("sdk", "sdk-go", VECTORDBBENCH),
     stream=True,
     batches=True,
     no_fault=None,

@@ -31,6 +31,8 @@ from anncestry.engines.milvus import (
     LOG_MEMORY_MIN_MIB,
     MMAP,
     MMAP_FOLDER,
+    SDK_GO,
+    VECTORDBBENCH,
     asked_index,
     describe_index,
     facts,
@@ -244,19 +246,25 @@ class Milvus(EngineOf[MilvusServer]):
     decode = staticmethod(wire.decode)
     decode_batch = staticmethod(wire.decode_batch)
 
-    def sdk_transport(
-        self, server: MilvusServer, k: int, ef_search: int, filters: Sequence[Spec | None]
+    def library_transport(
+        self, server: MilvusServer, client: str, k: int, ef_search: int, filters: Sequence[Spec | None]
     ) -> dict[str, Any]:
         options = {
             "k": k,
             "params": search_params(server.index, ef_search),
             "metric_type": server.rpc.metric_type(),
             "expressions": [wire.expression(filter) for filter in filters],
+            "collection": COLLECTION,
         }
-        module = wire.__name__
-        return {"kind": "sdk", "module": module, "package": "pymilvus", "target": server.endpoint, "options": options}
+        transport = {"kind": "sdk", "target": server.endpoint, "options": options}
+        if client == "sdk":
+            return {**transport, "module": wire.__name__, "package": "pymilvus"}
+        if client == VECTORDBBENCH:
+            module = str(Path(__file__).with_name("vectordbbench.py"))
+            return {**transport, "module": module, "package": "vectordb-bench", "environment": client}
+        return {**transport, "environment": SDK_GO}
 
-    def sdk_decode(self, response: bytes, metric: str) -> Answer:
+    def library_decode(self, response: bytes, metric: str) -> Answer:
         ids, scores = unpack(response)
         return ids, scores if metric == "l2" else 1.0 - scores
 

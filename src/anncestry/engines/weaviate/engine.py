@@ -261,8 +261,8 @@ class Weaviate(EngineOf[WeaviateServer]):
 
     decode = staticmethod(wire.decode)
 
-    def sdk_transport(
-        self, server: WeaviateServer, k: int, ef_search: int, filters: Sequence[Spec | None]
+    def library_transport(
+        self, server: WeaviateServer, client: str, k: int, ef_search: int, filters: Sequence[Spec | None]
     ) -> dict[str, Any]:
         first = next(iter(server.group))
         _, _, port = first.addresses["http"].rpartition(":")
@@ -279,7 +279,7 @@ class Weaviate(EngineOf[WeaviateServer]):
             transport |= {"environment": environment, "module": str(_program(server))}
         return transport
 
-    def sdk_decode(self, response: bytes, metric: str) -> Answer:
+    def library_decode(self, response: bytes, metric: str) -> Answer:
         ids, distances = unpack(response)
         return ids, distances if metric == "l2" else 1.0 + distances
 

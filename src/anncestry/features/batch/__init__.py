@@ -45,9 +45,10 @@ class Batch(Feature):
         nq = workload["nq"]
         if nq == 1:
             return
-        if workload.get("client") == "sdk":
+        if workload.get("client", "bytes") != "bytes":
             raise Unsupported(
-                f"{where}.nq: {nq} vectors a request are unsupported with client: sdk, which is asked one by one"
+                f"{where}.nq: {nq} vectors a request are unsupported with client: {workload['client']}, which is asked "
+                "one by one"
             )
         if nq > workload["queries"]:
             raise ConfigError(

@@ -246,12 +246,16 @@ def read(out_dir: Path) -> pd.DataFrame:
         raise DataError(f"{path}: not a table of numbers ({error})") from None
 
 
+NO_LIBRARY = ("", "bytes")
+"""What `client` is of loads, and of cells whose requests were encoded before."""
+
+
 def by_bytes(df: pd.DataFrame) -> pd.DataFrame:
-    """The frame without what was asked through the databases' own libraries, or by requests of several vectors.
+    """The frame without what was asked through client libraries, or by requests of several vectors.
 
     Those are other questions, with tables of their own.
     """
-    return df[(df["client"] != "sdk") & (df["nq"].fillna(1) == 1)]
+    return df[(df["client"].isin(NO_LIBRARY)) & (df["nq"].fillna(1) == 1)]
 
 
 def rows_of(df: pd.DataFrame) -> list[dict[str, Any]]:

@@ -108,10 +108,10 @@ def _batches(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _asked(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """How one cell's queries were asked."""
     spec = record["spec"]
-    by_library = (spec.get("workload") or {}).get("client") == "sdk"
+    by_library = (spec.get("workload") or {}).get("client", "bytes") != "bytes"
     yield (
         "encoding",
-        "by the database's own library, within the time"
+        "by the client library, within the time"
         if by_library
         else "before the clock starts; answers are decoded after it stops",
     )

@@ -11,6 +11,7 @@ from anncestry.cells.features import Place, TableSpec
 from anncestry.metrics.decide import ratio_interval
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, with_interval
 from anncestry.report.model.material import Material
+from anncestry.report.model.numbers import NO_LIBRARY
 from anncestry.report.model.quantities import PHASES, SEARCHES
 from anncestry.report.tables.spec import made, of_rows, pivot, tables
 
@@ -238,26 +239,37 @@ def described(facts: Mapping[str, Any]) -> str:
 LIBRARY = "-library"
 """How the names of systems end that are libraries, not servers (docs/libraries.md)."""
 
-through_clients = partial(
-    tables,
-    TableSpec(
-        "L",
-        "Through the databases' own Python libraries",
-        "The same queries, asked by pymilvus or weaviate-client, a process for each client: what a Python program sees."
-        " The library encodes and decodes within the time, and its processor time is the client's. All other tables"
-        " and charts are of requests that were encoded before.",
-        {
-            "p50_ms": ("p50", "ms"),
-            "p99_ms": ("p99", "ms"),
-            "mean_ms": ("Mean", "ms"),
-            "qps": ("Queries per second", "1/s"),
-            "client_cpu_us_per_query": ("Client's CPU a query", "µs"),
-        },
-        of=lambda row: bool(row["client"] == "sdk"),
-        all_clients=True,
-    ),
+_QUESTION = ("dataset", "topology", "system", "k", "filter", "clients", "duration_s", "ef_search", "target_recall")
+_THROUGH_CLIENTS = TableSpec(
+    "L",
+    "Through client libraries",
+    "The same questions through libraries, a process for each client, and as bytes encoded before. `sdk` is the"
+    " database's own library for Python (pymilvus, weaviate-client), `sdk-go` its own for Go, `vectordbbench` the one"
+    " that VectorDBBench measures with. A library encodes and decodes within the time, and its processor time is the"
+    " client's. All other tables and charts are of bytes.",
+    {
+        "qps": ("Queries per second", "1/s"),
+        "p50_ms": ("p50", "ms"),
+        "p99_ms": ("p99", "ms"),
+        "mean_ms": ("Mean", "ms"),
+        "recall_by_id": ("Recall by id", "fraction"),
+        "client_cpu_us_per_query": ("Client's CPU a query", "µs"),
+    },
+    by=("dataset", "topology", "system", "clients", "client", "workload"),
 )
-"""Table L: what was asked through the databases' own Python libraries (client: sdk)."""
+
+
+def through_clients(material: Material) -> list[Table]:
+    """Table L: what was asked through client libraries; beside it the same questions, asked as bytes."""
+
+    def question(row: Row) -> tuple[object, ...]:
+        return tuple(row[name] for name in _QUESTION)
+
+    by_library = [row for row in material.first_rows if row["client"] not in NO_LIBRARY]
+    asked = {question(row) for row in by_library}
+    as_bytes = [row for row in material.ordinary if row["workload"] and question(row) in asked]
+    return of_rows(_THROUGH_CLIENTS, [*by_library, *as_bytes])
+
 
 OTHER_INDEX = "another index"
 OTHER_EFFORT = "another ef"

@@ -1,0 +1,213 @@
+"""Whether `anncestry guard` finds regressions that are planted around a real server, by its own command.
+
+python tests/bench/guarded.py [TURNS]      (default: 1; 0: only report)
+
+Weaviate 1.27.0 on Fashion-MNIST is the base, with the guard's defaults (10 minutes for its pairs). Heads:
+
+quota   the same program, held to less processor time than it takes (a control group's bandwidth)
+flag    the same sources, built without inlining of the project's own functions
+delay   the same program behind a proxy that passes each answer on later (planted/delay.go); its base stands behind the
+        same proxy without a delay, and one client asks
+
+Searches at another effort are planted in bench-duet. A turn takes about 25 minutes. Each adds a line a head to
+docs/guard.csv; the report and the table of docs/guard.md are of all lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src")]
+
+from anncestry.runtimes import building  # noqa: E402
+
+SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
+PROGRAM = "weaviate-server"
+CORES, DELAY_US = 1.1, 100
+GCFLAGS = "-gcflags=github.com/weaviate/weaviate/...=-l"
+SAYS = {
+    "quota": f"{CORES:g} cores of processor time at most",
+    "flag": f"built with `{GCFLAGS}`",
+    "delay": f"a proxy that waits {DELAY_US} µs before each answer; one client",
+}
+WORKLOADS = {"quota": "k10-clients4", "flag": "k10-clients4", "delay": "k10-clients1"}
+QUANTITIES = {"server_cpu_us_per_query": "processor time a query", "qps": "queries per second", "p50_ms": "p50"}
+COLUMNS = (
+    *("date", "commit", "turn", "head", "minutes", "exit"),
+    *(f"{name}_{part}" for name in QUANTITIES for part in ("said", "change", "low", "high")),
+)
+FILE, DOC = ROOT / "docs" / "guard.csv", ROOT / "docs" / "guard.md"
+MARK, END = "<!-- measured: docs/guard.csv -->\n", "\n## "
+
+_QUOTA = f"""#!/bin/sh
+# In a control group of its own, which is found and removed by `anncestry leftovers` once this process has ended.
+name=anncestry-$$-planted
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    group=/sys/fs/cgroup/$name && mkdir "$group" && echo {CORES * 100_000:.0f} 100000 >"$group/cpu.max"
+else
+    group=/sys/fs/cgroup/cpu/$name && mkdir "$group" && echo {CORES * 100_000:.0f} >"$group/cpu.cfs_quota_us"
+fi || exit 1
+echo $$ >"$group/cgroup.procs" || exit 1
+exec "$(dirname "$0")/{PROGRAM}.real" "$@"
+"""
+_DELAY = f"""#!/bin/sh
+own=$GRPC_PORT
+export GRPC_PORT=$((own + 10000 > 65535 ? own - 10000 : own + 10000))
+here=$(dirname "$0")
+exec "$here/delay" "127.0.0.1:$own" "127.0.0.1:$GRPC_PORT" {{microseconds}} "$here/{PROGRAM}.real" "$@"
+"""
+
+
+def main(turns: int, place: Path) -> None:
+    built = Heads(place / "heads") if turns else None
+    for _ in range(turns):
+        known = lines()
+        turn = 1 + max((int(line["turn"]) for line in known), default=0)
+        for head in SAYS:
+            assert built is not None
+            write([*lines(), measure(head, turn, built, place)])
+            print(f"turn {turn}: {head} measured", file=sys.stderr, flush=True)
+    print("\n".join(table(lines())))
+    before, _, old = DOC.read_text().partition(MARK)
+    DOC.write_text("\n".join([before + MARK, *table(lines()), ""]) + "".join(old.partition(END)[1:]))
+    print(f"written to {DOC.relative_to(ROOT)}, from {FILE.relative_to(ROOT)}")
+
+
+def lines() -> list[dict[str, str]]:
+    """What was measured so far: a guard each."""
+    if not FILE.exists():
+        return []
+    with open(FILE, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(known: Sequence[Mapping[str, Any]]) -> None:
+    with open(FILE, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(known)
+
+
+class Heads:
+    """Folders of what a guard is given as base and heads, laid out like the artifact of the system."""
+
+    def __init__(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        self.folder = folder
+        artifact = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())[SYSTEM]["artifact"]
+        go = building.go_tool(SYSTEM)
+        environment = building.go_environment(go, artifact["module"])
+        said = building.run(
+            [go, "mod", "download", "-json", f"{artifact['module']}@v{SYSTEM.partition('-')[2]}"], ROOT, environment
+        )
+        sources = Path(json.loads(said.stdout)["Dir"])
+        plain = self._made("plain")
+        building.go_build(SYSTEM, go, environment, sources, artifact, plain)
+        flags = f"{environment['GOFLAGS']} {GCFLAGS}"
+        building.go_build(SYSTEM, go, {**environment, "GOFLAGS": flags}, sources, artifact, self._made("flag"))
+        self._wrapped("quota", _QUOTA, plain)
+        source = ROOT / "tests" / "bench" / "planted" / "delay.go"
+        for name, microseconds in (("base", 0), ("delay", DELAY_US)):
+            around = self._wrapped(name, _DELAY.format(microseconds=microseconds), plain)
+            building.run([go, "build", "-o", str(around / "delay"), str(source)], ROOT, environment, "delay.go")
+
+    def _made(self, name: str) -> Path:
+        (self.folder / name).mkdir(parents=True)
+        return self.folder / name / PROGRAM
+
+    def _wrapped(self, name: str, script: str, program: Path) -> Path:
+        wrapper = self._made(name)
+        shutil.copy2(program, wrapper.with_name(f"{PROGRAM}.real"))
+        wrapper.write_text(script)
+        wrapper.chmod(0o755)
+        return wrapper.parent
+
+
+def config_of(place: Path, turn: int) -> Path:
+    """A copy of the config in which this turn's pairs have keys of their own; loads are shared."""
+    target = place / "config"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(ROOT / "config", target)
+    epochs = yaml.safe_load((target / "epochs.yaml").read_text())
+    epochs["pair"]["epoch"] = 1000 + turn
+    (target / "epochs.yaml").write_text(yaml.safe_dump(epochs))
+    return target
+
+
+def measure(head: str, turn: int, built: Heads, place: Path) -> dict[str, Any]:
+    """One guard, as a line of the file. The first of a folder measures the base beside itself, too."""
+    base = f"{SYSTEM}={built.folder / 'base'}" if head == "delay" else SYSTEM
+    folder = place / ("behind" if head == "delay" else "direct")
+    command = [sys.executable, "-m", "anncestry", "guard", "--base", base, "--workload", WORKLOADS[head]]
+    command += ["--head", f"{SYSTEM}={built.folder / head}", "--dataset", DATASET, "--folder", str(folder)]
+    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    own = {"PYTHONPATH": paths, "ANNCESTRY_CONFIG": str(config_of(place, turn))}
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=place, env={**os.environ, **own}, capture_output=True, text=True, check=False)
+    minutes = (time.monotonic() - started) / 60
+    if done.returncode not in (0, 3, 4):
+        sys.exit(
+            f"turn {turn}, {head}: guard ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        )
+    found = {each["quantity"]: each for each in json.loads((folder / "guard.json").read_text())["findings"]}
+    git = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    line = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": git.stdout.strip(),
+        "turn": turn,
+        "head": head,
+        "minutes": f"{minutes:.1f}",
+        "exit": done.returncode,
+    }
+    for name in QUANTITIES:
+        line[f"{name}_said"] = found[name]["said"]
+        for part in ("change", "low", "high"):
+            value = found[name][part]
+            line[f"{name}_{part}"] = "" if value is None else f"{value:.4f}"
+    return line
+
+
+def table(known: Sequence[Mapping[str, str]]) -> list[str]:
+    """A line a planted regression: how often it was found, and by what."""
+    heads = [*QUANTITIES.values()]
+    found = [
+        f"| planted | guards | exit 3 | minutes | {' | '.join(heads)} |",
+        f"|---|---:|---:|---:|{'---|' * len(heads)}",
+    ]
+    for head, says in SAYS.items():
+        of = [line for line in known if line["head"] == head]
+        if not of:
+            continue
+        regressed = sum(line["exit"] == "3" for line in of)
+        minutes = max(float(line["minutes"]) for line in of)
+        cells = [cell(of, name) for name in QUANTITIES]
+        found.append(f"| {says} | {len(of)} | {regressed} | ≤ {minutes:.0f} | {' | '.join(cells)} |")
+    return found
+
+
+def cell(of: Sequence[Mapping[str, str]], name: str) -> str:
+    """How often this quantity regressed, and head over base of all guards together."""
+    changes = [math.log(float(line[f"{name}_change"])) for line in of if line[f"{name}_change"]]
+    regressed = sum(line[f"{name}_said"] == "regressed" for line in of)
+    return f"× {math.exp(statistics.mean(changes)):.3f}, {regressed} regressed" if changes else "–"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else 1, ROOT / "scratch" / "bench-guard")
