@@ -30,6 +30,8 @@ TRIED = {
     "seekdb-1.4.0": 15.0,
     "chroma-1.5.9": 40.0,
     "redis-7.4.1": 40.0,
+    "vectorset-8.2.3": 40.0,
+    "opensearch-3.5.0": 40.0,
 }
 
 

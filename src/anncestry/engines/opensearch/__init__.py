@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Offers, Parameter
-from anncestry.errors import ConfigError, Unsupported
+from anncestry.engines.offers import Freeze, Offers, Parameter
+from anncestry.errors import Unsupported
 
 METRICS = {"l2": "l2", "cosine": "innerproduct"}
 """Its `space_type`. Vectors come normalised for cosine, where an inner product is a cosine."""
@@ -21,19 +21,13 @@ def nodes_of(topology: Spec) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSearchOffers(Offers):
-    """Beside what every engine checks: upgrades, and filters on ids."""
+    """Beside what every engine checks: filters on ids."""
 
     def limited(self, system: Spec, topology: Spec) -> int:
         return int(topology["nodes"])
 
     def members(self, system: Spec, topology: Spec) -> list[str]:
         return nodes_of(topology)
-
-    def check_upgrade(self, system: Spec, older: Spec) -> None:
-        raise ConfigError(
-            "load.upgrade_from: unsupported by opensearch: no second version was tried here (k-NN 2.19.1.0 may need "
-            "another Java)"
-        )
 
     def check_search(self, workload: Spec) -> None:
         super().check_search(workload)
@@ -43,7 +37,7 @@ class OpenSearchOffers(Offers):
 
 OFFERS = OpenSearchOffers(
     name="opensearch",
-    versions=((3, 5, 0), (3, 6, 0)),
+    versions=((3, 5, 0), (3, 7, 0)),
     settings={"heap_mib": (512, 1_000_000)},
     runtimes=("native",),
     topology=("entry",),
@@ -51,6 +45,7 @@ OFFERS = OpenSearchOffers(
     indexes={"hnsw": {"M": Parameter(2, 512), "ef_construction": Parameter(2, 3200)}},
     ef_max=10_000,
     no_zero_vectors=None,
+    freeze=Freeze(40.0),
     conditions=("keyword", "int", "float"),
     killed_loads=True,
 )

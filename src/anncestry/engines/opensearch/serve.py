@@ -101,9 +101,9 @@ def java_home() -> Path:
 
 
 def _prepared(java: Path, artifact: Path, knn: Path, config: Path) -> str:
-    """The class path, with the launcher, which is compiled once a data folder."""
-    jars = f"{artifact}/*:{knn}/*"
-    if not (config / "classes").exists():
+    """The class path, with the launcher, which is compiled once a data folder and version."""
+    jars, classes = f"{artifact}/*:{knn}/*", config / f"classes-{knn.name}"
+    if not classes.exists():
         argv: list[str | Path] = [
             java / "bin" / "javac",
             "-d",
@@ -115,8 +115,8 @@ def _prepared(java: Path, artifact: Path, knn: Path, config: Path) -> str:
         done = subprocess.run(argv, env=clean_environment(), capture_output=True, text=True)
         if done.returncode != 0:
             raise ServerError(f"opensearch: its launcher does not compile: {done.stderr[:300]}")
-        (config / "part").rename(config / "classes")
-    return f"{config / 'classes'}:{jars}"
+        (config / "part").rename(classes)
+    return f"{classes}:{jars}"
 
 
 def start(

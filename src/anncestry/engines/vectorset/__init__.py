@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Offers, Parameter
+from anncestry.engines.offers import Freeze, Offers, Parameter
 from anncestry.errors import Unsupported
 
 
@@ -30,4 +30,5 @@ OFFERS = VectorsetOffers(
     metrics=("cosine",),
     indexes={"hnsw": {"M": Parameter(4, 4096), "ef_construction": Parameter(1, 1_000_000)}},
     no_zero_vectors="divides every vector by its length",
+    freeze=Freeze(40.0),
 )
