@@ -22,7 +22,7 @@ from anncestry.measure.oracle import Oracle
 from anncestry.progress import Progress
 from tests.servers import INDEX, STANDALONE, SYSTEMS, artifact, exact, running, small_payload, small_vectors
 
-NAME = "opensearch-3.5.0"
+NAME, LATER = "opensearch-3.5.0", "opensearch-3.6.0"
 ENGINE, OFFERS = engines.get("opensearch"), engines.offers_of("opensearch")
 K = 10
 
@@ -105,7 +105,7 @@ def test_a_java_without_vector_instructions_is_not_taken(tmp_path: Path, monkeyp
 
 
 @pytest.mark.servers
-def test_a_load_is_read_back_searched_and_passes_all_gates(tmp_path: Path) -> None:
+def test_a_load_is_read_back_searched_passes_all_gates_and_is_opened_by_the_next_version(tmp_path: Path) -> None:
     vectors = small_vectors("l2")
     vectors = replace(vectors, price=vectors.price * np.float32(1000), payload=small_payload())
     queries = np.random.default_rng(9).normal(size=(400, 20)).astype(np.float32)
@@ -134,6 +134,15 @@ def test_a_load_is_read_back_searched_and_passes_all_gates(tmp_path: Path) -> No
         server.crash()
         ENGINE.open(server, INDEX)
         assert ENGINE.count(server, None) == 2000
+    OFFERS.check_upgrade(SYSTEMS[LATER], SYSTEMS[NAME])
+    with running(LATER, artifact(LATER, tmp_path / "later"), tmp_path / "data") as server, Driver() as driver:
+        ENGINE.open(server, INDEX)
+        probe = ENGINE.probe(server)
+        assert (probe.version, probe.rows, probe.index_complete) == ("3.6.0", 2000, True), probe.index_detail
+        asked = ENGINE.asked_settings(SYSTEMS[LATER], INDEX, "l2", 200)
+        assert {name: probe.settings.get(name) for name in asked} == asked
+        found = Oracle(ENGINE, server, driver, tmp_path / "upgraded", vectors).ask(queries, K, 300, None)
+        assert np.mean([np.isin(ids, best).sum() / K for ids, best in zip(found.ids, nearest, strict=True)]) > 0.99
     parts = {part.name: part.paths for part in ENGINE.data_components(tmp_path / "data")}
     assert all(parts[name] for name in ("vectors", "graph", "rows and metadata", "log", "logs"))
 
