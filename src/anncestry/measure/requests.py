@@ -1,7 +1,7 @@
 """The requests of a run, their order, for an open loop when they are due; and what their responses hold.
 
-The driver's own transports send them (client: bytes), which measures the server, or the database's library (client:
-sdk), which measures what a Python program sees of it. Responses are decoded after the clock has stopped.
+The driver's own transports send them (client: bytes), which measures the server, or a client library (client: sdk and
+others), which measures what a program sees of it. Responses are decoded after the clock has stopped.
 
 Requests of several vectors (a workload's `nq`): the vectors, in their order, are cut into batches of nq. Their order is
 a circle: where the last batch would not be full, it asks the first vectors again. So no request is padded, and no
