@@ -403,6 +403,8 @@ def test_what_was_asked_through_a_library_stands_in_a_table_of_its_own_beside_th
     df = world.tidy()
     (qps,) = df[(df["client"] == "sdk") & (df["metric"] == "qps")]["number_id"]
     assert "Through client libraries" in page
+    opening = re.sub(r"<[^>]+>", "", page.split("</header>")[0])
+    assert "Of 36 cells, 36 are measured" in opening, "cells are counted of every client"
     (table,) = usage.through_clients(Material(df, {}))
     (row,) = table.rows
     assert row.labels == (cell["dataset"], cell["topology"], "milvus-2.3.5", "16", "sdk", "k10-clients16")

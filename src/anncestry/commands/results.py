@@ -42,8 +42,7 @@ def _highlights(matrix: Matrix) -> dict[str, Any]:
 
     named = ("value", "low", "high", "unit", "number_id", "reason", "clients")
     rows = []
-    of_bytes = numbers.rows_of(numbers.by_bytes(numbers.first_builds(_table(matrix))))
-    for item in highlights.highlights(of_bytes, _nodes(matrix)):
+    for item in highlights.highlights(numbers.rows_of(numbers.first_builds(_table(matrix))), _nodes(matrix)):
         shown = {name: getattr(item, name) for name in ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")}
         found = {name: None if row is None else {key: row[key] for key in named} for name, row in shown.items()}
         place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k")}

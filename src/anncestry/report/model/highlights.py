@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from anncestry.report.model.cells import Row, headline, in_order
-from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, rows_of
+from anncestry.report.model.numbers import PAIRED, first_builds, is_plain, rows_of
 from anncestry.report.model.quantities import is_missing
 
 
@@ -54,11 +54,14 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     """One highlight for each dataset, topology and system: one K, no filter, and how many cells are what they should.
 
     `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
-    Latency and recall are of one client with a fixed count of queries, where there is such a workload.
+    Latency and recall are of one client with a fixed count of queries, where there is such a workload. Numbers are of
+    what was asked as bytes, one query a request; cells are counted of every client and request.
     """
     places = in_order({(row["dataset"], row["topology"], row["system"]) for row in rows}, nodes)
-    k = headline_k(rows)
-    return [_highlight(rows, *place, k) for place in places]
+    plain = [row for row in rows if is_plain(row)]
+    k = headline_k(plain)
+    medians = [row for row in rows if row["metric"] == "p50_ms"]
+    return [_highlight(plain, medians, *place, k) for place in places]
 
 
 def _common_clients(rates: Iterable[Row]) -> int | None:
@@ -71,7 +74,7 @@ def _common_clients(rates: Iterable[Row]) -> int | None:
 
 def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None) -> str:
     """The highlights as a text table, ending in a newline; its names are cut where it is wider than `width` columns."""
-    found = highlights(rows_of(by_bytes(first_builds(df))), nodes)
+    found = highlights(rows_of(first_builds(df)), nodes)
     k = found[0].k if found else 10
     several = len({item.topology for item in found}) > 1
     names = ("dataset", *(["topology"] if several else []), "system")
@@ -116,7 +119,10 @@ def _pairs(rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k: int) -> Highlight:
+def _highlight(
+    rows: Iterable[Row], medians: Iterable[Row], dataset: str, topology: str, system: str, k: int
+) -> Highlight:
+    """`medians` are the rows that stand for all cells."""
     of_dataset = [row for row in rows if row["dataset"] == dataset]
     here = [row for row in of_dataset if (row["topology"], row["system"]) == (topology, system)]
     asked = [row for row in here if row["k"] == k and not row["filter"]]
@@ -125,7 +131,7 @@ def _highlight(rows: Iterable[Row], dataset: str, topology: str, system: str, k:
         row for row in of_dataset if row["metric"] == "qps" and row["k"] == k and not row["filter"]
     )
     rates = [row for row in asked if row["metric"] == "qps" and row["clients"] == clients]
-    cells = [row for row in here if row["metric"] == "p50_ms"]
+    cells = [row for row in medians if (row["dataset"], row["topology"], row["system"]) == (dataset, topology, system)]
     state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
     for row in cells:
         state["valid" if row["value"] is not None else "missing" if is_missing(row["reason"]) else "invalid"].append(

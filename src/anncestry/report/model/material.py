@@ -15,7 +15,7 @@ from anncestry.cells.features import Feature, at
 from anncestry.metrics.decide import Rule
 from anncestry.report.model.cells import Row, in_order
 from anncestry.report.model.noise import Noise, floors
-from anncestry.report.model.numbers import NO_LIBRARY, PAIRED, by_bytes, first_builds, rows_of
+from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, is_plain, rows_of
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import Published
 
@@ -63,7 +63,7 @@ class Material:
     @cached_property
     def rows(self) -> list[Row]:
         """`plain`, as plain values."""
-        return [row for row in self.first_rows if row["client"] in NO_LIBRARY and row["nq"] in (1, None)]
+        return [row for row in self.first_rows if is_plain(row)]
 
     @cached_property
     def nodes(self) -> Mapping[str, int]:

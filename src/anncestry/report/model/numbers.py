@@ -250,6 +250,11 @@ NO_LIBRARY = ("", "bytes")
 """What `client` is of loads, and of cells whose requests were encoded before."""
 
 
+def is_plain(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a load, or of requests of one query that were encoded before."""
+    return row["client"] in NO_LIBRARY and row["nq"] in (1, None)
+
+
 def by_bytes(df: pd.DataFrame) -> pd.DataFrame:
     """The frame without what was asked through client libraries, or by requests of several vectors.
 

@@ -167,7 +167,7 @@ def _write_index(
 
 def _summary(material: Material) -> dict[str, Any]:
     """What was asked, for the opening; `states` are the ids of numbers that stand for cells, by state."""
-    found = highlights(material.rows, material.nodes)
+    found = highlights(material.first_rows, material.nodes)
     states = {
         state: [row["number_id"] for item in found for row in item.cells[state]]
         for state in ("valid", "invalid", "missing")

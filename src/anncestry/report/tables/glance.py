@@ -14,7 +14,7 @@ _Number = Callable[[Highlight], Row | None]
 
 def tables(material: Material) -> list[Table]:
     """The table, unless nothing was asked to be measured. Topologies of one node stand before clusters."""
-    found = highlights(material.rows, material.nodes)
+    found = highlights(material.first_rows, material.nodes)
     if not found:
         return []
     k = found[0].k
