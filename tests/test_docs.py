@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import duet
+from tests.bench import duet, guarded
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = runpy.run_path(str(ROOT / "workflow" / "site" / "build.py"))
@@ -113,4 +113,11 @@ def test_the_page_of_experiments_names_each_of_them():
 
 
 def test_what_is_said_of_pairs_is_written_from_what_the_bench_measured():
-    assert (ROOT / "docs" / "duet.md").read_text().endswith(duet.section(duet.lines())), "run `make bench-duet TURNS=0`"
+    assert (ROOT / "docs" / "duet.md").read_text().endswith(duet.section(duet.LINES.read())), (
+        "run `make bench-duet TURNS=0`"
+    )
+
+
+def test_the_table_of_planted_regressions_is_of_the_kept_guards() -> None:
+    table = "\n".join(guarded.table(guarded.LINES.read()))
+    assert table in (ROOT / "docs" / "guard.md").read_text(), "run `make bench-guard TURNS=0`"

@@ -15,7 +15,6 @@ unpaired, and what rounds say in the same time: each pair of servers as a round 
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import multiprocessing
@@ -34,11 +33,12 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from anncestry import guard  # noqa: E402
 from anncestry.metrics.decide import Pair, Rule, Sample, judge  # noqa: E402
 from anncestry.metrics.duet import half_width_percent  # noqa: E402
+from tests.bench.lines import Lines  # noqa: E402
 
 SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
 CONTROLS = ("k10-clients2", "k10-clients4", "k10-clients8")
@@ -58,7 +58,7 @@ COLUMNS = (
     *("date", "commit", "condition", "kind", "pair", "servers", "valid", "others_percent", "guard"),
     *(f"{name}_{part}" for name in QUANTITIES for part in OF_QUANTITY),
 )
-FILE, DOC = ROOT / "docs" / "duet.csv", ROOT / "docs" / "duet.md"
+LINES, DOC = Lines(ROOT / "docs" / "duet.csv", COLUMNS), ROOT / "docs" / "duet.md"
 HEADING = "## How sure it is\n"
 GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 % of processor time a query"
 
@@ -66,33 +66,17 @@ GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 
 def main(turns: int, conditions: Sequence[str], folder: Path) -> None:
     for _ in range(turns):
         for condition in conditions:
-            known = lines()
+            known = LINES.read()
             kinds = len(CONTROLS) + len(EFFORTS)
             number = sum(line["condition"] == condition for line in known) // kinds + 1
-            found = measure(folder, condition, number)
-            write([*known, *found])
+            LINES.add(measure(folder, condition, number))
             print(f"{condition} {number} measured", file=sys.stderr, flush=True)
-    known = lines()
+    known = LINES.read()
     for condition in CONDITIONS:
         print("\n".join(["", *report(condition, known)]))
     print(f"\n{GOALS}")
     DOC.write_text(DOC.read_text().partition(HEADING)[0] + section(known))
-    print(f"written to {DOC.relative_to(ROOT)}, from {FILE.relative_to(ROOT)}")
-
-
-def lines() -> list[dict[str, str]]:
-    """What was measured so far: a comparison each."""
-    if not FILE.exists():
-        return []
-    with open(FILE, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write(known: Sequence[Mapping[str, Any]]) -> None:
-    with open(FILE, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(known)
+    print(f"written to {DOC.relative_to(ROOT)}, from {LINES.path.relative_to(ROOT)}")
 
 
 def config_of(folder: Path, number: int) -> Path:
@@ -251,7 +235,7 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
 def section(known: Sequence[Mapping[str, str]]) -> str:
     """The last section of docs/duet.md."""
     tables = "\n\n".join("\n".join(report(condition, known)) for condition in CONDITIONS)
-    tables = tables.replace("\n| quantity ", f"\n<!-- measured: {FILE.relative_to(ROOT)} -->\n\n| quantity ")
+    tables = tables.replace("\n| quantity ", f"\n<!-- measured: {LINES.path.relative_to(ROOT)} -->\n\n| quantity ")
     return f"""{HEADING}
 <!-- not measured: goals -->
 

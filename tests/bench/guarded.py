@@ -9,13 +9,12 @@ flag    the same sources, built without inlining of the project's own functions
 delay   the same program behind a proxy that passes each answer on later (planted/delay.go); its base stands behind the
         same proxy without a delay, and one client asks
 
-Searches at another effort are planted in bench-duet. A turn takes about 25 minutes. Each adds a line a head to
+Searches at another effort are planted in bench-duet. A turn takes about 17 minutes. Each adds a line a head to
 docs/guard.csv; the report and the table of docs/guard.md are of all lines.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -32,9 +31,10 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from anncestry.runtimes import building, control_groups  # noqa: E402
+from tests.bench.lines import Lines  # noqa: E402
 
 SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
 PROGRAM = "weaviate-server"
@@ -51,7 +51,7 @@ COLUMNS = (
     *("date", "commit", "turn", "head", "minutes", "exit"),
     *(f"{name}_{part}" for name in QUANTITIES for part in ("said", "change", "low", "high")),
 )
-FILE, DOC = ROOT / "docs" / "guard.csv", ROOT / "docs" / "guard.md"
+LINES, DOC = Lines(ROOT / "docs" / "guard.csv", COLUMNS), ROOT / "docs" / "guard.md"
 MARK, END = "<!-- measured: docs/guard.csv -->\n", "\n## "
 
 _QUOTA = f"""#!/bin/sh
@@ -69,33 +69,17 @@ exec "$here/delay" "127.0.0.1:$own" "127.0.0.1:$GRPC_PORT" {{microseconds}} "$he
 def main(turns: int, place: Path) -> None:
     built = Heads(place / "heads") if turns else None
     for _ in range(turns):
-        known = lines()
-        turn = 1 + max((int(line["turn"]) for line in known), default=0)
+        turn = 1 + max((int(line["turn"]) for line in LINES.read()), default=0)
         for head in SAYS:
             assert built is not None
-            write([*lines(), measure(head, turn, built, place)])
+            LINES.add([measure(head, turn, built, place)])
             print(f"turn {turn}: {head} measured", file=sys.stderr, flush=True)
     if built is not None:
         built.group.rmdir()
-    print("\n".join(table(lines())))
+    print("\n".join(table(LINES.read())))
     before, _, old = DOC.read_text().partition(MARK)
-    DOC.write_text("\n".join([before + MARK, *table(lines()), ""]) + "".join(old.partition(END)[1:]))
-    print(f"written to {DOC.relative_to(ROOT)}, from {FILE.relative_to(ROOT)}")
-
-
-def lines() -> list[dict[str, str]]:
-    """What was measured so far: a guard each."""
-    if not FILE.exists():
-        return []
-    with open(FILE, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write(known: Sequence[Mapping[str, Any]]) -> None:
-    with open(FILE, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(known)
+    DOC.write_text("\n".join([before + MARK, *table(LINES.read()), ""]) + "".join(old.partition(END)[1:]))
+    print(f"written to {DOC.relative_to(ROOT)}, from {LINES.path.relative_to(ROOT)}")
 
 
 def _limited_group() -> Path:
