@@ -325,8 +325,8 @@ def test_memory_does_not_grow_with_the_number_of_cells(tmp_path):
         status, peaks[cells], said = synthetic.verify(tmp_path / str(cells))
         assert status == 0, said
         assert "checked by its digest only" in said, "a page of so many numbers is not drawn again, and that is said"
-    # The table of numbers grows: some 0.06 MiB a cell. Samples held for longer than their cell would be megabytes.
-    assert peaks[200] - peaks[40] < 0.1 * (200 - 40), f"MiB by cells: {peaks}"
+    # The table of numbers grows: some 0.1 MiB a cell. Samples held for longer than their cell would be megabytes each.
+    assert peaks[200] - peaks[40] < 0.3 * (200 - 40), f"MiB by cells: {peaks}"
 
 
 PLANTED = [
