@@ -12,6 +12,7 @@ import fcntl
 import gc
 import json
 import os
+import platform
 import struct
 import sys
 import time
@@ -177,6 +178,9 @@ class Client:
         gc.unfreeze()
         self._write(samples)
         return {
+            "driver": {"kind": "python", "python": platform.python_version()},
+            "gc_runs": 0,  # it is off while the clock runs
+            "gc_pause_us": 0.0,
             "samples": len(samples),
             "end_ns": ended_ns,
             "cpu_s": cpu_ns / 1e9,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import selectors
 import shlex
 import shutil
@@ -198,16 +197,14 @@ class Python(Pool):
 
     @staticmethod
     def _facts(zero_ns: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        sums = ("cpu_s", "rss_peak_mib", "unsent", "reconnects")
+        sums = ("cpu_s", "rss_peak_mib", "unsent", "reconnects", "gc_runs", "gc_pause_us")
         return {
             "zero_ns": zero_ns,
             "end_ns": max(part["end_ns"] for part in parts),
-            "driver": parts[0].get("driver") or {"kind": "python", "python": platform.python_version()},
+            "driver": parts[0]["driver"],
             **{name: sum(part[name] for part in parts) for name in sums},
             # The worst client's: no client shall hide behind the others.
             **{name: max(part[name] for part in parts) for name in ("lag_p99_ms", "lag_max_ms")},
-            # Of Python it is off while the clock runs.
-            **{name: sum(part.get(name, 0) for part in parts) for name in ("gc_runs", "gc_pause_us")},
             "gap_max_ms": None,
             "tls": once(part["tls"] for part in parts if part["tls"] is not None),
             "clients": [{name: part[name] for name in ("samples", "prime_errors", "errors")} for part in parts],
