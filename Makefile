@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -157,6 +157,11 @@ test-quick: env compiler network  ## run the tests without servers
 
 test-elsewhere:  ## try `make env` and `make test-quick` in a fresh clone where apt can't be run (root; docs/install.md)
 	@tests/elsewhere.sh
+
+RELEASE := trixie
+
+test-release:  ## try `make env` and `make test-quick` on another release of Debian (RELEASE=trixie; root and debootstrap; docs/install.md)
+	@tests/release.sh $(RELEASE)
 
 bench: env browser  ## benchmark anncestry itself: its overhead, and a run with nothing to do
 	@python tests/bench/overhead.py
