@@ -89,6 +89,17 @@ def test_jobs_that_take_twice_as_long_as_estimated_double_what_is_left(run):
     assert run.board.left_s == 2 * 4 * 5 + 2 * 0.5
 
 
+def test_rounds_have_a_pace_of_their_own_and_one_slow_job_does_not_stretch_the_rest(run):
+    for load in run.of("load"):
+        run.do(load, 30)
+    *most, slow, last = run.of("session")
+    for session in most:
+        run.do(session, 5)
+    run.do(slow, 60)
+    run.begin(last)
+    assert run.board.left_s == 5 + 2 * 0.5
+
+
 def test_a_job_that_failed_is_marked_and_one_that_is_tried_again_is_not(run):
     load = run.of("load", lambda job: job.cells[0].system == "red-1.0")[0]
     assert run.do(load, 3, failed=True).message == f"load {load.key}"

@@ -5,6 +5,7 @@ It is fed with what Snakemake says of its jobs. What they are, and how long they
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,18 +92,27 @@ class Board:
 
         Measurements run one after another; other jobs run beside builds, and are taken as half of their time.
         """
-        known = [job for job in self._planned.values() if job.state == DONE and job.job.rule in MEASURING]
-        pace = 1.0
-        if (estimated_s := sum(job.seconds for job in known)) > 0:
-            pace = min(max(sum(job.took_s for job in known) / estimated_s, _PACE[0]), _PACE[1])
+        paces = {rule: self._pace(rule) for rule in MEASURING}
         left_s = 0.0
         for job in self._planned.values():
-            share = pace if job.job.rule in MEASURING else 0.5
+            share = paces.get(job.job.rule, 0.5)
             if job.state == WAITS:
                 left_s += share * job.seconds
             elif job.state == RUNS:
                 left_s += max(0.0, share * job.seconds - (self.clock() - job.begun))
         return left_s
+
+    def _pace(self, rule: str) -> float:
+        """What jobs of `rule` took over what was estimated: the median, so that one slow index says nothing of others.
+
+        Until one of them is done, that of all measurements; 1 before any.
+        """
+        known = [job for job in self._planned.values() if job.state == DONE and job.job.rule in MEASURING]
+        known = [job for job in known if job.seconds > 0]
+        own = [job for job in known if job.job.rule == rule] or known
+        if not own:
+            return 1.0
+        return min(max(statistics.median(job.took_s / job.seconds for job in own), _PACE[0]), _PACE[1])
 
     @property
     def headline(self) -> str:
