@@ -94,6 +94,25 @@ def test_a_tuned_cell_records_how_its_effort_was_found_and_measures_other_querie
     assert measured.isdisjoint(held_out(vectors, 20, 10, 30, record["spec"]["seed"]).tolist())
 
 
+def test_cells_that_differ_in_clients_and_targets_only_are_tuned_on_one_another_s_answers(bench, capsys):
+    """The server is asked once at each effort, and both numbers of clients are measured at the same one."""
+
+    def change(files):
+        both = {"target_recall": [0.9, 0.95]}
+        files["workloads"] = {"one": {**TUNED, **both}, "two": {**TUNED, **both, "clients": 2}, "k3": {**TUNED, "k": 3}}
+        files["config"]["matrix"][0]["workloads"] = ["one", "two", "k3"]
+
+    honest = bench("", "blobs-l2", change)
+    cells = honest.matrix.cells
+    assert len(cells) == 5
+    honest.load(cells[0])
+    assert set(honest.query(*cells).values()) == {"ok"}
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tune ")]
+    assert len(said) == 2, "k = 5 once for four cells; k = 3 is another question"
+    curves = [honest.record(cell)["tuning"]["curve"] for cell in cells]
+    assert all(len(curve) == 1 for curve in curves)
+
+
 def test_a_system_that_never_reaches_the_target_has_no_number_and_the_reason(bench):
     lying = bench("fewer", "blobs-l2", with_target())
     (cell,) = lying.matrix.cells

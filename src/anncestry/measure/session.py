@@ -171,9 +171,10 @@ class ServerSession(System):
         for nq in sorted({requests.nq_of(run.workload) for run in self.runs} - {1}):
             context.batched.setdefault(nq, []).append(oracle.check_batches(nq))
         self.ef_search = EF
+        asked: dict[str, tune.HeldOut] = {}
         for run in self.runs:
             if "target_recall" in run.workload and run.tuned is None:
-                run.tuned = self.tune(run, oracle)
+                run.tuned = self.tune(run, oracle, asked)
         self.ef_search = None
         for ef_search in sorted({run.ef_search for run in self.runs}):
             self.apply(ef_search)
@@ -194,12 +195,18 @@ class ServerSession(System):
         if self.reference is not None and self.reference.is_built:
             self.refer()  # what is asked later, too: it is built once
 
-    def tune(self, run: Run, oracle: Oracle) -> tune.Tuned:
-        """The effort that reaches the cell's target recall, found in its first run on this build of the index."""
+    def tune(self, run: Run, oracle: Oracle, asked: dict[str, tune.HeldOut]) -> tune.Tuned:
+        """The effort that reaches the cell's target recall, found in its first run on this build of the index.
+
+        `asked` holds, by question, what other cells asked this server.
+        """
 
         def find() -> tune.Tuned:
-            least = least_effort(self.spec["index"], run.workload["k"])
-            return tune.tune(oracle, self.place.vectors.parent / "base.npy", run.workload, least, run.spec["seed"])
+            work, seed = run.workload, run.spec["seed"]
+            question = tune.HeldOut.question(work, seed)
+            if question not in asked:
+                asked[question] = tune.HeldOut(oracle, self.place.vectors.parent / "base.npy", work, seed)
+            return tune.tune(asked[question], work["target_recall"], least_effort(self.spec["index"], work["k"]))
 
         return tune.once(self.tuning_path(run), records.sha256_file(self.index_record), find)
 

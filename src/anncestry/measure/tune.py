@@ -89,44 +89,70 @@ def search(ask: Callable[[int], Tried], target: float, lowest: int, highest: int
     return at, True
 
 
-def tune(oracle: Oracle, base: Path, work: Mapping[str, Any], least: int, seed: int) -> Tuned:
-    """Tune the search effort of a workload, from `least` on; leaves the server at the last effort that was tried.
+class HeldOut:
+    """The held-out queries of a workload, with their exact neighbours, to ask the server of `oracle` at efforts.
 
-    `base` is the file of the loaded vectors.
+    `base` is the file of the loaded vectors. No effort is asked twice: workloads with the same `question`, which differ
+    in clients or in their target, share what was asked.
     """
-    engine, vectors = oracle.engine, oracle.vectors
-    k, target = work["k"], work["target_recall"]
-    chosen = held_out(vectors, work["queries"], work["warmup"], work["tuning_queries"], seed)
-    queries = np.asarray(vectors.queries[chosen])
-    regions = np.asarray(vectors.query_region)[chosen]
-    filters = Filtering.of(work.get("filter"), vectors, regions, chosen)
-    asked = asked_of(filters, len(chosen))
-    rows = len(vectors.base)
-    depth = min(k, rows)
-    what = queries, asked, columns_of(vectors)
-    problem = Problem({"base": base}, vectors.metric, depth, rows, *what, payload=vectors.payload)
-    truth, _ = problem.solve(range(rows), "truth of held-out queries")
-    curve: list[Tried] = []
 
-    def ask(ef_search: int) -> Tried:
-        engine.apply(oracle.server, ef_search)
-        answers = oracle.send(encode(engine, oracle.server, queries, k, ef_search, asked), k)
+    def __init__(self, oracle: Oracle, base: Path, work: Mapping[str, Any], seed: int) -> None:
+        self._oracle, self._name, self._k = oracle, work["name"], work["k"]
+        vectors = oracle.vectors
+        chosen = held_out(vectors, work["queries"], work["warmup"], work["tuning_queries"], seed)
+        self._queries = np.asarray(vectors.queries[chosen])
+        regions = np.asarray(vectors.query_region)[chosen]
+        self._filters = Filtering.of(work.get("filter"), vectors, regions, chosen)
+        self._asked = asked_of(self._filters, len(chosen))
+        rows = len(vectors.base)
+        what = self._queries, self._asked, columns_of(vectors)
+        problem = Problem({"base": base}, vectors.metric, min(self._k, rows), rows, *what, payload=vectors.payload)
+        self._truth, _ = problem.solve(range(rows), "truth of held-out queries")
+        self._tried: dict[int, Tried] = {}
+
+    @staticmethod
+    def question(work: Mapping[str, Any], seed: int) -> str:
+        """Names what is asked for a workload: the same queries, as many neighbours, under the same filter."""
+        asked = (work["k"], work["queries"], work["warmup"], work["tuning_queries"], work.get("filter"), seed)
+        return repr(asked)
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def at(self, ef_search: int) -> Tried:
+        """Their recall at an effort; leaves the server at it if it is a new one."""
+        if ef_search not in self._tried:
+            self._tried[ef_search] = tried = self._ask(ef_search)
+            print(f"tune {self._name}: recall {tried.recall:.4f} at ef {ef_search}", file=sys.stderr, flush=True)
+        return self._tried[ef_search]
+
+    def _ask(self, ef_search: int) -> Tried:
+        oracle, vectors, queries = self._oracle, self._oracle.vectors, self._queries
+        oracle.engine.apply(oracle.server, ef_search)
+        requests = encode(oracle.engine, oracle.server, queries, self._k, ef_search, self._asked)
+        answers = oracle.send(requests, self._k)
         far = recall.exact_distances(vectors.base, queries, answers.ids, vectors.metric)
-        if filters is not None:
-            far = np.where(filters.passing(np.arange(len(chosen)), answers.ids), far, np.inf)
-        scores = recall.recall_by_distance(
-            answers.ids, far, truth.distances, depth, abs_eps=recall.ABS_EPS[vectors.metric]
-        )
+        if self._filters is not None:
+            far = np.where(self._filters.passing(np.arange(len(queries)), answers.ids), far, np.inf)
+        true, depth = self._truth.distances, min(self._k, len(vectors.base))
+        scores = recall.recall_by_distance(answers.ids, far, true, depth, abs_eps=recall.ABS_EPS[vectors.metric])
         scores = scores[~np.isnan(scores)]
         mean = float(scores.mean()) if len(scores) else 0.0
         error = float(scores.std(ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-        curve.append(Tried(ef_search, mean, mean - _Z * error))
-        print(f"tune {work['name']}: recall {mean:.4f} at ef {ef_search}", file=sys.stderr, flush=True)
-        return curve[-1]
+        return Tried(ef_search, mean, mean - _Z * error)
+
+
+def tune(queries: HeldOut, target: float, least: int) -> Tuned:
+    """The smallest search effort from `least` on at which the queries reach the recall `target`."""
+    looked_at: set[Tried] = set()
+
+    def ask(ef_search: int) -> Tried:
+        looked_at.add(tried := queries.at(ef_search))
+        return tried
 
     ef_search, reached = search(ask, target, least)
-    ordered = tuple(sorted(curve, key=lambda tried: tried.ef_search))
-    return Tuned(ef_search, target, reached, len(chosen), ordered)
+    ordered = tuple(sorted(looked_at, key=lambda tried: tried.ef_search))
+    return Tuned(ef_search, target, reached, len(queries), ordered)
 
 
 def once(path: Path, index: str, find: Callable[[], Tuned]) -> Tuned:
