@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scipy import stats
@@ -172,3 +174,20 @@ def test_the_page_lists_these_tables(world):
     ]
     assert {"EQ", "Q", "H"} <= set(numbers)
     assert len(numbers) == len(set(numbers)), "a number is the id of one place on the page"
+
+
+@pytest.mark.parametrize(("systems", "pairs"), [(2, 1), (6, 15), (7, 6), (15, 14)])
+def test_of_many_systems_the_table_of_verdicts_has_the_best_beside_each_of_the_others(systems, pairs):
+    def row(number: int, metric: str) -> dict[str, object]:
+        place = {"dataset": "d", "topology": "t", "workload": "w", "metric": metric}
+        return {**place, "system": f"s{number:02}", "number_id": f"{metric}{number}", "value": 10.0 + number}
+
+    judged = {}
+    for metric in ("p50_ms", "qps"):
+        rows = [row(number, metric) for number in range(systems)]
+        judged |= {(a["number_id"], b["number_id"]): (a, b, None) for a, b in combinations(rows, 2)}
+    found = [(a, b) for a, b, _ in effort.shown(SimpleNamespace(of_systems=judged))]
+    assert len(found) == 2 * pairs
+    if systems > 6:
+        best = {"p50_ms": "s00", "qps": f"s{systems - 1:02}"}
+        assert all(best[a["metric"]] in (a["system"], b["system"]) for a, b in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from anncestry.cells.features import Place
 from anncestry.metrics.decide import IN_PAIRS, Outcome, Verdict
@@ -210,10 +210,27 @@ def _filters(rows: Sequence[Row]) -> Table:
 # Differences
 
 
-def _comparisons(verdicts: Verdicts) -> Table:
-    """Every pair of systems whose noise is known, by every metric in which systems are compared."""
-    body = []
+_EVERY_PAIR_OF = 6
+"""Systems up to which Table C has every pair: fifteen have 105 in each number, which nobody reads."""
+
+
+def shown(verdicts: Verdicts) -> Iterator[tuple[Row, Row, Verdict]]:
+    """Which of the pairs that were judged stand in Table C: of many systems, the best beside each of the others."""
+    numbers: dict[tuple[str, ...], list[tuple[Row, Row, Verdict]]] = {}
     for a, b, found in verdicts.of_systems.values():
+        numbers.setdefault((a["metric"], a["dataset"], a["topology"], a["workload"]), []).append((a, b, found))
+    for (metric, *_), pairs in numbers.items():
+        values = {row["number_id"]: row["value"] for *both, _ in pairs for row in both}
+        best = (min if COMPARED[metric] else max)(values, key=lambda number: values[number])
+        for a, b, found in pairs:
+            if len(values) <= _EVERY_PAIR_OF or best in (a["number_id"], b["number_id"]):
+                yield a, b, found
+
+
+def _comparisons(verdicts: Verdicts) -> Table:
+    """Pairs of systems whose noise is known, by every metric in which systems are compared."""
+    body = []
+    for a, b, found in shown(verdicts):
         if found.low is None or found.high is None or found.p is None or found.p_apart is None:
             continue
         both = (a["number_id"], b["number_id"])
@@ -237,14 +254,14 @@ def _comparisons(verdicts: Verdicts) -> Table:
     return Table(
         "C",
         "Which differences are real",
-        "Every pair of systems in every number whose noise is known. The difference has its own 95 % interval, on the"
-        " log scale: of pairs of rounds; of builds where several were measured; of pairs of servers (Table J) where"
-        " both were measured in pairs, and then of these alone. p says how well it goes with no"
-        " difference, p beyond with one beyond the declared margin of equivalence,"
-        f" {100 * verdicts.rule.margin:g} %: both by Student's t, with variances"
-        " that draw on all comparisons of one metric, and corrected by Holm's method for all of this table. Equivalent:"
-        f" p beyond is at most {verdicts.rule.level:g}. Differs: p is. Undetermined: neither, with the further rounds"
-        " that would probably determine it. No system wins by less recall or with defective answers. "
+        f"Every pair of systems in every number whose noise is known; where more than {_EVERY_PAIR_OF} systems have it,"
+        " the best beside each of the others. The difference has its own 95 % interval, on the log scale: of pairs of"
+        " rounds; of builds where several were measured; of pairs of servers (Table J) where both were measured in"
+        " pairs, and then of these alone. p says how well it goes with no difference, p beyond with one beyond the"
+        f" declared margin of equivalence, {100 * verdicts.rule.margin:g} %: both by Student's t, with variances that"
+        " draw on all comparisons of one metric, and corrected by Holm's method for every pair in every number."
+        f" Equivalent: p beyond is at most {verdicts.rule.level:g}. Differs: p is. Undetermined: neither, with the"
+        " further rounds that would probably determine it. No system wins by less recall or with defective answers. "
         + (
             "No difference counts that is within what builds of one load differ by (Noise between builds)."
             if verdicts.noise.of_metric
