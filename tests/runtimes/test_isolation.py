@@ -58,21 +58,23 @@ def test_a_second_interface_leads_nowhere_and_lasts_as_long_as_the_program() -> 
 @pytest.mark.root
 @pytest.mark.servers
 @pytest.mark.parametrize("options", [["--network"], ["--network", "--interface"]])
-def test_seekdb_starts_where_there_is_more_than_a_loopback(options: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["seekdb-1.4.0", "milvus-2.1.0"])
+def test_these_start_where_there_is_more_than_a_loopback(name: str, options: list[str], tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.servers import artifact, running\n"
-        "folder = Path(sys.argv[1])\n"
-        "with running('seekdb-1.4.0', artifact('seekdb-1.4.0', folder / 'artifact'), folder / 'data'):\n"
+        "name, folder = sys.argv[1], Path(sys.argv[2])\n"
+        "with running(name, artifact(name, folder / 'artifact'), folder / 'data'):\n"
         "    print('it answers')"
     )
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
-    command = namespaces.wrapped(options, [sys.executable, "-c", script, tmp_path])
+    command = namespaces.wrapped(options, [sys.executable, "-c", script, name, tmp_path])
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": paths}, check=False
     )
     assert ("it answers" in done.stdout) is ("--interface" in options), done.stderr
-    assert offers_of("mysql").needs_interface(SYSTEMS["seekdb-1.4.0"])
-    assert not offers_of("mysql").needs_interface(SYSTEMS["mariadb-11.8.6"])
+    assert offers_of(SYSTEMS[name]["engine"]).needs_interface(SYSTEMS[name])
+    for other in ("mariadb-11.8.6", "milvus-2.2.16"):
+        assert not offers_of(SYSTEMS[other]["engine"]).needs_interface(SYSTEMS[other])
 
 
 @pytest.mark.root

@@ -257,6 +257,10 @@ class MilvusOffers(Offers):
             if index.get("type") != "hnsw":
                 raise Unsupported(f"client: {VECTORDBBENCH} asks an index of type hnsw; here it is {index.get('type')}")
 
+    def needs_interface(self, system: Spec) -> bool:
+        """A 2.1 looks for an address that is not the loopback's, whatever it is told, and ends without one."""
+        return facts(system).early
+
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         name = {"sdk-go": SDK_GO, VECTORDBBENCH: VECTORDBBENCH}.get(workload.get("client", "bytes"))
         return None if name is None else identity(name)
