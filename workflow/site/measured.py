@@ -16,8 +16,8 @@ A figure is a number with one of the units below, a number after ±, or an inter
 has such a unit or a percentile, every row with a number counts. Code (`…`, and listings in a language) doesn't.
 Figures without a unit (a recall, a ratio, a count) and those in other units are not found.
 
-`python workflow/site/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
-results in FOLDER (evidence/, where `make evidence` has drawn their pages).
+`python workflow/site/measured.py [FOLDER]` writes the last section of evidence/README.md from the results in FOLDER
+(evidence/, where `make evidence` has drawn the page).
 """
 
 from __future__ import annotations
@@ -45,19 +45,7 @@ SHOWN = {
     "pair_p99_ms": "99th percentile, b / a",
 }
 """Metrics, with what people call them."""
-FOUND = {
-    "recall_by_id": "recall by id",
-    "short_answers": "answers with too few different rows",
-    "repeated_answers": "answers that hold a row twice",
-    "kill_acknowledged": "rows acknowledged",
-    "kill_lost_by_count": "of these, missing in the count",
-    "kill_lost_by_search": "of these, found by no search",
-}
-"""The same of what the checks found. Where no answer has a defect, there is no row."""
-PAGES = {
-    EVIDENCE / "README.md": {"smoke": SHOWN, "upgrade-small": SHOWN},
-    ROOT / "docs" / "findings.md": {"findings": FOUND},
-}
+PAGES = {EVIDENCE / "README.md": {"smoke": SHOWN, "upgrade-small": SHOWN}}
 """Pages whose last section shows metrics of experiments whose results ship."""
 EXPERIMENTS = tuple(experiment for shown in PAGES.values() for experiment in shown)
 
@@ -159,7 +147,7 @@ def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
         order = list(names)
         (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
         rows = [row for row in numbers.rows_of(numbers.read(table)) if row["metric"] in order]
-        rows = [row for row in rows if row["value"] or not (row["value"] is None or row["metric"].endswith("_answers"))]
+        rows = [row for row in rows if row["value"] is not None]
         found[experiment] = sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
     paths = {str(row["record"]) for rows in found.values() for row in rows}
     records = [json.loads((folder / path).read_text()) for path in sorted(paths)]
@@ -168,7 +156,7 @@ def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
         f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
         f"{_listed({record['created'][:10] for record in records})} at commit "
         f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
-        "with a defect, such as too few rows. In brackets: the 95 % interval. Of pairs: side b over side a.",
+        "with a defect, such as too few rows. Of pairs: side b over side a, with its 95 % interval.",
     ]
     for experiment, rows in found.items():
         said += [
@@ -187,7 +175,7 @@ def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
 def _value(row: dict[str, Any]) -> str:
     from anncestry.report.model.cells import marks, text_of
 
-    if row["metric"].startswith("pair_") or row["metric"] == "recall_by_id":
+    if row["metric"].startswith("pair_"):
         return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
     unit = {"fraction": "", "1/s": " QPS"}.get(row["unit"], f" {row['unit']}")
     return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
