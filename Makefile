@@ -94,8 +94,7 @@ define install
 endef
 
 test: env browser compiler network  ## run all tests that this machine can, except those with containers (test-docker) and Slurm (test-slurm)
-	@$(COMPILED) python -m pytest $(BESIDE) --cache-clear -m 'not docker and not slurm and not long' \
-	  || $(COMPILED) python -m tests.second_try $$? --what-this-machine-can
+	@$(COMPILED) python -m pytest $(BESIDE) -m 'not docker and not slurm and not long'
 
 test-long: env compiler  ## run the tests that build servers from source or take minutes each, which make test leaves out
 	@$(COMPILED) python -m pytest $(BESIDE) -m long

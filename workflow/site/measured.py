@@ -25,13 +25,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-EVIDENCE = ROOT / "evidence"
+PAGE = ROOT / "evidence" / "README.md"
 HEADING = "## Its numbers\n"
 COMMAND = "python workflow/site/measured.py"
 SHOWN = {
@@ -44,10 +44,9 @@ SHOWN = {
     "pair_server_cpu_us_per_query": "processor time a query, b / a",
     "pair_p99_ms": "99th percentile, b / a",
 }
-"""Metrics, with what people call them."""
-PAGES = {EVIDENCE / "README.md": {"smoke": SHOWN, "upgrade-small": SHOWN}}
-"""Pages whose last section shows metrics of experiments whose results ship."""
-EXPERIMENTS = tuple(experiment for shown in PAGES.values() for experiment in shown)
+"""Metrics of the section, with what people call them."""
+EXPERIMENTS = ("smoke", "upgrade-small")
+"""Those whose results ship."""
 
 _UNITS = "ms|µs|QPS|min|minutes|hours|queries (?:a|per) second"
 _FIGURE = re.compile(
@@ -133,21 +132,21 @@ def _fault_of_marker(block: Block, found: list[str]) -> str:
 # The evidence
 
 
-def page(text: str, folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
-    """`text` with its last section made from the tables in `folder`: by experiment, its metrics and their names."""
-    return text.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(folder, shown)
+def page(text: str, folder: Path) -> str:
+    """evidence/README.md with its last section made from the table in `folder`."""
+    return text.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(folder)
 
 
-def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
+def section(folder: Path) -> str:
     """The numbers of the results in `folder`, as Markdown: each with its id."""
     from anncestry.report.model import numbers
 
+    order = list(SHOWN)
     found = {}
-    for experiment, names in shown.items():
-        order = list(names)
+    for experiment in EXPERIMENTS:
         (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
-        rows = [row for row in numbers.rows_of(numbers.read(table)) if row["metric"] in order]
-        rows = [row for row in rows if row["value"] is not None]
+        rows = numbers.rows_of(numbers.read(table))
+        rows = [row for row in rows if row["metric"] in SHOWN and row["value"] is not None]
         found[experiment] = sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
     paths = {str(row["record"]) for rows in found.values() for row in rows}
     records = [json.loads((folder / path).read_text()) for path in sorted(paths)]
@@ -166,8 +165,7 @@ def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
             "| --- | --- | --- | --- | --- |",
         ]
         for row in rows:
-            name = shown[experiment][row["metric"]]
-            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {name}"
+            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {SHOWN[row['metric']]}"
             said.append(f"| {place} | {_value(row)} | `{row['number_id']}` |")
     return "\n".join(said) + "\n"
 
@@ -191,6 +189,4 @@ def _listed(found: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    of_results = Path(sys.argv[1]) if sys.argv[1:] else EVIDENCE
-    for path, experiments in PAGES.items():
-        path.write_text(page(path.read_text(), of_results, experiments))
+    PAGE.write_text(page(PAGE.read_text(), Path(sys.argv[1]) if sys.argv[1:] else PAGE.parent))
