@@ -20,7 +20,7 @@ CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 SCREENS = Path(os.environ.get("ANNCESTRY_SCREENS") or ROOT / ".ci" / "screens")
 """Where screenshots are kept."""
 
-WAIT_S = 60
+WAIT_S = 240
 """How long anything may take on a busy machine; nothing is claimed from how long it took."""
 
 _MEANT = 'Dropping \\"fit-y\\" because spec has discrete height'

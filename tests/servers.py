@@ -162,7 +162,7 @@ def ask(
     with grpc.insecure_channel(transport["target"], options=[("grpc.enable_http_proxy", 0)]) as channel:
         search = channel.unary_unary(transport["method"])
         requests = engine.encode(server, queries, 10, 200, filter)
-        return [engine.decode(search(request, timeout=10), vectors.metric) for request in requests]
+        return [engine.decode(search(request, timeout=60), vectors.metric) for request in requests]
 
 
 def exact(vectors: SmallVectors, queries: NDArray[np.float32]) -> NDArray[np.float64]:

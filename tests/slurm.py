@@ -30,7 +30,7 @@ class Slurm:
     def ask(self, *command: str) -> str:
         """What a command of Slurm's says."""
         done = subprocess.run(
-            command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60, check=False
+            command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=600, check=False
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
@@ -165,7 +165,7 @@ def _idle(running: Slurm) -> bool:
         env={**os.environ, **running.environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     return done.stdout.split() == ["idle"]

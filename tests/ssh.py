@@ -15,7 +15,7 @@ from pathlib import Path
 UNPACKED = Path(sys.prefix) / "ssh"
 """Where `make sshd` has put Debian's packages."""
 HOST = "loadgen-1"
-_WAIT_S = 60
+_WAIT_S = 300
 
 # The sshd of a root needs a user of that name and /run/sshd: both are there in a mount namespace of its own only.
 _START = """set -e

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_MOST_S = 120
+_MOST_S = 600
 
 
 def until(true: Callable[[], object], what: str = "what has to come true", seconds: float = _MOST_S) -> None:

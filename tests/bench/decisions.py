@@ -22,6 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from anncestry.metrics.latency import Run, of_run, summarise  # noqa: E402
 
 WORLDS = 1000
 WORKLOADS = 14
+SYSTEMS, NUMBERS = 15, 5
 DRIFT, BURST_SHARE = 0.04, 0.06
 BURST_OF = {"rate": 1.0, "cpu": 0.25, "build": 1.0}
 """How much of a burst that takes from a rate reaches other quantities. Processor time a query rises by some 13 % where
@@ -65,6 +67,19 @@ def speeds(
             burst = (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs) * BURST_OF[of]
             sides.append(sample(level * factor * np.exp(drift + own) * (1 - burst)))
         yield Pair(*sides, quantity="qps", paired=True)
+
+
+def of_many(random: np.random.RandomState, change: float, runs: int, median_cv: float) -> Iterator[Pair]:
+    """Rates of SYSTEMS under NUMBERS workloads, each against each; each is faster than the one before by `change`."""
+    for _ in range(NUMBERS):
+        drift, level = random.normal(0, DRIFT, runs), random.uniform(50, 5000)
+        sides = []
+        for place in range(SYSTEMS):
+            spread = min(0.4, median_cv * float(random.lognormal(0, 0.5)))
+            burst = (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs)
+            rates = level * (1 + change) ** place * np.exp(drift + random.normal(0, spread, runs)) * (1 - burst)
+            sides.append(sample(rates))
+        yield from (Pair(a, b, quantity="qps", paired=True) for a, b in combinations(sides, 2))
 
 
 def builds(random: np.random.RandomState, change: float, count: int, median_cv: float) -> Iterator[Pair]:
@@ -109,12 +124,19 @@ def power(worlds: int) -> bool:
         "builds, 3 a side, CV 4 %": lambda change: lambda random: builds(random, change, 3, 0.04),
     }
     head = " ".join(f"{name:>9}" for name in ("differs", "equival.", "undeterm."))
-    print(f"{'verdicts, in % of comparisons':34} {'planted':>8} {head} {'worlds with an alarm':>21}")
+    print(f"{'verdicts, in % of comparisons':40} {'planted':>10} {head} {'worlds with an alarm':>21}")
     for name, kind in kinds.items():
         for change in (0.0, 0.02, 0.05, 0.1, 0.2):
             said, alarmed = verdicts(kind(change), worlds)
             missed |= not change and alarms_missed(alarmed, worlds)
             print(_line(name, f"{100 * change:.0f} %", said, alarmed if not change else None))
+    for runs in (2, 3):
+        name = f"{SYSTEMS} systems, speed, {runs} rounds, CV 13 %"
+        for change in (0.0, 0.1, 0.5):
+            some = worlds // 5
+            said, alarmed = verdicts(lambda random, r=runs, c=change: of_many(random, c, r, 0.11), some)
+            missed |= not change and alarms_missed(alarmed, some)
+            print(_line(name, f"{100 * change:.0f} % each", said, alarmed if not change else None))
     for change in (0.0, 0.002, 0.005, 0.014):
         said, alarmed = verdicts(lambda random, c=change: recalls(random, c, 1000, 0.02), worlds // 2)
         missed |= not change and alarms_missed(alarmed, worlds // 2)
@@ -124,7 +146,7 @@ def power(worlds: int) -> bool:
 
 def _line(name: str, planted: str, said: Counter[str], alarmed: float | None) -> str:
     shares = " ".join(f"{said[o]:9.1f}" for o in ("differs", Outcome.EQUIVALENT.value, Outcome.UNDETERMINED.value))
-    return f"{name:34} {planted:>8} {shares}  {'' if alarmed is None else f'{alarmed:20.1f}'}"
+    return f"{name:40} {planted:>10} {shares}  {'' if alarmed is None else f'{alarmed:20.1f}'}"
 
 
 # Coverage

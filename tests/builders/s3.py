@@ -21,7 +21,7 @@ def s3_server(log: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
             assert server.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -29,4 +29,4 @@ def s3_server(log: Path) -> Iterator[str]:
         yield found[0]
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=120)

@@ -168,6 +168,7 @@ def test_numbers_without_arms_make_no_such_table():
     assert changes.figures(numbers.frame([row("", 3.0, engine="weaviate")])) == []
 
 
+@pytest.mark.long
 def test_an_experiment_of_two_arms_ends_in_a_page_that_tells_them_apart(toy):
     toy.files["workloads"]["k10"] = {**toy.files["workloads"]["k5"], "k": 10, "runs": 1}
     for part in toy.files["config"]["matrix"]:

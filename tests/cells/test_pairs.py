@@ -251,6 +251,7 @@ def test_gc_keeps_what_the_matrix_has_and_removes_a_pair_that_it_has_no_more(toy
     assert "pair of blobs-l2/red-1.0..blue-1.0/standalone" in anncestry(toy, "gc", "--results").stdout
 
 
+@pytest.mark.long
 def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_makes_its_pair_invalid(tmp_path):
     toy = paired(tmp_path, workloads=["k7"])
     blue = toy.files["systems"]["blue-1.0"]
@@ -283,7 +284,7 @@ def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on_at_e
         wait_for(lambda: freezing(toy) or run.poll() is not None)
         victim, *_ = freezing(toy)
         os.kill(victim, signal.SIGKILL)
-        run.wait(timeout=120)
+        run.wait(timeout=900)
     toy.files["config"]["duet"] |= {"blocks": 6}
     toy.snakemake()
     published = [json.loads(path.read_text()) for path in pairs_of(toy)]
@@ -306,7 +307,7 @@ def freezing(toy):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

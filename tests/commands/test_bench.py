@@ -122,7 +122,7 @@ def test_a_command_with_unknown_braces_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("how", ["command", "endpoint"])
+@pytest.mark.parametrize("how", ["command", pytest.param("endpoint", marks=pytest.mark.long)])
 def test_a_real_server_that_somebody_else_starts_is_loaded_and_measured(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

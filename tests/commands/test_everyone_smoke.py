@@ -44,7 +44,7 @@ def everyone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor"]
     command += ["--directory", str(folder), "all", "--config", f"experiment={EXPERIMENT}", f"config_dir={config}"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=1800,
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]

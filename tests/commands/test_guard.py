@@ -121,6 +121,7 @@ def test_a_head_that_can_not_open_what_the_base_wrote_is_one_sentence(
     not_loaded(capsys, "flat: written in a format of tomorrow")
 
 
+@pytest.mark.long
 def test_a_head_that_never_comes_up_is_one_sentence_and_once_mended_the_guard_goes_on_with_what_was_measured(
     toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:

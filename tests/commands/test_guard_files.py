@@ -133,6 +133,7 @@ def outputs(toy: Toy) -> dict[str, str]:
     return dict(line.split("=", 1) for line in (toy.folder / "GITHUB_OUTPUT").read_text().splitlines())
 
 
+@pytest.mark.long
 def test_the_steps_of_the_action_measure_summarize_and_fail_where_it_regressed(toy: Toy) -> None:
     inputs = {"base": "red-1.0", "head": "slow-1.0", "metrics": "metrics.yaml", "folder": "guard"}
     asked = step("Keys of dataset, truth and driver", toy, inputs)

@@ -37,7 +37,7 @@ def run(toy: Toy, *words: str, said: bool = True) -> tuple[int, str]:
             text=True,
             env=toy.environment(),
             check=False,
-            timeout=120,
+            timeout=900,
         )
     finally:
         os.close(writing)

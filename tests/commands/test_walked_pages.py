@@ -66,7 +66,7 @@ def walk(page: str, here: Path, capsys: pytest.CaptureFixture[str]) -> list[str]
     for kind, text in steps(page):
         program, *words = shlex.split(text) if kind == "command" else ("", "")
         if kind == "python":
-            subprocess.run([sys.executable, "-c", text], check=True, timeout=120)
+            subprocess.run([sys.executable, "-c", text], check=True, timeout=900)
         elif kind != "command":
             with open(f"config/{kind}.yaml", "a") as target:
                 target.write("\n" + text.replace("/data/", f"{here}/"))
@@ -84,7 +84,7 @@ def _dry_run(here: Path, experiment: str) -> None:
     where = ["--snakefile", str(ROOT / "Snakefile"), "-n", "--quiet", "--nocolor"]
     names = ["--config", f"experiment={experiment}", f"config_dir={here / 'config'}"]
     command = [sys.executable, "-m", "snakemake", *where, "all", *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -164,6 +164,7 @@ def test_the_core_measures_and_verifies_a_library_without_any_extra(python, proj
     assert "pip install 'anncestry[share]'" in refused.stderr and "Traceback" not in refused.stderr
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_the_smoke_experiment_runs_in_a_project_on_both_servers(python, project):
     """One workload of it: tests/commands/test_smoke.py asks for all."""

@@ -40,7 +40,7 @@ def said(toy: Toy, site: Path, *arguments: str) -> str:
     environment = {**toy.environment(site), "ANNCESTRY_CONFIG": str(toy.folder / "config")}
     command = [sys.executable, "-m", "anncestry", *arguments]
     done = subprocess.run(
-        command, cwd=toy.folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=toy.folder, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     return done.stdout + done.stderr
 

@@ -26,7 +26,7 @@ def checked(folder: Path, *arguments: str) -> tuple[int, Any, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANNCESTRY_")}
     done = subprocess.run(
         [sys.executable, "-m", "anncestry", "engine-check", "scan.scan_engine", "--json", "--cores", "2", *arguments],
-        cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=1100,
+        cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
         env={**environment, "PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
     found = {each["name"]: each for each in json.loads(done.stdout)} if done.stdout else {}
@@ -44,6 +44,7 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_engine_of_the_page_passes_and_each_lie_is_caught_by_what_looks_for_it(package: Path) -> None:
     status, found, said = checked(package.parent, "--version", "1.0.0")
     assert status == 0, said

@@ -147,6 +147,7 @@ def test_a_load_is_read_back_searched_passes_all_gates_and_is_opened_by_the_next
     assert all(parts[name] for name in ("vectors", "graph", "rows and metadata", "log", "logs"))
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_a_cluster_of_three_holds_a_shard_each_and_misses_a_node_that_is_gone(tmp_path: Path) -> None:
     topology = {"runtime": "native", "nodes": 3, "shards": 3, "replicas": 1, "entry": "all"}

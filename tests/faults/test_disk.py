@@ -57,7 +57,7 @@ def stage(toy: Toy, *words: str, limit_bytes: int | None = None, environment: di
         text=True,
         check=False,
         preexec_fn=limit,
-        timeout=300,
+        timeout=900,
     )
 
 

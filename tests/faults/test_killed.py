@@ -20,7 +20,7 @@ from tests.toy import Toy, parse_jobs
 
 pytestmark = pytest.mark.faults
 
-PATIENCE_S = 300
+PATIENCE_S = 900
 
 
 def wait_for(what: Callable[[], object], run: subprocess.Popen[str] | None = None) -> None:

@@ -34,7 +34,7 @@ def test_a_process_that_is_left_fails_the_session_and_is_named(seconds: str, sta
         [sys.executable, "-c", code, "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path),
          "--basetemp", str(tmp_path / "base"), "-c", os.devnull, "-W", "ignore", str(tmp_path / "test_it.py")],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}, capture_output=True,
-        text=True, check=False, timeout=120,
+        text=True, check=False, timeout=900,
     )  # fmt: skip
     pid = int((tmp_path / "base" / "pid").read_text())
     try:

@@ -204,7 +204,9 @@ def test_an_engine_whose_load_does_not_go_on_after_a_kill_says_so(name: str, tmp
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("name", ["weaviate-1.27.0", "milvus-2.3.5", "chroma-1.5.9", "redis-7.4.1"])
+@pytest.mark.parametrize(
+    "name", ["weaviate-1.27.0", pytest.param("milvus-2.3.5", marks=pytest.mark.long), "chroma-1.5.9", "redis-7.4.1"]
+)
 def test_what_a_real_server_loses_when_it_is_killed_is_counted_and_searched_for(name: str, tmp_path: Path) -> None:
     engine, vectors = get(SYSTEMS[name]["engine"]), small_vectors("l2", 5000)
     load = {"batch_rows": 500, "kill": {"after_share": 0.5}}

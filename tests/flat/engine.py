@@ -42,7 +42,7 @@ class FlatServer(Server):
 
     def send(self, method: str, request: bytes) -> bytes:
         try:
-            return self.channel.unary_unary(f"/flat.Flat/{method}")(request, timeout=10)
+            return self.channel.unary_unary(f"/flat.Flat/{method}")(request, timeout=60)
         except grpc.RpcError as error:
             raise ServerError(f"flat: {method}: {error.code().name}: {error.details()}") from None
 

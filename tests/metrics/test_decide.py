@@ -141,15 +141,6 @@ def test_equal_systems_are_called_different_no_more_often_than_the_level():
     assert alarms / 150 <= 0.08
 
 
-def test_what_variances_have_in_common_is_found_again():
-    """Smyth's own check: variances of a known prior (8 degrees of freedom, 0.01) with 2 degrees each."""
-    random = np.random.RandomState(3)
-    true = 0.01 * 8 / random.chisquare(8, 4000)
-    parts = [decide._Part(v * random.chisquare(2) / 2, 2, 1.0) for v in true]
-    typical, weight, _ = decide._prior(parts)
-    assert typical == pytest.approx(0.01, rel=0.1) and weight == decide._PRIOR_MAX
-
-
 def test_holm_s_correction_is_that_of_his_paper():
     p = [0.01, 0.04, 0.03, 0.005]
     assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])

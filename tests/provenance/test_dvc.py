@@ -82,7 +82,7 @@ class Clone:
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            timeout=120,
+            timeout=900,
             env={**os.environ, "ANNCESTRY_CONFIG": str(self.folder / "config")},
         )
         if check:
@@ -566,7 +566,7 @@ def test_a_killed_push_leaves_the_remote_usable(mine, tmp_path):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not mine.objects() and push.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -52,6 +52,7 @@ def night(toy: Toy) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SCRIPT, "default"], cwd=toy.folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_night_measures_keeps_and_tells_what_changed_and_one_that_fails_loses_nothing(toy: Toy) -> None:
     first = night(toy)
     assert first.returncode == 0, first.stderr

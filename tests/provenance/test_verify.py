@@ -318,6 +318,7 @@ def test_random_flips_are_found(audit):
         victim.write_bytes(before)
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_number_of_cells(tmp_path):
     peaks = {}
     for cells in (40, 200):

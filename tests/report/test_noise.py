@@ -46,6 +46,7 @@ def test_rebuilds_are_loads_and_cells_of_their_own_and_the_first_keeps_its_keys(
     assert alone == built[0]
 
 
+@pytest.mark.long
 def test_an_experiment_with_rebuilds_shows_their_spread_and_leaves_a_floor_for_compare(toy):
     assert toy.jobs() == {
         "artifact": 1, "download": 1, "normalize": 1, "truth": 1, "load": 3, "record": 3, "session": 6, "query": 3,

@@ -57,7 +57,7 @@ def bench(client: docker.DockerClient, tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def wait_until(true: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(true: Callable[[], object], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, "not in time"
@@ -101,7 +101,7 @@ def test_limits_are_what_the_engine_says_and_what_the_kernel_accounts(bench: Ben
 
 def test_a_death_for_lack_of_memory_is_named_with_the_limit(bench: Bench) -> None:
     container = bench.start(bench.pod(), "eater", "tail", "/dev/zero", limits=Limits(None, 48))
-    wait_until(lambda: not container.alive(), 60)
+    wait_until(lambda: not container.alive(), 300)
     with pytest.raises(ServerError, match=r"test eater .* was killed for lack of memory at 48 MiB"):
         container.check_alive()
 
@@ -283,7 +283,7 @@ def test_a_command_can_have_an_engine_of_its_own_that_is_gone_afterwards(tmp_pat
     environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock", "XDG_CACHE_HOME": str(tmp_path)}
     code = "import docker, os; print(os.environ['DOCKER_HOST']); print(docker.from_env().version()['Version'])"
     command = [sys.executable, "-m", "anncestry", "engine", sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     address = done.stdout.splitlines()[0].removeprefix("unix://")
     assert not Path(address).parent.exists()
@@ -332,13 +332,13 @@ def test_an_engine_that_is_killed_is_named_and_leaves_nothing_and_the_next_one_s
         words = daemon.cmdline()
         folder = str(Path(words[words.index("--exec-root") + 1]).parent)
         daemon.kill()
-        said = run.communicate("\n", timeout=120)[1]
+        said = run.communicate("\n", timeout=600)[1]
     assert run.returncode == 2, said
     assert "Traceback" not in said
     assert "anncestry load: test one: the container engine at unix://" in said and "does not answer any more" in said
     assert not inside.is_running()
     again = subprocess.run([*engine_of_its_own, "docker", "ps", "--all", "--quiet"], env=environment, check=False,
-                           capture_output=True, text=True, timeout=120)  # fmt: skip
+                           capture_output=True, text=True, timeout=600)  # fmt: skip
     assert again.returncode == 0, again.stderr
     running = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert not [command for command in running if str(tmp_path) in command or folder in command]
@@ -396,7 +396,7 @@ def test_a_node_that_stands_still_or_is_cut_off_is_missed_and_one_that_is_killed
         # Apart for half a minute, this Weaviate's nodes give each other up for good: it takes a restart to come back.
         third.kill()
         third.restart()
-        wait_until(lambda: _whole(server) and _rows(weaviate, server) == rows, 60)
+        wait_until(lambda: _whole(server) and _rows(weaviate, server) == rows, 300)
 
         server.group["node2"].handle.kill()
         with pytest.raises(ServerError, match=r"node2 .* is not running any more \(exit code 137\)"):
@@ -425,7 +425,7 @@ def _fault_during_a_run(engine: Any, server: Any, folder: Path, kind: str, membe
 
 
 def _until_missed(server: Any) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         server.check_members()
         time.sleep(0.5)
@@ -476,7 +476,7 @@ def test_whatever_dies_of_a_milvus_with_etcd_and_an_object_store_is_named_during
             assert [name for name, facts in server.members().items() if not facts["alive"]] == [place]
             if place != "etcd":  # without which Milvus soon ends, too
                 member.restart()
-                wait_until(lambda: _holds(server, milvus, requests[0], rows), 180)
+                wait_until(lambda: _holds(server, milvus, requests[0], rows), 600)
     finally:
         server.stop()
 
@@ -518,7 +518,7 @@ def test_the_whole_pipeline_on_containers_passes_every_gate(
         done = subprocess.run(
             [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
              "--directory", str(folder), "--nocolor", *arguments, "all", "--config", "experiment=containers"],
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=1200,
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=6000,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -30,7 +30,12 @@ AS_NOBODY = f"--nobody={':'.join(dict.fromkeys([sys.base_prefix, sys.prefix, str
 
 def run(options: list[str], command: list[str], **more: str) -> str:
     done = subprocess.run(
-        namespaces.wrapped(options, command), capture_output=True, text=True, timeout=60, cwd="/", env=os.environ | more
+        namespaces.wrapped(options, command),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd="/",
+        env=os.environ | more,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -69,7 +74,7 @@ def test_these_start_where_there_is_more_than_a_loopback(name: str, options: lis
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
     command = namespaces.wrapped(options, [sys.executable, "-c", script, name, tmp_path])
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": paths}, check=False
+        command, capture_output=True, text=True, timeout=600, env=os.environ | {"PYTHONPATH": paths}, check=False
     )
     assert ("it answers" in done.stdout) is ("--interface" in options), done.stderr
     assert offers_of(SYSTEMS[name]["engine"]).needs_interface(SYSTEMS[name])
@@ -91,7 +96,7 @@ def test_a_loopback_of_ones_own_works_and_is_no_other_programs() -> None:
     ) as server:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
-        outside = subprocess.run([*PYTHON, connect, port], capture_output=True, text=True, timeout=60)
+        outside = subprocess.run([*PYTHON, connect, port], capture_output=True, text=True, timeout=600)
         assert "ConnectionRefusedError" in outside.stderr
         server.communicate("")
 
@@ -215,7 +220,7 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken_for_the_lo
         with platform.alone():
             assert not os.path.samestat(first, platform.lock_path().stat())
             assert platform.measuring()
-    waiting.join(60)
+    waiting.join(600)
     assert not waiting.is_alive()
 
 
@@ -234,7 +239,7 @@ def test_what_is_not_measured_waits_for_the_end_of_a_measurement(
         waiting = threading.Thread(target=score)
         waiting.start()
         assert not entered.wait(0.2)
-    waiting.join(60)
+    waiting.join(600)
     assert entered.is_set()
     with platform.beside_none(), platform.beside_none():
         assert not platform.measuring(), "scores run beside each other"

@@ -249,7 +249,7 @@ def test_leftovers_are_named_and_cleaned_only_when_that_is_asked(
             assert f"pid {orphan.pid}" in said and "serve" in said and "--clean" in said
             assert orphan.poll() is None and copy.exists()
             assert cli.main(["leftovers", "--clean"]) == 0
-            orphan.wait(timeout=10)
+            orphan.wait(timeout=120)
             assert not copy.exists()
         finally:
             orphan.kill()

@@ -45,7 +45,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
     with open(tmp_path / "registry.log", "wb") as log:
         process = subprocess.Popen([program, "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()

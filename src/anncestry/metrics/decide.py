@@ -1,9 +1,7 @@
 """The one verdict on two numbers: they differ, they are equivalent, or neither is known yet.
 
 Speeds, times and sizes are compared on the log scale, in pairs of the rounds in which both sides were measured.
-Their variance is moderated: that of a comparison is drawn towards what all comparisons of one quantity have in common,
-as far as those agree (Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and
-Molecular Biology 3, 2004); with three rounds, a variance of its own has two degrees of freedom. Recalls are compared
+Their variance is moderated by what all comparisons of one quantity have in common (`moderate`). Recalls are compared
 query by query, shares of different queries by Newcombe's interval. *Equivalent* needs two one-sided tests within a
 margin (Schuirmann 1987): failing to see a difference shows nothing. What is shown together is corrected by Holm's
 method (1979).
@@ -21,15 +19,12 @@ import numpy as np
 from scipy import special
 
 from anncestry.metrics.duet import Ratio
+from anncestry.metrics.moderate import Error, Part, population_of
 
 IN_PAIRS = "pairs of servers"
 """What the ratio of two systems in a pair rests on."""
 MIN_RUNS = 3
 """Below this, runs say too little of their own noise; where noise is pooled, two will do."""
-_POOLED_MIN = 6  # variances of one quantity without which they tell nothing of what they have in common
-_PRIOR_MAX = 2.0
-"""Degrees of freedom that what cells have in common counts for at most: bursts give spreads longer tails than the model
-of their moderation has (`make bench-decisions`: with a bound of 4, 7 false alarms in 100 worlds, with 2 below 5)."""
 _POWER = 0.8
 _FURTHER_MAX = 10_000
 _SMALLEST_P = 1e-9
@@ -173,48 +168,28 @@ def ratio_interval(a: Evidence, b: Evidence) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A variance (s², with its degrees of freedom) and its weight in that of the difference."""
-
-    variance: float
-    freedom: float
-    weight: float
-
-
-@dataclass(frozen=True)
 class _Test:
-    """A difference B - A (of logarithms, if `log`), within which it counts as none (`margin`), and its variance.
+    """A difference B - A (of logarithms, if `log`), within which it counts as none (`margin`), and its error.
 
-    `interval` is that of shares, whose distribution is not Student's. `runs` are those that a variance rests on.
+    `interval` is that of shares, whose errors are not symmetric. `runs` are those that a variance rests on.
     """
 
     problem: str = ""
     difference: float = 0.0
     margin: float = 0.0
     log: bool = False
-    parts: tuple[_Part, ...] = ()
+    error: Error = field(default_factory=lambda: Error(()))
     family: str = ""
     noise: str = ""
     runs: int = 0
     few: str = ""
     interval: Callable[[float], tuple[float, float]] | None = None
 
-    @property
-    def error(self) -> float:
-        """Standard error of the difference."""
-        return math.sqrt(sum(part.variance * part.weight for part in self.parts))
-
-    @property
-    def freedom(self) -> float:
-        """Welch and Satterthwaite's degrees of freedom."""
-        each = [(part.variance * part.weight, part.freedom) for part in self.parts]
-        return float(sum(v for v, _ in each) ** 2 / sum(v**2 / f for v, f in each))
-
     def bounds(self, confidence: float) -> tuple[float, float]:
         """The interval of the difference."""
         if self.interval:
             return self.interval(confidence)
-        half = float(special.stdtrit(self.freedom, 0.5 + confidence / 2)) * self.error
+        half = self.error.half_width(confidence)
         return self.difference - half, self.difference + half
 
 
@@ -240,13 +215,13 @@ def _test(pair: Pair, rule: Rule) -> _Test:
         first, second = (np.log(values) if log else np.array(values) for values in common)
         apart = second - first
         difference, how = float(apart.mean()), "in pairs"
-        parts: tuple[_Part, ...] = (_Part(float(apart.var(ddof=1)), runs - 1, 1 / runs),)
+        parts: tuple[Part, ...] = (Part(float(apart.var(ddof=1)), runs - 1, 1 / runs),)
     else:
         (middle_a, var_a), (middle_b, var_b) = (_spread(one, log) for one in (a, b))
         difference, how = middle_b - middle_a, pair.of
-        parts = (_Part(var_a, a.runs - 1, 1 / a.runs), _Part(var_b, b.runs - 1, 1 / b.runs))
+        parts = (Part(var_a, a.runs - 1, 1 / a.runs), Part(var_b, b.runs - 1, 1 / b.runs))
     noise = "builds" if pair.of == "builds" else "runs"
-    return _Test("", difference, margin, log, parts, f"{pair.quantity} {how}", noise, runs, few)
+    return _Test("", difference, margin, log, Error(parts), f"{pair.quantity} {how}", noise, runs, few)
 
 
 def _of_ratio(ratio: Ratio, rule: Rule) -> _Test:
@@ -254,8 +229,8 @@ def _of_ratio(ratio: Ratio, rule: Rule) -> _Test:
         return _Test("its pair has no interval")
     if not ratio.error > 0:
         return _Test("no pair of servers differed from another")
-    part = _Part(ratio.error**2, ratio.freedom, 1.0)
-    return _Test("", ratio.log, math.log1p(rule.margin), True, (part,), "", IN_PAIRS, ratio.servers)
+    part = Part(ratio.error**2, ratio.freedom, 1.0)
+    return _Test("", ratio.log, math.log1p(rule.margin), True, Error((part,)), "", IN_PAIRS, ratio.servers)
 
 
 def _spread(one: Sample, log: bool) -> tuple[float, float]:
@@ -279,87 +254,49 @@ def _of_shares(a: Share, b: Share, margin: float) -> _Test:
 
         queries = min(a.queries, b.queries)
         variance = b.mean * (1 - b.mean) + a.mean * (1 - a.mean)
-        part = _Part(max(variance, 1 / queries), queries, 1 / queries)
-        return _Test("", b.mean - a.mean, margin, False, (part,), "", "queries", queries, interval=interval)
+        part = Part(max(variance, 1 / queries), queries, 1 / queries)
+        return _Test("", b.mean - a.mean, margin, False, Error((part,)), "", "queries", queries, interval=interval)
     apart = np.array([b.by_query[query] - a.by_query[query] for query in common])
     # Agresti and Min, "Simple improved confidence intervals for comparing matched proportions" (2005): half a query
     # more each way, as where all queries agree the next need not.
     count = len(apart) + 1
     centre = float(apart.sum()) / count
     variance = (float((apart**2).sum()) + 1) / count - centre**2
-    part = _Part(variance, count - 1, 1 / count)
-    return _Test("", float(apart.mean()), margin, False, (part,), "", "the same queries", len(apart))
+    part = Part(variance, count - 1, 1 / count)
+    return _Test("", float(apart.mean()), margin, False, Error((part,)), "", "the same queries", len(apart))
 
 
 def _moderated(tests: Sequence[_Test]) -> list[_Test]:
     """The tests with moderated variances, where their family is large enough; else a problem where noise is unknown."""
-    families: dict[str, list[_Part]] = {}
+    families: dict[str, list[Part]] = {}
     for test in tests:
         if test.family:
-            families.setdefault(test.family, []).extend(test.parts)
-    prior = {name: _prior(parts) for name, parts in families.items()}
+            families.setdefault(test.family, []).extend(test.error.parts)
+    populations = {family: population_of(parts) for family, parts in families.items()}
     done = []
     for test in tests:
-        common = prior.get(test.family)
-        if common is not None and not test.problem:
-            typical, weight, whole = common
-            parts = tuple(
-                _Part(
-                    (weight * typical + part.freedom * part.variance) / (weight + part.freedom),
-                    min(weight + part.freedom, whole),
-                    part.weight,
-                )
-                for part in test.parts
-            )
-            test = replace(test, parts=parts)
+        population = populations.get(test.family)
+        if population is not None and not test.problem:
+            test = replace(test, error=Error(tuple(replace(part, population=population) for part in test.error.parts)))
         elif test.few and not test.problem:
             test = replace(test, problem=test.few)
-        if not test.problem and test.family and not test.error > _ROUNDING * test.margin:
+        if not test.problem and test.family and not test.error.size > _ROUNDING * test.margin:
             test = replace(test, problem="no run differed from another")
         done.append(test)
     return done
 
 
-def _prior(parts: Sequence[_Part]) -> tuple[float, float, float] | None:
-    """What variances have in common: its size, its weight in degrees of freedom, and those of all
-    together; None for too few. By the moments of log s² (Smyth 2004, section 6.2)."""
-    whole = sum(part.freedom for part in parts)
-    if len(parts) < _POOLED_MIN or not any(part.variance > 1e-20 for part in parts):
-        return None
-    variance, freedom = (np.array(values) for values in zip(*((p.variance, p.freedom) for p in parts), strict=True))
-    variance = np.maximum(variance, 1e-5 * np.median(variance[variance > 0]))
-    away = np.log(variance) - special.digamma(freedom / 2) + np.log(freedom / 2)
-    beyond = float(away.var(ddof=1) - special.polygamma(1, freedom / 2).mean())
-    if beyond <= 0:
-        return float((variance * freedom).sum() / whole), _PRIOR_MAX, whole
-    half = _trigamma_inverse(beyond)
-    typical = math.exp(float(away.mean()) + float(special.digamma(half)) - math.log(half))
-    return typical, min(2 * half, _PRIOR_MAX), whole
-
-
-def _trigamma_inverse(value: float) -> float:
-    """The x with trigamma(x) = value, by Newton's method (Smyth 2004, appendix)."""
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = float(special.polygamma(1, x))
-        step = trigamma * (1 - trigamma / value) / float(special.polygamma(2, x))
-        x += step
-        if -step / x < 1e-8:
-            break
-    return x
-
-
 def _p_differs(test: _Test) -> float:
     if test.interval:
         return _level_at(lambda level: not _holds_zero(test.bounds(1 - level)))
-    return 2 * float(special.stdtr(test.freedom, -abs(test.difference) / test.error))
+    return 2 * test.error.beyond(abs(test.difference))
 
 
 def _p_apart(test: _Test) -> float:
     """Of the two one-sided tests, the larger p."""
     if test.interval:
         return _level_at(lambda level: max(map(abs, test.bounds(1 - 2 * min(level, 0.499)))) < test.margin)
-    return float(special.stdtr(test.freedom, (abs(test.difference) - test.margin) / test.error))
+    return test.error.beyond(test.margin - abs(test.difference))
 
 
 def _holds_zero(bounds: tuple[float, float]) -> bool:
@@ -390,7 +327,7 @@ def _verdict(pair: Pair, test: _Test, p: float, p_apart: float, level: float, ju
 
 def _further(test: _Test, level: float) -> int | None:
     """How many more observations a side would show a difference of this size, or that it is within the margin."""
-    size, spread = abs(test.difference), test.error * math.sqrt(test.runs)
+    size, spread = abs(test.difference), test.error.size * math.sqrt(test.runs)
     normal = special.ndtri
     needed = []
     if size > 0:

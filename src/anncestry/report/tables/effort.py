@@ -258,8 +258,9 @@ def _comparisons(verdicts: Verdicts) -> Table:
         " the best beside each of the others. The difference has its own 95 % interval, on the log scale: of pairs of"
         " rounds; of builds where several were measured; of pairs of servers (Table J) where both were measured in"
         " pairs, and then of these alone. p says how well it goes with no difference, p beyond with one beyond the"
-        f" declared margin of equivalence, {100 * verdicts.rule.margin:g} %: both by Student's t, with variances that"
-        " draw on all comparisons of one metric, and corrected by Holm's method for every pair in every number."
+        f" declared margin of equivalence, {100 * verdicts.rule.margin:g} %: both by Student's t or, where many"
+        " comparisons of one metric say what noise they have in common, with variances that draw on these; corrected by"
+        " Holm's method for every pair in every number."
         f" Equivalent: p beyond is at most {verdicts.rule.level:g}. Differs: p is. Undetermined: neither, with the"
         " further rounds that would probably determine it. No system wins by less recall or with defective answers. "
         + (
