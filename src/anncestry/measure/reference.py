@@ -1,16 +1,19 @@
 """The reference: what a graph of faiss answers on the same vectors, at the same M, ef_construction and ef.
 
 It tells a hard dataset from a system that did not do what it was asked. It is built once no server is being measured;
-what it answers is kept in the user's cache, so that rounds and systems share it.
+the newest graphs and what they answer are kept in the user's cache, so that loads, rounds and systems share them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import sys
 import zipfile
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import faiss as _faiss
@@ -27,6 +30,7 @@ from anncestry.provenance import records
 
 NUMBERS_MAX = 1 << 26
 """Rows × dimensions up to which it is built: half a minute on two cores."""
+_KEPT_BYTES_MAX = 1 << 30
 _METRICS = {"l2": _faiss.METRIC_L2, "cosine": _faiss.METRIC_INNER_PRODUCT}
 
 faiss: Any = _faiss  # its stubs lack half of it
@@ -51,14 +55,37 @@ class Reference:
     @cached_property
     def _graphs(self) -> list[Any]:
         """Of every `shards`-th row each."""
+        return [self._kept(first) or self._built(first) for first in range(self._shards)]
+
+    def _built(self, first: int) -> Any:
+        """The graph of every `shards`-th row from `first` on, and its file in the cache."""
         print("reference: building a graph of faiss on the same vectors", file=sys.stderr, flush=True)
-        found = []
-        for first in range(self._shards):
-            graph = faiss.IndexHNSWFlat(self._vectors.base.shape[1], self._index["M"], self._metric)
-            graph.hnsw.efConstruction = self._index["ef_construction"]
-            graph.add(np.ascontiguousarray(self._vectors.base[first :: self._shards]))
-            found.append(graph)
-        return found
+        graph = faiss.IndexHNSWFlat(self._vectors.base.shape[1], self._index["M"], self._metric)
+        graph.hnsw.efConstruction = self._index["ef_construction"]
+        graph.add(np.ascontiguousarray(self._vectors.base[first :: self._shards]))
+        folder, name = user_cache.folder("reference"), self._name("graph", first)
+        with records.replacing(folder / f".{name}.whole") as temporary:
+            faiss.write_index(graph, str(temporary))
+            digest = records.sha256_file(temporary)
+        (folder / f".{name}.whole").replace(folder / f"{name}-{digest}.faiss")
+        _forget(folder, _KEPT_BYTES_MAX)
+        return graph
+
+    def _kept(self, first: int) -> Any | None:
+        """The same graph as the cache has it: None if it is not there, or is not what was written."""
+        for path in user_cache.folder("reference").glob(f"{self._name('graph', first)}-*.faiss"):
+            with contextlib.suppress(OSError):
+                if records.sha256_file(path) == path.stem.rpartition("-")[2]:
+                    os.utime(path)
+                    return faiss.read_index(str(path))
+                path.unlink()
+        return None
+
+    def _name(self, *asked: object) -> str:
+        """By what is asked of these vectors and this index."""
+        base = self._vectors.record["outputs"]["base"]["sha256"]
+        settings = sorted(self._index.items()), self._shards
+        return hashlib.sha256(repr((base, self._metric, settings, *asked, faiss.__version__)).encode()).hexdigest()[:24]
 
     @property
     def is_built(self) -> bool:
@@ -80,11 +107,7 @@ class Reference:
 
     def recall(self, rows: Ids, k: int, ef_search: int) -> tuple[Floats, Floats]:
         """Of the (n,) rows of the queries: its recall by distance (n,), and the true distances (n, k), ascending."""
-        base = self._vectors.record["outputs"]["base"]["sha256"]
-        settings = sorted(self._index.items()), self._shards
-        asked = (base, self._metric, settings, rows.tolist(), k, ef_search, faiss.__version__)
-        name = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
-        kept = user_cache.folder("reference") / f"{name}.npz"
+        kept = user_cache.folder("reference") / f"{self._name(rows.tolist(), k, ef_search)}.npz"
         try:
             with np.load(kept, allow_pickle=False) as stored:
                 return stored["recall"], stored["distances"]
@@ -107,3 +130,13 @@ class Reference:
         _, ids = faiss.knn(queries, np.ascontiguousarray(self._vectors.base), k, metric=self._metric)
         exact = recall.exact_distances(self._vectors.base, queries, ids.astype(np.int64), self._vectors.metric)
         return np.sort(exact, axis=1)
+
+
+def _forget(folder: Path, most_bytes: int) -> None:
+    """Remove the graphs that were used longest ago, until the others have at most so many bytes."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError):  # another process forgot it first
+        for path in sorted(folder.glob("*.faiss"), key=lambda path: -path.stat().st_mtime_ns):
+            total += path.stat().st_size
+            if total > most_bytes:
+                path.unlink()
