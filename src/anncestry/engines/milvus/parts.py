@@ -21,7 +21,7 @@ ACCESS_KEY = "anncestry"
 
 _PORTS = {"etcd": ("etcd", "etcd_peer"), "object_store": ("object_store",)}
 """Names of the ports that each of them takes; the first is its main one. Those of a log: `Log.ports`."""
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
 _FORMAT_TIMEOUT_S = 60.0
 _MESSAGE_MAX_BYTES = 10485760
 """A batch of 500 vectors is larger than the 1 or 5 MiB that the logs allow by default."""

@@ -40,7 +40,7 @@ class Rpc:
     def __init__(self, target: str, authorization: str | None = None, tls: Mapping[str, Any] | None = None) -> None:
         self._channel = open_channel(target, CHANNEL_OPTIONS, authorization, tls)
 
-    def call(self, method: str, request: Any, reply: type[Any], timeout_s: float = 10.0) -> Any:
+    def call(self, method: str, request: Any, reply: type[Any], timeout_s: float = 60.0) -> Any:
         """Send `request` to the service's `method` and return its reply, of type `reply`, checked for success."""
         answer = call(self._channel, f"/{SERVICE}/{method}", request, reply, timeout_s, f"milvus: {method}")
         status = answer if isinstance(answer, common_pb2.Status) else answer.status
@@ -212,7 +212,7 @@ class EarlyRpc(Rpc):
 
 _PACKAGE = "anncestry.milvus"
 _Field = descriptor_pb2.FieldDescriptorProto
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 
 # Calls to the components themselves, for what the proxy of an earlier version does not tell. Their messages are not in
 # the client's package: the few fields that are needed are declared here, with the numbers of internal.proto and

@@ -36,7 +36,7 @@ from anncestry.runtimes.native import clean_environment, http_get
 from anncestry.runtimes.storage import data_folder
 
 _LOAD_TIMEOUT_S = 600.0
-_NODES_TIMEOUT_S = 60.0
+_NODES_TIMEOUT_S = 180.0
 PASSING = tuple(f"find no available {role}" for role in ("rootcoord", "datacoord", "querycoord", "indexcoord", "proxy"))
 """What 2.2 dies of where one of its parts looks for another that is slow to register: on a busy machine, after a start
 on what an earlier run left. Nothing is stored at that point, and the next start finds what this one did."""

@@ -26,7 +26,7 @@ from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import await_listening, clean_environment
 
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
-_JOIN_TIMEOUT_S = 30.0
+_JOIN_TIMEOUT_S = 120.0
 _GO_MEMORY_SHARE = 0.9
 """Of a memory limit, what Go's runtime may take before it collects at once; the rest is mapped files and stacks."""
 

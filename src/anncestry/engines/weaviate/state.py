@@ -27,7 +27,7 @@ from anncestry.errors import ServerError
 from anncestry.runtimes.base import Member
 
 OPEN_TIMEOUT_S = 600.0
-_APPLY_TIMEOUT_S = 10.0
+_APPLY_TIMEOUT_S = 60.0
 _REPLICATE_TIMEOUT_S = 120.0
 _REPLICA_SAMPLE = 20
 FLAT, BECOMING, GRAPH = "flat", "becoming a graph", "a graph"
@@ -117,7 +117,7 @@ def holds(member: Member, shard: str, object_id: str) -> bool:
     """Whether a node itself has the object in its copy of the shard."""
     path = f"/replicas/indices/{COLLECTION}/shards/{shard}/objects/{object_id}"
     host, _, port = member.addresses["data"].rpartition(":")
-    return Rest(host, int(port)).call("GET", path, timeout_s=10.0)["Object"] is not None
+    return Rest(host, int(port)).call("GET", path, timeout_s=60.0)["Object"] is not None
 
 
 def exact_filters(server: WeaviateServer, on: bool) -> None:
