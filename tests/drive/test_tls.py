@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from anncestry.drive import protocol
+from anncestry.drive.certificates import Certificates, make_certificates
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver, client_facts
-from anncestry.drive.null import Certificates, NullServer, make_certificates
+from anncestry.drive.null import NullServer
 from anncestry.engines import get, offers_of
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure import ceiling

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from anncestry import engines
+from anncestry.drive.certificates import make_certificates
 from anncestry.drive.driver import Driver
-from anncestry.drive.null import make_certificates
 from anncestry.engines.base import Batch, DecodeError
 from anncestry.engines.qdrant import rpc, wire
 from anncestry.errors import ConfigError, ServerError, UserError

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from anncestry.drive.certificates import make_certificates
 from anncestry.drive.driver import Driver
-from anncestry.drive.null import make_certificates
 from anncestry.engines import get, offers_of
 from anncestry.engines.base import Server, wait_for
 from anncestry.engines.milvus import serve

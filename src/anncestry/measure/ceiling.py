@@ -20,7 +20,7 @@ from anncestry.cells.stage import STAGES, key_of
 from anncestry.drive import build, protocol
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
-from anncestry.drive.null import NullServer, make_certificates
+from anncestry.drive.null import NullServer
 from anncestry.errors import Damaged, DataError
 from anncestry.provenance import records
 
@@ -85,9 +85,13 @@ def measure(spec: Mapping[str, Any], driver: Driver) -> list[dict[str, float]]:
     runs: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="anncestry-ceiling-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        encryption = make_certificates(folder) if spec.get("tls") else None
-        files: dict[str, Any] = encryption.files if encryption else {}
-        trusted = encryption.trusted if encryption else {}
+        files: dict[str, Any] = {}
+        trusted: dict[str, Any] = {}
+        if spec.get("tls"):
+            from anncestry.drive.certificates import make_certificates  # a tenth of a second of every session else
+
+            encryption = make_certificates(folder)
+            files, trusted = encryption.files, encryption.trusted
         server = stack.enter_context(NullServer(spec["transport"], reply_bytes=spec["reply_bytes"], **files))
         protocol.write_requests(folder, [bytes([i]) * spec["request_bytes"] for i in range(_REQUESTS)])
         rows = np.tile(np.arange(_REQUESTS), (clients, 1))

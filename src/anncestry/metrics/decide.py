@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
+from anncestry.metrics import special
 from anncestry.metrics.duet import Ratio
 from anncestry.metrics.moderate import Error, Part, population_of
 

@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+
+from anncestry.metrics import special
 
 Floats = NDArray[np.float64]
 

@@ -18,9 +18,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
 from anncestry.datasets.distance import Floats
+from anncestry.metrics import special
 
 _POOLED_MIN = 6  # variances of one quantity without which they tell nothing of what they have in common
 SPREAD = 1.4

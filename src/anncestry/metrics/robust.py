@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
+from anncestry.metrics import special
 from anncestry.metrics.decide import wilson
 from anncestry.metrics.stats import CONFIDENCE, Interval, clipped
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import stdev
 from typing import Any
 
-from scipy import special
+from anncestry.metrics import special
 
 NARROW, MOST, WIDE = "narrow", "most rounds", "wide"
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from anncestry import large
+from anncestry.metrics import special
 
 Floats = NDArray[np.float64]
 

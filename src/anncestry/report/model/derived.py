@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from scipy import special
-
 from anncestry.cells.features import at
-from anncestry.metrics import robust
+from anncestry.metrics import robust, special
 from anncestry.metrics.stats import CONFIDENCE, Interval, unknown
 
 OVER_LOGS = "95 %, Student's t of the logarithms over runs"
