@@ -143,7 +143,7 @@ class Toy:
             env=self.environment(modules),
             check=False,
             stdin=subprocess.DEVNULL,
-            timeout=600,
+            timeout=2300,
         )
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
