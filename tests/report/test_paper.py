@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import altair as alt
+import jsonschema
 import pandas as pd
 import pytest
 import vl_convert
@@ -72,6 +74,15 @@ def tables(material: Material) -> dict[str, Table]:
 @pytest.fixture(scope="module")
 def figures(material: Material) -> dict[str, Figure]:
     return {figure.name: figure for figure in catalogue.figures_of(material, STUDIES)}
+
+
+def test_every_chart_is_what_the_schema_of_vega_lite_allows(figures: dict[str, Figure]) -> None:
+    specs = [panel.spec for figure in figures.values() for panel in figure.panels]
+    assert len(specs) > 20
+    for spec in specs:
+        alt.Chart.from_dict(dict(spec))
+    with pytest.raises(jsonschema.ValidationError):
+        alt.Chart.from_dict({**specs[0], "width": "wide"})
 
 
 def _row(table: Table, *labels: str) -> Any:

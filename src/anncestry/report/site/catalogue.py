@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
+from altair.utils import schemapi
+
 from anncestry.report.charts import Figure, over_time
 from anncestry.report.charts import pairs as pair_charts
 from anncestry.report.charts import standard as standard_charts
@@ -131,7 +133,9 @@ def names(extra: Sequence[ExtraPage]) -> dict[str, str]:
 
 
 def figures_of(material: Material, studies: CaseStudies | None = None) -> list[Figure]:
-    return [figure for make in (*(studies.figures if studies else ()), *FIGURES) for figure in make(material)]
+    """The figures that have something to show of this material."""
+    with schemapi.debug_mode(False):  # no check against Vega-Lite's schema, which takes a second: tests make it
+        return [figure for make in (*(studies.figures if studies else ()), *FIGURES) for figure in make(material)]
 
 
 def case_studies() -> CaseStudies:
