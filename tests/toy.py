@@ -44,6 +44,7 @@ TOY: dict[str, Any] = {
         "ef_search": 50,
         "load": {"batch_rows": 200},
         "disturbance": {"repeats": 0},  # a busy machine makes no test slower
+        "chart_files": False,
         "matrix": [
             {
                 "datasets": ["blobs-l2", "blobs-cosine"],
@@ -97,8 +98,9 @@ class Toy:
 
     @classmethod
     def place(cls, folder: Path) -> Toy:
-        """One dataset on one system and topology, with both workloads."""
+        """One dataset on one system and topology, with both workloads, and with all files beside the page."""
         toy = cls(folder, copy.deepcopy(TOY))
+        toy.files["config"]["chart_files"] = True
         for names in ("datasets", "systems", "topologies"):
             toy.block[names] = toy.block[names][:1]
         return toy

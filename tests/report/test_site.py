@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import vl_convert
 
+from anncestry import workflow
+from anncestry.cells.matrix import Matrix
 from anncestry.cells.stage import PACKAGE, STAGES, code_below
 from anncestry.home import CASE_STUDIES
 from anncestry.provenance import gates
@@ -27,7 +29,7 @@ from anncestry.report.site import downloads, latex, more_pages, shell
 from anncestry.report.site.page import write_page
 from casestudies import STUDIES
 from tests.builders.world import HOSTILE, PUBLISHED, World, unpacked
-from tests.toy import ROOT
+from tests.toy import ROOT, Toy
 
 PAGES = {"index.html", "published.html", "cells.html", "method.html", "audit.html"}
 
@@ -105,6 +107,25 @@ def test_every_chart_is_there_as_svg_and_png_with_its_title_and_legend(world):
         assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         words = "".join(ElementTree.parse(svg).getroot().itertext())
         assert "milvus-2.3.5" in words and "currentColor" not in svg.read_text()
+
+
+def test_a_page_whose_charts_are_not_drawn_as_files_offers_none(world, tmp_path):
+    path = write_page(world.tidy(), tmp_path, title="Two databases", chart_files=False)
+    assert "data-chart=" in path.read_text() and 'href="charts/' not in path.read_text()
+    assert not (tmp_path / "charts").exists()
+
+
+def test_whether_charts_are_drawn_as_files_is_in_the_key_of_the_page_only(tmp_path):
+    toy = Toy.make(tmp_path)
+    without, with_files = (_matrix(toy, chart_files) for chart_files in (False, True))
+    assert without.report != with_files.report
+    assert (without.table, without.cells) == (with_files.table, with_files.cells)
+
+
+def _matrix(toy: Toy, chart_files: bool) -> Matrix:
+    toy.files["config"]["chart_files"] = chart_files
+    toy.save()
+    return workflow.expand(workflow.Choice(toy.folder / "config", "default"))
 
 
 def _table(text: str) -> Table:

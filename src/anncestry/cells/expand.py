@@ -150,6 +150,7 @@ def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], 
             "stage": "report",
             "title": config.title,
             "decide": config.decide.rule,
+            **({} if config.chart_files else {"chart_files": False}),
             "table": matrix.table,
             "published_as": {name: of.published_as for name, of in config.datasets.items() if of.published_as},
             "sources": source_digest(

@@ -266,6 +266,7 @@ class Config(Entry):
     disturbance: Disturbance
     duet: Duet
     decide: Decide
+    chart_files: bool
     equal_totals: bool
     arms: tuple[str, ...]
     matrix: Sequence[Block]

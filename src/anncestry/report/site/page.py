@@ -68,6 +68,7 @@ def of_matrix(matrix: Matrix) -> dict[str, Any]:
         "facts": Published.beside(config, PUBLISHED),
         "absent": matrix.absent,
         "rule": rule_of(config),
+        "chart_files": config.chart_files,
     }
 
 
@@ -80,13 +81,15 @@ def write_page(
     absent: Sequence[Absent] = (),
     studies: CaseStudies | None = None,
     rule: Rule | None = None,
+    chart_files: bool = True,
     so_far: str = "",
 ) -> Path:
     """Write the site under `out_dir`: its pages, and beside them for download all numbers, tables and charts.
 
     Returns the path of index.html. `facts` are what others published: the pages of the case `studies`
     need them. `absent` are cells that are listed instead of measured; `rule` gives the verdicts.
-    `so_far` says what a page rests on of which not all is measured yet.
+    `so_far` says what a page rests on of which not all is measured yet: measurements wait for it, and so its
+    charts are not drawn as files, which takes some 40 % of the time. Nor are they without `chart_files`.
     The records that the tidy frame `df` names are read again, relative to the working directory, for what stands
     behind the numbers. DataError if one is missing or no longer has the sha256 it had when `df` was made.
     """
@@ -98,9 +101,10 @@ def write_page(
     drawn = catalogue.figures_of(material, studies)
     groups = catalogue.tables_of(material, studies)
     of_page = [group for group in groups if group[0].page == NAME]
-    path = _write_index(material, drawn, of_page, out_dir, title, so_far)
+    chart_files = chart_files and not so_far
+    path = _write_index(material, drawn, of_page, out_dir, title, so_far, chart_files)
     tables = [content for _, of_group in groups for content in of_group]
-    downloads.write(out_dir, tables, [] if so_far else drawn, CHART_CONFIG)  # measurements wait for a page so far
+    downloads.write(out_dir, tables, drawn if chart_files else [], CHART_CONFIG)
     downloads.write_text(out_dir, title, summary(df, material.nodes), tables)
     more_pages.write(material, out_dir, title=title)
     if facts:
@@ -111,7 +115,7 @@ def write_page(
 
 
 def _no_files(figure: Figure, place: int) -> dict[str, str]:
-    """The charts of a page of what is measured so far are not drawn as files, which takes some 40 % of its time."""
+    """Where charts are not drawn as files."""
     return {}
 
 
@@ -122,6 +126,7 @@ def _write_index(
     out_dir: Path,
     title: str,
     so_far: str,
+    chart_files: bool,
 ) -> Path:
     records, rows = material.records, material.all_rows
     opening = [table for group, built in groups if group is catalogue.OPENING for table in built]
@@ -148,7 +153,7 @@ def _write_index(
         facts=_facts(records),
         latencies=downloads.write_latencies(material, out_dir),
         figures=[(figure, _legend(figure, palette)) for figure in drawn],
-        chart_files=_no_files if so_far else downloads.images,
+        chart_files=downloads.images if chart_files else _no_files,
         groups=groups,
         table_numbers={table.number for table in every},
         table_files=downloads.names,
