@@ -43,8 +43,10 @@ def test_rows_that_are_lost_but_counted_are_missed_by_searches_for_all_rows(benc
 
 
 @pytest.fixture
-def with_reference(monkeypatch):
-    """The toy claims an HNSW index, which is held against a reference."""
+def with_reference(monkeypatch, tmp_path_factory):
+    """The toy claims an HNSW index, which is held against a reference; none is in the cache."""
+    folder = tmp_path_factory.mktemp("reference")
+    monkeypatch.setattr(reference, "user_cache", SimpleNamespace(folder=lambda *parts: folder))
     monkeypatch.setattr(flat, "plain_hnsw", True)
 
 
@@ -124,12 +126,10 @@ def test_a_search_effort_that_is_ignored_changes_no_answer(bench, with_reference
     assert failed(record)["ef is felt"].startswith("0 of 60 answers change between ef 10 and 400; of the reference's ")
 
 
-def test_a_session_builds_the_reference_once_whatever_asks_for_it(bench, with_reference, monkeypatch, tmp_path, capfd):
-    monkeypatch.setattr(reference, "user_cache", SimpleNamespace(folder=lambda *parts: tmp_path))  # nothing is known
+def test_the_reference_is_built_once_whatever_asks_for_it(bench, with_reference, capfd):
     liar = bench(change=hard)
     cell = liar.matrix.cells[0]
     liar.load(cell)
-    capfd.readouterr()
     liar.query(cell)
     said = {gate["gate"]: gate["detail"] for gate in liar.record(cell)["gates"]}
     assert "of the reference's" in said["ef is felt"] and "the reference index has" in said["reference recall"]

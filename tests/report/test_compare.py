@@ -125,7 +125,7 @@ def test_a_shift_larger_than_noise_is_told(world: World, metric: str, factor: fl
 
 
 def test_a_shift_within_noise_is_not_told(world: World) -> None:
-    line = _line(_changed(world, _scaled("p50_ms", 1.5, std=0.9), "query"), "p50_ms")
+    line = _line(_changed(world, _scaled("p50_ms", 1.5, std=1.5), "query"), "p50_ms")
     assert line.verdict == UNKNOWN and line.ratio == pytest.approx(1.5)
     assert re.fullmatch(r"undetermined \(\d+ more rounds\)", line.said)
     assert line.judged.low is not None and line.judged.high is not None and line.judged.low < 0 < line.judged.high

@@ -380,7 +380,7 @@ def test_a_failure_in_ten_thousand_queries_is_not_printed_as_none() -> None:
 
 def test_a_difference_that_is_not_determined_says_so(world: World) -> None:
     def slow(record: dict[str, Any]) -> None:
-        record["summary"]["p50_ms"].update(std=1.0)
+        record["summary"]["p50_ms"].update(std=2.0)
 
     world.edit(world.cell("milvus-2.3.5", "k10-category30")["query_path"], slow)
     first, second = (row.cells[2].text for row in _table(world.tidy(), "VII").rows[:2])

@@ -254,8 +254,8 @@ def _comparisons(verdicts: Verdicts) -> Table:
     return Table(
         "C",
         "Which differences are real",
-        f"Every pair of systems in every number whose noise is known; where more than {_EVERY_PAIR_OF} systems have it,"
-        " the best beside each of the others. The difference has its own 95 % interval, on the log scale: of pairs of"
+        "Every pair of systems in every number whose noise is known; where many systems have it, the best beside each"
+        " of the others. The difference has its own 95 % interval, on the log scale: of pairs of"
         " rounds; of builds where several were measured; of pairs of servers (Table J) where both were measured in"
         " pairs, and then of these alone. p says how well it goes with no difference, p beyond with one beyond the"
         f" declared margin of equivalence, {100 * verdicts.rule.margin:g} %: both by Student's t or, where many"
