@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from anncestry.drive.null import Certificates
+from anncestry.drive.certificates import Certificates
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray | None = None) -> None:
