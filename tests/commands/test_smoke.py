@@ -46,7 +46,7 @@ def test_progress_is_seen_for_loads_and_query_runs(smoke):
 def test_both_systems_find_nearly_all_true_neighbours(numbers):
     recall = numbers[(numbers.metric == "recall_by_distance") & (numbers.workload == "smoke-k10")]
     assert len(recall) == 2
-    assert (recall.value >= 0.98).all()
+    assert (recall.value >= 0.95).all()
 
 
 def test_every_load_is_valid_and_split_into_its_phases(numbers):

