@@ -17,9 +17,9 @@ all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src anncestry --experiment $(EXPERIMENT) summary --short
 
 EVIDENCE := cd evidence && PYTHONPATH=$(CURDIR)/src
-SHIPPED := smoke upgrade-small
+SHIPPED := smoke upgrade-small findings
 
-evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (offline; a minute)
+evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (offline; two minutes)
 	@dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 2 all --config experiment=$$experiment) && \

@@ -16,8 +16,8 @@ A figure is a number with one of the units below, a number after ±, or an inter
 has such a unit or a percentile, every row with a number counts. Code (`…`, and listings in a language) doesn't.
 Figures without a unit (a recall, a ratio, a count) and those in other units are not found.
 
-`python workflow/site/measured.py [FOLDER]` writes the last section of evidence/README.md from the results in FOLDER
-(evidence/, where `make evidence` has drawn the page).
+`python workflow/site/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
+results in FOLDER (evidence/, where `make evidence` has drawn their pages).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "evidence" / "README.md"
+EVIDENCE = ROOT / "evidence"
 HEADING = "## Its numbers\n"
 COMMAND = "python workflow/site/measured.py"
 SHOWN = {
@@ -44,9 +44,22 @@ SHOWN = {
     "pair_server_cpu_us_per_query": "processor time a query, b / a",
     "pair_p99_ms": "99th percentile, b / a",
 }
-"""Metrics of the section, with what people call them."""
-EXPERIMENTS = ("smoke", "upgrade-small")
-"""Those whose results ship."""
+"""Metrics, with what people call them."""
+FOUND = {
+    "recall_by_id": "recall by id",
+    "short_answers": "answers with too few different rows",
+    "repeated_answers": "answers that hold a row twice",
+    "kill_acknowledged": "rows acknowledged",
+    "kill_lost_by_count": "of these, missing in the count",
+    "kill_lost_by_search": "of these, found by no search",
+}
+"""The same of what the checks found. Where no answer has a defect, there is no row."""
+PAGES = {
+    EVIDENCE / "README.md": {"smoke": SHOWN, "upgrade-small": SHOWN},
+    ROOT / "docs" / "findings.md": {"findings": FOUND},
+}
+"""Pages whose last section shows metrics of experiments whose results ship."""
+EXPERIMENTS = tuple(experiment for shown in PAGES.values() for experiment in shown)
 
 _UNITS = "ms|µs|QPS|min|minutes|hours|queries (?:a|per) second"
 _FIGURE = re.compile(
@@ -132,21 +145,21 @@ def _fault_of_marker(block: Block, found: list[str]) -> str:
 # The evidence
 
 
-def page(text: str, folder: Path) -> str:
-    """evidence/README.md with its last section made from the table in `folder`."""
-    return text.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(folder)
+def page(text: str, folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
+    """`text` with its last section made from the tables in `folder`: by experiment, its metrics and their names."""
+    return text.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(folder, shown)
 
 
-def section(folder: Path) -> str:
+def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
     """The numbers of the results in `folder`, as Markdown: each with its id."""
     from anncestry.report.model import numbers
 
-    order = list(SHOWN)
     found = {}
-    for experiment in EXPERIMENTS:
+    for experiment, names in shown.items():
+        order = list(names)
         (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
-        rows = numbers.rows_of(numbers.read(table))
-        rows = [row for row in rows if row["metric"] in SHOWN and row["value"] is not None]
+        rows = [row for row in numbers.rows_of(numbers.read(table)) if row["metric"] in order]
+        rows = [row for row in rows if row["value"] or not (row["value"] is None or row["metric"].endswith("_answers"))]
         found[experiment] = sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
     paths = {str(row["record"]) for rows in found.values() for row in rows}
     records = [json.loads((folder / path).read_text()) for path in sorted(paths)]
@@ -155,7 +168,7 @@ def section(folder: Path) -> str:
         f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
         f"{_listed({record['created'][:10] for record in records})} at commit "
         f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
-        "with a defect, such as too few rows. Of pairs: side b over side a, with its 95 % interval.",
+        "with a defect, such as too few rows. In brackets: the 95 % interval. Of pairs: side b over side a.",
     ]
     for experiment, rows in found.items():
         said += [
@@ -165,7 +178,8 @@ def section(folder: Path) -> str:
             "| --- | --- | --- | --- | --- |",
         ]
         for row in rows:
-            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {SHOWN[row['metric']]}"
+            name = shown[experiment][row["metric"]]
+            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {name}"
             said.append(f"| {place} | {_value(row)} | `{row['number_id']}` |")
     return "\n".join(said) + "\n"
 
@@ -173,7 +187,7 @@ def section(folder: Path) -> str:
 def _value(row: dict[str, Any]) -> str:
     from anncestry.report.model.cells import marks, text_of
 
-    if row["metric"].startswith("pair_"):
+    if row["metric"].startswith("pair_") or row["metric"] == "recall_by_id":
         return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
     unit = {"fraction": "", "1/s": " QPS"}.get(row["unit"], f" {row['unit']}")
     return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
@@ -189,4 +203,6 @@ def _listed(found: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(), Path(sys.argv[1]) if sys.argv[1:] else PAGE.parent))
+    of_results = Path(sys.argv[1]) if sys.argv[1:] else EVIDENCE
+    for path, experiments in PAGES.items():
+        path.write_text(page(path.read_text(), of_results, experiments))
