@@ -18,6 +18,7 @@ from anncestry.metrics import defects
 from anncestry.provenance import platform, records
 from anncestry.runtimes.native import free_ports
 from tests.builders.bench import failed, lie_when_queried
+from tests.flat.engine import FlatServer
 
 
 @pytest.mark.parametrize("dataset", ["blobs-l2", "blobs-cosine"])
@@ -96,6 +97,19 @@ def is_caught(record: dict, caught_by: dict[str, str]) -> None:
     assert found.keys() == caught_by.keys(), found
     assert not record["valid"]
     assert all(word in found[gate] for gate, word in caught_by.items()), found
+
+
+def test_too_few_rows_for_a_few_queries_lose_no_row_of_a_system_that_never_scans(bench, monkeypatch):
+    def oracle(lie: str) -> dict:
+        liar = bench(lie)
+        return next(gate for gate in liar.load(liar.matrix.cells[0])["gates"] if gate["gate"] == ORACLE)
+
+    assert not oracle("dead-ends-50")["ok"]
+    monkeypatch.setattr(FlatServer, "exact_at", property(lambda _: (0.3, 64), lambda *_: None), raising=False)
+    few, many = oracle("dead-ends-50"), oracle("dead-ends-5")
+    assert few["ok"] and "recall 1.0000" in few["detail"]
+    assert "others got too few rows, at most 5% may, without a scan" in few["detail"]
+    assert not many["ok"] and not oracle("lose-rows")["ok"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Checks of a loaded system against exact knowledge, before any of its speed is believed.
 
-Exact-search oracle: a filter so narrow that the system answers by a flat scan must return the true neighbours.
-It sees lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth. Of an index of codes,
-which has no exact order, it asks for all rows that pass, for their distances, and for an order beyond chance.
+Exact-search oracle: a filter so narrow that the system answers by a flat scan must return the true neighbours. It sees
+lost or changed rows, a wrong metric and an ignored filter, whatever the index is worth. Of an index of codes, which has
+no exact order, it asks for all rows that pass, for their distances, and for an order beyond chance. A system that never
+scans may return too few rows to a few queries: its graph leads nowhere there.
 All rows that match: a search under a narrow filter for more rows than pass it returns all of them: a count that a
 server can't take from elsewhere.
 Findable rows: an index search for a stored vector must find its row. It sees rows that the store has and the index
@@ -230,17 +231,21 @@ class Oracle:
         if wanted == 0:
             return Gate(gates.ORACLE, False, f"no row passes the oracle's filter {narrow}")
         everywhere = self._distances(queries, np.tile(rows, (len(queries), 1)))
+        judged = np.ones(len(queries), bool)
+        if share is not None and not self.lossy:  # it never scans
+            judged = (np.asarray(answers.ids) >= 0).sum(axis=1) >= wanted
         hits = nearer = returned = 0
-        for distances, ids in zip(everywhere, answers.ids, strict=True):
+        for distances, ids in zip(everywhere[judged], np.asarray(answers.ids)[judged], strict=True):
             reach = np.partition(distances, wanted - 1)[wanted - 1]
             taken = np.isin(rows, ids)
             far = distances[taken]
             hits += min(wanted, int((far <= reach + _TIE * (1.0 + abs(reach))).sum()))
             returned += len(far)
             nearer += nearer_than_chance(far, distances[~taken])
-        recall, selectivity = hits / (wanted * len(queries)), len(rows) / len(vectors.base)
+        selectivity, short = len(rows) / len(vectors.base), int((~judged).sum())
+        recall = hits / (wanted * max(1, len(queries) - short))
         if not self.lossy:
-            return gates.oracle(recall, len(queries), selectivity)
+            return gates.oracle(recall, len(queries), selectivity, short)
         most = min(k, len(rows)) * len(queries)
         return gates.oracle_of_codes(recall, nearer, returned, most, len(queries), selectivity)
 
