@@ -1,6 +1,7 @@
-// delay LISTEN TARGET MICROSECONDS PROGRAM ARGUMENT…
+// delay LISTEN TARGET PERCENT PROGRAM ARGUMENT…
 //
-// runs a program and stands before one of its ports: what the program answers is passed on after the delay.
+// runs a program and stands before one of its ports: each answer is passed on after a wait of so many percent of the time
+// that the program took for it.
 package main
 
 import (
@@ -11,12 +12,14 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 func main() {
 	listen, target, command := os.Args[1], os.Args[2], os.Args[4:]
-	microseconds, err := strconv.ParseInt(os.Args[3], 10, 64)
+	percent, err := strconv.ParseInt(os.Args[3], 10, 64)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,12 +36,12 @@ func main() {
 	if err := program.Start(); err != nil {
 		log.Fatal(err)
 	}
-	go accept(listener, target, microseconds*1000)
+	go accept(listener, target, percent)
 	_ = program.Wait()
 	os.Exit(max(program.ProcessState.ExitCode(), 0))
 }
 
-func accept(listener net.Listener, target string, nanoseconds int64) {
+func accept(listener net.Listener, target string, percent int64) {
 	for {
 		near, err := listener.Accept()
 		if err != nil {
@@ -49,20 +52,35 @@ func accept(listener net.Listener, target string, nanoseconds int64) {
 			near.Close()
 			continue
 		}
-		go pass(near, far, 0)
-		go pass(far, near, nanoseconds)
+		var asked atomic.Int64
+		go pass(near, far, func() { asked.Store(time.Now().UnixNano()) })
+		var of, waited int64
+		go pass(far, near, func() {
+			if last := asked.Load(); of != last {
+				of, waited = last, 0
+			}
+			// A window's update may come before the answer: all waits of a request together are the share.
+			if due := (time.Now().UnixNano()-of-waited)*percent/100 - waited; of > 0 && due > 0 {
+				wait(due)
+				waited += due
+			}
+		})
 	}
 }
 
-// pass waits by the kernel's timer, as Go's own would round the wait up to a millisecond.
-func pass(from, to net.Conn, nanoseconds int64) {
+// wait is by the kernel's timer, as Go's own would round up to a millisecond.
+func wait(nanoseconds int64) {
+	duration := syscall.NsecToTimespec(nanoseconds)
+	_ = syscall.Nanosleep(&duration, nil)
+}
+
+// pass calls before each write.
+func pass(from, to net.Conn, before func()) {
 	buffer := make([]byte, 256<<10)
 	for {
 		count, err := from.Read(buffer)
 		if count > 0 {
-			if wait := syscall.NsecToTimespec(nanoseconds); nanoseconds > 0 {
-				_ = syscall.Nanosleep(&wait, nil)
-			}
+			before()
 			if _, err := to.Write(buffer[:count]); err != nil {
 				break
 			}
