@@ -13,8 +13,12 @@ import altair as alt
 from anncestry.report.model.cells import Row, marks, text_of
 from anncestry.report.model.material import Material
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette for the colour-blind, without yellow and black, which vanish on a light or dark ground."""
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#C2385A", "#44AA99", "#8E5EC2", "#A0674B", "#8A8A2E", "#8A8A8A"),
+)
+"""Okabe and Ito's palette for the colour-blind, without yellow and black, which vanish on a light or dark ground; then
+six that differ from them, and stand out from both grounds."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 """A second sign for a system beside its colour: see `shapes`."""
@@ -150,7 +154,7 @@ def colours(systems: Iterable[str]) -> dict[str, str]:
 
 
 def shapes(count: int) -> list[str]:
-    """The shape of each of `count` systems in the order of `colours`: up to 36 differ in colour or in shape."""
+    """The shape of each of `count` systems in the order of `colours`: up to 72 differ in colour or in shape."""
     return [SHAPES[(place + place // len(COLOURS)) % len(SHAPES)] for place in range(count)]
 
 
