@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 ORACLE_RECALL_MIN = 0.999
-ORACLE_SHORT_MAX = 0.05
 """Recall of searches that the system answers by a flat scan: only rounding among ties is forgiven."""
+ORACLE_SHORT_MAX = 0.05
+"""Share of the oracle's queries that may get too few rows, of a system that never scans."""
 ORDER_Z = 1.6448536269514722
 """Quantile .95 of the standard normal distribution: an answer is nearer than what it leaves out, not by chance."""
 ORDER_SHARE_MIN = 0.95
