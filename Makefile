@@ -177,7 +177,7 @@ bench-decisions: env  ## simulate verdicts and intervals: false alarms, power, c
 bench-duet: env  ## measure what pairs tell: A/A, planted differences (TURNS=1 CONDITION=quiet or busy; 3 A/A and 2 planted, ~14 minutes), into docs/duet.csv
 	@python tests/bench/duet.py $(or $(TURNS),1) $(CONDITION)
 
-bench-guard: env  ## measure whether guard finds a CPU quota, a delay and a build flag (TURNS=1; ~17 minutes), into docs/guard.csv
+bench-guard: env  ## measure whether guard finds higher efforts, a CPU quota, a delay and a build flag (TURNS=1; ~1 hour), into docs/guard.csv
 	@python tests/bench/guarded.py $(or $(TURNS),1)
 
 bench-decided: env  ## say what results decide: minutes, widths of intervals, comparisons determined (RESULTS=folder)

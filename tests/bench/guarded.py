@@ -1,9 +1,12 @@
 """Whether `anncestry guard` finds regressions that are planted around a real server, by its own command.
 
-python tests/bench/guarded.py [TURNS]      (default: 1; 0: only report)
+python tests/bench/guarded.py [TURNS [HEAD ...]]      (default: one turn of all heads; 0: only report)
 
 Weaviate 1.27.0 on Fashion-MNIST is the base, with the guard's defaults (10 minutes for its pairs). Heads:
 
+same    the same program, given by its path: here an exit of 3 is a false alarm
+ef220   searches at an effort of 220 in place of 200, which costs some 6 % more processor time (docs/duet.md)
+ef235   searches at an effort of 235, which makes answers some 11 % later
 quota   the same program, held to less processor time than it takes (a control group's bandwidth)
 flag    the same sources, built without inlining of any function
 delay   the same program behind a proxy that passes each answer on later, by a share of the time that it took
@@ -13,8 +16,8 @@ Until turn 4, the flag stopped inlining of the project's own functions only (now
 (`fixed`). They were changed after guards missed them: they cost 5 % of processor time in two guards and 1 % in two
 others, 13 % of p50 in one and 4 % in another, probably by the machine. Their lines stay, and count.
 
-Searches at another effort are planted in bench-duet. A turn takes about 17 minutes. Each adds a line a head to
-docs/guard.csv; the report and the table of docs/guard.md are of all lines.
+A turn takes about an hour. Each adds a line a head to docs/guard.csv; the report and the table of docs/guard.md are of
+all lines.
 """
 
 from __future__ import annotations
@@ -44,15 +47,17 @@ SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
 PROGRAM = "weaviate-server"
 CORES, DELAY_PERCENT = 1.75, 10
 GCFLAGS = "-gcflags=all=-l"
-PLANTED = ("quota", "flag", "delay")
+HEADS = ("same", "ef220", "ef235", "quota", "flag", "delay")
 SAYS = {
+    "same": "nothing: the same program",
+    "ef220": "searches at an effort of 220 in place of 200",
+    "ef235": "searches at an effort of 235 in place of 200",
     "quota": f"{CORES:g} cores of processor time at most",
     "flag": f"built with `{GCFLAGS}`",
     "own": "built with `-gcflags=github.com/weaviate/weaviate/...=-l`",
     "delay": f"a proxy that passes each answer on {DELAY_PERCENT} % later; one client",
     "fixed": "a proxy that waits 60 µs before each answer; one client",
 }
-WORKLOADS = {"quota": "k10-clients4", "flag": "k10-clients4", "delay": "k10-clients1"}
 QUANTITIES = {"server_cpu_us_per_query": "processor time a query", "qps": "queries per second", "p50_ms": "p50"}
 COLUMNS = (
     *("date", "commit", "turn", "head", "minutes", "exit"),
@@ -73,11 +78,13 @@ exec "$here/delay" "127.0.0.1:$own" "127.0.0.1:$GRPC_PORT" {{percent}} "$here/{P
 """
 
 
-def main(turns: int, place: Path) -> None:
+def main(turns: int, heads: Sequence[str], place: Path) -> None:
+    if unknown := set(heads) - set(HEADS):
+        sys.exit(f"unknown heads: {', '.join(sorted(unknown))}; known: {', '.join(HEADS)}")
     built = Heads(place / "heads") if turns else None
     for _ in range(turns):
         turn = 1 + max((int(line["turn"]) for line in LINES.read()), default=0)
-        for head in PLANTED:
+        for head in heads or HEADS:
             assert built is not None
             LINES.add([measure(head, turn, built, place)])
             print(f"turn {turn}: {head} measured", file=sys.stderr, flush=True)
@@ -114,7 +121,7 @@ class Heads:
             [go, "mod", "download", "-json", f"{artifact['module']}@v{SYSTEM.partition('-')[2]}"], ROOT, environment
         )
         sources = Path(json.loads(said.stdout)["Dir"])
-        plain = self._made("plain")
+        plain = self._made("same")
         building.go_build(SYSTEM, go, environment, sources, artifact, plain)
         flags = f"{environment['GOFLAGS']} {GCFLAGS}"
         building.go_build(SYSTEM, go, {**environment, "GOFLAGS": flags}, sources, artifact, self._made("flag"))
@@ -150,10 +157,12 @@ def config_of(place: Path, turn: int) -> Path:
 
 def measure(head: str, turn: int, built: Heads, place: Path) -> dict[str, Any]:
     """One guard, as a line of the file. The first of a folder measures the base beside itself, too."""
-    base = f"{SYSTEM}={built.folder / 'base'}" if head == "delay" else SYSTEM
-    folder = place / ("behind" if head == "delay" else "direct")
-    command = [sys.executable, "-m", "anncestry", "guard", "--base", base, "--workload", WORKLOADS[head]]
-    command += ["--head", f"{SYSTEM}={built.folder / head}", "--dataset", DATASET, "--folder", str(folder)]
+    base, folder, workload = SYSTEM, place / "direct", "k10-clients4"
+    if head == "delay":
+        base, folder, workload = f"{SYSTEM}={built.folder / 'base'}", place / "behind", "k10-clients1"
+    other = f"{SYSTEM}@{head[2:]}" if head.startswith("ef") else f"{SYSTEM}={built.folder / head}"
+    command = [sys.executable, "-m", "anncestry", "guard", "--base", base, "--head", other]
+    command += ["--dataset", DATASET, "--workload", workload, "--folder", str(folder)]
     paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     own = {"PYTHONPATH": paths, "ANNCESTRY_CONFIG": str(config_of(place, turn))}
     started = time.monotonic()
@@ -209,4 +218,4 @@ def cell(of: Sequence[Mapping[str, str]], name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 1, ROOT / "scratch" / "bench-guard")
+    main(int(sys.argv[1]) if sys.argv[1:] else 1, sys.argv[2:], ROOT / "scratch" / "bench-guard")
