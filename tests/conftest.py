@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests import durations, needs, ports
+from tests import durations, needs, ports, tries
 from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
 from tests.builders.place import finished_place, finished_smoke  # noqa: F401 - so are these
 from tests.builders.publisher import published  # noqa: F401
@@ -77,6 +77,10 @@ def pytest_sessionfinish(session):
             "\nThe tests are over, and left on this machine:\n  " + "\n  ".join(left), red=True
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(tries, "tries")
 
 
 def pytest_addoption(parser):
