@@ -28,7 +28,7 @@ from anncestry.report.model.quantities import NOT_MEASURED
 from anncestry.report.model.records import read_records
 from anncestry.report.published import Published
 from anncestry.report.site.page import write_page
-from anncestry.report.tables import usage
+from anncestry.report.tables import glance, usage
 from anncestry.report.tables.standard import tables
 from casestudies import STUDIES, winners
 from casestudies import figures as paper_figures
@@ -298,6 +298,21 @@ def test_any_number_of_neighbours_and_clients_has_its_tables_charts_and_summary(
     assert compared >= {"Recall@20 (high-dim)", "Small-dataset latency (<100K)", "Concurrent QPS (4–8 clients)"}
     head, _, first, *_ = summary(df, {}).splitlines()
     assert "p50_ms k=20" in head and "recall@20" in head and " @" in first and " - " not in first
+
+
+def test_where_only_filters_were_asked_of_all_the_first_table_and_the_summary_are_of_one_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"runs": 3, "queries": 1000, "warmup": 100, "k": 10, "clients": 1}
+    filtered, plain = {"filtered": {**asked, "filter": FILTER}}, {"plain": asked}
+    monkeypatch.chdir(tmp_path)
+    for workloads, said in ((filtered, True), ({**filtered, **plain}, False)):
+        monkeypatch.setattr("tests.builders.world.WORKLOADS", workloads)
+        df = World().tidy()
+        (table,) = glance.tables(Material(df, {}))
+        assert ("with the filter category in" if said else "without a filter") in table.caption
+        assert all(cell.value is not None for row in table.rows for cell in row.cells[1:4])
+        assert ("with the filter category in" in summary(df, {})) == said
 
 
 def test_a_measured_number_stands_beside_what_the_paper_printed_for_the_same_question(world: World) -> None:

@@ -45,7 +45,7 @@ def _highlights(matrix: Matrix) -> dict[str, Any]:
     for item in highlights.highlights(numbers.rows_of(numbers.first_builds(_table(matrix))), _nodes(matrix)):
         shown = {name: getattr(item, name) for name in ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")}
         found = {name: None if row is None else {key: row[key] for key in named} for name, row in shown.items()}
-        place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k")}
+        place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k", "filter")}
         rows.append({**place, **found, "cells": {state: len(cells) for state, cells in item.cells.items()}})
     return {"rows": rows, "page": str(_current_page(matrix))}
 

@@ -12,26 +12,41 @@ from anncestry.report.model.numbers import PAIRED, first_builds, is_plain, rows_
 from anncestry.report.model.quantities import is_missing
 
 
-def headline_k(rows: Iterable[Row]) -> int:
+def headline_k(rows: Iterable[Row], filter: str = "") -> int:
     """Neighbours asked for in the workloads that highlights are of: 10, or the least where nobody asked for 10."""
-    sizes = {row["k"] for row in rows if row["k"] is not None and not row["filter"]}
+    sizes = {row["k"] for row in rows if row["k"] is not None and _filter_of(row) == filter}
     return 10 if 10 in sizes else min(sizes, default=10)
+
+
+def headline_filter(rows: Iterable[Row]) -> str:
+    """The filter that highlights are of: none (""), unless more systems, in more places, were asked with one."""
+    places: dict[str, set[tuple[str, ...]]] = {"": set()}
+    for row in rows:
+        if row["k"] is not None:
+            place = (row["dataset"], row["topology"], row["system"])
+            places.setdefault(_filter_of(row), set()).add(place)
+    return max(places, key=lambda filter: len(places[filter]))
+
+
+def _filter_of(row: Row) -> str:
+    return row["filter"] or ""
 
 
 @dataclass(frozen=True)
 class Highlight:
     """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked.
 
-    `k` is the number of neighbours that its queries asked for. `recall` counts ties (by distance); `by_id` is the same
-    by id. `qps` is that of the most clients that all systems on the dataset were asked by; `cpu` (processor time a
-    query) and `memory` (PSS, or RSS where that isn't known) are of the same cell. `cells` are all of its cells, by
-    their state: the row of each one's median latency.
+    `k` is the number of neighbours that its queries asked for, `filter` what these had to fulfil ("": nothing).
+    `recall` counts ties (by distance); `by_id` is the same by id. `qps` is that of the most clients that all systems on
+    the dataset were asked by; `cpu` (processor time a query) and `memory` (PSS, or RSS where that isn't known) are of
+    the same cell. `cells` are all of its cells, by their state: the row of each one's median latency.
     """
 
     dataset: str
     topology: str
     system: str
     k: int
+    filter: str
     load: Row | None
     p50: Row | None
     recall: Row | None
@@ -51,7 +66,7 @@ class Highlight:
 
 
 def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]:
-    """One highlight for each dataset, topology and system: one K, no filter, and how many cells are what they should.
+    """One highlight for each dataset, topology and system: one K, one filter or none, and its cells by their state.
 
     `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
     Latency and recall are of one client with a fixed count of queries, where there is such a workload. Numbers are of
@@ -59,9 +74,10 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     """
     places = in_order({(row["dataset"], row["topology"], row["system"]) for row in rows}, nodes)
     plain = [row for row in rows if is_plain(row)]
-    k = headline_k(plain)
+    filter = headline_filter(plain)
+    asked = (headline_k(plain, filter), filter)
     medians = [row for row in rows if row["metric"] == "p50_ms"]
-    return [_highlight(plain, medians, *place, k) for place in places]
+    return [_highlight(plain, medians, place, *asked) for place in places]
 
 
 def _common_clients(rates: Iterable[Row]) -> int | None:
@@ -98,6 +114,8 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     lines = [_line(line, widths, len(names)) for line in (head, tuple("-" * width for width in widths), *body)]
     lines += _pairs(rows_of(df[df["phase"] == PAIRED]))
     missing = sum(len(item.cells["missing"]) for item in found)
+    if found and found[0].filter:
+        lines.append(f"with the filter {found[0].filter}")
     if missing:
         lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
     return "\n".join(lines) + "\n"
@@ -120,18 +138,19 @@ def _pairs(rows: Sequence[Row]) -> list[str]:
 
 
 def _highlight(
-    rows: Iterable[Row], medians: Iterable[Row], dataset: str, topology: str, system: str, k: int
+    rows: Iterable[Row], medians: Iterable[Row], place: tuple[str, str, str], k: int, filter: str
 ) -> Highlight:
     """`medians` are the rows that stand for all cells."""
+    dataset, topology, system = place
     of_dataset = [row for row in rows if row["dataset"] == dataset]
     here = [row for row in of_dataset if (row["topology"], row["system"]) == (topology, system)]
-    asked = [row for row in here if row["k"] == k and not row["filter"]]
+    asked = [row for row in here if row["k"] == k and _filter_of(row) == filter]
     single = sorted((row for row in asked if row["clients"] == 1), key=lambda row: row["duration_s"] is not None)
     clients = _common_clients(
-        row for row in of_dataset if row["metric"] == "qps" and row["k"] == k and not row["filter"]
+        row for row in of_dataset if row["metric"] == "qps" and row["k"] == k and _filter_of(row) == filter
     )
     rates = [row for row in asked if row["metric"] == "qps" and row["clients"] == clients]
-    cells = [row for row in medians if (row["dataset"], row["topology"], row["system"]) == (dataset, topology, system)]
+    cells = [row for row in medians if (row["dataset"], row["topology"], row["system"]) == place]
     state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
     for row in cells:
         state["valid" if row["value"] is not None else "missing" if is_missing(row["reason"]) else "invalid"].append(
@@ -145,7 +164,7 @@ def _highlight(
     cpu = _first(of_rate, "server_cpu_us_per_query")
     known = [_first(of_rate, name) for name in ("pss_mib", "rss_peak_mib")]
     memory = next((each for each in known if each is not None and each["value"] is not None), None)
-    return Highlight(dataset, topology, system, k, load, p50, recall, by_id, qps, cpu, memory, state)
+    return Highlight(*place, k, filter, load, p50, recall, by_id, qps, cpu, memory, state)
 
 
 def _first(rows: Iterable[Row], metric: str) -> Row | None:

@@ -18,6 +18,7 @@ def tables(material: Material) -> list[Table]:
     if not found:
         return []
     k = found[0].k
+    asked = f"with the filter {found[0].filter}" if found[0].filter else "without a filter"
     clients = sorted({item.qps["clients"] for item in found if item.qps is not None})
     by = f"{clients[0]} client{'' if clients[0] == 1 else 's'}" if len(clients) == 1 else "by clients"
     numbers: list[tuple[Column, _Number, bool]] = [
@@ -43,7 +44,7 @@ def tables(material: Material) -> list[Table]:
         Table(
             "G",
             "At a glance",
-            f"For the {k} nearest, without a filter; p50 and recall (by distance) of one client; processor time and"
+            f"For the {k} nearest, {asked}; p50 and recall (by distance) of one client; processor time and"
             " memory (PSS) of the server under the same clients as QPS. Bold: surely better than each other system"
             " there, at no less recall.",
             tuple(places),
