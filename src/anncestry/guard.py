@@ -230,17 +230,23 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
     measured = [(pair, _record(folder, pair)) for pair in matrix.pairs]
     controls = {(pair.dataset, pair.workload): record for pair, record in measured if pair.is_control}
     places = [(pair, record, name) for pair, record in measured if not pair.is_control for name in quantities]
-    verdicts = judge_all([_evidence(record, name) for _, record, name in places], rule)
+    # What is invalid is no evidence: it may lack what a verdict needs, and is nothing that others are corrected for.
+    verdicts = iter(judge_all([_evidence(record, name) for _, record, name in places if record["valid"]], rule))
     found = []
-    for (pair, record, name), verdict in zip(places, verdicts, strict=True):
-        base, head, change, low, high = _numbers(record, name)
-        failed = [gate for gate in record["gates"] if not gate["ok"]]
-        note = f"invalid: {failed[0]['gate']}: {failed[0]['detail']}" if failed else ""
-        said = Said.CANT_TELL if failed else said_of(verdict, QUANTITIES[name], rule)
-        note = note or _of_control(controls.get((pair.dataset, pair.workload)), name, said)
+    for pair, record, name in places:
+        where = pair.dataset, pair.workload, name
+        if not record["valid"]:
+            failed = next(gate for gate in record["gates"] if not gate["ok"])
+            note = f"invalid: {failed['gate']}: {failed['detail']}"
+            found.append(Finding(*where, None, None, None, None, None, Said.CANT_TELL, note))
+            continue
+        verdict = next(verdicts)
+        said = said_of(verdict, QUANTITIES[name], rule)
+        note = _of_control(controls.get((pair.dataset, pair.workload)), name, said)
         if not note and said is Said.CANT_TELL:
             note = verdict.reason or verdict.words
-        found.append(Finding(pair.dataset, pair.workload, name, base, head, change, low, high, said, note))
+        base, head, change, low, high = _numbers(record, name)
+        found.append(Finding(*where, base, head, change, low, high, said, note))
     return found
 
 

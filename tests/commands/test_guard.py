@@ -8,7 +8,8 @@ import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -217,6 +218,26 @@ def test_a_difference_within_the_margin_is_no_regression_however_sure() -> None:
         0.90: guard.Said.IMPROVED,
     }
     assert guard.said_of(judged(ratio(1.02, 0.03)), cpu, Rule(margin=0.05)) is guard.Said.CANT_TELL
+
+
+def test_an_invalid_pair_says_nothing_of_any_quantity_and_names_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in which nothing was answered has no recall either."""
+    side = {"recall": {"by_distance": {"value": None}}, "queries": 2, "by_query": {"query": [2], "by_distance": [1.0]}}
+    nothing = {"a": 0.0, "b": 0.0, "value": None, "low": None, "high": None, "log_error": None, "freedom": 0.0}
+    record = {
+        "sides": {"a": side, "b": side},
+        "quantities": {name: nothing for name in guard.DEFAULT if name != "recall"},
+        "rounds": [{}] * 6,
+        "gates": [{"gate": "a: answered", "ok": False, "detail": "run 6: 0 of 0 requests answered"}],
+        "valid": False,
+    }
+    monkeypatch.setattr(guard, "_record", lambda folder, pair: record)
+    pair = SimpleNamespace(dataset="blobs", workload="k5", is_control=False)
+    found = guard.findings(cast(Any, SimpleNamespace(pairs=[pair])), Path(), guard.DEFAULT, Rule())
+    assert [finding.quantity for finding in found] == list(guard.DEFAULT)
+    assert {finding.said for finding in found} == {guard.Said.CANT_TELL} and guard.status(found) == 4
+    assert {finding.note for finding in found} == {"invalid: a: answered: run 6: 0 of 0 requests answered"}
+    assert "0 of 0 requests" in guard.text(guard.Asked("a", "b", ["blobs"], ["k5"]), found)
 
 
 def ratio(value: float, error: float) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent import futures
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -184,6 +186,26 @@ def test_truncated_samples_are_refused_by_name(driver, echo, tmp_path):
     path.write_bytes(path.read_bytes()[:-48])
     with pytest.raises(Exception, match=r"samples\.0\.bin: 2 samples"):
         protocol.read_outcome(tmp_path)
+
+
+def test_clients_that_are_let_run_when_their_time_is_over_are_no_measurement_of_nothing(
+    driver, echo, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("anncestry.drive.pools.LEAD_NS", -5_000_000_000)
+    with pytest.raises(
+        ServerError, match=r"sent nothing: they were let run [5-9]\.\d s after .* their 0\.5 s were over"
+    ):
+        drive(driver, echo, tmp_path, [[1, 2]], duration_s=0.5)
+    assert len(drive(driver, echo, tmp_path / "counted", [[1, 2]]).samples) == 2, "a count of requests is sent late"
+
+
+def test_the_native_driver_waits_for_commands_in_no_system_call(echo, tmp_path):
+    """Go would stand still for a minute now and then: see main.go."""
+    with Driver("native") as driver:
+        drive(driver, echo, tmp_path, [[1]])
+        (pid,) = driver.pids()
+        said = Path(f"/proc/{pid}/fdinfo/0").read_text().split()
+        assert int(said[said.index("flags:") + 1], 8) & os.O_NONBLOCK
 
 
 def test_several_jobs_run_on_one_clock_each_with_files_and_facts_of_its_own(driver, echo, tmp_path):

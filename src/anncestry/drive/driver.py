@@ -12,6 +12,7 @@ from typing import Any
 
 from anncestry import redact
 from anncestry.drive.pools import Apart, Elsewhere, InProcess, Native, Pool, Python, once
+from anncestry.errors import ServerError
 
 KINDS = ("native", "python")
 QUEUED_MS = 100.0
@@ -66,10 +67,12 @@ class Driver:
 
         `hosts` are variables that hold commands which run the clients on other machines (see `pools`).
 
-        ServerError if a client can't connect or dies; requests that fail are samples, not errors. `check` is called
-        twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts). `ready` is called
-        once all clients wait for the clock, right before its start is set. There is no limit for the whole: every
-        request has its own.
+        ServerError if a client can't connect or dies, or if no client of a closed loop was let run before the loop was
+        over (then nothing was asked, whatever the server is); requests that fail are samples, not errors.
+
+        `check` is called twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts).
+        `ready` is called once all clients wait for the clock, right before its start is set. There is no limit for the
+        whole: every request has its own.
         """
         jobs = {name: json.loads((folder / name / "job.json").read_text()) for name in _names(folder)}
         transports = {job["transport"]["kind"] for job in jobs.values()}
@@ -84,6 +87,8 @@ class Driver:
         for facts in (done, *done.get("together", {}).values()):
             for client in facts.get("clients", ()):
                 client["errors"] = redact.counts(client["errors"])
+        for name, job in jobs.items():
+            _refuse_late(job, done.get("together", {}).get(name, done))
         for name, facts in done.get("together", {}).items():
             (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
@@ -96,6 +101,15 @@ class Driver:
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
+
+
+def _refuse_late(job: dict[str, Any], facts: dict[str, Any]) -> None:
+    if job["loop"] == "closed" and job["duration_s"] and not any(client["samples"] for client in facts["clients"]):
+        late_s = (facts["end_ns"] - facts["zero_ns"]) / 1e9
+        raise ServerError(
+            f"the clients sent nothing: they were let run {late_s:.1f} s after the clock's zero, when their "
+            f"{job['duration_s']:g} s were over"
+        )
 
 
 def _names(folder: Path) -> list[str]:
