@@ -51,6 +51,10 @@ class ServerError(UserError):
         return f"{sentence}\nlast lines of its log:\n{indented}"
 
 
+class NothingSent(ServerError):
+    """The machine let no client run before a run's time was over: the run says nothing of its server."""
+
+
 def sentence_of(error: Exception) -> str:
     """What a user reads of an error, nothing in it that a terminal obeys (see `plain`)."""
     machine = of_machine(error) if isinstance(error, OSError) else None

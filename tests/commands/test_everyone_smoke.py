@@ -41,12 +41,6 @@ def everyone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     experiment["matrix"][0] |= {"systems": systems(), "workloads": ["asked"]}
     path.write_text(yaml.safe_dump(experiment))
     workloads.write_text(yaml.safe_dump({**yaml.safe_load(workloads.read_text()), "asked": ASKED}))
-    measure(folder)
-    yield folder
-
-
-def measure(folder: Path) -> None:
-    config = folder / "config"
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor"]
     command += ["--directory", str(folder), "all", "--config", f"experiment={EXPERIMENT}", f"config_dir={config}"]
     done = subprocess.run(
@@ -54,17 +48,10 @@ def measure(folder: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    yield folder
 
 
-def test_every_system_is_loaded_and_asked_at_the_recall_that_all_are_asked_at(
-    everyone: Path, request: pytest.FixtureRequest
-) -> None:
-    if getattr(request.node, "execution_count", 1) > 1:  # a second try: what was invalid is loaded and measured again
-        for path in list((everyone / "results" / "load").rglob("*.json")):
-            record = json.loads(path.read_text())
-            if not record["valid"]:
-                run(everyone, "drop", "--load", "--yes", f"*/{record['spec']['system']['name']}/*/*")
-        measure(everyone)
+def test_every_system_is_loaded_and_asked_at_the_recall_that_all_are_asked_at(everyone: Path) -> None:
     (table,) = (everyone / "results" / "table").glob(f"{EXPERIMENT}@*/numbers.parquet")
     numbers = pd.read_parquet(table)
     recall = numbers[(numbers.metric == "recall_by_distance") & (numbers.workload == "asked")].set_index("system")
@@ -77,13 +64,9 @@ def test_every_system_is_loaded_and_asked_at_the_recall_that_all_are_asked_at(
 
 
 def test_all_of_it_verifies(everyone: Path) -> None:
-    run(everyone, "verify")
-
-
-def run(folder: Path, *words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "anncestry", "--experiment", EXPERIMENT, *words], capture_output=True, text=True,
-        check=False, cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(folder / "config")},
+        [sys.executable, "-m", "anncestry", "--experiment", EXPERIMENT, "verify"], capture_output=True, text=True,
+        check=False, cwd=everyone,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(everyone / "config")},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -123,7 +123,8 @@ def test_a_search_effort_that_is_ignored_changes_no_answer(bench, with_reference
     liar = bench(change=hard)  # a flat scan, whatever it says
     record = liar.load(liar.matrix.cells[0])
     assert set(failed(record)) == {"ef is felt"}
-    assert failed(record)["ef is felt"].startswith("0 of 60 answers change between ef 10 and 400; of the reference's ")
+    said = "0 of 100 answers about points between rows change between ef 10 and 400; of the reference's "
+    assert failed(record)["ef is felt"].startswith(said)
 
 
 def test_the_reference_is_built_once_whatever_asks_for_it(bench, with_reference, capfd):

@@ -12,7 +12,7 @@ from typing import Any
 
 from anncestry import redact
 from anncestry.drive.pools import Apart, Elsewhere, InProcess, Native, Pool, Python, once
-from anncestry.errors import ServerError
+from anncestry.errors import NothingSent
 
 KINDS = ("native", "python")
 QUEUED_MS = 100.0
@@ -67,8 +67,8 @@ class Driver:
 
         `hosts` are variables that hold commands which run the clients on other machines (see `pools`).
 
-        ServerError if a client can't connect or dies, or if no client of a closed loop was let run before the loop was
-        over (then nothing was asked, whatever the server is); requests that fail are samples, not errors.
+        ServerError if a client can't connect or dies; NothingSent if no client of a closed loop was let run before the
+        loop was over (whatever the server is); requests that fail are samples, not errors.
 
         `check` is called twice a second meanwhile, and may raise (the server is gone: nobody need wait for timeouts).
         `ready` is called once all clients wait for the clock, right before its start is set. There is no limit for the
@@ -106,7 +106,7 @@ class Driver:
 def _refuse_late(job: dict[str, Any], facts: dict[str, Any]) -> None:
     if job["loop"] == "closed" and job["duration_s"] and not any(client["samples"] for client in facts["clients"]):
         late_s = (facts["end_ns"] - facts["zero_ns"]) / 1e9
-        raise ServerError(
+        raise NothingSent(
             f"the clients sent nothing: they were let run {late_s:.1f} s after the clock's zero, when their "
             f"{job['duration_s']:g} s were over"
         )

@@ -21,7 +21,7 @@ from anncestry.drive import build, protocol
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
 from anncestry.drive.null import NullServer
-from anncestry.errors import Damaged, DataError
+from anncestry.errors import Damaged, DataError, NothingSent
 from anncestry.provenance import records
 
 TRANSPORTS = ("grpc", "http", "mysql", "postgres", "redis")
@@ -105,7 +105,10 @@ def measure(spec: Mapping[str, Any], driver: Driver) -> list[dict[str, float]]:
                 timeout_s=10.0,
                 duration_s=run_s,
             )
-            driver.run(folder / str(number), server.check_alive)
+            try:
+                driver.run(folder / str(number), server.check_alive)
+            except NothingSent:
+                continue
             outcome = protocol.read_outcome(folder / str(number))
             good = outcome.samples[outcome.samples["status"] == OK]
             latency_ns = good["latency_ns"]

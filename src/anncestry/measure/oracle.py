@@ -303,7 +303,12 @@ class Oracle:
         return gates.findable(*counts, in_parts(self._find_themselves(asked, ids)), comparable=True)
 
     def _effort(self, reference: Reference) -> Gate:
-        """Of the same queries always: what the reference answers is looked up only if nothing changes."""
+        """By the dataset's queries; where only those of the reference are answered otherwise, by points between rows.
+
+        A good graph finds all rows of a small, dense cluster with the least effort: of pgvector's 100 answers on
+        random-xs-20, 0 changed, and 23 of the reference's. Halfway between two clusters it does not: 62 to 67 changed.
+        What the reference answers is looked up only if nothing changes.
+        """
         chosen = np.sort(np.random.RandomState(_SEED).permutation(len(self.vectors.queries))[:_QUERIES])
         queries, k = np.asarray(self.vectors.queries[chosen]), min(_K, len(self.vectors.base))
         low = least_effort(self.index, k)
@@ -315,18 +320,29 @@ class Oracle:
             self.engine.apply(self.server, ef_search)
             return self.ask(queries, k, ef_search).ids
 
+        def reference_answers(ef_search: int) -> Ids:
+            return reference.search(queries, k, ef_search)
+
         own = changed(answers)
-        other = None if own else changed(lambda ef: reference.search(queries, k, ef))
-        return gates.effort(own, len(queries), low, EF, other)
+        gate = gates.effort(own, len(queries), low, EF, None if own else changed(reference_answers))
+        if gate.ok:
+            return gate
+        queries = self._between_rows(5, _QUERIES)
+        of_both = changed(answers), changed(reference_answers)
+        return gates.effort(of_both[0], len(queries), low, EF, of_both[1], between=True)
+
+    def _between_rows(self, seed: int, count: int) -> NDArray[np.float32]:
+        """(count, dim) points, each halfway between two rows by chance; for cosine of length 1."""
+        base = self.vectors.base
+        pairs = np.asarray(base[self._random(seed).randint(0, len(base), (2, count)).reshape(-1)])
+        between: NDArray[np.float32] = pairs.reshape(2, count, -1).mean(axis=0, dtype=np.float32)
+        if self.vectors.metric == "cosine":
+            between /= np.maximum(np.linalg.norm(between, axis=1, keepdims=True), np.float32(1e-9))
+        return between
 
     def _not_cached(self) -> Gate:
         """New queries, each halfway between two rows, among others that were asked twice before."""
-        random, base = self._random(4), self.vectors.base
-        pairs = np.asarray(base[random.randint(0, len(base), (2, 2 * _REPEATED)).reshape(-1)])
-        between = pairs.reshape(2, 2 * _REPEATED, -1).mean(axis=0, dtype=np.float32)
-        if self.vectors.metric == "cosine":
-            between /= np.maximum(np.linalg.norm(between, axis=1, keepdims=True), np.float32(1e-9))
-        k = min(_K, len(base))
+        between, k = self._between_rows(4, 2 * _REPEATED), min(_K, len(self.vectors.base))
         requests = self.engine.encode(self.server, between, k, EF, None)
         known, new = requests[:_REPEATED], requests[_REPEATED:]
         mixed = [request for pair in zip(new, known, strict=True) for request in pair]

@@ -329,13 +329,14 @@ def findable_filtered(found: int, rows: int, excluded: int | None) -> Gate:
     return Gate("rows findable, filtered", ok, detail)
 
 
-def effort(changed: int, queries: int, low: int, high: int, of_reference: int | None) -> Gate:
+def effort(changed: int, queries: int, low: int, high: int, of_reference: int | None, between: bool = False) -> Gate:
     """The search effort is felt: a much smaller one changes answers, unless those of the reference hardly change.
 
-    `of_reference` is how many of its answers change, if it was asked.
+    `of_reference` is how many of its answers change, if it was asked; `between` of queries that lie between rows.
     """
     ok = changed > 0 or of_reference is None or 100 * of_reference < EF_CHANGES * queries
-    detail = f"{changed} of {queries} answers change between ef {low} and {high}"
+    about = " about points between rows" if between else ""
+    detail = f"{changed} of {queries} answers{about} change between ef {low} and {high}"
     return Gate("ef is felt", ok, detail + ("" if of_reference is None else f"; of the reference's {of_reference}"))
 
 
