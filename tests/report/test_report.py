@@ -315,6 +315,22 @@ def test_where_only_filters_were_asked_of_all_the_first_table_and_the_summary_ar
         assert ("with the filter category in" in summary(df, {})) == said
 
 
+def test_where_nobody_asked_alone_latency_and_recall_are_of_the_fewest_clients_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"runs": 3, "queries": 1000, "warmup": 100, "k": 10, "duration_s": 10}
+    workloads = {f"k10-clients{n}": {**asked, "clients": n} for n in (20, 300)}
+    monkeypatch.setattr("tests.builders.world.WORKLOADS", workloads)
+    monkeypatch.chdir(tmp_path)
+    df = World().tidy()
+    (table,) = glance.tables(Material(df, {}))
+    assert [column.label for column in table.columns][1:4] == ["p50, 20 clients", "Recall@10", "QPS, 300 clients"]
+    assert "p50 and recall (by distance) of 20 clients" in table.caption
+    assert all(cell.value is not None for row in table.rows for cell in row.cells[1:4])
+    first = summary(df, {}).splitlines()[2]
+    assert " @20 " in first and " @300 " in first and " - " not in first
+
+
 def test_a_measured_number_stands_beside_what_the_paper_printed_for_the_same_question(world: World) -> None:
     df = world.tidy()
     mnist, made_up = _table(df, "IV", PUBLISHED).rows

@@ -275,12 +275,39 @@ _COMMANDS = (
 )  # fmt: skip
 _OF_MANY = {"session", "duet", "rounds"}
 _MEASURE, _FETCH = {"load", *_OF_MANY}, {"artifact", "download"}
+_OF_ARROW = {"load", "session", "duet", "query", "pair", "recall"}
 RULES: dict[str, Callable[[Run, argparse.Namespace, Spec, Files], None]] = {each.__name__: each for each in _COMMANDS}
+
+
+class _NoPandas:
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ImportError(name)
+
+
+def _keep_pandas_out() -> None:
+    """Arrow takes and gives no objects of pandas in this process from here on; whoever imports pandas has it.
+
+    Its first array imports pandas, to look whether it was given one of those: 0.4 s of a core in each job. It tries
+    once, and is told here that there is none.
+    """
+    import pyarrow as pa
+
+    if "pandas" in sys.modules:
+        return
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(_NoPandas)
 
 
 def _rule(run: Run, options: argparse.Namespace) -> None:
     """Make the output of a key: with the key's spec (a session has none), and the files of the job."""
     name = options.command
+    if name in _OF_ARROW:
+        _keep_pandas_out()
     spec = run.matrix.spec(options.key, STAGES[name].spec) if name not in _OF_MANY else {}
     # Builds and downloads may take hours, and wait for a network or a compiler more than they work.
     with nullcontext() if name in _MEASURE | _FETCH else platform.beside_none():

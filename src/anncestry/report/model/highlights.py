@@ -69,8 +69,9 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     """One highlight for each dataset, topology and system: one K, one filter or none, and its cells by their state.
 
     `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
-    Latency and recall are of one client with a fixed count of queries, where there is such a workload. Numbers are of
-    what was asked as bytes, one query a request; cells are counted of every client and request.
+    Latency and recall are of the fewest clients that all systems on the dataset were asked by, with a fixed count of
+    queries where there is such a workload. Numbers are of what was asked as bytes, one query a request; cells are
+    counted of every client and request.
     """
     places = in_order({(row["dataset"], row["topology"], row["system"]) for row in rows}, nodes)
     plain = [row for row in rows if is_plain(row)]
@@ -80,12 +81,12 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     return [_highlight(plain, medians, place, *asked) for place in places]
 
 
-def _common_clients(rates: Iterable[Row]) -> int | None:
-    """The largest number of clients that every topology and system was asked by; None if they have none in common."""
+def _common_clients(rates: Iterable[Row]) -> set[int]:
+    """The numbers of clients that every topology and system was asked by."""
     asked: dict[tuple[str, str], set[int]] = {}
     for row in rates:
         asked.setdefault((row["topology"], row["system"]), set()).add(row["clients"])
-    return max(set.intersection(*asked.values()), default=None) if asked else None
+    return set.intersection(*asked.values()) if asked else set()
 
 
 def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None) -> str:
@@ -99,7 +100,7 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
         (
             *(str(getattr(item, name)) for name in names),
             _text(item.load),
-            _text(item.p50),
+            _text(item.p50) + (f" @{item.p50['clients']}" if item.p50 and item.p50["clients"] != 1 else ""),
             _text(item.recall) + item.by_id_differs,
             _text(item.qps) + (f" @{item.qps['clients']}" if item.qps and item.qps["value"] is not None else ""),
             str(len(item.cells["invalid"])),
@@ -145,11 +146,12 @@ def _highlight(
     of_dataset = [row for row in rows if row["dataset"] == dataset]
     here = [row for row in of_dataset if (row["topology"], row["system"]) == (topology, system)]
     asked = [row for row in here if row["k"] == k and _filter_of(row) == filter]
-    single = sorted((row for row in asked if row["clients"] == 1), key=lambda row: row["duration_s"] is not None)
     clients = _common_clients(
         row for row in of_dataset if row["metric"] == "qps" and row["k"] == k and _filter_of(row) == filter
     )
-    rates = [row for row in asked if row["metric"] == "qps" and row["clients"] == clients]
+    fewest, most = min(clients, default=1), max(clients, default=None)
+    single = sorted((row for row in asked if row["clients"] == fewest), key=lambda row: row["duration_s"] is not None)
+    rates = [row for row in asked if row["metric"] == "qps" and row["clients"] == most]
     cells = [row for row in medians if (row["dataset"], row["topology"], row["system"]) == place]
     state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
     for row in cells:

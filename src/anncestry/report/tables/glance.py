@@ -19,13 +19,13 @@ def tables(material: Material) -> list[Table]:
         return []
     k = found[0].k
     asked = f"with the filter {found[0].filter}" if found[0].filter else "without a filter"
-    clients = sorted({item.qps["clients"] for item in found if item.qps is not None})
-    by = f"{clients[0]} client{'' if clients[0] == 1 else 's'}" if len(clients) == 1 else "by clients"
+    few, many = _by_clients([item.p50 for item in found]), _by_clients([item.qps for item in found])
+    fewest = "the fewest that asked all" if few == _SEVERAL else few
     numbers: list[tuple[Column, _Number, bool]] = [
         (Column("Load", "s"), lambda item: item.load, True),
-        (Column("p50", "ms"), lambda item: item.p50, True),
+        (Column("p50" if few == _ONE else f"p50, {few}", "ms"), lambda item: item.p50, True),
         (Column(f"Recall@{k}"), lambda item: item.recall, False),
-        (Column(f"QPS, {by}"), lambda item: item.qps, False),
+        (Column(f"QPS, {many}"), lambda item: item.qps, False),
         (Column("CPU a query", "µs"), lambda item: item.cpu, True),
         (Column("Memory", "MiB"), lambda item: item.memory, True),
     ]
@@ -36,7 +36,10 @@ def tables(material: Material) -> list[Table]:
     body = []
     for item in found:
         beside = [other for other in found if (other.dataset, other.topology) == (item.dataset, item.topology)]
-        cells = [_cell(number(item), item, number, beside, material, lower=lower) for _, number, lower in numbers]
+        cells = [
+            _cell(number(item), item, number, beside, material, lower=lower, several=_SEVERAL in column.label)
+            for column, number, lower in numbers
+        ]
         states = [f"{len(item.cells[state])} {word}" for state, word in _STATES if item.cells[state]]
         labels = tuple(getattr(item, name) for name in places.values())
         body.append(TableRow(labels, (*cells, *([] if whole else [Cell(", ".join(states))]))))
@@ -44,7 +47,7 @@ def tables(material: Material) -> list[Table]:
         Table(
             "G",
             "At a glance",
-            f"For the {k} nearest, {asked}; p50 and recall (by distance) of one client; processor time and"
+            f"For the {k} nearest, {asked}; p50 and recall (by distance) of {fewest}; processor time and"
             " memory (PSS) of the server under the same clients as QPS. Bold: surely better than each other system"
             " there, at no less recall.",
             tuple(places),
@@ -54,12 +57,28 @@ def tables(material: Material) -> list[Table]:
     )
 
 
+def _by_clients(rows: Sequence[Row | None]) -> str:
+    """How many clients asked for these numbers, in words."""
+    clients = {row["clients"] for row in rows if row is not None} or {1}
+    if len(clients) > 1:
+        return _SEVERAL
+    return _ONE if clients == {1} else f"{clients.pop()} clients"
+
+
+_ONE, _SEVERAL = "one client", "by clients"
 _LABELS = {"Dataset": "dataset", "Topology": "topology", "System": "system"}
 _STATES = (("valid", "valid"), ("invalid", "invalid"), ("missing", "not measured"))
 
 
 def _cell(
-    row: Row | None, item: Highlight, number: _Number, beside: Sequence[Highlight], material: Material, *, lower: bool
+    row: Row | None,
+    item: Highlight,
+    number: _Number,
+    beside: Sequence[Highlight],
+    material: Material,
+    *,
+    lower: bool,
+    several: bool,
 ) -> Cell:
     """A number; bold if it is better than that of each other system on the same dataset and topology."""
     if row is None:
@@ -68,7 +87,6 @@ def _cell(
         return Cell(headline(row), number_id=row["number_id"], problem=row["reason"])
     best = material.verdicts.best([number(other) for other in beside], lower=lower)
     won = best is not None and beside[best] is item
-    several = row["metric"] == "qps" and len({other.qps["clients"] for other in beside if other.qps}) > 1
     shown = headline(row) + (f" @{row['clients']}" if several else "")
     if row is item.recall:
         shown += item.by_id_differs
