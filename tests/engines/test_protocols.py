@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,10 @@ def test_an_insertion_by_rest_holds_the_rows_exactly() -> None:
     assert [item["id"] for item in objects] == [uuid_of(row) for row in range(100, 130)]
     assert (np.array([item["vector"] for item in objects], np.float32) == vectors.base).all()
     assert [item["properties"]["category"] for item in objects] == vectors.category.tolist()
-    assert (np.array([item["properties"]["price"] for item in objects], np.float32) == vectors.price).all()
+    prices = [item["properties"]["price"] for item in objects]
+    assert prices == vectors.price.tolist(), "float64: 0.1, for one, is less than the float32 nearest to it"
+    asked = [wire.where({"field": "price", "from": price}) for price in vectors.price.tolist()]
+    assert [float(re.search(r"valueNumber:([^}]+)}", text)[1]) for text in asked] == prices  # type: ignore[index]
 
 
 def test_rows_that_rest_refuses_are_counted_by_their_place() -> None:
@@ -158,8 +162,14 @@ def test_rows_and_answers_by_rest_are_those_by_grpc(tmp_path: Path) -> None:
         assert engine.probe(server).rows == 1200
         transport = engine.transport(server)
         assert (transport["kind"], transport["path"]) == ("http", "/v1/graphql")
-        narrow = {"field": "category", "in": [1, 4]}
-        for filter in (None, narrow):
+        edges = np.sort(vectors.price)[[200, 400]].tolist()  # prices of rows: one passes, the other does not
+        of_price = (vectors.price >= np.float32(edges[0])) & (vectors.price < np.float32(edges[1]))
+        for filter, passes in (
+            (None, np.ones(1200, bool)),
+            ({"field": "category", "in": [1, 4]}, np.isin(vectors.category, [1, 4])),
+            ({"field": "price", "from": edges[0], "below": edges[1]}, of_price),
+        ):
+            assert engine.count(server, filter) == passes.sum()
             link = http.client.HTTPConnection(transport["target"], timeout=60)
             answers = []
             for body in engine.encode(server, queries, 10, 400, filter):
@@ -167,8 +177,7 @@ def test_rows_and_answers_by_rest_are_those_by_grpc(tmp_path: Path) -> None:
                 answers.append(engine.decode(link.getresponse().read(), "cosine"))
             link.close()
             far = 1.0 - queries.astype(np.float64) @ vectors.base.astype(np.float64).T
-            if filter is not None:
-                far[:, ~np.isin(vectors.category, [1, 4])] = np.inf
+            far[:, ~passes] = np.inf
             truth = np.argsort(far, axis=1)[:, :10]
             for (ids, distances), near, row in zip(answers, truth, far, strict=True):
                 assert set(ids) == set(near)

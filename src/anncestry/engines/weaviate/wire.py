@@ -1,8 +1,9 @@
 """Searches, insertions and deletions as bytes: requests made beforehand, replies read afterwards.
 
 By gRPC with the messages of Weaviate's client (which itself is not used: it adds checks, retries and conversions); or,
-as its clients did before gRPC, as JSON by REST and GraphQL, over HTTP/1.1. There numbers are written as briefly as
-float32 allows: the shortest decimal that reads back as the same value.
+as its clients did before gRPC, as JSON by REST and GraphQL, over HTTP/1.1. There vectors are written as briefly as
+float32 allows: the shortest decimal that reads back as the same value. A price is a float64 to the server, which
+compares it with those of filters: it gets all of its digits.
 """
 
 from __future__ import annotations
@@ -220,13 +221,13 @@ def json_answer(response: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]
 
 
 def json_batch(batch: Batch) -> bytes:
-    prices, columns = batch.price.astype(str), [column.stored_as for column, _ in batch.payload]
+    columns = [column.stored_as for column, _ in batch.payload]
     objects = []
-    for at, (category, _, region, *payload) in enumerate(batch.columns()):
+    for at, (category, price, region, *payload) in enumerate(batch.columns()):
         more = "".join(f',"{name}":{json.dumps(value)}' for name, value in zip(columns, payload, strict=True))
         objects.append(
             f'{{"class":"{COLLECTION}","id":"{uuid_of(batch.first + at)}",'
-            f'"properties":{{"category":{category},"price":{prices[at]},"region":{region}{more}}},'
+            f'"properties":{{"category":{category},"price":{price!r},"region":{region}{more}}},'
             f'"vector":{vector_text(batch.base[at])}}}'
         )
     return f'{{"objects":[{",".join(objects)}]}}'.encode()
