@@ -20,7 +20,7 @@ def tables(material: Material) -> list[Table]:
     k = found[0].k
     asked = f"with the filter {found[0].filter}" if found[0].filter else "without a filter"
     few, many = _by_clients([item.p50 for item in found]), _by_clients([item.qps for item in found])
-    fewest = "the fewest that asked all" if few == _SEVERAL else few
+    fewest = "the fewest clients that all were asked by" if few == _SEVERAL else few
     numbers: list[tuple[Column, _Number, bool]] = [
         (Column("Load", "s"), lambda item: item.load, True),
         (Column("p50" if few == _ONE else f"p50, {few}", "ms"), lambda item: item.p50, True),
