@@ -4,7 +4,8 @@ python tests/bench/guarded.py [TURNS [HEAD ...]]      (default: one turn of all 
 
 Weaviate 1.27.0 on Fashion-MNIST is the base, with the guard's defaults (10 minutes for its pairs). Heads:
 
-same    the same program, given by its path: here an exit of 3 is a false alarm
+same    the same program, given by its path: here an exit of 3 is a false alarm. It lies in a folder of its own in each
+        turn, so that it is loaded anew: its index is another one than base's, as with whatever somebody builds
 ef220   searches at an effort of 220 in place of 200, which costs some 6 % more processor time (docs/duet.md)
 ef235   searches at an effort of 235, which makes answers some 11 % later
 quota   the same program, held to less processor time than it takes (a control group's bandwidth)
@@ -16,7 +17,8 @@ Until turn 4, the flag stopped inlining of the project's own functions only (now
 (`fixed`). They were changed after guards missed them: they cost 5 % of processor time in two guards and 1 % in two
 others, 13 % of p50 in one and 4 % in another, probably by the machine. Their lines stay, and count.
 
-A turn takes about an hour. Each adds a line a head to docs/guard.csv; the report and the table of docs/guard.md are of
+A turn takes about an hour, and more turns of `same` alone some six minutes each: they share the base's load, and the
+base beside itself. Each adds a line a head to docs/guard.csv; the report and the table of docs/guard.md are of
 all lines.
 """
 
@@ -82,11 +84,11 @@ def main(turns: int, heads: Sequence[str], place: Path) -> None:
     if unknown := set(heads) - set(HEADS):
         sys.exit(f"unknown heads: {', '.join(sorted(unknown))}; known: {', '.join(HEADS)}")
     built = Heads(place / "heads") if turns else None
-    for _ in range(turns):
-        turn = 1 + max((int(line["turn"]) for line in LINES.read()), default=0)
+    first = 1 + max((int(line["turn"]) for line in LINES.read()), default=0)
+    for turn in range(first, first + turns):
         for head in heads or HEADS:
             assert built is not None
-            LINES.add([measure(head, turn, built, place)])
+            LINES.add([measure(head, turn, first if head == "same" else turn, built, place)])
             print(f"turn {turn}: {head} measured", file=sys.stderr, flush=True)
     if built is not None:
         built.group.rmdir()
@@ -132,6 +134,13 @@ class Heads:
             around = self._wrapped(name, _DELAY.format(percent=percent), plain)
             building.run([go, "build", "-o", str(around / "delay"), str(source)], ROOT, environment, "delay.go")
 
+    def same(self, turn: int) -> Path:
+        """The program in a folder of its own: `turn` lies beside it, so that its digest is another one."""
+        folder = self.folder / f"same-{turn}"
+        shutil.copytree(self.folder / "same", folder)
+        (folder / "turn").write_text(f"{turn}\n")
+        return folder
+
     def _made(self, name: str) -> Path:
         (self.folder / name).mkdir(parents=True)
         return self.folder / name / PROGRAM
@@ -145,7 +154,7 @@ class Heads:
 
 
 def config_of(place: Path, turn: int) -> Path:
-    """A copy of the config in which this turn's pairs have keys of their own; loads are shared."""
+    """A copy of the config in which the pairs of this turn have keys of their own; loads are shared."""
     target = place / "config"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(ROOT / "config", target)
@@ -155,16 +164,17 @@ def config_of(place: Path, turn: int) -> Path:
     return target
 
 
-def measure(head: str, turn: int, built: Heads, place: Path) -> dict[str, Any]:
-    """One guard, as a line of the file. The first of a folder measures the base beside itself, too."""
+def measure(head: str, turn: int, pairs_of: int, built: Heads, place: Path) -> dict[str, Any]:
+    """One guard, as a line of the file. The first whose pairs are of a turn measures the base beside itself, too."""
     base, folder, workload = SYSTEM, place / "direct", "k10-clients4"
     if head == "delay":
         base, folder, workload = f"{SYSTEM}={built.folder / 'base'}", place / "behind", "k10-clients1"
-    other = f"{SYSTEM}@{head[2:]}" if head.startswith("ef") else f"{SYSTEM}={built.folder / head}"
+    build = built.same(turn) if head == "same" else built.folder / head
+    other = f"{SYSTEM}@{head[2:]}" if head.startswith("ef") else f"{SYSTEM}={build}"
     command = [sys.executable, "-m", "anncestry", "guard", "--base", base, "--head", other]
     command += ["--dataset", DATASET, "--workload", workload, "--folder", str(folder)]
     paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    own = {"PYTHONPATH": paths, "ANNCESTRY_CONFIG": str(config_of(place, turn))}
+    own = {"PYTHONPATH": paths, "ANNCESTRY_CONFIG": str(config_of(place, pairs_of))}
     started = time.monotonic()
     done = subprocess.run(command, cwd=place, env={**os.environ, **own}, capture_output=True, text=True, check=False)
     minutes = (time.monotonic() - started) / 60
