@@ -57,7 +57,7 @@ def _panel(rows: list[Row], margin: float) -> Any:
         scale=alt.Scale(type="log", nice=False, padding=12),
         axis=alt.Axis(tickCount=charts.TICKS, format=charts.NUMBER),
     )
-    legend = alt.Legend(orient="top", title=None)
+    legend = alt.Legend(orient="top", title=None, columns=1)  # beside one another, the last would be cut
     colours = alt.Scale(domain=labels, range=list(charts.COLOURS[: len(labels)]))
     shapes = alt.Scale(domain=labels, range=list(charts.SHAPES[: len(labels)]))
     base = {
