@@ -4,12 +4,15 @@ python tests/bench/decided.py [FOLDER] [EXPERIMENT]      (default: this folder, 
 
 FOLDER is a working directory with results/ of any epoch; its newest table of the experiment says which records count.
 Minutes run from the first load's start to the table. Compared are the two systems of each dataset, topology and
-workload by p50, p99 and QPS, all together (`metrics.decide`), so that results of two versions are judged alike.
+workload by p50, p99 and QPS, all together (`metrics.decide`), so that results of two versions are judged alike: by
+their rounds alone, and by their pairs of servers where there are some, as a page does. At last, what the machine's own
+speed, seen in what the clients' work cost, explains of the differences between rounds.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from collections import Counter
@@ -22,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
 from anncestry.metrics.decide import Outcome, Pair, Sample, judge_all  # noqa: E402
+from anncestry.report.model.noise import speed_percent  # noqa: E402
+from anncestry.report.model.verdicts import Paired  # noqa: E402
 
 METRICS = ("p50_ms", "p99_ms", "qps")
 
@@ -45,28 +50,59 @@ def main(folder: Path, experiment: str) -> None:
         widths = [50 * (one["high"] - one["low"]) / one["value"] for one in found if one.get("low") is not None]
         if widths:
             print(f"{metric}: median interval ±{statistics.median(widths):.1f} % of {len(widths)} cells")
-    verdicts = judge_all(list(_pairs(queries)))
+    pairs = list(_pairs(queries, Paired(shown)))
+    _say("rounds alone", [pair._replace(ratio=None) for pair in pairs])
+    if any(pair.ratio is not None for pair in pairs):
+        _say("rounds, and pairs of servers where there are some", pairs)
+    _explained(queries)
+
+
+def _say(by: str, pairs: list[Pair]) -> None:
+    verdicts = judge_all(pairs)
     outcomes = Counter(verdict.outcome for verdict in verdicts)
     determined = sum(count for outcome, count in outcomes.items() if outcome is not Outcome.UNDETERMINED)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    print(f"{determined} of {len(verdicts)} comparisons determined ({said})")
+    print(f"by {by}: {determined} of {len(verdicts)} comparisons determined ({said})")
+
+
+def _explained(queries: list[dict[str, Any]]) -> None:
+    """What a query cost the clients beside the QPS of the same round: logarithms, each less the mean of its cell."""
+    costs, rates = [], []
+    for record in queries:
+        cost = [one.get("cpu_us_per_query") for one in record["rounds"]]
+        rate = record["summary"]["qps"]["runs"]
+        if len(rate) > 1 and len(cost) == len(rate) and all(cost) and all(rate):
+            for values, found in ((cost, costs), (rate, rates)):
+                middle = statistics.fmean(map(math.log, values))
+                found += [math.log(value) - middle for value in values]
+    if len(rates) > 2:
+        together = statistics.correlation(costs, rates)
+        differ = math.sqrt(statistics.fmean(rate**2 for rate in rates))
+        left = differ * math.sqrt(1 - together**2)
+        speed = speed_percent(queries) or 0.0
+        print(
+            f"{len(rates)} rounds: QPS differs from that of its cell by {100 * differ:.1f} %; correlation with the "
+            f"clients' CPU a query {together:.2f}, which leaves {100 * left:.1f} %; "
+            f"speed of the machine, round to round: ± {speed:.1f} %"
+        )
 
 
 def _seconds(record: dict[str, Any]) -> float:
     return datetime.fromisoformat(record["created"]).timestamp()
 
 
-def _pairs(queries: list[dict[str, Any]]) -> list[Pair]:
+def _pairs(queries: list[dict[str, Any]], paired: Paired) -> list[Pair]:
     places: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for record in queries:
         axes = ("dataset", "topology", "workload")
         places.setdefault(tuple(record["spec"][axis]["name"] for axis in axes), []).append(record)
     return [
-        Pair(_sample(a, metric, rounds), _sample(b, metric, rounds), metric, paired=True)
-        for of_place in places.values()
+        Pair(_sample(a, metric, rounds), _sample(b, metric, rounds), metric, paired=True, ratio=ratio)
+        for place, of_place in places.items()
         for a, b in combinations(of_place, 2)
         for rounds in [min(len(a["rounds"]), len(b["rounds"]))]
         for metric in METRICS
+        for ratio in [paired.ratio(place, *(one["spec"]["system"]["name"] for one in (a, b)), metric)]
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -90,6 +91,19 @@ def test_a_floor_is_the_largest_difference_of_any_two_builds():
 def test_one_build_or_a_number_that_is_missing_says_nothing_of_noise():
     for values in ({1: 1.0}, {1: 1.0, 2: None}):
         assert noise.floors(frame(values)) == {}
+
+
+def test_the_speed_of_the_machine_is_told_by_what_the_same_work_cost_the_clients_in_each_round():
+    def cell(*costs):
+        return {"rounds": [{"cpu_us_per_query": cost} for cost in costs]}
+
+    steady, swinging = cell(50.0, 50.0, 50.0), cell(100.0, 100 * math.exp(0.2))
+    assert noise.speed_percent([steady]) == 0
+    assert noise.speed_percent([swinging]) == pytest.approx(100 * 0.2 / math.sqrt(2))
+    # Three rounds have two degrees of freedom, two rounds one; what differs between cells is no speed of the machine.
+    assert noise.speed_percent([steady, swinging]) == pytest.approx(100 * math.sqrt(0.2**2 / 2 / 3))
+    for unknown in ([], [cell(50.0)], [cell(None, None)], [{}]):
+        assert noise.speed_percent(unknown) is None
 
 
 # Under the verdicts of a page

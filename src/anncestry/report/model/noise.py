@@ -9,10 +9,13 @@ them is noise, by construction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
 
 import pandas as pd
 
@@ -142,3 +145,22 @@ def _platform(df: pd.DataFrame, results: Path) -> str | None:
         if file.exists():
             return str(read_record(file)["spec"]["platform"])
     return None
+
+
+def speed_percent(queries: Iterable[Mapping[str, Any]]) -> float | None:
+    """How much the machine's own speed differed from round to round: a standard deviation, %; None if none can tell.
+
+    By what a query cost the clients in processor time, in each round of the records of `queries`. Their work is the
+    same in each round, so what differs is the machine: programs of other tenants on the same cores slow them without a
+    trace in steal or in the use by others (docs/statistics.md). The variance of logarithms, pooled over the cells.
+    """
+    known = []
+    for record in queries:
+        costs = [one.get("cpu_us_per_query") for one in record.get("rounds", ())]
+        logs = [math.log(cost) for cost in costs if cost]
+        if len(logs) > 1:
+            known.append((variance(logs), len(logs) - 1))
+    if not known:
+        return None
+    variances, freedoms = zip(*known, strict=True)
+    return 100 * math.sqrt(fmean(variances, freedoms))

@@ -21,6 +21,7 @@ from anncestry.report.charts.standard import PHASE_OPACITY
 from anncestry.report.model.cells import MARKS, Row, Table
 from anncestry.report.model.highlights import highlights, summary
 from anncestry.report.model.material import Material
+from anncestry.report.model.noise import speed_percent
 from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
@@ -207,9 +208,16 @@ def _facts(records: Records) -> dict[str, str]:
         "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
         "Memory": f"{machine['memory_gib']} GiB" if "memory_gib" in machine else "",
         "Kernel": machine.get("kernel", ""),
+        "Speed, round to round": _speed(records),
         "Records made": " to ".join(sorted({_minute(created[0]), _minute(created[-1])})) if created else "",
         "Code": listed(sorted({code_of(record) for record in records.values()})),
     }
+
+
+def _speed(records: Records) -> str:
+    """How much the machine itself was faster or slower between rounds."""
+    percent = speed_percent(of_stage(records, "query"))
+    return "" if percent is None else f"± {percent:.0f} %, by the client's CPU a query"
 
 
 def _minute(created: str) -> str:
