@@ -204,9 +204,10 @@ def _facts(records: Records) -> dict[str, str]:
     loads = of_stage(records, "load")
     machine = merged(dict(flat(record.get("platform"))) for record in loads)
     created = sorted(str(record["created"]) for record in records.values())
+    processor = " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", ""))))
+    memory = f"{machine['memory_gib']} GiB" if "memory_gib" in machine else ""
     return {
-        "Processor": " × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
-        "Memory": f"{machine['memory_gib']} GiB" if "memory_gib" in machine else "",
+        "Machine": ", ".join(filter(None, (processor, memory))),
         "Kernel": machine.get("kernel", ""),
         "Speed, round to round": _speed(records),
         "Records made": " to ".join(sorted({_minute(created[0]), _minute(created[-1])})) if created else "",
