@@ -17,9 +17,9 @@ Until turn 4, the flag stopped inlining of the project's own functions only (now
 (`fixed`). They were changed after guards missed them: they cost 5 % of processor time in two guards and 1 % in two
 others, 13 % of p50 in one and 4 % in another, probably by the machine. Their lines stay, and count.
 
-A turn takes about an hour, and more turns of `same` alone some six minutes each: they share the base's load, and the
-base beside itself. Each adds a line a head to docs/guard.csv; the report and the table of docs/guard.md are of
-all lines.
+A turn takes about an hour. Turns of `same` share the base's load and the base beside itself, which is half of the
+time of the first (12 minutes). Each adds a line a head to docs/guard.csv; the report and the table of docs/guard.md are
+of all lines.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ def speed_percent(queries: Iterable[Mapping[str, Any]]) -> float | None:
     """How much the machine's own speed differed from round to round: a standard deviation, %; None if none can tell.
 
     By what a query cost the clients in processor time, in each round of the records of `queries`. Their work is the
-    same in each round, so what differs is the machine: programs of other tenants on the same cores slow them without a
-    trace in steal or in the use by others (docs/statistics.md). The variance of logarithms, pooled over the cells.
+    same in each round, so what differs is mostly the machine: it may be slower without a trace in steal or in the use
+    by others. A sign, not a measure (docs/statistics.md has why). The variance of logarithms, pooled over the cells.
     """
     known = []
     for record in queries:
