@@ -231,7 +231,9 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
     controls = {(pair.dataset, pair.workload): record for pair, record in measured if pair.is_control}
     places = [(pair, record, name) for pair, record in measured if not pair.is_control for name in quantities]
     # What is invalid is no evidence: it may lack what a verdict needs, and is nothing that others are corrected for.
-    verdicts = iter(judge_all([_evidence(record, name) for _, record, name in places if record["valid"]], rule))
+    judged = [_evidence(record, name) for _, record, name in places if record["valid"]]
+    beside = [_evidence(record, name) for record in controls.values() if record["valid"] for name in quantities]
+    verdicts = iter(judge_all(judged, rule, beside))
     found = []
     for pair, record, name in places:
         where = pair.dataset, pair.workload, name

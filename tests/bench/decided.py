@@ -3,10 +3,11 @@
 python tests/bench/decided.py [FOLDER] [EXPERIMENT]      (default: this folder, default)
 
 FOLDER is a working directory with results/ of any epoch; its newest table of the experiment says which records count.
-Minutes run from the first load's start to the table. Compared are the two systems of each dataset, topology and
-workload by p50, p99 and QPS, all together (`metrics.decide`), so that results of two versions are judged alike: by
-their rounds alone, and by their pairs of servers where there are some, as a page does. At last, what the machine's own
-speed, seen in what the clients' work cost, explains of the differences between rounds.
+Minutes run from the first load's start to the table; those of loads, rounds and pairs are by the ledgers of attempts.
+Compared are the two systems of each dataset, topology and workload by p50, p99 and QPS, all together
+(`metrics.decide`), so that results of two versions are judged alike: by their rounds alone, and by their pairs of
+servers where there are some, as a page does. At last, what the machine's own speed, seen in what the clients' work
+cost, explains of the differences between rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
@@ -43,6 +45,8 @@ def main(folder: Path, experiment: str) -> None:
     queries = [record for record in shown if record["stage"] == "query" and record["valid"]]
     start = min(_seconds(record) - record["server"].get("up_s", 0.0) for record in loads)
     print(f"{(_seconds(table) - start) / 60:.1f} minutes from the first load to the table")
+    spent = ", ".join(f"{name} {minutes:.1f}" for name, minutes in _spent(folder, start).items())
+    print(f"of these, minutes of {spent}")
     rounds = Counter(len(record["rounds"]) for record in queries)
     print("rounds: " + ", ".join(f"{count} cells of {number}" for number, count in sorted(rounds.items())))
     for metric in METRICS:
@@ -50,15 +54,28 @@ def main(folder: Path, experiment: str) -> None:
         widths = [50 * (one["high"] - one["low"]) / one["value"] for one in found if one.get("low") is not None]
         if widths:
             print(f"{metric}: median interval ±{statistics.median(widths):.1f} % of {len(widths)} cells")
-    pairs = list(_pairs(queries, Paired(shown)))
+    paired = Paired(shown)
+    pairs = list(_pairs(queries, paired))
     _say("rounds alone", [pair._replace(ratio=None) for pair in pairs])
     if any(pair.ratio is not None for pair in pairs):
-        _say("rounds, and pairs of servers where there are some", pairs)
+        _say("rounds, and pairs of servers where there are some", pairs, paired.beside(METRICS))
     _explained(queries)
 
 
-def _say(by: str, pairs: list[Pair]) -> None:
-    verdicts = judge_all(pairs)
+def _spent(folder: Path, since: float) -> dict[str, float]:
+    """Minutes of the attempts that began after `since` (s), by what they were."""
+    stages = {"load": "loads", "session": "rounds", "duet": "pairs"}
+    spent = dict.fromkeys(stages.values(), 0.0)
+    for ledger in (folder / "results/attempts").rglob("*.jsonl"):
+        lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+        began, ended = (datetime.fromisoformat(lines[at]["at"]).timestamp() for at in (0, -1))
+        if lines[0].get("stage") in stages and began > since - 60:
+            spent[stages[lines[0]["stage"]]] += (ended - began) / 60
+    return spent
+
+
+def _say(by: str, pairs: list[Pair], beside: Sequence[Pair] = ()) -> None:
+    verdicts = judge_all(pairs, beside=beside)
     outcomes = Counter(verdict.outcome for verdict in verdicts)
     determined = sum(count for outcome, count in outcomes.items() if outcome is not Outcome.UNDETERMINED)
     said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))

@@ -18,6 +18,7 @@ that of 800 other runs. The intervals of one run are of its own queries; pages d
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,17 +32,22 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from anncestry.metrics import decide, duet, rounds  # noqa: E402
-from anncestry.metrics.decide import Outcome, Pair, Sample, Share  # noqa: E402
+from anncestry.metrics.decide import Outcome, Pair, Sample, Share, Verdict  # noqa: E402
 from anncestry.metrics.latency import Run, of_run, summarise  # noqa: E402
 
 WORLDS = 1000
 WORKLOADS = 14
 SYSTEMS, NUMBERS = 15, 5
+PAIRED, CONTROLS = 4, 2
+"""Comparisons in pairs of servers, and controls, of the default matrix."""
+SERVER_SD = 0.025
+"""What a log ratio of QPS differs by from one pair of servers to the next (docs/duet.csv: 0.019 quiet, 0.028 busy)."""
 DRIFT, BURST_SHARE = 0.04, 0.06
 BURST_OF = {"rate": 1.0, "cpu": 0.25, "build": 1.0}
 """How much of a burst that takes from a rate reaches other quantities. Processor time a query rises by some 13 % where
-others use a core of two, which halves the rate (docs/duet.csv: what others make of ratios); a load lasts ten times as
-long as a run."""
+others use a core of two, which halves the rate (docs/duet.csv: what others make of ratios)."""
+RUNS_OF = {"rate": 1, "cpu": 1, "build": 10}
+"""How many times as long as a run what is measured lasts: a load meets more bursts, each of which takes less of it."""
 GOAL = (93.0, 97.0)
 # Of 106 runs of cells with one client (logarithms; medians, of spells also their spread): what runs, queries and single
 # answers add, how many ms apart slow spells are, how long one is, and how many times as long answers take in it.
@@ -64,9 +70,14 @@ def speeds(
         sides = []
         for factor in (1.0, 1 + change):
             own = random.normal(0, spread, runs)
-            burst = (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs) * BURST_OF[of]
+            burst = bursts(random, runs * RUNS_OF[of]).reshape(runs, -1).mean(axis=1) * BURST_OF[of]
             sides.append(sample(level * factor * np.exp(drift + own) * (1 - burst)))
         yield Pair(*sides, quantity="qps", paired=True)
+
+
+def bursts(random: np.random.RandomState, runs: int) -> np.ndarray:
+    """What share of each run's rate other programs take."""
+    return (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs)
 
 
 def of_many(random: np.random.RandomState, change: float, runs: int, median_cv: float) -> Iterator[Pair]:
@@ -76,8 +87,8 @@ def of_many(random: np.random.RandomState, change: float, runs: int, median_cv: 
         sides = []
         for place in range(SYSTEMS):
             spread = min(0.4, median_cv * float(random.lognormal(0, 0.5)))
-            burst = (random.uniform(size=runs) < BURST_SHARE) * random.uniform(0.05, 0.5, runs)
-            rates = level * (1 + change) ** place * np.exp(drift + random.normal(0, spread, runs)) * (1 - burst)
+            own = random.normal(0, spread, runs)
+            rates = level * (1 + change) ** place * np.exp(drift + own) * (1 - bursts(random, runs))
             sides.append(sample(rates))
         yield from (Pair(a, b, quantity="qps", paired=True) for a, b in combinations(sides, 2))
 
@@ -86,6 +97,20 @@ def builds(random: np.random.RandomState, change: float, count: int, median_cv: 
     """Sizes or load times of `count` builds a side: no rounds, so no pairs."""
     for pair in speeds(random, change, count, median_cv, "build"):
         yield pair._replace(paired=False, of="builds")
+
+
+def ratios(random: np.random.RandomState, change: float, servers: int) -> Iterator[Pair]:
+    """Ratios of two systems over `servers` fresh pairs of servers, PAIRED of them and CONTROLS of one with itself.
+
+    The second server of a pair is faster; a pair's own noise is that of the median comparison of docs/duet.csv.
+    """
+    for number in range(PAIRED + CONTROLS):
+        noise, second = SERVER_SD * float(random.lognormal(0, 0.5)), random.uniform(-0.06, 0.06)
+        true = math.log1p(change) if number < PAIRED else 0.0
+        of_order = [-second if duet.first_started(each) else second for each in range(servers)]
+        logs = true + np.array(of_order) + random.normal(0, noise, servers)
+        ratio = duet.over_servers([duet.exact(float(log)) for log in logs])
+        yield Pair(Sample(1.0, 0.0, 1), Sample(1.0, 0.0, 1), "qps", ratio=ratio)
 
 
 def recalls(random: np.random.RandomState, change: float, queries: int, loss: float) -> Iterator[Pair]:
@@ -98,12 +123,18 @@ def recalls(random: np.random.RandomState, change: float, queries: int, loss: fl
         yield Pair(*(Share(float(s.mean()), queries, dict(enumerate(s.tolist()))) for s in (first, second)))
 
 
+def judged(pairs: list[Pair]) -> list[Verdict]:
+    """As a page judges: controls of systems in pairs are beside what is judged."""
+    many = PAIRED if pairs[0].ratio else len(pairs)
+    return decide.judge_all(pairs[:many], beside=pairs[many:])
+
+
 def verdicts(make: Callable[[np.random.RandomState], Iterator[Pair]], worlds: int) -> tuple[Counter[str], float]:
     """Verdicts in percent of comparisons; in how many percent of worlds one says "differs"."""
     said: Counter[str] = Counter()
     alarmed = 0
     for seed in range(worlds):
-        found = decide.judge_all(list(make(np.random.RandomState(seed))))
+        found = judged(list(make(np.random.RandomState(seed))))
         said.update("differs" if verdict.decided else verdict.outcome.value for verdict in found)
         alarmed += any(verdict.decided for verdict in found)
     whole = sum(said.values())
@@ -122,6 +153,7 @@ def power(worlds: int) -> bool:
         "speed, 8 rounds, CV 13 %": lambda change: lambda random: speeds(random, change, 8, 0.11),
         "CPU a query, 3 rounds, CV 7 %": lambda change: lambda random: speeds(random, change, 3, 0.06, "cpu"),
         "builds, 3 a side, CV 4 %": lambda change: lambda random: builds(random, change, 3, 0.04),
+        "speed in 4 pairs of servers": lambda change: lambda random: ratios(random, change, 4),
     }
     head = " ".join(f"{name:>9}" for name in ("differs", "equival.", "undeterm."))
     print(f"{'verdicts, in % of comparisons':40} {'planted':>10} {head} {'worlds with an alarm':>21}")
@@ -217,7 +249,7 @@ def of_verdicts(
     held = whole = 0
     for seed in range(worlds):
         pairs = list(make(np.random.RandomState(seed), change))
-        for pair, verdict in zip(pairs, decide.judge_all(pairs), strict=True):
+        for pair, verdict in zip(pairs, judged(pairs), strict=False):
             if verdict.low is None or verdict.high is None:
                 continue
             whole += 1
@@ -289,6 +321,7 @@ def coverage(worlds: int) -> bool:
     found["difference of speeds, rounds by need"] = of_verdicts(by_need, 0.05, worlds)
     found["difference of CPU a query, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.06, "cpu"), 0.05, worlds)
     found["difference of builds, 3 a side"] = of_verdicts(lambda r, c: builds(r, c, 3, 0.04), 0.05, worlds)
+    found["difference of speeds in 4 pairs of servers"] = of_verdicts(lambda r, c: ratios(r, c, 4), 0.05, worlds)
     found["difference of recalls, same queries"] = of_verdicts(
         lambda r, c: recalls(r, c, 1000, 0.02), 0.005, worlds // 2
     )

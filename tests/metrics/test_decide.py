@@ -9,6 +9,7 @@ import pytest
 
 from anncestry.metrics import decide
 from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, holm, judge, judge_all, ratio_interval
+from anncestry.metrics.duet import Ratio
 
 
 def sample(*values):
@@ -72,6 +73,28 @@ def test_many_cells_of_one_quantity_tell_more_of_its_noise_than_each_alone():
     assert np.mean([v.p_apart <= 1 and v.decided for v in together]) > 0.8
     levels = holm([verdict.p for verdict in alone])
     assert sum(p <= 0.05 for p in levels) < sum(verdict.decided for verdict in together)
+
+
+def in_pairs(ratio, error):
+    """A ratio over four pairs of servers, which leave two degrees of freedom."""
+    return Pair(sample(1.0, 1.0), sample(1.0, 1.0), "qps", ratio=Ratio(math.log(ratio), error, 2.0, 4))
+
+
+def test_controls_tell_how_much_ratios_of_systems_in_pairs_vary():
+    """1.40 (1.28 to 1.53) by four pairs of servers alone is not enough for a page with 48 comparisons; with controls
+    and other pairs that vary as little, it is. One of a few percent stays open, and what a few servers agree on by luck
+    is not taken for known."""
+    others = [Pair(sample(100, 140, 80), sample(110, 90, 130), "p50_ms", paired=True)] * 47
+    alone = judge_all([in_pairs(1.4, 0.021), *others])[0]
+    assert alone.outcome is Outcome.UNDETERMINED and alone.p > 0.05
+    paired = [in_pairs(1.4, 0.021), in_pairs(1.05, 0.018), in_pairs(0.9, 0.015), in_pairs(1.02, 0.0001)]
+    controls = [in_pairs(1.01, 0.012), in_pairs(0.99, 0.017)]
+    found = judge_all([*paired, *others], beside=controls)
+    assert len(found) == 51
+    assert found[0].outcome is Outcome.MORE and found[1].outcome is Outcome.UNDETERMINED
+    assert found[3].high - found[3].low > 10 * 0.0001
+    few = judge_all([*paired[:3], *others], beside=controls)
+    assert few[0].outcome is Outcome.UNDETERMINED, "five are too few to tell what they have in common"
 
 
 def test_what_is_shown_together_is_corrected_together():

@@ -142,10 +142,13 @@ def judge(a: Evidence, b: Evidence, unknown: str = "", rule: Rule | None = None)
     return judge_all([Pair(a, b, unknown=unknown)], rule)[0]
 
 
-def judge_all(pairs: Sequence[Pair], rule: Rule | None = None) -> list[Verdict]:
-    """B against A of every pair, at a level that holds for all of them."""
+def judge_all(pairs: Sequence[Pair], rule: Rule | None = None, beside: Sequence[Pair] = ()) -> list[Verdict]:
+    """B against A of every pair, at a level that holds for all of them.
+
+    Those `beside` are not judged, but tell how much such numbers vary (of systems in pairs: their controls).
+    """
     rule = rule or Rule()
-    tests = _moderated([_test(pair, rule) for pair in pairs])
+    tests = _moderated([_test(pair, rule) for pair in pairs], [_test(pair, rule) for pair in beside])
     known = [test for test in tests if not test.problem]
     apart, within = (iter(holm([of(test) for test in known])) for of in (_p_differs, _p_apart))
     return [
@@ -196,7 +199,7 @@ class _Test:
 def _test(pair: Pair, rule: Rule) -> _Test:
     a, b = pair.a, pair.b
     if pair.ratio is not None:
-        return _of_ratio(pair.ratio, rule)
+        return _of_ratio(pair.ratio, pair.quantity, rule)
     if pair.unknown:
         return _Test(pair.unknown)
     if isinstance(a, Share) and isinstance(b, Share):
@@ -224,13 +227,15 @@ def _test(pair: Pair, rule: Rule) -> _Test:
     return _Test("", difference, margin, log, Error(parts), f"{pair.quantity} {how}", noise, runs, few)
 
 
-def _of_ratio(ratio: Ratio, rule: Rule) -> _Test:
+def _of_ratio(ratio: Ratio, quantity: str, rule: Rule) -> _Test:
     if ratio.log is None or ratio.error is None:
         return _Test("its pair has no interval")
     if not ratio.error > 0:
         return _Test("no pair of servers differed from another")
-    part = Part(ratio.error**2, ratio.freedom, 1.0)
-    return _Test("", ratio.log, math.log1p(rule.margin), True, Error((part,)), "", IN_PAIRS, ratio.servers)
+    # The variance of one pair of servers, so that ratios of few and of many have it in common.
+    error = Error((Part(ratio.error**2 * ratio.servers, ratio.freedom, 1 / ratio.servers),))
+    family = f"{quantity} {IN_PAIRS}" if quantity else ""
+    return _Test("", ratio.log, math.log1p(rule.margin), True, error, family, IN_PAIRS, ratio.servers)
 
 
 def _spread(one: Sample, log: bool) -> tuple[float, float]:
@@ -266,10 +271,13 @@ def _of_shares(a: Share, b: Share, margin: float) -> _Test:
     return _Test("", float(apart.mean()), margin, False, Error((part,)), "", "the same queries", len(apart))
 
 
-def _moderated(tests: Sequence[_Test]) -> list[_Test]:
-    """The tests with moderated variances, where their family is large enough; else a problem where noise is unknown."""
+def _moderated(tests: Sequence[_Test], beside: Sequence[_Test]) -> list[_Test]:
+    """The tests with moderated variances, where their family is large enough; else a problem where noise is unknown.
+
+    To a family belong those `beside`, too.
+    """
     families: dict[str, list[Part]] = {}
-    for test in tests:
+    for test in (*tests, *beside):
         if test.family:
             families.setdefault(test.family, []).extend(test.error.parts)
     populations = {family: population_of(parts) for family, parts in families.items()}

@@ -232,7 +232,8 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
         found += ((*line, {what for what, *_ in unlike} <= _OF_CODE) for line in pair.lines())
         differences.update(dict.fromkeys(unlike))
     rule = rule or Rule()
-    lines = _judged_together(found, rule)
+    beside = Paired([*a.records.values(), *b.records.values()]).beside({line.metric: None for line, *_ in found})
+    lines = _judged_together(found, rule, beside)
     twice = [line for line, (*_, alike) in zip(lines, found, strict=True) if alike and line.measured_twice]
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
@@ -240,7 +241,7 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
     return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known, rule)
 
 
-def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule) -> list[Line]:
+def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule, beside: Sequence[Pair]) -> list[Line]:
     """The lines with their verdicts: those of the headline metrics are corrected together, and all others together."""
     lines = [line for line, *_ in found]
     for headline in (True, False):
@@ -249,7 +250,7 @@ def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule
             for place, (line, pair, _) in enumerate(found)
             if pair is not None and (line.metric in HEADLINE) == headline
         ]
-        for (place, pair), verdict in zip(family, judge_all([pair for _, pair in family], rule), strict=True):
+        for (place, pair), verdict in zip(family, judge_all([pair for _, pair in family], rule, beside), strict=True):
             note = _IN_PAIRS if pair.ratio is not None else verdict.note
             lines[place] = replace(lines[place], judged=replace(verdict, note=note))
     return lines

@@ -44,17 +44,16 @@ class Paired:
 
     def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
         self._found: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        self._others: list[Mapping[str, Any]] = []
+        """Controls, and pairs at efforts of their own: rounds were asked at another."""
         for record in records:
             spec = record["spec"]
-            if (
-                record["stage"] != "pair"
-                or not record["valid"]
-                or len({side["load"] for side in spec["sides"].values()}) < 2
-                or any("own_effort" in side for side in spec["sides"].values())  # rounds were asked at another
-            ):
+            if record["stage"] != "pair" or not record["valid"]:
                 continue
             a, b = (spec["sides"][side] for side in ("a", "b"))
-            if a["topology"] == b["topology"]:
+            if a["load"] == b["load"] or any("own_effort" in side for side in (a, b)):
+                self._others.append(record)
+            elif a["topology"] == b["topology"]:
                 names = spec["dataset"]["name"], a["topology"]["name"], spec["workload"]["name"]
                 self._found[*names, a["system"]["name"], b["system"]["name"]] = record
 
@@ -62,12 +61,25 @@ class Paired:
         """b over a in a `cell` (dataset, topology, workload); None where they were not paired."""
         for first, second, sign in ((a, b, 1), (b, a, -1)):
             record = self._found.get((*cell, first, second))
-            entry = at(record, ("quantities", metric)) if record else None
-            if record and entry and entry["value"] and entry["log_error"] is not None:
-                return Ratio(
-                    sign * math.log(entry["value"]), entry["log_error"], entry["freedom"], len(record["rounds"])
-                )
+            if record is not None:
+                return _ratio(record, metric, sign)
         return None
+
+    def beside(self, metrics: Iterable[str]) -> list[Pair]:
+        """Of the pairs that are no verdict on two systems what says how much ratios vary: of controls, above all."""
+        found = ((metric, _ratio(record, metric)) for metric in metrics for record in self._others)
+        return [Pair(_NOTHING, _NOTHING, metric, ratio=ratio) for metric, ratio in found if ratio is not None]
+
+
+_NOTHING = Sample(1.0, 0.0, 1)
+
+
+def _ratio(record: Mapping[str, Any], metric: str, sign: int = 1) -> Ratio | None:
+    """A pair's ratio of a metric, or (`sign` -1) its inverse; None where it has none."""
+    entry = at(record, ("quantities", metric))
+    if not entry or not entry["value"] or entry["log_error"] is None:
+        return None
+    return Ratio(sign * math.log(entry["value"]), entry["log_error"], entry["freedom"], len(record["rounds"]))
 
 
 class Verdicts:
@@ -114,7 +126,7 @@ class Verdicts:
 
     def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
         """The second of each pair against the first, at a level that holds for all of these together."""
-        judged = judge_all([self.pair(*pair) for pair in pairs], self.rule)
+        judged = judge_all([self.pair(*pair) for pair in pairs], self.rule, self._paired.beside(COMPARED))
         return [self.floored(verdict, *pair) for verdict, pair in zip(judged, pairs, strict=True)]
 
     def floored(self, verdict: Verdict, a: Row, b: Row) -> Verdict:

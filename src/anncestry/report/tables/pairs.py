@@ -36,15 +36,19 @@ def is_control(row: Row) -> bool:
 
 def verdicts(material: Material) -> dict[str, Verdict]:
     """Side b against side a of every ratio that is no control's, judged together, by the number's id."""
-    known: list[tuple[str, Ratio]] = []
+    judged, beside = {}, []
+    one = Sample(1.0, 0.0, 1)
     for row in material.pairs:
         entry = _entry(row, material.records)
-        if entry is not None and not is_control(row):
-            log = math.log(entry["value"])
-            known.append((row["number_id"], Ratio(log, entry["log_error"], entry["freedom"], row["runs"] or 1)))
-    one = Sample(1.0, 0.0, 1)
-    judged = judge_all([Pair(one, one, ratio=ratio) for _, ratio in known], material.rule)
-    return {number: verdict for (number, _), verdict in zip(known, judged, strict=True)}
+        if entry is None:
+            continue
+        ratio = Ratio(math.log(entry["value"]), entry["log_error"], entry["freedom"], row["runs"] or 1)
+        pair = Pair(one, one, str(row["metric"]), ratio=ratio)
+        if is_control(row):
+            beside.append(pair)
+        else:
+            judged[row["number_id"]] = pair
+    return dict(zip(judged, judge_all(list(judged.values()), material.rule, beside), strict=True))
 
 
 def _entry(row: Row, records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
