@@ -19,12 +19,16 @@ that of 800 other runs. The intervals of one run are of its own queries; pages d
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from itertools import combinations
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -145,35 +149,58 @@ def alarms_missed(alarmed: float, worlds: int) -> bool:
     return alarmed > 5 + 3 * 100 * (0.05 * 0.95 / worlds) ** 0.5
 
 
+Made = Callable[[np.random.RandomState], Iterator[Pair]]
+"""A world's comparisons."""
+
+
+def kinds(worlds: int) -> Iterator[tuple[str, str, bool, int, Made]]:
+    """Kinds of comparisons: name, what is planted, whether that is nothing, in how many worlds, how they are made."""
+    two: dict[str, Callable[[np.random.RandomState, float], Iterator[Pair]]] = {
+        "speed, 3 rounds, CV 13 %": lambda random, change: speeds(random, change, 3, 0.11),
+        "speed, 8 rounds, CV 13 %": lambda random, change: speeds(random, change, 8, 0.11),
+        "CPU a query, 3 rounds, CV 7 %": lambda random, change: speeds(random, change, 3, 0.06, "cpu"),
+        "builds, 3 a side, CV 4 %": lambda random, change: builds(random, change, 3, 0.04),
+        "speed in 4 pairs of servers": lambda random, change: ratios(random, change, 4),
+    }
+    for name, kind in two.items():
+        for change in (0.0, 0.02, 0.05, 0.1, 0.2):
+            yield name, f"{100 * change:.0f} %", not change, worlds, partial(kind, change=change)
+    for runs in (2, 3):
+        for change in (0.0, 0.1, 0.5):
+            name = f"{SYSTEMS} systems, speed, {runs} rounds, CV 13 %"
+            made = partial(of_many, change=change, runs=runs, median_cv=0.11)
+            yield name, f"{100 * change:.0f} % each", not change, worlds // 5, made
+    for change in (0.0, 0.002, 0.005, 0.014):
+        made = partial(recalls, change=change, queries=1000, loss=0.02)
+        yield "recall, 1,000 queries, about .98", f"{change:.3f}", not change, worlds // 2, made
+
+
 def power(worlds: int) -> bool:
     """Print verdicts by kind and planted difference; returns whether false alarms are too many."""
     missed = False
-    kinds = {
-        "speed, 3 rounds, CV 13 %": lambda change: lambda random: speeds(random, change, 3, 0.11),
-        "speed, 8 rounds, CV 13 %": lambda change: lambda random: speeds(random, change, 8, 0.11),
-        "CPU a query, 3 rounds, CV 7 %": lambda change: lambda random: speeds(random, change, 3, 0.06, "cpu"),
-        "builds, 3 a side, CV 4 %": lambda change: lambda random: builds(random, change, 3, 0.04),
-        "speed in 4 pairs of servers": lambda change: lambda random: ratios(random, change, 4),
-    }
     head = " ".join(f"{name:>9}" for name in ("differs", "equival.", "undeterm."))
     print(f"{'verdicts, in % of comparisons':40} {'planted':>10} {head} {'worlds with an alarm':>21}")
-    for name, kind in kinds.items():
-        for change in (0.0, 0.02, 0.05, 0.1, 0.2):
-            said, alarmed = verdicts(kind(change), worlds)
-            missed |= not change and alarms_missed(alarmed, worlds)
-            print(_line(name, f"{100 * change:.0f} %", said, alarmed if not change else None))
-    for runs in (2, 3):
-        name = f"{SYSTEMS} systems, speed, {runs} rounds, CV 13 %"
-        for change in (0.0, 0.1, 0.5):
-            some = worlds // 5
-            said, alarmed = verdicts(lambda random, r=runs, c=change: of_many(random, c, r, 0.11), some)
-            missed |= not change and alarms_missed(alarmed, some)
-            print(_line(name, f"{100 * change:.0f} % each", said, alarmed if not change else None))
-    for change in (0.0, 0.002, 0.005, 0.014):
-        said, alarmed = verdicts(lambda random, c=change: recalls(random, c, 1000, 0.02), worlds // 2)
-        missed |= not change and alarms_missed(alarmed, worlds // 2)
-        print(_line("recall, 1,000 queries, about .98", f"{change:.3f}", said, alarmed if not change else None))
+    asked = list(kinds(worlds))
+    done = in_parallel([partial(verdicts, made, some) for *_, some, made in asked])
+    for (name, planted, nothing, some, _), (said, alarmed) in zip(asked, done, strict=True):
+        missed |= nothing and alarms_missed(alarmed, some)
+        print(_line(name, planted, said, alarmed if nothing else None), flush=True)
     return missed
+
+
+_TASKS: list[Callable[[], Any]] = []
+"""Filled before workers are forked: they have them, too."""
+
+
+def in_parallel(tasks: Sequence[Callable[[], Any]]) -> Iterator[Any]:
+    """What each of these returns, in their order, on all cores."""
+    _TASKS[:] = tasks
+    with ProcessPoolExecutor(os.cpu_count(), get_context("fork")) as pool:
+        yield from pool.map(_task, range(len(tasks)))
+
+
+def _task(number: int) -> Any:
+    return _TASKS[number]()
 
 
 def _line(name: str, planted: str, said: Counter[str], alarmed: float | None) -> str:
@@ -226,7 +253,7 @@ def of_cells(worlds: int, runs: int, spread: float) -> dict[str, tuple[int, int]
             if summary[name]["low"] is not None:
                 have[name] += 1
                 found[name] += summary[name]["low"] <= truth[name] <= summary[name]["high"]
-    return {name: (found[name], have[name]) for name in names if have[name]}
+    return {f"{name} of a cell, {runs} runs": (found[name], have[name]) for name in names if have[name]}
 
 
 @cache
@@ -313,23 +340,28 @@ def of_servers(worlds: int, first: int, most: int, percent: float, planted: floa
 
 def coverage(worlds: int) -> bool:
     """Print what each kind of interval covers; returns whether one is outside of its goal."""
-    found = {}
-    for runs in (3, 5):
-        for name, counts in of_cells(worlds, runs, RUN_SD).items():
-            found[f"{name} of a cell, {runs} runs"] = counts
-    found["difference of speeds, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.11), 0.05, worlds)
-    found["difference of speeds, rounds by need"] = of_verdicts(by_need, 0.05, worlds)
-    found["difference of CPU a query, 3 rounds"] = of_verdicts(lambda r, c: speeds(r, c, 3, 0.06, "cpu"), 0.05, worlds)
-    found["difference of builds, 3 a side"] = of_verdicts(lambda r, c: builds(r, c, 3, 0.04), 0.05, worlds)
-    found["difference of speeds in 4 pairs of servers"] = of_verdicts(lambda r, c: ratios(r, c, 4), 0.05, worlds)
-    found["difference of recalls, same queries"] = of_verdicts(
-        lambda r, c: recalls(r, c, 1000, 0.02), 0.005, worlds // 2
-    )
-    found["difference of failing shares"] = of_verdicts(failing, 0.001, worlds // 2)
-    found["a share of answers (Wilson)"] = of_wilson(worlds)
-    for first, most, percent in ((4, 4, 0), (4, 6, 10), (6, 8, 6)):
-        name = f"a pair's ratio, {first} to {most} pairs of servers"
-        found[name] = of_servers(2 * worlds, first, most, percent)
+    compared: dict[str, tuple[Callable[[np.random.RandomState, float], Iterator[Pair]], float, int]] = {
+        "speeds, 3 rounds": (lambda r, c: speeds(r, c, 3, 0.11), 0.05, worlds),
+        "speeds, rounds by need": (by_need, 0.05, worlds),
+        "speeds in 4 pairs of servers": (lambda r, c: ratios(r, c, 4), 0.05, worlds),
+        "CPU a query, 3 rounds": (lambda r, c: speeds(r, c, 3, 0.06, "cpu"), 0.05, worlds),
+        "builds, 3 a side": (lambda r, c: builds(r, c, 3, 0.04), 0.05, worlds),
+        "recalls, same queries": (lambda r, c: recalls(r, c, 1000, 0.02), 0.005, worlds // 2),
+        "failing shares": (failing, 0.001, worlds // 2),
+    }
+    tasks: list[Callable[[], dict[str, tuple[int, int]]]] = [partial(of_cells, worlds, runs, RUN_SD) for runs in (3, 5)]
+    tasks += [
+        lambda name=name, asked=asked: {f"difference of {name}": of_verdicts(*asked)}
+        for name, asked in compared.items()
+    ]
+    tasks.append(lambda: {"a share of answers (Wilson)": of_wilson(worlds)})
+    tasks += [
+        lambda asked=asked: {
+            f"a pair's ratio, {asked[0]} to {asked[1]} pairs of servers": of_servers(2 * worlds, *asked)
+        }
+        for asked in ((4, 4, 0), (4, 6, 10), (6, 8, 6))
+    ]
+    found = {name: counts for each in in_parallel(tasks) for name, counts in each.items()}
     print(f"\n{'what 95 % intervals cover':44} {'%':>6} {'of':>8}")
     missed = False
     for name, (held, whole) in found.items():
