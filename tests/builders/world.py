@@ -275,6 +275,11 @@ def unpacked(page: str) -> str:
     return re.sub(r'<script type="application/gzip" id="([\w-]+)">([^<]*)</script>', plain, page)
 
 
+def numbers_behind(link: dict[str, str | None]) -> list[str]:
+    """The ids of the numbers that a link of class num (its attributes) shows."""
+    return (link.get("data-n") or (link["href"] or "").removeprefix("#")).split()
+
+
 def parsed(page: str) -> list[tuple[str, dict[str, str | None]]]:
     reader = _Reader()
     reader.feed(page)

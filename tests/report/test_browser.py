@@ -83,7 +83,7 @@ def test_a_number_opens_its_ancestry_and_its_address_cites_it(browser: Browser, 
     browser.look()
     browser.open(site / "index.html")
     link = browser.all("#table-IV a.num")[0]
-    number = (link.get_attribute("data-n") or "").split()[0]
+    number = (link.get_attribute("href") or "").rpartition("#")[2]
     browser.click(link)
     card = browser.one("#why")
     browser.until(card.is_displayed, "the card of the number")
@@ -146,7 +146,7 @@ def test_a_filter_leaves_what_was_chosen_in_tables_and_charts_and_in_the_address
     assert 0 < len(browser.all(".panel")) < panels
     numbers = browser.js(
         "return [...document.querySelectorAll('main td:not(.out) a.num')].filter((link) => link.offsetParent)"
-        ".flatMap((link) => link.dataset.n.split(' '))"
+        ".flatMap((link) => (link.dataset.n || link.hash.slice(1)).split(' '))"
     )
     found = re.search(r'id="data-ancestry">(.*?)</script>', unpacked((site / "index.html").read_text()), re.DOTALL)
     ancestry = json.loads(found[1])

@@ -27,7 +27,7 @@ from anncestry.report.compare.text import summary
 from anncestry.report.model import numbers
 from anncestry.report.model.noise import asked
 from anncestry.report.site.compare_page import write
-from tests.builders.world import HOSTILE, World, made_invalid, parsed, unpacked
+from tests.builders.world import HOSTILE, World, made_invalid, numbers_behind, parsed, unpacked
 
 EQUAL, UNKNOWN, NOT_COMPARABLE = Outcome.EQUAL, Outcome.UNDETERMINED, Outcome.NOT_COMPARABLE
 SAME, SAME_RECORD = Outcome.EQUIVALENT, Outcome.SAME_RECORD
@@ -662,7 +662,7 @@ def test_every_number_of_the_page_leads_to_its_record(world: World) -> None:
     links = [a for tag, a in parsed(page) if tag == "a" and a.get("class") == "num"]
     assert len(links) > 100
     for link in links:
-        for number in (link["data-n"] or "").split():
+        for number in numbers_behind(link):
             record = known[number]["record"]
             assert known[number]["reason"] or ancestry["records"][record]["sha256"] == _sha256(record)
 

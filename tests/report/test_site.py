@@ -31,7 +31,7 @@ from casestudies import STUDIES
 from tests.builders.world import HOSTILE, PUBLISHED, World, unpacked
 from tests.toy import ROOT, Toy
 
-PAGES = {"index.html", "published.html", "cells.html", "method.html", "audit.html"}
+PAGES = {"index.html", "published.html", "tables.html", "cells.html", "method.html", "audit.html"}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_every_link_of_every_page_leads_to_a_file_and_to_a_place_in_it(world):
 
 
 def test_every_table_is_there_in_five_formats_that_say_the_same(world):
-    page = "".join(Path("site", name).read_text() for name in ("index.html", "published.html"))
+    page = "".join(Path("site", name).read_text() for name in ("index.html", "published.html", "tables.html"))
     numbers = re.findall(r'<table id="table-([^"]+)"', page)
     assert {"II", "IV", "X", "B", "M"} <= set(numbers) and len(numbers) == len(set(numbers))
     known = set(world.tidy()["number_id"])
@@ -252,7 +252,7 @@ def test_published_numbers_stand_beside_ours_with_the_machine_named(world):
 
 def test_a_page_of_others_figures_is_left_out_where_there_are_none(world, tmp_path):
     write_page(world.tidy(), tmp_path / "plain", title="Two databases")
-    assert {path.name for path in (tmp_path / "plain").glob("*.html")} == {"index.html", "cells.html", "method.html"}
+    assert {path.name for path in (tmp_path / "plain").glob("*.html")} == PAGES - {"published.html", "audit.html"}
     whole, plain = (
         {path.name: path.read_bytes() for path in folder.iterdir()}
         for folder in (Path("site/charts"), tmp_path / "plain/charts")

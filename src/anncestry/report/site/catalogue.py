@@ -31,6 +31,10 @@ MakeTables = Callable[[Material], list[Table]]
 MakeFigures = Callable[[Material], list[Figure]]
 
 
+RESULTS, MORE = "index.html", "tables.html"
+"""The page that answers first, and that with the tables for who looks closer: the first stays small and quick."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Tables that belong together: `name` is the id of their section, `intro` a sentence in front of them.
@@ -42,7 +46,7 @@ class Group:
     heading: str
     tables: tuple[MakeTables, ...]
     intro: str = ""
-    page: str = "index.html"
+    page: str = RESULTS
 
 
 @dataclass(frozen=True)
@@ -80,24 +84,19 @@ FIRST = (
 
 LAST = (
     Group("changes", "From version to version, and twice the same", (changes.tables,)),
+    Group("recall", "At equal recall", (everyone.at_one_recall, effort.tables)),
     Group(
-        "more",
+        "beyond",
         "Beyond the paper",
-        (
-            everyone.at_one_recall,
-            effort.tables,
-            everyone.hardest,
-            spec.of_features,
-            usage.loading,
-            usage.storage_paths,
-            spec.of_defects,
-            spec.of_killed,
-            usage.through_clients,
-            usage.over_libraries,
-            usage.by_node,
-            usage.during_queries,
-            usage.of_members,
-        ),
+        (spec.of_features, usage.storage_paths, spec.of_defects, spec.of_killed, usage.through_clients),
+    ),
+    Group("sure", "How sure differences are", (effort.comparisons,), page=MORE),
+    Group("hardest", "The hardest queries", (everyone.hardest,), page=MORE),
+    Group(
+        "usage",
+        "What it took",
+        (usage.loading, usage.over_libraries, usage.by_node, usage.during_queries, usage.of_members),
+        page=MORE,
     ),
     Group("absent", "What can't be measured here", (lambda m: spec.of_absent(m.absent),)),
 )
@@ -126,7 +125,8 @@ def tables_of(material: Material, studies: CaseStudies | None = None) -> list[tu
 def names(extra: Sequence[ExtraPage]) -> dict[str, str]:
     """The pages of a site, file → name, in the order in which each page lists them."""
     found = {}
-    for file, name in (("index.html", "Results"), ("cells.html", "Cells"), ("method.html", "Method")):
+    own = {RESULTS: "Results", MORE: "More tables", "cells.html": "Cells", "method.html": "Method"}
+    for file, name in own.items():
         found[file] = name
         found |= {page.file: page.name for page in extra if page.after == file}
     return found

@@ -32,8 +32,6 @@ from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
 from anncestry.report.tables.pairs import is_control
 
-NAME = "index.html"
-
 GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
 # Charts take their ink from the page around them, so that they follow light, dark and print by themselves.
@@ -101,9 +99,9 @@ def write_page(
     material = Material(df, records, facts, absent, catalogue.names(extra), rule or Rule())
     drawn = catalogue.figures_of(material, studies)
     groups = catalogue.tables_of(material, studies)
-    of_page = [group for group in groups if group[0].page == NAME]
     chart_files = chart_files and not so_far
-    path = _write_index(material, drawn, of_page, out_dir, title, so_far, chart_files)
+    path = _write_index(material, drawn, groups, out_dir, title, so_far, chart_files)
+    _write_more(material, groups, out_dir, title)
     tables = [content for _, of_group in groups for content in of_group]
     downloads.write(out_dir, tables, drawn if chart_files else [], CHART_CONFIG)
     downloads.write_text(out_dir, title, summary(df, material.nodes), tables)
@@ -120,10 +118,13 @@ def _no_files(figure: Figure, place: int) -> dict[str, str]:
     return {}
 
 
+_Groups = Sequence[tuple[catalogue.Group, list[Table]]]
+
+
 def _write_index(
     material: Material,
     drawn: Sequence[Figure],
-    groups: Sequence[tuple[catalogue.Group, list[Table]]],
+    groups: _Groups,
     out_dir: Path,
     title: str,
     so_far: str,
@@ -131,20 +132,16 @@ def _write_index(
 ) -> Path:
     records, rows = material.records, material.all_rows
     opening = [table for group, built in groups if group is catalogue.OPENING for table in built]
-    groups = [(group, built) for group, built in groups if group is not catalogue.OPENING]
     palette = colours(material.first["system"])
-    every = [*opening, *(table for _, built in groups for table in built)]
-    cells = [cell for table in every for row in table.rows for cell in row.cells]
     missing, invalid = _gaps(rows)
     return shell.write(
-        out_dir / NAME,
-        NAME,
+        out_dir / catalogue.RESULTS,
+        catalogue.RESULTS,
         title=title,
         pages=material.pages,
         ancestry=shell.ancestry(rows, records),
         charts=Charts([panel.spec for figure in drawn for panel in figure.panels], CHART_CONFIG, shell.bundle()),
-        numbers=Numbers(),
-        colours=palette,
+        **_tables(material, groups, catalogue.RESULTS),
         summary=_summary(material),
         opening=opening,
         so_far=so_far,
@@ -155,12 +152,7 @@ def _write_index(
         latencies=downloads.write_latencies(material, out_dir),
         figures=[(figure, _legend(figure, palette)) for figure in drawn],
         chart_files=downloads.images if chart_files else _no_files,
-        groups=groups,
-        table_numbers={table.number for table in every},
-        table_files=downloads.names,
-        linked=any(cell.number_id or cell.parents or cell.source for cell in cells),
-        published=any(cell.published for cell in cells),
-        marks=[(sign, words) for sign, words in MARKS.items() if any(sign in cell.text for cell in cells)],
+        places=_places(groups),
         missing=missing,
         invalid=invalid,
         machine=sheets.machine(records),
@@ -169,6 +161,54 @@ def _write_index(
         gates=sheets.gates(records),
         records=sheets.all_records(records),
     )
+
+
+def _write_more(material: Material, groups: _Groups, out_dir: Path, title: str) -> Path:
+    """Write the page of the other tables, with the ancestry of their numbers alone."""
+    of_page = _tables(material, groups, catalogue.MORE)
+    linked = {
+        number
+        for _, built in of_page["groups"]
+        for table in built
+        for row in table.rows
+        for cell in row.cells
+        for number in (cell.number_id, *cell.parents)
+    }
+    rows = [row for row in material.all_rows if row["number_id"] in linked]
+    behind = {row["record"] for row in rows}
+    records = {path: record for path, record in material.records.items() if path in behind}
+    return shell.write(
+        out_dir / catalogue.MORE,
+        catalogue.MORE,
+        title=title,
+        pages=material.pages,
+        ancestry=shell.ancestry(rows, records),
+        **of_page,
+    )
+
+
+def _tables(material: Material, groups: _Groups, page: str) -> dict[str, Any]:
+    """What a page needs for its groups of tables."""
+    of_page = [(group, built) for group, built in groups if group.page == page]
+    cells = [cell for _, built in of_page for table in built for row in table.rows for cell in row.cells]
+    return {
+        "numbers": Numbers(),
+        "colours": colours(material.first["system"]),
+        "groups": [(group, built) for group, built in of_page if group is not catalogue.OPENING],
+        "table_files": downloads.names,
+        "linked": any(cell.number_id or cell.parents or cell.source for cell in cells),
+        "published": any(cell.published for cell in cells),
+        "marks": [(sign, words) for sign, words in MARKS.items() if any(sign in cell.text for cell in cells)],
+    }
+
+
+def _places(groups: _Groups) -> dict[str, str]:
+    """Where each table stands, as an address from the page of results."""
+    return {
+        table.number: ("" if group.page == catalogue.RESULTS else group.page) + f"#table-{table.number}"
+        for group, built in groups
+        for table in built
+    }
 
 
 def _summary(material: Material) -> dict[str, Any]:

@@ -100,11 +100,13 @@ class Numbers:
         ids = [name for name in ids if name]
         if not ids:
             return text(shown)
-        place = ""
+        place, several = "", ""
         if ids[0] not in self._placed:
             self._placed.add(ids[0])
             place = f' id="{text(ids[0])}"'
-        return Markup(f'<a class="num"{place} href="#{text(ids[0])}" data-n="{text(" ".join(ids))}">{text(shown)}</a>')
+        if len(ids) > 1:
+            several = f' data-n="{text(" ".join(ids))}"'
+        return Markup(f'<a class="num"{place} href="#{text(ids[0])}"{several}>{text(shown)}</a>')
 
     def of(self, row: Row, shown: str) -> Markup:
         return self.link(shown, [row["number_id"]])

@@ -14,14 +14,18 @@ from anncestry.report.model.derived import COST
 from anncestry.report.model.equal_recall import AtTarget, Sweep
 from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import COMPARED, Verdicts
-from anncestry.report.tables.spec import pivot
+from anncestry.report.tables.spec import made, pivot
 
 
 def tables(material: Material) -> list[Table]:
-    """Tables E, Q, P, F and C, without those that nothing belongs to."""
+    """Tables E, Q, P and F, without those that nothing belongs to."""
     rows = material.rows
-    built = [_equal(rows), _price(rows), _fronts(rows), _filters(rows), _comparisons(material.verdicts)]
-    return [table for table in built if table.rows]
+    return [table for table in (_equal(rows), _price(rows), _fronts(rows), _filters(rows)) if table.rows]
+
+
+def comparisons(material: Material) -> list[Table]:
+    """Table C, if anything is compared."""
+    return made(_comparisons(material.verdicts))
 
 
 # Equal recall

@@ -8,6 +8,8 @@
   const numbers = new Map(ancestry.rows.map((row) => [row[0], row]));
   const column = Object.fromEntries(ancestry.columns.map((name, place) => [name, place]));
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  // The numbers behind a link: those that a computed one comes from, or the one that its address names.
+  const numbersOf = (link) => (link.dataset.n || link.hash.slice(1)).split(" ");
 
   // Everything from data enters as text, never as markup.
   const make = (tag, ...children) => {
@@ -71,7 +73,7 @@
     const link = event.target.closest && event.target.closest("a.num");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    const ids = link.dataset.n.split(" ");
+    const ids = numbersOf(link);
     if (ids.length === 1) history.replaceState(null, "", "#" + ids[0]);
     show(ids, link);
   });
@@ -132,9 +134,9 @@
       let some = 0, shown = 0;
       const open = admitsElement(row);
       [...row.cells].forEach((cell, place) => {
-        const links = all("a.num", cell).filter((link) => link.dataset.n);
+        const links = all("a.num", cell);
         if (!links.length) return;
-        const inside = links.some((link) => link.dataset.n.split(" ").every(admitsNumber));
+        const inside = links.some((link) => numbersOf(link).every(admitsNumber));
         cell.classList.toggle("out", !inside);
         some += 1;
         shown += inside;
