@@ -95,6 +95,7 @@ KINDS = [
     "results/report/*/cells.html",
     "results/report/*/method.html",
     "results/report/*/published.html",
+    "results/report/*/tables.html",
     "results/report/*/tables/*.tex",
     "results/report/*/tables/*.parquet",
     "results/report/*/charts/*.svg",
