@@ -30,8 +30,7 @@ from anncestry.cells.matrix import Matrix
 from anncestry.cells.matrix import Pair as PairCell
 from anncestry.errors import ConfigError, DataError, UserError
 from anncestry.home import HOME
-from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
-from anncestry.metrics.duet import Ratio
+from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all, ratio_of
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.records import read_record, replacing, write_json
 from anncestry.runtimes import artifacts
@@ -288,9 +287,7 @@ def _evidence(record: Mapping[str, Any], name: str) -> Pair:
         return Pair(base, head, name)
     entry = record["quantities"][name]
     none = Sample(entry["a"] or 0.0, 0.0, 0)
-    log = None if not entry["value"] else math.log(entry["value"])
-    ratio = Ratio(log, entry["log_error"], entry["freedom"], len(record["rounds"]))
-    return Pair(none, none, quantity=name, ratio=ratio)
+    return Pair(none, none, quantity=name, ratio=ratio_of(entry, len(record["rounds"])))
 
 
 def _recall_of(side: Mapping[str, Any]) -> Share:

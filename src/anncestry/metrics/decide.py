@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,6 +135,12 @@ class Pair(NamedTuple):
     of: str = "rounds"
     ratio: Ratio | None = None
     """Of two systems that were measured in a pair: b over a, which then counts instead of their rounds."""
+
+
+def ratio_of(facts: Mapping[str, Any], servers: int, sign: int = 1) -> Ratio:
+    """The ratio b over a in a pair's record (`duet.Ratio.facts`), over `servers` pairs; a over b if `sign` is -1."""
+    value = facts["value"]
+    return Ratio(sign * math.log(value) if value else None, facts["log_error"], facts["freedom"], servers)
 
 
 def judge(a: Evidence, b: Evidence, unknown: str = "", rule: Rule | None = None) -> Verdict:

@@ -12,7 +12,7 @@ from typing import Any
 from anncestry.cells.features import at
 from anncestry.cells.spec import Config
 from anncestry.metrics import robust
-from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all
+from anncestry.metrics.decide import Evidence, Outcome, Pair, Rule, Sample, Share, Verdict, judge, judge_all, ratio_of
 from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.metrics.duet import Ratio
 from anncestry.report.model.cells import Row, sample_of
@@ -45,17 +45,18 @@ class Paired:
     def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
         self._found: dict[tuple[str, ...], Mapping[str, Any]] = {}
         self._others: list[Mapping[str, Any]] = []
-        """Controls, and pairs at efforts of their own: rounds were asked at another."""
+        """Controls, pairs of two topologies, and those at efforts of their own: rounds were asked at another."""
         for record in records:
             spec = record["spec"]
             if record["stage"] != "pair" or not record["valid"]:
                 continue
             a, b = (spec["sides"][side] for side in ("a", "b"))
-            if a["load"] == b["load"] or any("own_effort" in side for side in (a, b)):
-                self._others.append(record)
-            elif a["topology"] == b["topology"]:
+            own_effort = any("own_effort" in side for side in (a, b))
+            if a["load"] != b["load"] and a["topology"] == b["topology"] and not own_effort:
                 names = spec["dataset"]["name"], a["topology"]["name"], spec["workload"]["name"]
                 self._found[*names, a["system"]["name"], b["system"]["name"]] = record
+            else:
+                self._others.append(record)
 
     def ratio(self, cell: Sequence[str], a: str, b: str, metric: str) -> Ratio | None:
         """b over a in a `cell` (dataset, topology, workload); None where they were not paired."""
@@ -75,11 +76,10 @@ _NOTHING = Sample(1.0, 0.0, 1)
 
 
 def _ratio(record: Mapping[str, Any], metric: str, sign: int = 1) -> Ratio | None:
-    """A pair's ratio of a metric, or (`sign` -1) its inverse; None where it has none."""
-    entry = at(record, ("quantities", metric))
-    if not entry or not entry["value"] or entry["log_error"] is None:
-        return None
-    return Ratio(sign * math.log(entry["value"]), entry["log_error"], entry["freedom"], len(record["rounds"]))
+    """A pair's ratio of a metric, or (`sign` -1) its inverse; None where it has none, or no interval."""
+    facts = at(record, ("quantities", metric))
+    known = facts and facts["value"] and facts["log_error"] is not None
+    return ratio_of(facts, len(record["rounds"]), sign) if known else None
 
 
 class Verdicts:

@@ -32,7 +32,7 @@ MakeFigures = Callable[[Material], list[Figure]]
 
 
 RESULTS, MORE = "index.html", "tables.html"
-"""The page that answers first, and that with the tables for who looks closer: the first stays small and quick."""
+"""The page that answers first, and that with the tables for those who look closer: the first stays small and quick."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The page: one self-contained file with charts, tables, and the ancestry of every number; no network, no timestamps.
+"""The page of results and that of more tables: self-contained, with the ancestry of every number; no network, no times.
 
 Equal records give equal bytes. The page holds its own content security policy: only the scripts that were put there
 run, and nothing is fetched.

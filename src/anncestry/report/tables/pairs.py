@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anncestry.metrics.decide import Pair, Sample, Verdict, judge_all
-from anncestry.metrics.duet import Ratio
+from anncestry.metrics.decide import Pair, Sample, Verdict, judge_all, ratio_of
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import DEPENDS, PAIRED
@@ -42,8 +40,7 @@ def verdicts(material: Material) -> dict[str, Verdict]:
         entry = _entry(row, material.records)
         if entry is None:
             continue
-        ratio = Ratio(math.log(entry["value"]), entry["log_error"], entry["freedom"], row["runs"] or 1)
-        pair = Pair(one, one, str(row["metric"]), ratio=ratio)
+        pair = Pair(one, one, str(row["metric"]), ratio=ratio_of(entry, row["runs"] or 1))
         if is_control(row):
             beside.append(pair)
         else:
