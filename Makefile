@@ -10,7 +10,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel evidence evidence-renew docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew figures docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -70,6 +70,9 @@ cluster: $(VENV)/.cluster  ## install the executors for Slurm and Kubernetes int
 $(VENV)/.cluster: requirements-cluster.lock $(VENV)/.locked
 	@$(BIN)/python $(PIP) -r requirements-cluster.lock
 	@touch $@
+
+figures: env  ## list the measured figures in docs whose commit is not in this history
+	@python workflow/site/commits.py
 
 docs: $(VENV)/.docs  ## build the site of the documentation, with its search and a report as its example: scratch/site/html/
 	@python workflow/site/build.py

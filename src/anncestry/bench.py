@@ -24,8 +24,8 @@ import yaml
 from anncestry import workflow
 from anncestry.cells.config import read_yaml
 from anncestry.errors import ServerError, UserError
+from anncestry.guard import built
 from anncestry.provenance.running import owner
-from anncestry.runtimes import artifacts
 from anncestry.runtimes.native import MARK, free_ports
 
 NAME = "bench"
@@ -64,11 +64,9 @@ def prepare(asked: Asked, folder: Path) -> workflow.Choice:
     if system not in systems:
         raise UserError(f"--system: no system {system!r} in systems.yaml; known: {', '.join(sorted(systems))}")
     if asked.artifact is not None:
-        parent = systems[system]
-        whole = {**systems.get(parent.get("of", ""), {}), **parent}
-        own = {key: value for key, value in whole.items() if key not in ("of", "artifact", "load")}
+        entry = built(systems, system, asked.artifact)
         system = f"{system}-{NAME}"
-        systems[system] = {**own, "artifact": artifacts.kept(asked.artifact)}
+        systems[system] = entry
         _write(config / "systems.yaml", systems)
     topology = "standalone"
     if asked.endpoints:

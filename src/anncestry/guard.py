@@ -31,8 +31,10 @@ from anncestry.cells.matrix import Pair as PairCell
 from anncestry.errors import ConfigError, DataError, UserError
 from anncestry.home import HOME
 from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all, ratio_of
+from anncestry.provenance import running
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.records import read_record, replacing, write_json
+from anncestry.report.model.quantities import OF_PAIRS
 from anncestry.runtimes import artifacts
 
 NAME = "guard"
@@ -61,13 +63,16 @@ class Quantity:
     worse: Outcome
 
 
+_WORSE = {
+    "server_cpu_us_per_query": Outcome.MORE,
+    "qps": Outcome.LESS,
+    "p50_ms": Outcome.MORE,
+    "p95_ms": Outcome.MORE,
+    "p99_ms": Outcome.MORE,
+    "pss_anon_mib": Outcome.MORE,
+}
 QUANTITIES: Mapping[str, Quantity] = {
-    "server_cpu_us_per_query": Quantity("processor time a query", "µs", Outcome.MORE),
-    "qps": Quantity("queries per second", "1/s", Outcome.LESS),
-    "p50_ms": Quantity("p50", "ms", Outcome.MORE),
-    "p95_ms": Quantity("p95", "ms", Outcome.MORE),
-    "p99_ms": Quantity("p99", "ms", Outcome.MORE),
-    "pss_anon_mib": Quantity("memory in no file", "MiB", Outcome.MORE),
+    **{name: Quantity(*OF_PAIRS[name], worse) for name, worse in _WORSE.items()},
     "recall": Quantity("recall", "fraction", Outcome.LESS),
 }
 DEFAULT = ("server_cpu_us_per_query", "qps", "p50_ms", "recall")
@@ -131,12 +136,10 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     unknown = set(asked.quantities) - set(QUANTITIES)
     if unknown:
         raise UserError(f"--quantity {min(unknown)}: unknown; known: {', '.join(QUANTITIES)}")
-    target = folder / "config"
-    if target.resolve() == config.resolve():
-        raise UserError(f"--folder {folder}: holds the config that is to be copied; choose another folder")
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(config, target)
-    main, systems, workloads = (_read(target / f"{name}.yaml") for name in ("config", "systems", "workloads"))
+    target = copied(config, folder)
+    main, systems, workloads = (
+        config_files.read_yaml(target / f"{name}.yaml") for name in ("config", "systems", "workloads")
+    )
     paired = [_side(side, given, systems) for side, given in zip(SIDES, (asked.base, asked.head), strict=True)]
     if paired[0] == paired[1]:
         raise UserError(f"--base and --head are both {asked.base}: the control of every guard measures that")
@@ -158,9 +161,17 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     return choice
 
 
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
-    return found
+def copied(config: Path, folder: Path) -> Path:
+    """A fresh copy of the config in `folder`; UserError where that is the config, or where a run is at work."""
+    target = folder / "config"
+    if target.resolve() == config.resolve():
+        raise UserError(f"--folder {folder}: holds the config that is to be copied; choose another folder")
+    if running.at_work(folder):
+        raise UserError(f"--folder {folder}: a run is at work there: wait for its end, or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(config, target)
+    return target
 
 
 def _side(side: str, given: str, systems: dict[str, Any]) -> str | dict[str, Any]:
@@ -173,11 +184,17 @@ def _side(side: str, given: str, systems: dict[str, Any]) -> str | dict[str, Any
         raise UserError(f"--{side}: no system {name!r} in systems.yaml; known: {', '.join(sorted(systems))}")
     if not path:
         return {"system": name, "effort": int(effort)} if effort else name
+    systems[f"{name}-{side}"] = built(systems, name, Path(path))
+    return f"{name}-{side}"
+
+
+def built(systems: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The entry of a system as `name`, but of the program at `path`. It is loaded as that is, in one go."""
     parent = systems[name]
     whole = {**systems.get(parent.get("of", ""), {}), **parent}
+    load = {key: value for key, value in whole.get("load", {}).items() if key not in ("upgrade_from", "kill")}
     own = {key: value for key, value in whole.items() if key not in ("of", "artifact", "load")}
-    systems[f"{name}-{side}"] = {**own, "artifact": artifacts.kept(Path(path))}
-    return f"{name}-{side}"
+    return {**own, **({"load": load} if load else {}), "artifact": artifacts.kept(path)}
 
 
 def _workload(name: str, target_recall: float | None, workloads: dict[str, Any]) -> str:
@@ -230,15 +247,15 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
     controls = {(pair.dataset, pair.workload): record for pair, record in measured if pair.is_control}
     places = [(pair, record, name) for pair, record in measured if not pair.is_control for name in quantities]
     # What is invalid is no evidence: it may lack what a verdict needs, and is nothing that others are corrected for.
-    judged = [_evidence(record, name) for _, record, name in places if record["valid"]]
-    beside = [_evidence(record, name) for record in controls.values() if record["valid"] for name in quantities]
+    judged = [_evidence(record, name) for _, record, name in places if _tells(record, name)]
+    beside = [_evidence(record, name) for record in controls.values() for name in quantities if _tells(record, name)]
     verdicts = iter(judge_all(judged, rule, beside))
     found = []
     for pair, record, name in places:
         where = pair.dataset, pair.workload, name
-        if not record["valid"]:
-            failed = next(gate for gate in record["gates"] if not gate["ok"])
-            note = f"invalid: {failed['gate']}: {failed['detail']}"
+        if not _tells(record, name):
+            failed = next((gate for gate in record["gates"] if not gate["ok"]), None)
+            note = f"invalid: {failed['gate']}: {failed['detail']}" if failed else "not recorded"
             found.append(Finding(*where, None, None, None, None, None, Said.CANT_TELL, note))
             continue
         verdict = next(verdicts)
@@ -252,11 +269,15 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
 
 
 def said_of_record(record: Mapping[str, Any], quantities: Sequence[str], rule: Rule) -> dict[str, Said]:
-    """What a guard of this pair alone says of each quantity."""
-    if not record["valid"]:
-        return dict.fromkeys(quantities, Said.CANT_TELL)
-    verdicts = judge_all([_evidence(record, name) for name in quantities], rule)
-    return {name: said_of(verdict, QUANTITIES[name], rule) for name, verdict in zip(quantities, verdicts, strict=True)}
+    """What a guard of this pair alone says of each quantity that it tells of."""
+    names = [name for name in quantities if _tells(record, name)]
+    verdicts = judge_all([_evidence(record, name) for name in names], rule)
+    return {name: said_of(verdict, QUANTITIES[name], rule) for name, verdict in zip(names, verdicts, strict=True)}
+
+
+def _tells(record: Mapping[str, Any], name: str) -> bool:
+    """Whether a pair's record says something of a quantity: it is valid, and the quantity could be read."""
+    return bool(record["valid"]) and (name == "recall" or name in record["quantities"])
 
 
 def said_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Said:
@@ -308,7 +329,7 @@ def _numbers(record: Mapping[str, Any], name: str) -> tuple[float | None, ...]:
 
 def _of_control(record: Mapping[str, Any] | None, name: str, said: Said) -> str:
     """A remark where the base beside itself seems to differ: then the machine makes such differences."""
-    entry = None if record is None or name == "recall" else record["quantities"][name]
+    entry = None if record is None or name == "recall" else record["quantities"].get(name)
     if entry is None or entry["low"] is None or entry["low"] <= 1 <= entry["high"] or said is Said.NO_REGRESSION:
         return ""
     return f"the base beside itself: × {entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"

@@ -108,7 +108,10 @@ class _Verifier:
             if "gates" in body and body["valid"] != all(gate["ok"] for gate in body["gates"]):
                 raise DataError(f"{path}: `valid` is {body['valid']}, but its gates give the opposite")
             _ceiling(path, body)
-            if "attempts" in body:
+            if stage in ("load", "query", "pair"):
+                for part in ("attempts", *(("disturbance",) if stage != "pair" else ())):
+                    if part not in body:
+                        raise DataError(f"{path}: has no part `{part}`, which every record of this stage has")
                 ledger, asked = Ledger.of_record(body)
                 ledger.check(body["attempts"], asked)
             self._same_machine(path, body)
@@ -256,21 +259,23 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     folder = Path(cell.query_path).parent
     files = {label: folder / entry["path"] for label, entry in measured["outputs"].items()}
     published = Published(measured["spec"]["workload"], files, stored=measured)
-    stored = [gate for gate in measured["gates"] if gate["gate"] == gates.LITTLE]
-    if stored:  # not of records that were made before there was this gate
+    columns = set(parquet.read_schema(files["samples"]).names)
+    yield "its samples don't say which answers have a defect", "defect" in columns, True
+    if latency.closed(published.workload) and not any(of.members_may_fail for of in measuring_of(published.workload)):
+        stored = [gate for gate in measured["gates"] if gate["gate"] == gates.LITTLE]
         busy = samples.busy_by_run(files["samples"], published.workload["clients"])
         again = publish.combine([[asdict(gates.littles_law(**busy[run].facts()))] for run in sorted(busy)])
-        yield f"{stored[0]['detail']}, but the samples give: {again[0]['detail']}", stored, again
+        said = stored[0]["detail"] if stored else f"it has no gate on {gates.LITTLE}"
+        yield f"{said}, but the samples give: {again[0]['detail']}", stored, again
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
-    if "defects" in measured:
-        yield "its defects do not match its samples", measured["defects"], defects.summarise(runs)
-    for name, stored in measured["summary"].items():
-        yield f"{name} is {stored.get('value')}, but the samples give {summary.get(name)}", stored, summary.get(name)
-    if "server_cpu_us_per_query" in measured:  # not in records of earlier versions
-        used = published.server_cpu_us_per_query
-        yield "its server_cpu_us_per_query does not match its samples", measured["server_cpu_us_per_query"], used
+    yield "its defects do not match its samples", measured.get("defects"), defects.summarise(runs)
+    for name in summary | measured["summary"]:
+        known, given = measured["summary"].get(name), summary.get(name)
+        yield f"{name} is {(known or {}).get('value')}, but the samples give {given}", known, given
+    used = published.server_cpu_us_per_query
+    yield "its server_cpu_us_per_query does not match its samples", measured.get("server_cpu_us_per_query"), used
     if "rounds" in published.workload:
         rates, rule, stated = summary["qps"]["runs"], published.workload["rounds"], measured["need"]
         decision = rounds.decide(rates, rule)
@@ -305,6 +310,9 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
 
 def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
     """The times of a load, from the ends of its phases, and the resources in each of them."""
+    data = loaded["spec"]["dataset"]
+    for name in ("rows", "dim"):
+        yield f"{name} is {loaded[name]}, but its dataset has {data[name]}", loaded[name], data[name]
     phases = {name: (start_s, end_s) for name, start_s, end_s in loaded["phases"]}
     whole = (min(start for start, _ in phases.values()), max(end for _, end in phases.values()))
     if "upgrade_of" not in loaded["spec"]:  # an upgrade in place has the one phase, and no load time
@@ -318,21 +326,19 @@ def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
     table = _samples_of_processes(path, loaded)
     used = resources.by_group(table, {name: [at] for name, at in phases.items()})
     yield _RESOURCES, loaded["resources"], used
-    if "disturbance" in loaded:
-        phase = "upgrade" if "upgrade_of" in loaded["spec"] else "load"
-        yield _DISTURBANCE, loaded["disturbance"], _disturbance(loaded["disturbance"], used, phase)
+    phase = "upgrade" if "upgrade_of" in loaded["spec"] else "load"
+    yield _DISTURBANCE, loaded["disturbance"], _disturbance(loaded["disturbance"], used, phase)
 
 
 def _query_resources(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     windows, table = measured["windows_s"], _samples_of_processes(cell.query_path, measured)
     yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)
     by_run = [table.filter(compute.equal(table["run"], number)) for number in range(len(windows))]
-    if "disturbance" in measured:
-        runs = [
-            _disturbance(run, resources.by_group(by_run[number], {"query": [windows[number]]}), "query")
-            for number, run in enumerate(measured["disturbance"]["runs"])
-        ]
-        yield _DISTURBANCE, measured["disturbance"], disturbance.over_runs(runs)
+    runs = [
+        _disturbance(run, resources.by_group(by_run[number], {"query": [windows[number]]}), "query")
+        for number, run in enumerate(measured["disturbance"]["runs"])
+    ]
+    yield _DISTURBANCE, measured["disturbance"], disturbance.over_runs(runs)
     limits = measured.get("storage_path", {}).get("limits")
     if limits is not None:
         read = [resources.of_device(each, [window]) for each, window in zip(by_run, windows, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
+import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from filecmp import cmp
@@ -36,6 +37,13 @@ PAGE_ROWS_MAX = 100_000
 
 # What goes wrong here with any file: no fault of the one that is looked at.
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+# What contents that are not what they should be may raise.
+_OF_CONTENT = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError),
+    *(pa.ArrowException, zipfile.BadZipFile),
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Findings:
                 raise
             self.add(Problem(f"{record}: can't be read ({error})", record))
             return False
-        except (ArithmeticError, pa.ArrowException, AttributeError, LookupError, TypeError, ValueError) as error:
+        except _OF_CONTENT as error:
             self.add(
                 Problem(f"{record}: can't be made again from what it says ({type(error).__name__}: {error})", record)
             )

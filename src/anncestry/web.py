@@ -14,6 +14,12 @@ ANSWER_BYTES = 64 << 20
 """Far above any answer to a question about a server's state."""
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two parts of HOST:PORT, the host as a socket takes it: an IPv6 address without its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 class Watch:
     """Ends the connections that are made through it when its time is `over`: whatever a server drips, reading ends."""
 

@@ -35,7 +35,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from anncestry.metrics import decide, duet, rounds  # noqa: E402
+from anncestry.metrics import decide, duet, rounds, stats  # noqa: E402
 from anncestry.metrics.decide import Outcome, Pair, Sample, Share, Verdict  # noqa: E402
 from anncestry.metrics.latency import Run, of_run, summarise  # noqa: E402
 
@@ -310,7 +310,7 @@ def of_wilson(worlds: int) -> tuple[int, int]:
     random, held = np.random.RandomState(1), 0
     for _ in range(20 * worlds):
         count, share = int(random.choice([200, 500, 1000])), float(random.uniform(0.005, 0.2))
-        low, high = decide.wilson(random.binomial(count, share) / count, count)
+        low, high = stats.wilson(random.binomial(count, share) / count, count)
         held += low <= share <= high
     return held, 20 * worlds
 

@@ -5,10 +5,9 @@ python tests/bench/duet.py [TURNS] [CONDITION]      (default: 1 of each, quiet a
 Weaviate 1.27.0 on Fashion-MNIST is paired with itself, under three workloads (A/A: their intervals should hold 1, but
 for 5 in 100), and with itself at a higher search effort, which costs some 5 % more processor time (ef 220), or gives
 some 10 % fewer answers (ef 235), with four clients: planted differences; their true size is that of all together.
-A turn has 8 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. "Busy" turns are under
+A turn has 6 fresh pairs of servers, of which a comparison alone would take less than 5 minutes. "Busy" turns are under
 a background load that this makes (a process that keeps a core busy for two seconds of every three). Each turn adds its
-comparisons to docs/duet.csv, a line each; the report, and the table of docs/duet.md, are of all lines. The first turns
-had 6 pairs of servers: they count among what holds and what was found, and no longer among the half-widths.
+comparisons to docs/duet.csv, a line each; the report, and the table of docs/duet.md, are of all lines.
 Beside it stands what the same slices say without regard to what others used in each of them (unadjusted), what they say
 unpaired, and what rounds say in the same time: each pair of servers as a round of each side.
 """
@@ -24,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,8 +41,8 @@ from tests.bench.lines import Lines  # noqa: E402
 SYSTEM, DATASET = "weaviate-1.27.0", "fashion-mnist-784-euclidean"
 CONTROLS = ("k10-clients2", "k10-clients4", "k10-clients8")
 PLANTED, EFFORTS = "k10-clients4", (220, 235)
-SERVERS = 8
-"""Pairs of servers a comparison: one workload takes some 35 s on each, 4 min 40 s together."""
+SERVERS = 6
+"""Pairs of servers a comparison: one workload takes some 35 s on each, 3 min 30 s together."""
 CONDITIONS = ("quiet", "busy")
 QUANTITIES = {
     "qps": "queries per second",
@@ -189,10 +187,9 @@ def tells(known: Sequence[Mapping[str, str]], name: str) -> list[str]:
         found = sum(not holds_one(line, name) for line in planted)
         whole = math.exp(statistics.mean(math.log(of(line, name, "ratio")) for line in planted))
         cells += [f"{found} of {len(planted)}", f"{whole:.3f}"]
-    alike = [line for line in known if int(line["servers"]) == SERVERS] or known
-    cells.append(f"{statistics.median(half_width(line, name) for line in alike):.1f}")
+    cells.append(f"{statistics.median(half_width(line, name) for line in known):.1f}")
     for part in BESIDE:
-        widths = [width for line in alike if not math.isnan(width := of(line, name, part))]
+        widths = [width for line in known if not math.isnan(width := of(line, name, part))]
         cells.append(f"{statistics.median(widths):.1f}" if widths else "–")
     return cells
 
@@ -203,14 +200,12 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
     if not here:
         return [f"{condition}: nothing measured"]
     others = statistics.median(float(line["others_percent"]) for line in here)
-    by_servers = Counter(int(line["servers"]) for line in here)
-    sizes = ", ".join(f"{count} of {servers}" for servers, count in sorted(by_servers.items()))
-    of_widths = SERVERS if SERVERS in by_servers else "all"
+    servers = "/".join(sorted({line["servers"] for line in here}))
     invalid = sum(line["valid"] != "True" for line in here)
     planted = [f"{label}" for effort in EFFORTS for label in (f"ef {effort} found", "ratio")]
     said = [
-        f"{condition.capitalize()}: {len(here)} comparisons ({sizes} pairs of servers), {invalid} of them invalid;"
-        f" others used {others:.0f} % of a core (median). Half-widths are medians of those of {of_widths} pairs.",
+        f"{condition.capitalize()}: {len(here)} comparisons of {servers} pairs of servers each, {invalid} invalid;"
+        f" others used {others:.0f} % of a core (median). Half-widths (± %) are medians.",
         "",
         f"| quantity | A/A hold 1 | {' | '.join(planted)} | ± %, pairs | ± %, {' | ± %, '.join(BESIDE.values())} |",
         "| --- |" + " ---: |" * (6 + len(BESIDE)),

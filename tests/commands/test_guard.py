@@ -7,6 +7,7 @@ import math
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ import pytest
 
 from anncestry import cli, guard
 from anncestry.commands import guarding
-from anncestry.errors import DataError, UserError
+from anncestry.errors import ConfigError, DataError, UserError
 from anncestry.metrics.decide import Rule
 from anncestry.runtimes import artifacts
 from tests.toy import ROOT, Toy
@@ -248,6 +249,46 @@ def ratio(value: float, error: float) -> dict[str, Any]:
 def judged(record: dict[str, Any]) -> Any:
     (verdict,) = guard.judge_all([guard._evidence(record, "server_cpu_us_per_query")], Rule(margin=0.05))
     return verdict
+
+
+def test_a_quantity_that_no_record_has_can_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {**ratio(1.0, 0.004), "valid": True, "gates": []}
+    record["quantities"]["server_cpu_us_per_query"] |= {"low": 0.99, "high": 1.01}
+    monkeypatch.setattr(guard, "_record", lambda folder, pair: record)
+    pair = SimpleNamespace(dataset="blobs", workload="k5", is_control=False)
+    names = ("server_cpu_us_per_query", "pss_anon_mib")
+    found = guard.findings(cast(Any, SimpleNamespace(pairs=[pair])), Path(), names, Rule())
+    assert [finding.said for finding in found] == [guard.Said.NO_REGRESSION, guard.Said.CANT_TELL]
+    assert found[1].note == "not recorded"
+
+
+def test_a_folder_where_a_run_is_at_work_is_refused_and_its_config_stays(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard.prepare(ASKED, config(toy), Path("guard"))
+    before = {path: path.read_bytes() for path in Path("guard").rglob("*") if path.is_file()}
+    monkeypatch.setattr("anncestry.provenance.running.at_work", lambda folder: folder == Path("guard"))
+    with pytest.raises(UserError, match="--folder guard: a run is at work there"):
+        guard.prepare(replace(ASKED, workloads=["k7"]), config(toy), Path("guard"))
+    assert {path: path.read_bytes() for path in Path("guard").rglob("*") if path.is_file()} == before
+
+
+def test_what_was_built_is_loaded_as_its_system_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "kept", lambda path: {"kind": "path", "sha256": "0" * 64})
+    parent = {"engine": "milvus", "version": "2.3.5", "artifact": {"kind": "none"}}
+    child = {"of": "a", "load": {"batch_rows": 500, "upgrade_from": "b", "kill": {"after_share": 0.5}}}
+    entry = guard.built({"a": parent, "a-batches": child}, "a-batches", Path("build"))
+    assert entry == {
+        "engine": "milvus", "version": "2.3.5", "load": {"batch_rows": 500}, "artifact": artifacts.kept(Path()),
+    }  # fmt: skip
+    assert "load" not in guard.built({"a": parent}, "a", Path("build"))
+
+
+def test_a_config_that_is_not_yaml_is_one_sentence(toy: Toy) -> None:
+    with open(config(toy) / "systems.yaml", "a") as file:
+        file.write("x: [\n")
+    with pytest.raises(ConfigError, match=r"systems\.yaml"):
+        guard.prepare(ASKED, config(toy), Path("guard"))
 
 
 def test_a_time_is_read_with_its_unit() -> None:

@@ -209,6 +209,13 @@ def test_a_system_an_endpoint_and_an_experiment_are_planned_at_once(
     assert cli.main([*words, "--workloads", "k5"]) == 2, "its name is taken"
 
 
+def test_a_system_that_changes_one_setting_keeps_the_other_settings_of_the_system_that_it_is_of() -> None:
+    as_red = ["--engine", "tests.flat", "--version", "1.0", "--artifact", "{kind: none}"]
+    assert cli.main(["add", "system", "green-1.0", *as_red, "--set", "journal=true", "--set", "rows=5"]) == 0
+    assert cli.main(["add", "system", "green-2.0", "--of", "green-1.0", "--set", "rows=7"]) == 0
+    assert config.load(Path("config"), "default").systems["green-2.0"].settings == {"journal": True, "rows": 7}
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -242,6 +242,16 @@ def test_a_driver_that_was_not_let_run_is_flagged(tmp_path):
     assert quiet.facts["gap_max_ms"] < 400
 
 
+@pytest.mark.parametrize("kind", ["native", "python"])
+def test_clients_that_are_let_run_after_the_clocks_zero_are_flagged(kind, drivers, tmp_path, monkeypatch):
+    with NullServer("grpc", delay_ms=1) as server:
+        in_time = run(drivers[kind], tmp_path / "in_time", server, count=40, duration_s=1.0)
+        monkeypatch.setattr("anncestry.drive.pools.LEAD_NS", -600_000_000)
+        late = run(drivers[kind], tmp_path / "late", server, count=40, duration_s=2.0)
+    assert any("was not let run" in text for text in held_up(late)), "its answers are divided by time that it lost"
+    assert not any("not let run for 6" in text for text in held_up(in_time))
+
+
 def test_a_hundred_clients_take_less_than_a_gibibyte(drivers, tmp_path):
     with NullServer("grpc", reply_bytes=2000) as server:
         outcome = run(drivers["native"], tmp_path, server, clients=100, count=40, duration_s=2.0)

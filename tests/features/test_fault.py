@@ -110,7 +110,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def goes_on(fault: Fault, until: Callable[[], object]) -> None:
-    """A run, of which the driver tells now and then."""
+    """A run whose clock has begun, of which the driver tells now and then."""
+    fault.begin()
     deadline = time.monotonic() + 600
     while not until():
         assert time.monotonic() < deadline
@@ -134,6 +135,18 @@ def test_that_no_member_is_missed_any_more_is_noticed_while_the_run_goes_on(pair
     fault.end(timeout_s=60)
     times = fault.times(0.0)
     assert times["made_s"] < times["mended_s"] < later_s < times["whole_s"] == before_s
+
+
+def test_a_fault_waits_for_the_clock_however_long_the_clients_warm_up(pair: Pair) -> None:
+    fault = Fault(pair, {"kind": "pause", "member": "node2", "at_s": 0.01, "for_s": 0})
+    for _ in range(3):
+        time.sleep(0.02)
+        fault.check()
+    assert fault.made_s is None
+    begun_s = time.monotonic()
+    goes_on(fault, lambda: fault.made_s)
+    assert fault.made_s is not None and fault.made_s >= begun_s + 0.01
+    fault.end(timeout_s=60)
 
 
 def test_a_member_that_stays_missed_is_whole_at_no_time_and_what_is_no_answer_is_raised(pair: Pair) -> None:

@@ -180,6 +180,46 @@ def test_latencies_divided_by_ten_contradict_the_rate(bench):
     )
 
 
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("gates", "it has no gate on"),
+        ("defects", "its defects do not match its samples"),
+        ("summary", "qps is None, but the samples give"),
+        ("server_cpu_us_per_query", "its server_cpu_us_per_query does not match"),
+        ("disturbance", "has no part `disturbance`, which every record of this stage has"),
+        ("attempts", "has no part `attempts`, which every record of this stage has"),
+    ],
+)
+def test_what_is_taken_out_of_a_sealed_record_is_missed(bench, part, said):
+    honest = bench()
+    cell = honest.matrix.cells[2]
+    honest.load(cell)
+    honest.query(cell)
+    published, _ = scored(honest, cell)
+    body = records.read_json(Path(cell.query_path))
+    if part == "gates":
+        body["gates"] = [gate for gate in published["gates"] if gate["gate"] != gates.LITTLE]
+    elif part == "summary":
+        del body["summary"]["qps"]
+    else:
+        del body[part]
+    records.write_json(Path(cell.query_path), records.seal(body))
+    assert said in said_by_verify(honest)
+
+
+def test_samples_without_their_defects_are_refused(bench):
+    liar = bench("empty-at-times")
+    cell = liar.matrix.cells[2]
+    liar.load(cell)
+    liar.query(cell)
+    published, _ = scored(liar, cell)
+    samples = Path(cell.samples_path)
+    parquet.write_table(parquet.read_table(samples).drop_columns(["defect"]), samples)
+    reseal(Path(cell.query_path), outputs=resealed(published, samples), defects=None)
+    assert "its samples don't say which answers have a defect" in said_by_verify(liar)
+
+
 def test_defects_that_are_edited_are_refused_with_the_place(bench):
     liar = bench("empty-at-times")
     cell = liar.matrix.cells[2]

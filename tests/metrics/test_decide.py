@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from anncestry.metrics import decide
+from anncestry.metrics import stats
 from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, holm, judge, judge_all, ratio_interval
 from anncestry.metrics.duet import Ratio
 
@@ -171,5 +171,5 @@ def test_holm_s_correction_is_that_of_his_paper():
 
 
 def test_wilson_s_interval_does_not_collapse_at_the_ends():
-    low, high = decide.wilson(0.0, 1000)
+    low, high = stats.wilson(0.0, 1000)
     assert low == pytest.approx(0, abs=1e-12) and high == pytest.approx(0.00383, abs=1e-5)

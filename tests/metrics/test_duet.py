@@ -171,11 +171,45 @@ def test_a_planted_difference_of_processor_time_is_found():
 
 def test_a_quantile_is_compared_by_blocks():
     random = np.random.RandomState(2)
-    latencies = [(random.lognormal(0, 0.3, 400), 1.3 * random.lognormal(0, 0.3, 400)) for _ in range(5)]
+    sides = [(random.lognormal(0, 0.3, 400), 1.3 * random.lognormal(0, 0.3, 400)) for _ in range(5)]
+    latencies = [tuple(duet.Waited(ms, np.ones(len(ms), bool)) for ms in of) for of in sides]
     found = duet.of_blocks(duet.blocks_of_quantile(latencies, 0.5, slices(1000, 1000)).logs)
     assert found.log == pytest.approx(math.log(1.3), abs=3 * found.error)
-    empty = [(np.empty(0), np.ones(3))] * 5
+    empty = [(duet.Waited.together([]), duet.Waited(np.ones(3), np.ones(3, bool)))] * 5
     assert duet.of_blocks(duet.blocks_of_quantile(empty, 0.5, slices(1000, 1000)).logs).log is None
+
+
+@pytest.mark.parametrize("n", [1, 7, 100, 1000])
+@pytest.mark.parametrize("q", [0.5, 0.95, 0.99])
+def test_a_quantile_of_requests_that_all_ended_is_the_nearest_rank(n, q):
+    ms = np.random.RandomState(n).lognormal(0, 1, n)
+    assert duet.Waited(ms, np.ones(n, bool)).quantile(q) == np.quantile(ms, q, method="inverted_cdf")
+
+
+def cut_off(random, ms, slice_ms):
+    """These requests, each started at some instant of a slice and watched until its end; and those seen to end."""
+    watched = random.uniform(0, slice_ms, len(ms))
+    return duet.Waited(np.minimum(ms, watched), ms <= watched), ms[ms <= watched]
+
+
+def test_requests_that_a_freeze_cuts_off_are_not_missing_in_the_tail():
+    random = np.random.RandomState(7)
+    ms = np.where(random.uniform(size=100_000) < 0.03, 150.0, 5.0) * random.lognormal(0, 0.2, 100_000)
+    seen, whole = cut_off(random, ms, 400.0)
+    true = float(np.quantile(ms, 0.98))
+    assert seen.quantile(0.98) == pytest.approx(true, rel=0.02)
+    assert seen.quantile(0.5) == pytest.approx(float(np.quantile(ms, 0.5)), rel=0.02)
+    assert np.quantile(whole, 0.98) < 0.95 * true, "those that ended alone are too short"
+
+
+def test_a_quantile_beyond_what_a_slice_shows_has_no_value():
+    random = np.random.RandomState(8)
+    ms = np.where(random.uniform(size=10_000) < 0.05, 450.0, 5.0)
+    seen, _ = cut_off(random, ms, 400.0)
+    assert seen.quantile(0.5) == 5.0
+    assert math.isnan(seen.quantile(0.99))
+    failed = duet.Waited(np.array([1.0, 1.0, math.inf, math.inf]), np.ones(4, bool))
+    assert failed.quantile(0.5) == 1.0 and math.isnan(failed.quantile(0.95))
 
 
 def test_neighbouring_slices_that_go_together_are_told():

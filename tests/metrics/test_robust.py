@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from anncestry.metrics import robust
-from anncestry.metrics.decide import wilson
+from anncestry.metrics.stats import wilson
 
 
 def test_robustness_is_the_share_of_queries_that_reach_delta():

@@ -136,11 +136,10 @@ def test_ledgers_of_two_branches_lie_side_by_side_when_they_are_merged(ledger, t
     ledger.check(both, "q")
 
 
-def test_a_line_that_a_power_cut_tore_is_cut_off_by_the_next(ledger):
-    whole = own(ledger).read_bytes()
+def test_a_line_that_a_power_cut_tore_tells_of_nothing_and_is_cut_off_by_the_next(ledger):
+    whole, before = own(ledger).read_bytes(), ledger.lines()
     own(ledger).write_bytes(whole + b'{"at": "2026-')
-    with pytest.raises(Damaged):
-        ledger.lines()
+    assert ledger.lines() == before and Ledger(ledger.path).quote("q"), "a later session has a file of its own"
     ledger.add("drop", load=True, queries=[])
     assert own(ledger).read_bytes().startswith(whole)
     assert events(ledger)[-2:] == ["end", "drop"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from anncestry import cli, workflow
 from anncestry.errors import ConfigError
-from anncestry.provenance import sizing
+from anncestry.provenance import platform, records, sizing
 from tests.toy import ROOT, Toy
 
 GIB = 1 << 30
@@ -65,6 +66,16 @@ def test_replicas_need_memory_each_and_nodes_share_it(toy: Toy) -> None:
     )
     assert three.memory_bytes == 3 * one.memory_bytes
     assert list(three.node_bytes.values()) == pytest.approx(list(one.node_bytes.values()))
+
+
+def test_facts_of_a_machine_that_were_changed_are_not_believed(tmp_path: Path) -> None:
+    here = sizing.room("default", {}, tmp_path)
+    kept = records.seal({"platform": "default", "facts": {**platform.facts(), "cores": 999}})
+    (tmp_path / "default.json").write_text(json.dumps(kept))
+    assert sizing.room("default", {}, tmp_path).cores == 999
+    for broken in ({**kept, "facts": {**kept["facts"], "cores": 1000}}, {**kept, "gacts": {}}, {"platform": "default"}):
+        (tmp_path / "default.json").write_text(json.dumps(broken))
+        assert sizing.room("default", {}, tmp_path).cores == here.cores
 
 
 def test_the_command_prints_every_cell_and_the_total_and_starts_nothing(toy: Toy, capsys) -> None:

@@ -243,6 +243,16 @@ def reseal(text, edit):
     return json.dumps(records.seal(body), indent=1) + "\n"
 
 
+def test_a_load_of_more_rows_than_its_dataset_has_is_refused(audit):
+    victim = one("results/load/*/*/*.json")
+    rows = json.loads(victim.read_text())["rows"]
+    before = records.sha256_file(victim)
+    victim.write_text(reseal(victim.read_text(), lambda body: body.update(rows=2 * rows)))
+    swap(before, records.sha256_file(victim))
+    status, said = audit()
+    assert status == 2 and f"{victim}: rows is {2 * rows}, but its dataset has {rows}" in said, said
+
+
 def test_records_of_another_epoch_or_platform_beside_ours_are_counted_and_kept_apart(audit):
     source = one("results/query/*/*/*/k5@*.json")
     for name, edit in (

@@ -294,3 +294,28 @@ def test_the_pages_are_the_same_bytes_whatever_order_the_sets_of_a_process_have(
     )
     assert len(first) > len(PAGES)
     assert {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)} == set()
+
+
+def test_what_all_rows_of_a_wide_table_are_of_is_said_once_above_it(tmp_path):
+    template = tmp_path / "table.html"
+    template.write_text('{% from "parts.html" import table with context %}{{ table(content) }}')
+    labels = ("Dataset", "Topology", "Workload", "System")
+    for rows, gone in (
+        ((("blobs", "standalone", "k10", "a"), ("blobs", "standalone", "k100", "a")), ["Dataset", "Topology"]),
+        ((("blobs", "standalone", "k10", "a"), ("rings", "cluster", "k10", "b")), ["Workload"]),
+        ((("blobs", "standalone", "k10", "a"),), []),
+    ):
+        content = Table(
+            "Q", "Rates", "Queries.", labels, (Column("QPS"),), tuple(TableRow(row, (Cell("1"),)) for row in rows)
+        )
+        page = shell.write(
+            tmp_path / "page.html", template, title="", content=content, numbers=shell.Numbers(), colours={}
+        )
+        table = page.read_text()
+        headings = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table)
+        assert headings == [*(label for label in labels if label not in gone), "QPS"]
+        said = [f"{label.lower()} {rows[0][labels.index(label)]}" for label in gone]
+        assert ("Of all rows: " in table) == bool(gone)
+        assert f"Of all rows: {'; '.join(said)}." in re.sub("<[^>]*>", "", table) or not gone
+        assert table.count(f'data-dataset="{rows[0][0]}"') == sum(row[0] == rows[0][0] for row in rows)
+        assert all(len(re.findall(r'<th scope="row"', row)) == 4 - len(gone) for row in table.split("<tr ")[1:])

@@ -415,7 +415,7 @@ def _fault_during_a_run(engine: Any, server: Any, folder: Path, kind: str, membe
     )
     fault = Fault(server, {"kind": kind, "member": member, "at_s": 1, "for_s": 2})
     with Driver() as driver:
-        done = driver.run(folder, check=fault.check)
+        done = driver.run(folder, check=fault.check, ready=fault.begin)
     fault.end(timeout_s=90)
     outcome = protocol.read_outcome(folder)
     answered = decode(engine.decode, outcome.responses, outcome.samples["status"], 10, "cosine")

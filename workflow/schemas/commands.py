@@ -16,8 +16,12 @@ This page lists every command with its arguments, what they mean, and what a com
 `make config-page` writes it from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
 prints the same. `source <(anncestry completion bash)` completes commands and options (zsh and fish as well).
 
+Two options stand before the command: `--experiment NAME` takes `config/experiments/NAME.yaml` instead of the default
+experiment (`anncestry --experiment smoke why …`), and `--log FILE` also writes all messages to a file.
+
 Exit status: 0 done; 2 an error that you can mend, in one sentence; 1 a bug in anncestry; 130 interrupted; 141 the
-reader of the output has gone; `guard` has 3 and 4 as well. With `--json`, a command prints its table as JSON: names as
+reader of the output has gone. 3: `guard` found a regression, a gate failed in `bench`, or `engine-check` failed; 4: `guard` can't
+tell. With `--json`, a command prints its table as JSON: names as
 on the page or in the records, units in the names, times in seconds, sizes in bytes, null for what is unknown.
 """
 

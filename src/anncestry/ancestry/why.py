@@ -149,7 +149,8 @@ def _table(row: Mapping[str, Any], table: Path) -> Node:
     node = Node("tidy row", str(table / "numbers.parquet"), detail=f"row {row['number_id']}")
     sealed = table / "record.json"
     if not sealed.exists():
-        node.detail += "; the table was made before tables had records of their own"
+        node.state = State.CHANGED
+        node.detail += f"; nothing says what the table was when it was made: {sealed} is missing"
         return node
     try:
         entry = records.read_record(sealed, stage="table")["outputs"]["parquet"]

@@ -223,7 +223,8 @@ _ALL = (
         sources={
             "": "large",
             "measure": "load server oracle reference vectors requests",
-            "metrics": "resources recall",
+            "metrics": "resources processes disturbance recall",
+            "cells": "indexes",
             "runtimes": (
                 "base control_groups credentials docker dockerd freeze images leftovers namespaces native remote tls "
                 "storage throttle"
@@ -268,8 +269,11 @@ _ALL = (
             "datasets": "payload",
             "": "large",
             "measure": "server session ceiling requests vectors runs judge publish further samples tune",
-            "features": " ".join(f"{name}/measuring" for name in ("batch", "cold", "fault", "rate", "stream")),
-            "metrics": "latency stats capacity rounds",
+            "features": (
+                "batch/measuring cold/measuring fault/measuring rate/measuring stream/measuring stream/__init__"
+            ),
+            "metrics": "latency stats special capacity rounds resources processes disturbance defects",
+            "cells": "indexes",
         },
     ),
     Stage(
@@ -282,8 +286,8 @@ _ALL = (
             "datasets": "payload distance",
             "": "large",
             "measure": "recall runs requests samples vectors",
-            "features": "stream/measuring fault/measuring rate/measuring",
-            "metrics": "recall stats capacity",
+            "features": "stream/measuring stream/__init__ fault/measuring rate/measuring",
+            "metrics": "recall robust latency stats special capacity defects",
         },
     ),
     Stage(
@@ -296,7 +300,8 @@ _ALL = (
             "datasets": "payload distance",
             "": "large",
             "measure": "server session ceiling requests vectors runs judge duet pair samples tune recall",
-            "metrics": "latency stats recall duet",
+            "metrics": "latency stats special recall robust duet rounds resources processes disturbance defects",
+            "cells": "indexes",
             "runtimes": "freeze",
         },
     ),

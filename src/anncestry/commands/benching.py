@@ -16,8 +16,6 @@ from anncestry.cells.config import read_yaml
 from anncestry.commands import Run, command, own, results
 from anncestry.errors import UserError
 
-_VECTORS = (".npy", ".hdf5", ".h5", ".fvecs", ".bvecs", ".fbin", ".parquet", ".jsonl")
-
 
 def bench(run: Run, options: argparse.Namespace) -> None:
     """Measure one server in minutes: as anncestry starts it, as you built it, by your command, or where it runs."""
@@ -28,14 +26,9 @@ def bench(run: Run, options: argparse.Namespace) -> None:
     if len(given) > 1:
         raise UserError("give one of --artifact, --endpoint and --command: each says where the server comes from")
     folder: Path = options.folder.resolve()
-    config = folder / "config"
-    if config == run.choice.folder.resolve():
-        raise UserError(f"--folder {options.folder}: holds the config that is to be copied; choose another folder")
     systems = read_yaml(run.choice.folder / "systems.yaml")
     system = options.system or benching.newest(systems, options.engine)
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(config, ignore_errors=True)
-    shutil.copytree(run.choice.folder, config)
+    guarding.copied(run.choice.folder, options.folder)
     dataset = _dataset(options, folder)
     with _endpoints(options, systems, system, folder) as endpoints:
         asked = benching.Asked(
@@ -73,7 +66,7 @@ def _is_valid(path: str) -> bool:
 def _dataset(options: argparse.Namespace, folder: Path) -> str:
     """The name of a dataset of the config; own vectors become one first."""
     path = Path(options.dataset)
-    if path.suffix.lower() not in _VECTORS:
+    if path.suffix.lower() not in own.FORMATS:
         return str(options.dataset)
     if options.metric is None:
         raise UserError(f"--dataset {path}: own vectors need --metric cosine or --metric l2")

@@ -24,7 +24,6 @@ def guard(run: Run, options: argparse.Namespace) -> None:
 
     asked = _asked(options)
     folder: Path = options.folder
-    folder.mkdir(parents=True, exist_ok=True)
     choice = guarding.prepare(asked, run.choice.folder, folder)
     if options.keys:
         print("\n".join(f"{name}={key}" for name, key in guarding.keys(workflow.expand(choice)).items()))

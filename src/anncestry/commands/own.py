@@ -28,8 +28,8 @@ from anncestry.provenance.records import replacing, sha256_file
 
 Floats = NDArray[np.float32]
 
-_FORMATS = {f".{name}": name for name in ("npy", "hdf5", "fvecs", "bvecs", *formats.XBIN, "parquet", "jsonl")}
-_FORMATS |= {".h5": "hdf5", ".ndjson": "jsonl"}
+FORMATS = {f".{name}": name for name in ("npy", "hdf5", "fvecs", "bvecs", *formats.XBIN, "parquet", "jsonl")}
+FORMATS |= {".h5": "hdf5", ".ndjson": "jsonl"}
 _BATCH_ROWS = 4096
 _HELD_OUT = 1000
 
@@ -68,9 +68,9 @@ class _Vectors:
 
 
 def _format(path: Path) -> str:
-    if path.suffix.lower() not in _FORMATS:
-        raise DataError(f"{path}: unknown ending {path.suffix!r}; known: {', '.join(_FORMATS)}")
-    return _FORMATS[path.suffix.lower()]
+    if path.suffix.lower() not in FORMATS:
+        raise DataError(f"{path}: unknown ending {path.suffix!r}; known: {', '.join(FORMATS)}")
+    return FORMATS[path.suffix.lower()]
 
 
 def _files(patterns: Sequence[str]) -> list[Path]:
@@ -259,12 +259,19 @@ def system(run: Run, options: argparse.Namespace) -> None:
         entry["artifact"] = _value("--artifact", options.artifact)
     if options.set:
         pairs = [text.partition("=") for text in options.set]
-        entry["settings"] = {key: _value(f"--set {key}", value) for key, _, value in pairs}
+        own = {key: _value(f"--set {key}", value) for key, _, value in pairs}
+        entry["settings"] = {**_settings(run.choice.folder / "systems.yaml", options.of), **own}
     if "of" in entry and options.version and not options.artifact:
         raise ConfigError("--version: needs --artifact, which pins what that version runs (docs/config.md)")
     _append(run, "systems", options.name, entry)
     print(f"wrote {run.choice.folder / 'systems.yaml'}: {options.name}")
     print(f"next: name {options.name} under `systems` of an experiment (`anncestry add experiment --help`)")
+
+
+def _settings(path: Path, name: str | None) -> dict[str, Any]:
+    """The settings of the system of this name: an entry that changes one repeats the others."""
+    inherited: dict[str, Any] = config.read_yaml(path).get(name, {}).get("settings", {})
+    return inherited
 
 
 def endpoint(run: Run, options: argparse.Namespace) -> None:
@@ -359,16 +366,17 @@ def add(commands: Any) -> None:
     parser = command(kinds, system)
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--of", metavar="SYSTEM", help="the system whose keys it inherits")
-    parser.add_argument("--engine")
-    parser.add_argument("--version")
+    parser.add_argument("--engine", help="the engine that measures it (default: that of --of)")
+    parser.add_argument("--version", help="its version, which the running server must report (default: that of --of)")
     parser.add_argument("--artifact", metavar="YAML", help="as in config: '{kind: wheel, package: …, sha256: …}'")
-    parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="a setting of the database")
+    others = "a setting of the database (its other settings: those of --of)"
+    parser.add_argument("--set", action="append", metavar="KEY=VALUE", help=others)
     parser = command(kinds, endpoint)
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--interface", action="append", required=True, metavar="NAME=VARIABLE", help="mysql=MY_ADDRESS")
     parser.add_argument("--credentials", metavar="VARIABLE", help="variable with the API key, or USER:PASSWORD")
     parser.add_argument("--tls", metavar="VARIABLE", help="variable with the path of own CAs, or: none")
-    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="servers behind the address (default: 1)")
     parser = command(kinds, experiment)
     parser.add_argument("name", metavar="NAME")
     for what, default in (
@@ -377,5 +385,6 @@ def add(commands: Any) -> None:
         ("topologies", ["standalone"]),
         ("workloads", ["k10"]),
     ):
-        parser.add_argument(f"--{what}", nargs="+", required=default is None, default=default, metavar="NAME")
-    parser.add_argument("--title")
+        said = f"of config/{what}.yaml" + (f" (default: {default[0]})" if default else "")
+        parser.add_argument(f"--{what}", nargs="+", required=not default, default=default, metavar="NAME", help=said)
+    parser.add_argument("--title", help="of its page (default: its name)")

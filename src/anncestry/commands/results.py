@@ -62,14 +62,18 @@ def _table(matrix: Matrix) -> Any:
 
 def _current_page(matrix: Matrix) -> Path:
     """Copy the page of this matrix to `reports/EXPERIMENT/` unless it is there; return its path."""
+    from anncestry.provenance.records import sha256_file
+
     source = Path(matrix.report_path).parent
     target = Path("reports") / matrix.config.experiment
     stamp = target / ".report"
-    if not stamp.exists() or stamp.read_text() != matrix.report or not (target / "index.html").exists():
+    # Not the key: the same cells may have been measured again, here or by whoever the results were pulled from.
+    drawn = sha256_file(source / "record.json")
+    if not stamp.exists() or stamp.read_text() != drawn or not (target / "index.html").exists():
         fresh = target.with_name(f".{target.name}")
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(source, fresh)
-        (fresh / stamp.name).write_text(matrix.report)
+        (fresh / stamp.name).write_text(drawn)
         shutil.rmtree(target, ignore_errors=True)
         durable.place(fresh, target)
     return target / "index.html"
@@ -305,4 +309,4 @@ def add(commands: Any) -> None:
     parser = command(kinds, export_crate, "crate")
     parser.add_argument("folder", type=Path, help="a new folder")
     parser = command(kinds, export_prov, "prov")
-    parser.add_argument("file", type=Path, nargs="?", default=Path("prov.json"))
+    parser.add_argument("file", type=Path, nargs="?", default=Path("prov.json"), help="a file to write (prov.json)")

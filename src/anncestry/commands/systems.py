@@ -43,8 +43,8 @@ _ONE = {"nodes": 1, "shards": 1, "replicas": 1}
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "category": {"field": "category", "in": [1]},
     "price": {"field": "price", "below": 1.0},
-    "region": {"field": "region", "below": 1},
-    "id": {"field": "id", "below": 1},
+    "region": {"field": "region", "from": 0, "below": 1},
+    "id": {"field": "id", "from": 1},
 }
 
 

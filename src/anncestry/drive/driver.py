@@ -143,9 +143,11 @@ def client_facts(runs: Sequence[dict[str, Any]], sent: int) -> dict[str, Any]:
         "queued_max_ms",
         "gap_max_ms",
     )
+    used_s = [run["cpu_s"] for run in runs]
     return {
         "driver": runs[0]["driver"] if runs else None,
-        "cpu_us_per_query": 1e6 * sum(run["cpu_s"] for run in runs) / max(1, sent),
+        # None where jobs of other things ran with it in the same process.
+        "cpu_us_per_query": 1e6 * sum(used_s) / max(1, sent) if None not in used_s else None,
         **{name: max((run[name] for run in runs if run[name] is not None), default=None) for name in worst},
         **{name: sum(run[name] for run in runs) for name in ("unsent", "reconnects")},
         **{name: sum(run.get(name, 0) for run in runs) for name in ("gc_runs", "gc_pause_us")},

@@ -439,6 +439,7 @@ class Elsewhere(Pool):
             "driver": told[0]["driver"],
             **{name: sum(facts[name] for facts in told) for name in sums},
             **{name: max(facts[name] for facts in told) for name in worst},
+            "tls": once(one for facts in told for one in facts["tls"]),
             "clients": [clients[number] for number in sorted(clients)],
             "hosts": [
                 {**known, "clients": len(numbers), "cpu_s": facts["cpu_s"]}

@@ -15,7 +15,8 @@ Left
 Several jobs on one clock: a folder whose job.json holds version and `together`, the names of folders within it, each a
 whole job. All clients of all of them connect and prime, and then start at the same zero. Each job has files and facts
 of its own in its folder; the outer done.json holds zero_ns, end_ns and `together`, the facts by name. The native
-driver is one process for all of them: cpu_s, rss_peak_mib and pauses are then those of the process, in each alike.
+driver is one process for all of them: rss_peak_mib and pauses are then those of the process, in each alike, and cpu_s,
+of which nobody knows which job it was for, is null.
 
 Transports, by `kind`; `target` is host:port, `targets` where client i takes the (i modulo n)-th of several; instead of
 somebody else's address, what stands for it (see `redact`), which the driver is told by its standard input
@@ -54,7 +55,7 @@ Facts in done.json
   tls                             what the clients' connections came to, each kind once: protocol, cipher,
                                   certificate_sha256; empty where nothing is encrypted
   gc_runs, gc_pause_us            collections of garbage that ended while the clock ran, and their pauses in sum
-  gap_max_ms                      the longest time that the driver was not scheduled
+  gap_max_ms                      the longest time that the driver was not scheduled, from the clock's zero on
   library                         of a transport with `environment` only: package, version, environment
   clients                         each: samples, prime_errors, errors (text → count)
 

@@ -22,7 +22,7 @@ from anncestry import redact
 from anncestry.errors import UserError
 from anncestry.runtimes import tls
 from anncestry.runtimes.credentials import authorization
-from anncestry.web import body_of
+from anncestry.web import body_of, host_and_port
 
 _CONNECT_S = 10.0
 
@@ -125,8 +125,7 @@ class Http(Transport):
     """HTTP/1.1, one connection kept alive; request and response are bodies."""
 
     def __init__(self, transport: dict[str, Any], timeout_s: float) -> None:
-        host, _, port = transport["target"].rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
+        self._host, self._port = host_and_port(transport["target"])
         self._method, self._path = transport["method"], transport["path"]
         self._headers = dict(transport.get("headers") or {})
         header = authorization(transport.get("authorization"))

@@ -42,6 +42,7 @@ from anncestry.errors import ServerError, Unsupported
 from anncestry.runtimes.base import Group, Limits, Member
 from anncestry.runtimes.native import clean_environment
 from anncestry.runtimes.storage import FOLDER, data_folder
+from anncestry.web import host_and_port
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -80,8 +81,7 @@ class LibraryServer(Server):
         """The same, of a call that is encoded already."""
         try:
             if self._connection is None:
-                host, _, port = self.endpoint.rpartition(":")
-                self._connection = Client((host, int(port)), authkey=self._secret)
+                self._connection = Client(host_and_port(self.endpoint), authkey=self._secret)
             self._connection.send_bytes(message)
             done, answer = self._connection.recv()
         except (OSError, EOFError) as error:

@@ -405,11 +405,7 @@ class Offers:
                 raise ConfigError(f"{name}: {effort} is less than k: {k}; {self.name} can't search with that")
             if effort > self.ef_max:
                 raise ConfigError(f"{name} for {self.name}: {effort} is more than {self.ef_max}")
-        filter = workload.get("filter")
-        if filter is not None and ({"share", "side", "from_share"} & set(filter) or filter.get("field") == "payload"):
-            check_filter(filter)  # its bounds are those of a dataset
-        elif filter is not None:
-            filter_bounds(filter)
+        check_filter(workload.get("filter"))
 
 
 def _check_index(engine: str, index: Spec, offered: Offered, quantizers: Mapping[str, tuple[str, ...]]) -> None:

@@ -15,6 +15,7 @@ from anncestry.errors import ServerError
 from anncestry.runtimes import credentials
 from anncestry.runtimes.base import Ending, Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
+from anncestry.web import host_and_port
 
 CONFIG, STORE = "config", "redis"
 """Folder of its configuration and password, and of its files, in a data folder."""
@@ -82,8 +83,7 @@ class RespServer(Server):
             raise ServerError(f"redis: {error or type(error).__name__}") from None
 
     def _connect(self) -> socket.socket:
-        host, _, port = self.endpoint.rpartition(":")
-        link = socket.create_connection((host, int(port)), timeout=_CALL_S)
+        link = socket.create_connection(host_and_port(self.endpoint), timeout=_CALL_S)
         assert self.credentials is not None
         password = credentials.read(self.credentials["env"], "the password of redis")
         (reply,) = self._exchange(link, command("AUTH", password), 1)

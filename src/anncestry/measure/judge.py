@@ -106,7 +106,8 @@ class _Judged:
             gates.possible(self.impossible, self.answers, self.k),
             _distances(np.concatenate(self.errors_rel), context),
             gates.primed(self.primed),
-            None if self.busy is None else gates.littles_law(**self.busy.facts()),
+            # A client that is refused by a killed member pauses before it tries again: that is in no sample.
+            None if self.busy is None or run.members_may_fail else gates.littles_law(**self.busy.facts()),
             None if run.tuned is None else run.tuned.gate(),
             gates.shared(searches, run.workload["clients"]),
             self._storage_limits(),
@@ -157,7 +158,13 @@ class _Judged:
                 "jobs": [{name: value for name, value in job.items() if name != "clients"} for job in self.driver],
             },
             "jobs": [
-                {"number": job.number, "rate_per_s": job.rate_per_s, "window_s": list(job.window_s)} for job in run.jobs
+                {
+                    "number": job.number,
+                    "rate_per_s": job.rate_per_s,
+                    "window_s": list(job.window_s),
+                    "counted": job in run.counted,
+                }
+                for job in run.jobs
             ],
         }
 
@@ -195,7 +202,7 @@ def judge(run: Run, context: Context, measured_dir: Path) -> None:
         spec=run.spec,
         body={
             "run": run.number,
-            "window_s": list(run.window_s),
+            "window_s": list(run.counted_s),
             **gates.verdict([*judged, *findings.gates]),
             **answers.body(),
             **context.facts,

@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 
 from anncestry.cells.spec import BLOCKS_MIN
 from anncestry.cells.stage import PAIR_FILES
-from anncestry.drive.client import OK
+from anncestry.drive.client import ERROR, OK
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import recall, samples
 from anncestry.measure.duet import workload_of
 from anncestry.measure.publish import combine, measured_by_need
 from anncestry.metrics import defects, duet, resources, rounds
-from anncestry.metrics.duet import Blocks, Estimate, Slice
+from anncestry.metrics.duet import Blocks, Estimate, Slice, Waited
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.gates import Gate
+from anncestry.provenance.platform import IDENTITY
 
 SIDES = ("a", "b")
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
@@ -91,19 +92,27 @@ class Measured:
         of = self.samples[side]
         return of["end_ns"][(of["run"] == number) & (of["status"] == OK)]  # type: ignore[no-any-return]
 
-    def latencies_ms(self, number: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """By block of slices of one pair of servers: latencies of side a and b, of requests wholly within a slice."""
-        blocks: list[tuple[list[Any], list[Any]]] = []
+    def latencies(self, number: int) -> list[tuple[Waited, Waited]]:
+        """By block of slices of one pair of servers: how long the requests of side a and b waited.
+
+        Of all that started in the measured part of a slice. What has no answer yet when the freeze is asked is watched
+        until then; what failed never has one, but what ran into its deadline counts with the time that it waited.
+        """
+        blocks: list[tuple[list[Waited], list[Waited]]] = []
+        of_sides = [{name: of[name][of["run"] == number] for name in _COLUMNS} for of in self.samples]
         for i, part in enumerate(self.slices(number)):
             if i % duet.BLOCK == 0:
                 blocks.append(([], []))
             side = SIDES.index(part.side)
-            of = self.samples[side]
-            inside = (of["run"] == number) & (of["status"] == OK)
-            inside &= (of["start_ns"] >= part.start_ns) & (of["end_ns"] <= part.end_ns)
-            blocks[-1][side].append(of["latency_ns"][inside] / 1e6)
-        whole = [block for number, block in enumerate(blocks) if sum(map(len, block)) == duet.BLOCK]
-        return [(np.concatenate(a), np.concatenate(b)) for a, b in whole]
+            of = of_sides[side]
+            started = (of["start_ns"] >= part.start_ns) & (of["start_ns"] < part.end_ns)
+            due_ns, waited_ns = of["due_ns"][started], of["latency_ns"][started]
+            ended = due_ns + waited_ns <= part.end_ns
+            ms = np.where(ended, waited_ns, part.end_ns - due_ns) / 1e6
+            ms[ended & (of["status"][started] == ERROR)] = np.inf
+            blocks[-1][side].append(Waited(ms, ended))
+        whole = [block for block in blocks if sum(map(len, block)) == duet.BLOCK]
+        return [(Waited.together(a), Waited.together(b)) for a, b in whole]
 
 
 def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -126,9 +135,12 @@ def summarise(measured: Measured, memory: Sequence[Sequence[Mapping[str, Any]]])
             "autocorrelation": [duet.autocorrelation(slices, what) for slices in each],
             "unpaired": duet.unpaired(each, what).facts(),
         }
-    latencies = [measured.latencies_ms(number) for number in range(measured.servers)]
+    latencies = [measured.latencies(number) for number in range(measured.servers)]
     for name, q in QUANTILES.items():
-        levels = {side: _quantile(latencies, place, q) for place, side in enumerate(SIDES)}
+        levels = {}
+        for place, side in enumerate(SIDES):
+            value = Waited.together([block[place] for of in latencies for block in of]).quantile(q)
+            levels[side] = value if math.isfinite(value) else None
         blocks = [duet.blocks_of_quantile(of, q, slices) for of, slices in zip(latencies, each, strict=True)]
         estimates, of_others = _adjusted(blocks, 1)
         found[name] = {**duet.over_servers(estimates).facts(), **of_others, **levels}
@@ -148,12 +160,6 @@ def _adjusted(servers: Sequence[Blocks], sign: int) -> tuple[list[Estimate], dic
     estimates, slope = duet.adjusted(servers, sign)
     as_it_was = duet.over_servers([duet.of_blocks(each.logs) for each in servers])
     return estimates, {"per_core_of_others": slope, "unadjusted": as_it_was.facts()}
-
-
-def _quantile(servers: Sequence[Sequence[tuple[Any, Any]]], side: int, q: float) -> float | None:
-    """The nearest-rank quantile of all latencies of a side, ms."""
-    values = np.concatenate([block[side] for blocks in servers for block in blocks] or [np.empty(0)])
-    return float(np.quantile(values, q, method="inverted_cdf")) if len(values) else None
 
 
 def _levels(each: Sequence[Sequence[Slice]], what: str) -> dict[str, float]:
@@ -241,12 +247,12 @@ def run(
     rule = spec["workload"]["rounds"]
     count = measured_by_need(folder, rule)
     runs = [_read(folder / f"run-{number}" / "record.json", spec, key) for number in range(count)]
+    _refuse_other_origins(folder, runs)
     paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in PAIR_FILES}
     for label, path in paths.items():
         parts = [folder / f"run-{number}" / each["outputs"][label]["path"] for number, each in enumerate(runs)]
         with records.replacing(path) as temporary:
             samples.join(parts, temporary)
-    _refuse_other_builds(folder, runs)
     decided = folder / "rounds.json"
     stated = records.read_json(decided) if decided.exists() else {}
     body = made_again(spec, paths, runs, truth_record, vectors_record)
@@ -354,11 +360,28 @@ def _read(path: Path, spec: Mapping[str, Any], key: str) -> dict[str, Any]:
     return record
 
 
-def _refuse_other_builds(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What is one for all pairs of servers, beside their spec: by what it is called."""
+    of_sides = {
+        f"{what} of side {name}": value
+        for name in SIDES
+        for what, value in (
+            ("build of the index", run["inputs"][f"index_{name}"]["sha256"]),
+            ("artifact", run["sides"][name]["artifact"]["digest"]),
+            ("driver", run["sides"][name]["client"]["jobs"][0]["driver"]),
+        )
+    }
+    machine = {name: run["platform"].get(name) for name in IDENTITY}
+    return {**of_sides, "client libraries": run["clients"], **machine}
+
+
+def _refuse_other_origins(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """DataError where pairs of servers ran on different builds of a load, on another machine or by another driver."""
-    for label in ("index_a", "index_b"):
-        if len({each["inputs"][label]["sha256"] for each in runs}) > 1:
+    origins = [_origin(run) for run in runs]
+    for name, first in origins[0].items():
+        if any(origin[name] != first for origin in origins):
+            found = ", ".join(dict.fromkeys(str(origin[name]) for origin in origins))
             raise DataError(
-                f"{folder}: its pairs of servers ran on different builds of {label.replace('_', ' of side ')}: "
+                f"{folder}: its pairs of servers differ in what they were measured by or on ({name}: {found}): "
                 f"remove that folder, and the next call of the workflow measures it anew"
             )

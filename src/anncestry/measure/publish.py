@@ -13,7 +13,7 @@ from typing import Any
 from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import samples
-from anncestry.measure.runs import Published, measuring_of
+from anncestry.measure.runs import Published, counted_jobs, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
@@ -78,7 +78,7 @@ def run(
             "resources": resources.over_runs(published.table("resources"), "query", windows),
             "windows_s": windows,
             "rounds": [_round(run) for run in runs],
-            **_disturbance(runs),
+            "disturbance": disturbance.over_runs([run["disturbance"] for run in runs]),
             **Ledger.of(spec, spec["load"]).quote(key),
             "client": _client(newest, runs),
             "server": {name: value for name, value in newest["server"].items() if not name.endswith("_s")},
@@ -122,18 +122,14 @@ def _join(measured: Path, runs: Sequence[Mapping[str, Any]], target: Path) -> di
 
 
 def _client(newest: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is told of the clients: how late they were in what the numbers are of, their CPU a query in all jobs."""
     requests = sum(run["client"]["requests"] for run in runs)
+    jobs = [job for run in runs for job in run["client"]["jobs"]]
     return {
         **{name: newest["client"][name] for name in ("asked_by", "warmup_source", "ceiling")},
-        **client_facts([job for run in runs for job in run["client"]["jobs"]], requests),
+        **client_facts([job for run in runs for job in counted_jobs(run)], requests),
+        "cpu_us_per_query": client_facts(jobs, requests)["cpu_us_per_query"],
     }
-
-
-def _disturbance(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What disturbed the runs; nothing if one was measured before that was kept."""
-    if not all("disturbance" in run for run in runs):
-        return {}
-    return {"disturbance": disturbance.over_runs([run["disturbance"] for run in runs])}
 
 
 def steadiness(runs: Sequence[latency.Run]) -> dict[str, Any]:

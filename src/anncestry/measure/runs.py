@@ -23,7 +23,7 @@ from anncestry.drive import protocol
 from anncestry.drive.client import OK
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import ConfigError
-from anncestry.measure import samples
+from anncestry.measure import requests, samples
 from anncestry.measure.reference import Reference
 from anncestry.measure.server import System
 from anncestry.measure.tune import Tuned
@@ -117,6 +117,17 @@ class Run:
         """From the first job's start to the last one's end."""
         return self.jobs[0].window_s[0], self.jobs[-1].window_s[1]
 
+    @property
+    def counted(self) -> Sequence[Job]:
+        """The jobs that its numbers are of, one after the other: all, unless a feature chooses some."""
+        chosen = (feature.counted() for feature in self.features)
+        return next((jobs for jobs in chosen if jobs is not None), self.jobs)
+
+    @property
+    def counted_s(self) -> tuple[float, float]:
+        """The window of these."""
+        return self.counted[0].window_s[0], self.counted[-1].window_s[1]
+
 
 @dataclass
 class Context:
@@ -188,12 +199,15 @@ class Published:
 
     @property
     def server_cpu_us_per_query(self) -> dict[str, Any]:
-        """Over runs: the server's CPU from right before the clock until right after it, all jobs, by good answers."""
+        """Over runs: the server's CPU from right before the clock until right after it, by good answers.
+
+        Of the jobs that the numbers are of.
+        """
         table = self.table("resources")
         windows = [run["window_s"] for run in self.runs] or self.stored["windows_s"]
         each = []
         for number, window in enumerate(windows):
-            answered = sum(int((run.status == OK).sum()) for (of, _), run in self.by_run.items() if of == number)
+            answered = int((self.of_runs[number].status == OK).sum())
             of_run = table.filter(pa.compute.equal(table["run"], number))
             cpu_s = resources.cpu_between_edges(of_run, "server", window)
             each.append(1e6 * cpu_s / answered if answered else math.nan)
@@ -259,9 +273,16 @@ class Measuring:
     def opened(self, start_s: float, open_s: float) -> None:
         """Note how long the `own_server` took to start, and then to open the data."""
 
-    def run_jobs(self, drive: Callable[[float | None], Job]) -> bool:
-        """Have the driver run jobs at rates (None: a closed loop); False leaves the run its one closed loop."""
+    def run_jobs(self, drive: Callable[[float | None], Job], engine: Engine) -> bool:
+        """Have the driver run jobs at rates (None: a closed loop); False leaves the run its one closed loop.
+
+        `engine` decodes the answers to a job, for a feature that decides by them.
+        """
         return False
+
+    def counted(self) -> Sequence[Job] | None:
+        """The jobs that the numbers of the run are of, one after the other, once all have run; None: all."""
+        return None
 
     def before(self, system: System, server: Server) -> None:
         """Do what comes right before the jobs of the run."""
@@ -273,6 +294,9 @@ class Measuring:
     def check(self, server: Server) -> Callable[[], None] | None:
         """What the driver calls all the time while the job runs, if not the server's own `check_alive`."""
         return None
+
+    def ready(self) -> None:
+        """Note that all clients are connected and warm: in a moment, the clock of the job starts."""
 
     def after(self, system: System, server: Server, zero_s: float) -> None:
         """Do what comes right after a job whose clock began at `zero_s` (of `time.monotonic`)."""
@@ -315,8 +339,23 @@ def measuring_of(workload: Mapping[str, Any]) -> list[type[Measuring]]:
     return found
 
 
-def open_samples(job: Job, duration_s: float) -> tuple[latency.Run, float]:
-    """The samples of a job that is over, and the driver's own delay (p99, ms)."""
-    outcome = protocol.open_outcome(job.folder)
-    columns = {name: outcome.column(name) for name in ("due_ns", "latency_ns", "status")}
-    return latency.Run(**columns, duration_s=duration_s), outcome.facts["lag_p99_ms"]
+def open_samples(job: Job, run: Run, engine: Engine) -> tuple[latency.Run, float]:
+    """The samples of a job that is over, and the driver's own delay (p99, ms).
+
+    Their status is that of the decoded answers: a server may answer with an error, and the driver does not know.
+    """
+    outcome, work = protocol.open_outcome(job.folder), run.workload
+    read, nq = requests.decoder(engine, work), requests.nq_of(work)
+    status = [np.empty(0, np.uint8)]
+    for part, responses in outcome.parts():
+        answered = requests.decode(read, responses, part["status"], work["k"], run.spec["dataset"]["metric"], nq)
+        status.append(answered.status[::nq])
+    due_ns, latency_ns = (outcome.column(name) for name in ("due_ns", "latency_ns"))
+    samples_of = latency.Run(due_ns, latency_ns, np.concatenate(status), work["duration_s"])
+    return samples_of, outcome.facts["lag_p99_ms"]
+
+
+def counted_jobs(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The driver's facts of the jobs that the numbers of a run are of, from its record."""
+    both = zip(run["jobs"], run["client"]["jobs"], strict=True)
+    return [facts for job, facts in both if job.get("counted", True)]

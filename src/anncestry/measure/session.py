@@ -233,7 +233,7 @@ class ServerSession(System):
         before, waited = server.counters(), self.waited()
         for feature in run.features:
             feature.before(self, server)
-        if not any(feature.run_jobs(partial(self.drive, run)) for feature in run.features):
+        if not any(feature.run_jobs(partial(self.drive, run), self.engine) for feature in run.features):
             self.drive(run, None)
         run.disturbance = self.disturbance_of(run, waited)
         if not run.members_may_fail:
@@ -251,13 +251,13 @@ class ServerSession(System):
         return {**found, "quota": (0.0, sum(usage.get("throttled_s", 0.0) for usage in used))}
 
     def disturbance_of(self, run: Run, before: Mapping[str, disturbance.Delay | None]) -> dict[str, Any]:
-        """What disturbed a run that is over; `before` it threads had `waited` so."""
-        window_s, after = run.window_s, self.waited()
-        used = by_group(judge.near(self.sampled.table(), window_s, run.number), {"query": [window_s]})
+        """What disturbed the part of a run that its numbers are of; `before` the run threads had `waited` so."""
+        after = self.waited()
+        used = by_group(judge.near(self.sampled.table(), run.window_s, run.number), {"query": [run.counted_s]})
         quota_s = (after["quota"] or (0, 0))[1] - (before["quota"] or (0, 0))[1]
         facts = {
             **disturbance.of_phase(used, "query"),
-            **disturbance.of_client([protocol.open_outcome(job.folder).facts for job in run.jobs]),
+            **disturbance.of_client([protocol.open_outcome(job.folder).facts for job in run.counted]),
             "server_delay_share": disturbance.delay_share(before["server"], after["server"], quota_s),
             "client_delay_share": disturbance.delay_share(before["client"], after["client"]),
             "repeats": run.repeats,
@@ -276,7 +276,13 @@ class ServerSession(System):
         checks = [check for feature in run.features if (check := feature.check(server)) is not None]
         hosts = run.workload.get("driver_hosts", ())
         check = checks[0] if checks else server.check_alive
-        done = self.driver.run(whole, check, hosts, ready=self.sampled.edge)
+
+        def ready() -> None:
+            self.sampled.edge()
+            for feature in run.features:
+                feature.ready()
+
+        done = self.driver.run(whole, check, hosts, ready=ready)
         self.sampled.edge()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)

@@ -20,6 +20,7 @@ import numpy as np
 from anncestry.metrics import special
 from anncestry.metrics.duet import Ratio
 from anncestry.metrics.moderate import Error, Part, population_of
+from anncestry.metrics.stats import wilson
 
 IN_PAIRS = "pairs of servers"
 """What the ratio of two systems in a pair rests on."""
@@ -378,12 +379,3 @@ def proportion_interval(
     low_2, high_2 = wilson(second, second_count, confidence)
     below, above = math.hypot(first - low_1, high_2 - second), math.hypot(high_1 - first, second - low_2)
     return first - second - below, first - second + above
-
-
-def wilson(p: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (1927): it does not collapse where p is 0 or 1."""
-    z = float(special.ndtri(0.5 + confidence / 2))
-    middle = p + z**2 / (2 * count)
-    half = z * math.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
-    whole = 1 + z**2 / count
-    return (middle - half) / whole, (middle + half) / whole

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from anncestry import large
 from anncestry.datasets.distance import Bools, Ids
 from anncestry.drive.client import OK
-from anncestry.metrics.decide import wilson
 from anncestry.metrics.latency import Run, over_runs
+from anncestry.metrics.stats import wilson
 
 BITS = {"short": 1, "empty": 2, "repeated": 4, "violating": 8}
 """Of `defect` in the samples. Short: fewer different rows than there are to find; empty: none of them; repeated: a row
@@ -52,7 +52,9 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any] | None:
     if any(run.defect is None for run in runs):
         return None
     counts = dict.fromkeys(("answers", *BITS, "failed"), 0)
-    shares, queries, defective = [], 0, 0
+    shares, defective = [], 0
+    asked_of: set[int] = set()
+    unknown = 0
     for run in runs:
         of_run = 0
         for part in large.parts(len(run.status)):
@@ -65,7 +67,11 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any] | None:
         counts["answers"] += asked
         defective += of_run
         shares.append(of_run / asked if asked else math.nan)
-        queries = max(queries, asked if run.query is None else len(np.unique(run.query)))
+        if run.query is None:
+            unknown = max(unknown, asked)
+        else:
+            asked_of.update(np.unique(run.query).tolist())
+    queries = max(unknown, len(asked_of))
     share = {**over_runs(shares), "value": defective / counts["answers"] if counts["answers"] else None}
     if queries:
         low, high = wilson(share["value"], queries)

@@ -32,10 +32,12 @@ from numpy.typing import NDArray
 from anncestry.metrics import special
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 BLOCK = 8
 """Slices of a block: four pairs of slices."""
 OVER_SERVERS = "95 %, t over pairs of servers of either start order"
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,39 @@ class Slice:
     all_answers: int
     cpu_s: float
     others: float = 0.0
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Requests of one side that started while it was measured, two arrays (n,): `ms` that each was watched.
+
+    `ended` tells those that had their answer by then; of the others, a freeze came before it.
+    """
+
+    ms: Floats
+    ended: Bools
+
+    def quantile(self, q: float) -> float:
+        """The least time (ms) after which a share `q` has its answer; NaN where too few were seen to have one.
+
+        By the product-limit estimate (Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations", JASA
+        53, 1958): a freeze cuts requests off at times that have nothing to do with them, and a long one more often
+        than a short one. Were those that it cuts left out, the long ones would be too few. Without any, it is the
+        nearest rank.
+        """
+        placed = np.lexsort((~self.ended, self.ms))  # at one time, answers come before what is no longer watched
+        ms, ended = self.ms[placed], self.ended[placed]
+        left = np.cumprod(1.0 - ended / np.arange(len(ms), 0, -1))
+        reached = np.flatnonzero(left <= 1.0 - q + _ROUNDING)
+        value = float(ms[reached[0]]) if len(reached) else math.nan
+        return value if math.isfinite(value) else math.nan
+
+    @classmethod
+    def together(cls, parts: Sequence[Waited]) -> Waited:
+        """All requests of some parts."""
+        none = cls(np.empty(0), np.empty(0, np.bool_))
+        whole = [none, *parts]
+        return cls(np.concatenate([each.ms for each in whole]), np.concatenate([each.ended for each in whole]))
 
 
 @dataclass(frozen=True)
@@ -148,18 +183,13 @@ def blocks(slices: Sequence[Slice], what: str) -> Blocks:
     return Blocks(np.array([_log(part, what) for part in _cut(slices, BLOCK)]), _others(slices))
 
 
-def blocks_of_quantile(latencies: Sequence[tuple[Floats, Floats]], q: float, slices: Sequence[Slice]) -> Blocks:
-    """Those of a nearest-rank quantile: `latencies` are the values of side a and b in each block of `slices`."""
-    logs = [_quantile(b, q) - _quantile(a, q) for a, b in latencies]
+def blocks_of_quantile(latencies: Sequence[tuple[Waited, Waited]], q: float, slices: Sequence[Slice]) -> Blocks:
+    """Those of a quantile of latency: `latencies` are those of side a and b in each block of `slices`."""
+    logs = []
+    for a, b in latencies:
+        of_a, of_b = a.quantile(q), b.quantile(q)
+        logs.append(math.log(of_b / of_a) if of_a > 0 and of_b > 0 else math.nan)
     return Blocks(np.array(logs), _others(slices))
-
-
-def _quantile(values: Floats, q: float) -> float:
-    """Its logarithm; NaN where there is none."""
-    if not len(values):
-        return math.nan
-    value = float(np.quantile(values, q, method="inverted_cdf"))
-    return math.log(value) if value > 0 else math.nan
 
 
 def _others(slices: Sequence[Slice]) -> Floats:

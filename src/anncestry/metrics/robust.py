@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.metrics import special
-from anncestry.metrics.decide import wilson
-from anncestry.metrics.stats import CONFIDENCE, Interval, clipped
+from anncestry.metrics.stats import CONFIDENCE, Interval, clipped, wilson
 
 Floats = NDArray[np.float64]
 

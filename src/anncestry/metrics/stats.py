@@ -323,3 +323,12 @@ def clipped(found: Interval, low: float = -math.inf, high: float = math.inf) -> 
     if found.low is None or found.high is None:
         return found
     return Interval(max(found.low, low), min(found.high, high), found.method)
+
+
+def wilson(p: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (1927): it does not collapse where p is 0 or 1."""
+    z = float(special.ndtri(0.5 + confidence / 2))
+    middle = p + z**2 / (2 * count)
+    half = z * math.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
+    whole = 1 + z**2 / count
+    return (middle - half) / whole, (middle + half) / whole

@@ -31,10 +31,14 @@ def _digest(line: bytes) -> str:
 
 
 def lines_of(file: Path) -> list[tuple[dict[str, Any], str]]:
-    """The lines of a file, each with its sha256; Damaged if one is not JSON or does not follow the one before."""
+    """The lines of a file, each with its sha256; Damaged if one is not JSON or does not follow the one before.
+
+    Without what follows the last end of a line: a power cut tore it, and nothing that it tells of has begun.
+    """
     found: list[tuple[dict[str, Any], str]] = []
     before = ""
     content = file.read_bytes() if file.exists() else b""
+    content = content[: content.rfind(b"\n") + 1]
     for number, line in enumerate(content.splitlines(), start=1):
         try:
             entry = json.loads(line)

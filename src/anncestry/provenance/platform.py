@@ -136,13 +136,18 @@ def check(platform_id: str, declared: Mapping[str, Any], folder: Path = STAGES["
 
 def kept_facts(file: Path, platform_id: str) -> dict[str, Any]:
     """The facts by which the first measurement's machine is known; Damaged if the file is not what it wrote."""
+    return {name: value for name, value in all_kept(file, platform_id).items() if name in IDENTITY}
+
+
+def all_kept(file: Path, platform_id: str) -> dict[str, Any]:
+    """All facts of the first measurement's machine; Damaged as `kept_facts`."""
     body = records.read_json(file)
     # Before they had seals, these files held two keys and nothing else.
     sealed = isinstance(body, dict) and body.keys() != {"platform", "facts"}
     try:
         if (sealed and body != records.seal(body)) or body["platform"] != platform_id:
             raise Damaged(file, f"{file}: changed since it was written (its seal is broken)")
-        return {name: body["facts"][name] for name in IDENTITY}
+        return {**body["facts"], **{name: body["facts"][name] for name in IDENTITY}}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise Damaged(file, f"{file}: holds no facts of a machine") from None
 

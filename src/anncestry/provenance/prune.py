@@ -152,7 +152,7 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
         for folder in (STAGES["pair"].folder / cell.dataset).glob("*/*"):
             _add_made_from(sweep, queries, "pair", str(folder.relative_to(STAGES["pair"].folder)), "load", loads)
-    for where in {cell.where: None for cell in chosen}:
+    for where in {cell.where: None for cell in (*chosen, *loads.values())}:
         _add_made_from(sweep, recalls, "recall", where, "query", queries)
     add_sessions(sweep, queries)
     add_published(sweep, queries.keys() | recalls.keys() | loads.keys())

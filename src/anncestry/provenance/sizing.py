@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from anncestry.cells.blocks import Room
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.spec import node_limits
 from anncestry.cells.stage import STAGES
-from anncestry.errors import ConfigError
-from anncestry.provenance import platform, records
+from anncestry.errors import ConfigError, Damaged
+from anncestry.provenance import platform
 
 GIB = float(1 << 30)
 
@@ -54,11 +55,18 @@ def _declared(platform: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def room(name: str, declared: Mapping[str, Any], folder: Path = STAGES["platform"].folder) -> Room:
-    """Cores and memory of a platform: as declared, else as its first measurement kept them, else this machine's."""
+    """Cores and memory of a platform: as declared, else as its first measurement kept them, else this machine's.
+
+    What was kept and is damaged says nothing: the next measurement sets it aside, and `verify` names it.
+    """
     facts = _declared(declared)
     if not {"cores", "memory_gib"} <= facts.keys():
         kept = folder / f"{name}.json"
-        facts = {**(records.read_json(kept)["facts"] if kept.exists() else platform.facts()), **facts}
+        known = platform.facts()
+        if kept.exists():
+            with suppress(Damaged):
+                known = {**known, **platform.all_kept(kept, name)}
+        facts = {**known, **facts}
     return Room(name, facts["cores"], facts["memory_gib"])
 
 

@@ -22,6 +22,7 @@ from anncestry.runtimes import tls
 from anncestry.runtimes.base import NO_LIMITS, POLL_S, Ending, Handle, Limits, Program, Runner, end
 from anncestry.runtimes.control_groups import enclose
 from anncestry.runtimes.namespaces import wrapped
+from anncestry.web import host_and_port
 
 MARK = "ANNCESTRY_SERVER_OF"
 """In the environment of every process started here: the `owner` that started it."""
@@ -104,11 +105,11 @@ def http_get(address: str, path: str, timeout_s: float, named: tls.Named | None 
 
 def await_listening(process: Handle, address: str, timeout_s: float) -> None:
     """Wait until somebody takes connections at host:port; ServerError if the process ends before that."""
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            socket.create_connection((host, int(port)), timeout=1.0).close()
+            socket.create_connection((host, port), timeout=1.0).close()
         except OSError:
             pass
         else:

@@ -17,7 +17,7 @@ from anncestry.errors import ServerError, UserError
 from anncestry.provenance.records import read_json, write_json
 from anncestry.runtimes import tls
 from anncestry.runtimes.base import Ending, Handle
-from anncestry.runtimes.credentials import authorization
+from anncestry.web import host_and_port
 
 MARK = "made by anncestry, load"
 _CONNECT_S = 5.0
@@ -100,11 +100,6 @@ class RemoteHandle(Handle):
         self._topology = topology
         self._secured: dict[str, Any] = {}
 
-    @property
-    def authorization(self) -> str | None:
-        """The value of the header `authorization`, None where no credentials are named."""
-        return authorization(self.named)
-
     def secure(
         self,
         addresses: Mapping[str, str],
@@ -132,9 +127,8 @@ class RemoteHandle(Handle):
 
     def alive(self) -> bool:
         """Whether it takes connections."""
-        host, _, port = self._address.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+            socket.create_connection(host_and_port(self._address), timeout=_CONNECT_S).close()
         except OSError:
             return False
         return True

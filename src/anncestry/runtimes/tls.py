@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
+from anncestry.web import host_and_port
 
 Named = Mapping[str, Any]
 NONE = "none"
@@ -124,11 +125,10 @@ def asked(
     """Connect once, to learn what TLS comes to at host:port; ServerError says in a sentence why it can't be had."""
     if named is None:
         return {"encrypted": False}
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_and_port(address)
     verifier = context(named, protocols)
     try:
-        with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as plain:
+        with socket.create_connection((host, port), timeout=_CONNECT_S) as plain:
             if begin is not None:
                 begin(plain)
             with verifier.wrap_socket(plain, server_hostname=host) as secured:

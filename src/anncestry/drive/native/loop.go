@@ -132,6 +132,7 @@ type loop struct {
 
 	lag    histogram
 	unsent int
+	late   int64 // how long after the clock's zero it was let run
 	ended  int64
 	err    error
 
@@ -205,6 +206,7 @@ func (l *loop) work() {
 	rawSleepUntil(zero - 2*spinNs)
 	for clock() < zero {
 	}
+	l.late = clock() - zero
 	l.run()
 	l.ended = clock()
 }

@@ -65,7 +65,7 @@ type facts struct {
 	EndNs     int64             `json:"end_ns"`
 	Driver    map[string]string `json:"driver"`
 	Threads   int               `json:"threads"`
-	CPUS      float64           `json:"cpu_s"`
+	CPUS      *float64          `json:"cpu_s"`
 	BusyPct   float64           `json:"busy_pct"`
 	RSSPeak   float64           `json:"rss_peak_mib"`
 	LagP99    float64           `json:"lag_p99_ms"`
@@ -173,7 +173,8 @@ func prepareJob(folder string, known map[string]string) (*run, error) {
 	return r, nil
 }
 
-// measure runs all from the same instant, and tells of each; what is of the process is told of each alike.
+// measure runs all from the same instant, and tells of each; what is of the process is told of each alike, but for its
+// processor time, which is only told where it is of one.
 func measure(runs []*run, zero int64) ([]*facts, error) {
 	var before, after debug.GCStats
 	debug.ReadGCStats(&before)
@@ -196,14 +197,23 @@ func measure(runs []*run, zero int64) ([]*facts, error) {
 	cpu = cpuSeconds() - cpu
 	close(stop)
 	gapMax := float64(<-gap) / 1e6
+	for _, l := range loops { // the watch may have been held up with them
+		gapMax = max(gapMax, float64(l.late)/1e6)
+	}
 	debug.ReadGCStats(&after)
 	var all []*facts
 	for _, r := range runs {
 		f := &facts{ZeroNs: zero, Driver: map[string]string{"kind": "native", "sources": version, "go": runtime.Version()[2:]},
-			Threads: len(r.loops), CPUS: cpu, GapMax: gapMax, RSSPeak: peakRSS(), GCRuns: after.NumGC - before.NumGC,
+			Threads: len(r.loops), GapMax: gapMax, RSSPeak: peakRSS(), GCRuns: after.NumGC - before.NumGC,
 			GCPause: float64(after.PauseTotal-before.PauseTotal) / 1e3}
 		if err := r.tell(f); err != nil {
 			return nil, err
+		}
+		if lasted := float64(f.EndNs-f.ZeroNs) / 1e9; lasted > 0 {
+			f.BusyPct = 100 * cpu / lasted / float64(len(loops))
+		}
+		if len(runs) == 1 {
+			f.CPUS = &cpu
 		}
 		all = append(all, f)
 	}
@@ -231,10 +241,8 @@ func (r *run) tell(f *facts) error {
 		}
 	}
 	f.Clients = clients
-	if lasted := float64(f.EndNs-f.ZeroNs) / 1e9; lasted > 0 {
-		f.BusyPct = 100 * f.CPUS / lasted / float64(len(r.loops))
-	}
 	f.LagP99, f.LagMax = float64(lag.quantile(0.99))/1e6, float64(lag.max)/1e6
+	r.spool.stop()
 	r.spool.drain(0)
 	if r.spool.err != nil {
 		return r.spool.err
@@ -258,7 +266,7 @@ func (r *run) close() {
 		<-l.done
 		l.close()
 	}
-	close(r.spool.wake)
+	r.spool.stop()
 }
 
 // watch sleeps over and over, and tells by how much it was woken too late at worst: what the

@@ -23,6 +23,8 @@ type spool struct {
 	held    int
 	spilled int64
 	wake    chan struct{}
+	stopped chan struct{}
+	once    sync.Once
 	err     error
 }
 
@@ -50,13 +52,21 @@ func (b block) write() error {
 }
 
 func newSpool(clients int) *spool {
-	s := &spool{wake: make(chan struct{}, 1), block: min(blockLargest, max(blockSmallest, blocksBytes/(2*clients)))}
+	s := &spool{wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		block: min(blockLargest, max(blockSmallest, blocksBytes/(2*clients)))}
 	go func() {
+		defer close(s.stopped)
 		for range s.wake {
 			s.drain(memoryBytes / 2)
 		}
 	}()
 	return s
+}
+
+// stop returns when nothing is written meanwhile any more: nothing is put from then on.
+func (s *spool) stop() {
+	s.once.Do(func() { close(s.wake) })
+	<-s.stopped
 }
 
 // put takes a full block, and gives an empty one for it.

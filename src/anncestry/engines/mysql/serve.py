@@ -25,6 +25,7 @@ from anncestry.errors import ServerError
 from anncestry.runtimes import credentials, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
+from anncestry.web import host_and_port
 
 _CONNECT_S = 10
 _ANSWER_BYTES = 512 << 20
@@ -128,7 +129,7 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
 
     ServerError if there is none to be had. Close it: an open one is asked by nobody, but it is one.
     """
-    host, _, port = server.endpoint.rpartition(":")
+    host, port = host_and_port(server.endpoint)
     user, password = server.user_of(reader), ""  # none for an instant, after a first start of some
     if server.credentials is not None:
         password = credentials.read(server.credentials["env"], f"the password of {user}")
@@ -139,8 +140,8 @@ def connect(server: MySQLServer, reader: bool = False) -> pymysql.Connection[Any
         encryption = {"ssl_disabled": True}  # else it would take what it is offered, unverified
     try:
         connection = _Connection(
-            host=host.strip("[]"),
-            port=int(port),
+            host=host,
+            port=port,
             user=user,
             password=password,
             database=server.database,

@@ -22,6 +22,7 @@ from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import credentials, namespaces, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.native import clean_environment
+from anncestry.web import host_and_port
 
 USER, DATABASE = "anncestry", "postgres"
 INDEX = "items_embedding"
@@ -56,14 +57,14 @@ class PgvectorServer(Server):
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection of its own: it has the settings of the database as they are now."""
-        host, _, port = self.endpoint.rpartition(":")
+        host, port = host_and_port(self.endpoint)
         who: dict[str, Any] = {"user": self.user, "dbname": self.database, "autocommit": True, "connect_timeout": 10}
         if self.mark is not None:
             who |= {"gssencmode": "disable", "passfile": os.devnull, "sslmode": "disable"} | self._encryption()
         if self.credentials is not None:
             who["password"] = credentials.read(self.credentials["env"], f"the password of {self.user}")
         try:
-            connection = psycopg.connect(host=host.strip("[]"), port=int(port), **who)
+            connection = psycopg.connect(host=host, port=port, **who)
             if self.mark is not None and self.extended:
                 connection.execute("SELECT '[1]'::vector")  # which loads what knows of its settings
             return connection

@@ -15,8 +15,6 @@ from anncestry.engines.resp import command, read
 
 INDEX, PREFIX = "anncestry", b"row:"
 """The index, and what the names of the keys that it holds begin with; the row's id follows."""
-EVERYTHING = "@price:[-inf +inf]"
-"""A filter that all rows pass."""
 _SEPARATOR = "\x01"
 _BACKSLASH = "\\"
 _VECTOR, _FAR = "vector", "far"

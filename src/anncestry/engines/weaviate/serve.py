@@ -24,6 +24,7 @@ from anncestry.runtimes import remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
 from anncestry.runtimes.credentials import authorization
 from anncestry.runtimes.native import await_listening, clean_environment
+from anncestry.web import host_and_port
 
 _TERM_WAIT_S = 60.0  # It writes its index log to disk: kill -9 silently loses entries of the last inserts.
 _JOIN_TIMEOUT_S = 120.0
@@ -288,8 +289,7 @@ def _ready(server: WeaviateServer) -> bool | None:
 
 
 def rest_of(member: Member) -> Rest:
-    host, _, port = member.addresses["http"].rpartition(":")
-    return Rest(host, int(port), authorization(member.handle.named), member.handle.tls)
+    return Rest(*host_and_port(member.addresses["http"]), authorization(member.handle.named), member.handle.tls)
 
 
 def channel(server: WeaviateServer) -> grpc.Channel:

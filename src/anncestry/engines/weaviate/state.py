@@ -25,6 +25,7 @@ from anncestry.engines.weaviate.serve import Rest, WeaviateServer, channel, node
 from anncestry.engines.weaviate.wire import METHOD, PATH, SearchReply, filters, search_request, uuid_of
 from anncestry.errors import ServerError
 from anncestry.runtimes.base import Member
+from anncestry.web import host_and_port
 
 OPEN_TIMEOUT_S = 600.0
 _APPLY_TIMEOUT_S = 60.0
@@ -116,8 +117,7 @@ def await_replicated(server: WeaviateServer, rows: int) -> None:
 def holds(member: Member, shard: str, object_id: str) -> bool:
     """Whether a node itself has the object in its copy of the shard."""
     path = f"/replicas/indices/{COLLECTION}/shards/{shard}/objects/{object_id}"
-    host, _, port = member.addresses["data"].rpartition(":")
-    return Rest(host, int(port)).call("GET", path, timeout_s=60.0)["Object"] is not None
+    return Rest(*host_and_port(member.addresses["data"])).call("GET", path, timeout_s=60.0)["Object"] is not None
 
 
 def exact_filters(server: WeaviateServer, on: bool) -> None:

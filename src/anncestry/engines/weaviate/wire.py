@@ -24,6 +24,7 @@ from anncestry.engines.conditions import Comparison, Value, compose
 from anncestry.engines.weaviate import COLLECTION
 from anncestry.errors import ServerError
 from anncestry.runtimes import tls
+from anncestry.web import host_and_port
 
 # The client's OAuth dependency announces its own deprecations at import, whatever filters are set.
 with warnings.catch_warnings(record=True):
@@ -250,10 +251,10 @@ def refused(reply: bytes, sent: int) -> dict[int, str]:
 
 def json_connection(address: str, timeout_s: float, named: tls.Named | None = None) -> http.client.HTTPConnection:
     """A connection that is kept alive, to host:port; under TLS if `named`. Close it."""
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     if named is None:
-        return http.client.HTTPConnection(host, int(port), timeout=timeout_s)
-    return http.client.HTTPSConnection(host, int(port), timeout=timeout_s, context=tls.context(named))
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls.context(named))
 
 
 def insert_json(link: http.client.HTTPConnection, body: bytes, sent: int, consistency: str | None) -> dict[int, str]:

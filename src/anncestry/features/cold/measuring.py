@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from anncestry.drive.client import ERROR
 from anncestry.measure.runs import Context, Findings, Measuring, Published
+from anncestry.metrics import latency
 from anncestry.metrics.latency import over_runs
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -79,19 +81,23 @@ class Cold(Measuring):
         """Seconds from the start of the process to the first search, and the first query of the workload."""
         stored = published.stored
         starts = list(stored["cold"]["starts"]) if stored else published.facts("cold")
-        firsts = [
-            float(run.latency_ns[np.argmin(run.due_ns)] / 1e6) if len(run.due_ns) else math.nan
-            for run in published.of_runs
-        ]
         return {
             "cold": {
                 "searchable_s": over_runs([start["start_s"] + start["open_s"] for start in starts]),
-                "first_ms": over_runs(firsts),
+                "first_ms": over_runs([_first_ms(run) for run in published.of_runs]),
                 "page_cache": starts[0]["page_cache"],
                 "resident_share": max(start["resident_share"] for start in starts),
                 "starts": starts,
             }
         }
+
+
+def _first_ms(run: latency.Run) -> float:
+    """How long the first query waited for its answer; NaN if it failed, as to fail fast is not to be fast."""
+    if not len(run.due_ns):
+        return math.nan
+    first = int(np.argmin(run.due_ns))
+    return math.nan if run.status[first] == ERROR else float(run.latency_ns[first] / 1e6)
 
 
 MEASURING = Cold

@@ -1,7 +1,7 @@
 """A fault in one member while queries run: when it was made and mended, and what of it the clients saw.
 
     fault = Fault(server, {"kind": "partition", "member": "node3", "at_s": 3, "for_s": 4})
-    done = driver.run(folder, check=fault.check)
+    done = driver.run(folder, check=fault.check, ready=fault.begin)
     fault.end(timeout_s=60)
     impact(due_s, latency_ms, good, fault.times(done["zero_ns"] / 1e9))
 
@@ -56,12 +56,15 @@ class Fault:
         self._over = threading.Event()
         self._wrong: Exception | None = None
 
+    def begin(self) -> None:
+        """From now on, its time counts: the clients are warm, and their clock starts."""
+        self._from = self._from or time.monotonic()
+
     def check(self) -> None:
         """Make or mend it when it is time to; ServerError if a member is gone that should be there."""
         now = time.monotonic()
-        if self._from is None:
-            self._from = now
-        if self.made_s is None and now - self._from >= self._at_s:
+        begun = self._from is not None and now - self._from >= self._at_s
+        if self.made_s is None and begun:
             self.made_s = time.monotonic()
             self._make()
         elif self.made_s is not None and self.mended_s is None and now - self.made_s >= self._for_s:
@@ -194,6 +197,9 @@ class OfRun(Measuring):
     def check(self, server: Server) -> Callable[[], None]:
         self.fault = Fault(server, self.run.workload["fault"])
         return self.fault.check
+
+    def ready(self) -> None:
+        self.fault.begin()
 
     def after(self, system: System, server: Server, zero_s: float) -> None:
         self.fault.end(_WHOLE_S)

@@ -10,15 +10,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from anncestry.engines.base import Engine
 from anncestry.measure import samples
-from anncestry.measure.runs import Job, Measuring, Published, Scoring, open_samples
+from anncestry.measure.runs import Job, Measuring, Published, Run, Scoring, counted_jobs, open_samples
 from anncestry.metrics import capacity, latency
 
 
 class Rate(Measuring):
     """The open loop of a run."""
 
-    def run_jobs(self, drive: Callable[[float | None], Job]) -> bool:
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.probes: list[dict[str, Any]] = []
+        """What the search for a rate has found so far."""
+
+    def run_jobs(self, drive: Callable[[float | None], Job], engine: Engine) -> bool:
         work = self.run.workload
         if "slo" not in work:
             drive(work["rate_per_s"])
@@ -27,13 +33,19 @@ class Rate(Measuring):
 
         def passes(rate_per_s: float) -> bool:
             job = drive(rate_per_s)
-            measured, lag_ms = open_samples(job, window_s)
-            return capacity.judge(job.number, rate_per_s, measured, lag_ms, slo["p99_ms"]).passed
+            measured, lag_ms = open_samples(job, self.run, engine)
+            probe = capacity.judge(job.number, rate_per_s, measured, lag_ms, slo["p99_ms"])
+            self.probes.append(asdict(probe))
+            return probe.passed
 
-        closed, _ = open_samples(drive(None), window_s)
+        closed, _ = open_samples(drive(None), self.run, engine)
         lowest_per_s = capacity.SAMPLES_MIN / window_s
         capacity.search(passes, latency.of_run(closed)["qps"], slo["precision"], slo["max_probes"], lowest_per_s)
         return True
+
+    def counted(self) -> Sequence[Job] | None:
+        best = capacity.accepted(self.probes)
+        return None if best is None else [job for job in self.run.jobs if job.number == best["number"]]
 
     @classmethod
     def samples(cls, published: Published) -> list[latency.Run] | None:
@@ -109,7 +121,7 @@ def open_loop(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     The lag is the client's own (a connection was free); what is queued waits for the system, and is in the latency.
     """
-    jobs = [job for run in runs for job in run["client"]["jobs"] if job["queued_p99_ms"] is not None]
+    jobs = [job for run in runs for job in counted_jobs(run) if job["queued_p99_ms"] is not None]
     lag_ms = max((job["lag_p99_ms"] for job in jobs), default=0.0)
     unsent = sum(job["unsent"] for job in jobs)
     kept = lag_ms <= capacity.LAG_MAX_MS

@@ -8,9 +8,9 @@ import altair as alt
 
 from anncestry.report import charts
 from anncestry.report.charts import Figure
-from anncestry.report.model.cells import Row
+from anncestry.report.model.cells import Row, arrow, is_control
 from anncestry.report.model.material import Material
-from anncestry.report.tables.pairs import LABELS, is_control
+from anncestry.report.model.quantities import OF_PAIRS
 
 _WHOLE = alt.Axis(labelLimit=430)
 """Both names of a pair, and its workload."""
@@ -38,8 +38,8 @@ def _panel(rows: list[Row], margin: float) -> Any:
             row,
             low=row["low"],
             high=row["high"],
-            pair=f"{str(row['system']).replace('..', ' → ')}, {row['workload']}",
-            quantity=LABELS[name],
+            pair=f"{arrow(row['system'])}, {row['workload']}",
+            quantity=OF_PAIRS[name][0],
             shown=f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
             opacity=0.45 if is_control(row) else 1.0,
         )
@@ -49,7 +49,7 @@ def _panel(rows: list[Row], margin: float) -> Any:
     ]
     if not data:
         return None
-    labels = [LABELS[name] for name in _SHOWN]
+    labels = [OF_PAIRS[name][0] for name in _SHOWN]
     ends = [end for datum in data for end in (datum["low"], datum["high"])]
     x = alt.X(
         "value:Q",

@@ -19,14 +19,14 @@ from anncestry.report.compare.sides import Body, Side, listed, quoted_input
 from anncestry.report.model.cells import Row, marks
 from anncestry.report.model.noise import Noise, above, between_pairs
 from anncestry.report.model.numbers import rows_of
-from anncestry.report.model.quantities import ABSENT, HARDEST, PHASES, SERVER_CPU, is_missing
+from anncestry.report.model.quantities import ABSENT, HARDEST, PHASES, SERVER_CPU, is_missing, stage_of
 from anncestry.report.model.verdicts import Paired, of_queries, of_runs
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
     *("recall_by_id", "storage_total_mib", "storage_net_mib"),
 )
-_STAGES = ("load", "query", "recall")
+_CHAIN = ("load", "query", "recall")
 _KEY = ("dataset", "topology", "workload", "phase", "metric")
 
 # Means over runs are rounded: runs that agree have a spread of this order, and it says nothing of noise.
@@ -305,10 +305,6 @@ def _paired(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str]]
     return [*pairs, *(("", name) for name in right if name not in taken)]
 
 
-def _stage_of(phase: str) -> str:
-    return phase if phase in _STAGES else "load"
-
-
 class _Half:
     """A system of one side: its rows by key (_KEY), and its records. A `cell` is (dataset, topology, workload)."""
 
@@ -317,7 +313,7 @@ class _Half:
         self.rows = {tuple(row[name] for name in _KEY): row for row in rows if row["system"] == system}
         self.cells = {key[:3] for key in self.rows}
         self._paths = {
-            (_stage_of(row["phase"]), *key[:3]): row["record"] for key, row in self.rows.items() if row["record_sha256"]
+            (stage_of(row["phase"]), *key[:3]): row["record"] for key, row in self.rows.items() if row["record_sha256"]
         }
 
     def record(self, stage: str, cell: tuple[str, ...]) -> Body:
@@ -390,10 +386,10 @@ class _Systems:
             return Verdict(Outcome.NOT_COMPARABLE, reason=reason)
         if a["record_sha256"] == b["record_sha256"]:
             return Verdict(Outcome.SAME_RECORD)
-        if obstacle := self.obstacle(_stage_of(key[3]), key[:3]):
+        if obstacle := self.obstacle(stage_of(key[3]), key[:3]):
             return Verdict(Outcome.NOT_COMPARABLE, reason=obstacle)
         # Rounds of two experiments are no pairs; what a load measured has no rounds.
-        stage = _stage_of(key[3])
+        stage = stage_of(key[3])
         records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
         samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
         ratio = self._pairs.ratio(key[:3], a["system"], b["system"], key[4]) if key[3] == "query" else None
@@ -416,7 +412,7 @@ class _Systems:
         return self._obstacles[stage, *cell]
 
     def _all_obstacles(self, stage: str, cell: tuple[str, ...]) -> Iterator[str]:
-        chain = {name: self._records(name, cell) for name in _STAGES[: _STAGES.index(stage) + 1]}
+        chain = {name: self._records(name, cell) for name in _CHAIN[: _CHAIN.index(stage) + 1]}
         for name, (a, b) in chain.items():
             if not self._across_platforms:
                 yield from _other_platform(a, b)
@@ -474,7 +470,7 @@ class Neighbours:
 
     def obstacle(self, row: Row) -> str:
         """Why the number of a row can't be set against that of the other side, which has one; empty if it can."""
-        return self._systems.obstacle(_stage_of(row["phase"]), (row["dataset"], row["topology"], row["workload"]))
+        return self._systems.obstacle(stage_of(row["phase"]), (row["dataset"], row["topology"], row["workload"]))
 
     def facts(self) -> tuple[tuple[str, str, str], ...]:
         """What else differs between the loads, as (what, a's, b's): possible causes."""

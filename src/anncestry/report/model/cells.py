@@ -103,6 +103,17 @@ def in_order(places: Iterable[_Place], nodes: Mapping[str, int]) -> list[_Place]
     return sorted(places, key=lambda place: (place[0], nodes.get(place[1], 1), *place[1:]))
 
 
+def is_control(row: Row) -> bool:
+    """Whether a pair is of one load with itself."""
+    a, _, b = str(row["system"]).partition("..")
+    return a == b and ".." not in str(row["topology"])
+
+
+def arrow(name: object) -> str:
+    """The name of a pair (A..B), of its systems or topologies, for people; any other name as it is."""
+    return str(name).replace("..", " → ")
+
+
 def headline(row: Row, unit: str = "") -> str:
     """A number as a headline shows it: where too many answers of its cell have a defect, their share in its place."""
     if row["value"] is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from anncestry.report.model.cells import Row, headline, in_order
+from anncestry.report.model.cells import Row, arrow, headline, in_order, is_control
 from anncestry.report.model.numbers import PAIRED, first_builds, is_plain, rows_of
 from anncestry.report.model.quantities import is_missing
 
@@ -89,6 +89,12 @@ def _common_clients(rates: Iterable[Row]) -> set[int]:
     return set.intersection(*asked.values()) if asked else set()
 
 
+def workloads(found: Iterable[Highlight], *numbers: str) -> str:
+    """Names of the workloads that these numbers of the highlights are of; "" where there are none."""
+    rows = [getattr(item, number) for item in found for number in numbers]
+    return ", ".join(sorted({str(row["workload"]) for row in rows if row is not None}))
+
+
 def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None) -> str:
     """The highlights as a text table, ending in a newline; its names are cut where it is wider than `width` columns."""
     found = highlights(rows_of(first_builds(df)), nodes)
@@ -113,7 +119,12 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
         over = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
         widths[place] = max(min(widths[place], 12), widths[place] - max(over, 0))
     lines = [_line(line, widths, len(names)) for line in (head, tuple("-" * width for width in widths), *body)]
-    lines += _pairs(rows_of(df[df["phase"] == PAIRED]))
+    asked = {"p50 and recall": workloads(found, "p50", "recall"), "QPS": workloads(found, "qps")}
+    if any(asked.values()):
+        lines.append(f"workloads: {'; '.join(f'{what} {names}' for what, names in asked.items() if names)}")
+    for pair, told in pairs_told(rows_of(df[df["phase"] == PAIRED])):
+        ratios = [f"{what} × {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for what, row in told]
+        lines += [f"in pairs: {pair}", f"    {', '.join(ratios)}"]
     missing = sum(len(item.cells["missing"]) for item in found)
     if found and found[0].filter:
         lines.append(f"with the filter {found[0].filter}")
@@ -122,20 +133,18 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     return "\n".join(lines) + "\n"
 
 
-def _pairs(rows: Sequence[Row]) -> list[str]:
-    """A line for each pair that is no control: how much more side b answers, and what it needs for an answer."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+_TOLD = {"pair_qps": "QPS", "pair_server_cpu_us_per_query": "CPU a query"}
+
+
+def pairs_told(rows: Iterable[Row]) -> list[tuple[str, list[tuple[str, Row]]]]:
+    """Of the rows of pairs, those that say most: by pair that is no control, its ratios, each with what it is of."""
+    found: dict[str, list[tuple[str, Row]]] = {}
     for row in rows:
-        a, _, b = row["system"].partition("..")
-        if a != b and row["low"] is not None and row["metric"] in ("pair_qps", "pair_server_cpu_us_per_query"):
-            of_pair = (f"{a} → {b}", row["dataset"], row["topology"], row["workload"])
-            shown = f"× {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-            found.setdefault(of_pair, {})[row["metric"]] = shown
-    said = []
-    for place, of in sorted(found.items()):
-        said.append(f"in pairs: {place[0]} ({', '.join(place[1:])})")
-        said.append(f"    QPS {of.get('pair_qps', '-')}, CPU a query {of.get('pair_server_cpu_us_per_query', '-')}")
-    return said
+        if row["metric"] in _TOLD and row["low"] is not None and not is_control(row):
+            places = (row["dataset"], row["topology"], row["workload"])
+            name = f"{arrow(row['system'])} ({', '.join(map(arrow, places))})"
+            found.setdefault(name, []).append((_TOLD[row["metric"]], row))
+    return sorted(found.items(), key=lambda item: item[0])
 
 
 def _highlight(

@@ -12,6 +12,15 @@ from anncestry.metrics.latency import FAILED
 from anncestry.metrics.resources import OF_MEMBER
 from anncestry.report.model.derived import COST
 
+STAGES = ("load", "query", "recall", "pair")
+"""The stages whose records hold the numbers."""
+
+
+def stage_of(phase: str) -> str:
+    """The stage of the record that holds the numbers of a phase."""
+    return phase if phase in STAGES else "load"
+
+
 PHASES = ("insert", "flush", "index", "ready")
 """The phases of a load, in the order in which they happen; `load` is the whole."""
 
@@ -106,22 +115,23 @@ _QUERY = (
     *(Metric("query", f"{name}_answers", "queries", ("defects", name)) for name in BITS),
     *_resource_metrics("query"),
 )
-PAIRED = {
-    "qps": "1/s",
-    "server_cpu_us_per_query": "µs",
-    "p50_ms": "ms",
-    "p95_ms": "ms",
-    "p99_ms": "ms",
-    "pss_mib": "MiB",
-    "pss_anon_mib": "MiB",
+OF_PAIRS = {
+    "qps": ("queries per second", "1/s"),
+    "server_cpu_us_per_query": ("processor time a query", "µs"),
+    "p50_ms": ("p50", "ms"),
+    "p95_ms": ("p95", "ms"),
+    "p99_ms": ("p99", "ms"),
+    "pss_mib": ("memory (PSS)", "MiB"),
+    "pss_anon_mib": ("memory (PSS, in no file)", "MiB"),
 }
-"""Quantities of pairs, and the units of their sides: `pair_NAME` is the ratio of b to a, `pair_a_NAME` side a's."""
+"""Quantities of pairs, in words, and the units of their sides: `pair_NAME` is the ratio of b to a, `pair_a_NAME` side
+a's."""
 DEPENDS = "QPS and processor time disagree: which side is better depends on how busy the machine is"
 _PAIR = (
-    *(Metric("pair", f"pair_{name}", "ratio", ("quantities", name)) for name in PAIRED),
+    *(Metric("pair", f"pair_{name}", "ratio", ("quantities", name)) for name in OF_PAIRS),
     *(
         Metric("pair", f"pair_{side}_{name}", unit, ("quantities", name, side))
-        for name, unit in PAIRED.items()
+        for name, (_, unit) in OF_PAIRS.items()
         for side in ("a", "b")
     ),
     *(

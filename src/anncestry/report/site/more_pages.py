@@ -21,15 +21,13 @@ from anncestry.metrics import capacity, defects, latency, recall, resources, rob
 from anncestry.provenance import attempts, gates
 from anncestry.report.model import derived
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, STAGES, TRIED, is_missing, stage_of
 from anncestry.report.model.records import Records, flat
 from anncestry.report.site import sheets, shell
 from anncestry.report.site.shell import DIMENSIONS, Sheet
 
 STATES = ("valid", "invalid", "failed", "not measured", *blocks.STATES)
 _IF_ANY = ("failed", *blocks.STATES)
-
-_STAGES = ("load", "query", "recall")
 
 _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("Percentiles of a run", latency.quantile),
@@ -88,7 +86,7 @@ def write(material: Material, out_dir: Path, *, title: str) -> None:
         records=[
             {**record, "path": path, "spec": list(flat(record.get("spec"))), "dimensions": _dimensions(record)}
             for path, record in material.records.items()
-            if record["stage"] in _STAGES
+            if record["stage"] in STAGES
         ],
     )
     shell.write(
@@ -113,11 +111,10 @@ def _cells(material: Material) -> list[_Cell]:
             loads.setdefault((*place[:3], row["rebuild"]), row["record"])
             continue
         cell = found.setdefault((*place, row["rebuild"]), _Cell(place, row["rebuild"]))
-        stage = "recall" if row["phase"] == "recall" else "query"
-        cell.records.setdefault(stage, row["record"])
+        cell.records.setdefault(stage_of(row["phase"]), row["record"])
         if row["reason"] and row["reason"] not in ABSENT:
             cell.reasons.setdefault(row["reason"])
-        if not cell.number and row["metric"] == "p50_ms":
+        if not cell.number and row["metric"] in ("p50_ms", "pair_qps"):
             cell.number = row["number_id"]
     for cell in found.values():
         load = loads.get((*cell.place[:3], cell.build)) or loads.get((*cell.place[:3], None))
@@ -138,13 +135,13 @@ def _row(cell: _Cell, records: Records, *, several: bool) -> dict[str, Any]:
         "gates": f"{sum(bool(gate['ok']) for gate in gates)} of {len(gates)}" if gates else "—",
         "attempts": "; ".join(
             f"{stage}: {attempts.words(records[path]['attempts'])}"
-            for stage in _STAGES
+            for stage in STAGES
             if (path := cell.records.get(stage, "")) in records and "attempts" in records[path]
         )
         or "—",
         "keys": [
             (stage, Path(cell.records[stage]).stem.rpartition("@")[2], cell.records[stage] in records)
-            for stage in _STAGES
+            for stage in STAGES
             if stage in cell.records
         ],
         "number": cell.number if cell.state == "valid" else "",

@@ -19,18 +19,17 @@ from anncestry.metrics.decide import Rule
 from anncestry.report.charts import SHAPES, Figure, colours, shapes
 from anncestry.report.charts.standard import PHASE_OPACITY
 from anncestry.report.model.cells import MARKS, Row, Table
-from anncestry.report.model.highlights import highlights, summary
+from anncestry.report.model.highlights import highlights, pairs_told, summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.noise import speed_percent
 from anncestry.report.model.numbers import write
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing, stage_of
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
 from anncestry.report.model.verdicts import rule_of
 from anncestry.report.published import Published
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
 from anncestry.report.site.catalogue import CaseStudies
 from anncestry.report.site.shell import DIMENSIONS, Charts, Numbers, Sheet, listed
-from anncestry.report.tables.pairs import is_control
 
 GLYPHS = dict(zip(SHAPES, "●■▲◆✚▼", strict=True))
 
@@ -147,7 +146,7 @@ def _write_index(
         so_far=so_far,
         rule=material.rule,
         listed=sentence(material.absent),
-        paired=_pairs(material),
+        paired=pairs_told(material.pairs),
         facts=_facts(records),
         latencies=downloads.write_latencies(material, out_dir),
         figures=[(figure, _legend(figure, palette)) for figure in drawn],
@@ -225,20 +224,6 @@ def _summary(material: Material) -> dict[str, Any]:
     }
 
 
-def _pairs(material: Material) -> list[tuple[str, list[tuple[Row, str, str]]]]:
-    """Each pair of two systems, and what is most worth knowing of it: ratios with their intervals."""
-    found: dict[str, list[tuple[Row, str, str]]] = {}
-    for row in material.pairs:
-        words = {"pair_qps": "queries per second", "pair_server_cpu_us_per_query": "CPU a query"}.get(row["metric"])
-        if words and row["low"] is not None and not is_control(row):
-            names = (
-                f"{str(row['system']).replace('..', ' → ')} ({row['dataset']}, {row['topology']}, {row['workload']})"
-            )
-            shown = f"× {row['value']:.3f}"
-            found.setdefault(names, []).append((row, shown, f"{words} ({row['low']:.3f} to {row['high']:.3f})"))
-    return sorted(found.items())
-
-
 def _facts(records: Records) -> dict[str, str]:
     """The few facts that a reader looks for first; empty where unknown."""
     loads = of_stage(records, "load")
@@ -292,7 +277,7 @@ def _gaps(rows: Sequence[Row]) -> tuple[Sheet, list[dict[str, Any]]]:
     # One row a record will do; what has no number only for what it was made from stands with that.
     for row in {row["record"]: row for row in rows if row["reason"] not in {*ABSENT, ""}}.values():
         place = (row["dataset"], row["system"], row["topology"])
-        stage = row["phase"] if row["phase"] in ("query", "recall") else "load"
+        stage = stage_of(row["phase"])
         name = f"{stage} {row['workload']}".strip()
         if is_missing(row["reason"]):
             tried = row["reason"] if row["reason"].startswith(TRIED) else ""

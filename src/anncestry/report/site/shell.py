@@ -28,7 +28,7 @@ from markupsafe import Markup
 
 from anncestry import user_cache
 from anncestry.provenance.records import replacing
-from anncestry.report.model.cells import Column, Row, text_of
+from anncestry.report.model.cells import Column, Row, Table, text_of
 from anncestry.report.model.records import Records, code_of
 
 _SITE = Path(__file__).parent
@@ -39,6 +39,9 @@ AUDIT_PAGE = "audit.html"
 
 DIMENSIONS = ("dataset", "system", "topology", "workload")
 """What the filter of a page chooses by."""
+
+_WIDE_LABELS = 3
+"""So many labels make a table wide."""
 
 
 def text(value: object) -> Markup:
@@ -123,6 +126,17 @@ def dimensions_of(labels: Sequence[str], values: Sequence[str]) -> Markup:
     return dimensions(**{name: named[name] for name in DIMENSIONS if named.get(name, "—") != "—"})
 
 
+def same_labels(table: Table) -> dict[int, str]:
+    """Labels that every row of a wide table has, by their places: said once above it, they need no column.
+
+    The last label always has one, so that a row has a heading.
+    """
+    if len(table.labels) < _WIDE_LABELS or len(table.rows) < 2:
+        return {}
+    values = [{row.labels[place] for row in table.rows} for place in range(len(table.labels) - 1)]
+    return {place: of.pop() for place, of in enumerate(values) if len(of) == 1}
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A plain table of words; the first of each row is its heading. `kind` is its CSS class, `name` is read aloud.
@@ -166,7 +180,11 @@ _ENVIRONMENT = Environment(
     extensions=["jinja2.ext.do"],
 )
 _ENVIRONMENT.globals.update(
-    dimensions=dimensions, dimensions_of=dimensions_of, headings=headings, AUDIT_PAGE=AUDIT_PAGE
+    dimensions=dimensions,
+    dimensions_of=dimensions_of,
+    same_labels=same_labels,
+    headings=headings,
+    AUDIT_PAGE=AUDIT_PAGE,
 )
 _ENVIRONMENT.filters.update(listed=listed, as_json=as_json, packed=packed)
 

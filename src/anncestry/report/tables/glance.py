@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline
-from anncestry.report.model.highlights import Highlight, highlights
+from anncestry.report.model.highlights import Highlight, highlights, workloads
 from anncestry.report.model.material import Material
 from anncestry.report.tables.spec import made
 
@@ -47,9 +47,9 @@ def tables(material: Material) -> list[Table]:
         Table(
             "G",
             "At a glance",
-            f"For the {k} nearest, {asked}; p50 and recall (by distance) of {fewest}; processor time and"
-            " memory (PSS) of the server under the same clients as QPS. Bold: surely better than each other system"
-            " there, at no less recall.",
+            f"For the {k} nearest, {asked}; p50 and recall (by distance) of {fewest}{_of(found, 'p50', 'recall')};"
+            f" processor time and memory (PSS) of the server under the same clients as QPS{_of(found, 'qps')}."
+            " Bold: surely better than each other system there, at no less recall.",
             tuple(places),
             (*(column for column, _, _ in numbers), *(() if whole else (Column("Cells"),))),
             tuple(body),
@@ -63,6 +63,11 @@ def _by_clients(rows: Sequence[Row | None]) -> str:
     if len(clients) > 1:
         return _SEVERAL
     return _ONE if clients == {1} else f"{clients.pop()} clients"
+
+
+def _of(found: Sequence[Highlight], *numbers: str) -> str:
+    names = workloads(found, *numbers)
+    return f" ({names})" if names else ""
 
 
 _ONE, _SEVERAL = "one client", "by clients"

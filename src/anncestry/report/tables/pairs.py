@@ -6,30 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anncestry.metrics.decide import Pair, Sample, Verdict, judge_all, ratio_of
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
+from anncestry.report.model.cells import (
+    NO_CELL,
+    Cell,
+    Column,
+    Row,
+    Table,
+    TableRow,
+    arrow,
+    is_control,
+    text_of,
+    with_interval,
+)
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import DEPENDS, PAIRED
+from anncestry.report.model.quantities import DEPENDS, OF_PAIRS
 from anncestry.report.tables.spec import made, pivot
 
-LABELS = {
-    "qps": "queries per second",
-    "server_cpu_us_per_query": "processor time a query",
-    "p50_ms": "p50",
-    "p95_ms": "p95",
-    "p99_ms": "p99",
-    "pss_mib": "memory (PSS)",
-    "pss_anon_mib": "memory (PSS, anonymous)",
-}
 _WORDS = {"qps": ("slower", "faster"), "server_cpu_us_per_query": ("needs less", "needs more")}
 _OTHERS_PCT = 10
 """Percent of a core from which on it is worth saying what others made of a ratio."""
 _PLACE = ("dataset", "topology", "system", "workload")
-
-
-def is_control(row: Row) -> bool:
-    """Whether a pair is of one load with itself."""
-    a, _, b = str(row["system"]).partition("..")
-    return a == b and ".." not in str(row["topology"])
 
 
 def verdicts(material: Material) -> dict[str, Verdict]:
@@ -51,7 +47,7 @@ def verdicts(material: Material) -> dict[str, Verdict]:
 def _entry(row: Row, records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """A ratio as its record has it; None for other rows, and where it has no interval."""
     name = str(row["metric"]).removeprefix("pair_")
-    if name not in PAIRED or row["value"] is None or row["low"] is None:
+    if name not in OF_PAIRS or row["value"] is None or row["low"] is None:
         return None
     return records[row["record"]]["quantities"][name]  # type: ignore[no-any-return]
 
@@ -63,7 +59,7 @@ def tables(material: Material) -> list[Table]:
     body: list[TableRow] = []
     for place, numbers in sorted(pivot(material.pairs, _PLACE).items(), key=lambda item: _order(item[0])):
         record = _record(list(numbers.values()), material)
-        for name, label in LABELS.items():
+        for name, (label, _) in OF_PAIRS.items():
             ratio = numbers.get((f"pair_{name}",))
             if ratio is None:
                 continue
@@ -105,8 +101,7 @@ def _record(rows: Sequence[Row], material: Material) -> Mapping[str, Any]:
 
 
 def _named(row: Row) -> str:
-    a, _, b = str(row["system"]).partition("..")
-    return f"{a} → {b}" + (" (control)" if is_control(row) else "")
+    return arrow(row["system"]) + (" (control)" if is_control(row) else "")
 
 
 def _side(row: Row | None) -> Cell:
