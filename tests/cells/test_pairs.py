@@ -193,6 +193,10 @@ def test_the_page_shows_the_pair_and_its_control_and_why_leads_to_slices_and_bot
     assert 'id="table-J"' in text
     assert "red-1.0 → blue-1.0" in text
     assert "red-1.0 → red-1.0 (control)" in text
+    cells = (page.parent / "cells.html").read_text()
+    path, record = the_pair(toy)
+    assert f'href="#pair-{record["key"]}"' in cells and f'id="pair-{record["key"]}"' in cells, "its gates and spec"
+    assert "QPS, b / a</a>" in cells and str(path.relative_to(toy.folder)) in cells
     said = anncestry(toy, "summary").stdout
     assert "in pairs: red-1.0 → blue-1.0 (blobs-l2, standalone, k5)" in said
     assert "CPU a query × " in said

@@ -169,10 +169,26 @@ def test_a_search_keeps_all_its_probes_and_scores_the_answers_at_the_rate_it_fou
     samples = parquet.read_table(cell.samples_path).to_pandas()
     assert samples.groupby("probe").size().to_dict() == {probe["number"]: probe["sent"] for probe in probes}
     assert record["summary"]["samples"]["value"] == probes[3]["sent"]
+    run = searching.record(cell)
+    (counted,) = [job for job in run["jobs"] if job["counted"]]
+    assert counted["number"] == 3 and [tuple(window) for window in record["windows_s"]] == [
+        tuple(counted["window_s"])
+    ], "processor time and disturbance are those at the rate that was found"
     scored = score(searching, cell, record)
     assert scored["samples"] == probes[3]["sent"]
     assert scored["slo"]["max_rate_per_s"]["value"] == probes[3]["rate_per_s"]
     assert scored["slo"]["bound_by_probes"] == [1], "no rate failed: the true limit is higher"
+
+
+def test_a_rate_at_which_answers_can_not_be_decoded_does_not_pass(bench):
+    slo = {"p99_ms": 60_000, "max_probes": 4}
+    _, record = finish(bench("garbage", change=open_loop(slo=slo, duration_s=0.5, k=7)))
+    (probes,) = record["probes"]
+    rates = [probe["rate_per_s"] for probe in probes[1:]]
+    assert rates and rates == sorted(rates, reverse=True), (
+        "the driver saw nothing wrong; the search goes down all the same"
+    )
+    assert not any(probe["passed"] for probe in probes)
 
 
 def test_a_target_that_is_out_of_reach_is_no_number_with_the_best_that_was_seen(bench):
