@@ -20,9 +20,9 @@ Two options stand before the command: `--experiment NAME` takes `config/experime
 experiment (`anncestry --experiment smoke why …`), and `--log FILE` also writes all messages to a file.
 
 Exit status: 0 done; 2 an error that you can mend, in one sentence; 1 a bug in anncestry; 130 interrupted; 141 the
-reader of the output has gone. 3: `guard` found a regression, a gate failed in `bench`, or `engine-check` failed; 4: `guard` can't
-tell. With `--json`, a command prints its table as JSON: names as
-on the page or in the records, units in the names, times in seconds, sizes in bytes, null for what is unknown.
+reader of the output has gone. 3: `guard` found a regression, a gate failed in `bench`, or `engine-check` failed; 4:
+`guard` can't tell. With `--json`, a command prints its table as JSON: names as on the page or in the records, units in
+the names, times in seconds, sizes in bytes, null for what is unknown.
 """
 
 
