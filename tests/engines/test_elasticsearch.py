@@ -59,7 +59,7 @@ K = 10
         ({"system": {"version": "8.11.4"}}, r"8\.11\.4 is older than 8\.12\.0"),
         ({"system": {"version": "9.1.0"}}, r"9\.1\.0 is not less than 9\.1\.0"),
         ({"workload": {"k": 10, "ef_search": 10_001}}, r"10001 is more than 10000"),
-        ({"workload": {"k": 10, "ef_search": 20, "filter": {"field": "id", "below": 5}}}, "id is unsupported by elast"),
+        ({"workload": {"k": 10, "ef_search": 20, "filter": {"field": "id", "from": 5}}}, "id is unsupported by elast"),
     ],
 )
 def test_what_elasticsearch_can_not_do_is_refused_by_name(changes: dict[str, Any], complaint: str) -> None:

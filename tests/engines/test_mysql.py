@@ -103,7 +103,7 @@ def test_the_systems_of_the_config_are_possible(name: str) -> None:
     system = SYSTEMS[name]
     topology = REMOTE if system["settings"]["dialect"] == "polardb" else STANDALONE
     index = {**INDEX, **system.get("index", {})}
-    OFFERS.check(system, topology, index, {"k": 100, "ef_search": 256, "filter": {"field": "price", "from": 1}})
+    OFFERS.check(system, topology, index, {"k": 100, "ef_search": 256, "filter": {"field": "price", "below": 2}})
     assert MYSQL.fairness(system, index, topology)["HNSW"]
 
 

@@ -36,7 +36,7 @@ K = 10
         ({"system": {"settings": {"shards": 2}}}, "unknown key 'shards'; known: heap_mib"),
         ({"system": {"version": "2.19.1"}}, r"2\.19\.1"),
         (
-            {"workload": {"k": 10, "ef_search": 20, "filter": {"field": "id", "below": 5}}},
+            {"workload": {"k": 10, "ef_search": 20, "filter": {"field": "id", "from": 5}}},
             "id is unsupported by opensea",
         ),
     ],

@@ -60,7 +60,7 @@ def test_what_pgvector_can_not_do_is_refused_by_name(changes: dict[str, Any], co
 
 
 def test_the_system_of_the_config_is_possible() -> None:
-    OFFERS.check(SYSTEM, STANDALONE, INDEX, {"k": 100, "ef_search": 200, "filter": {"field": "price", "from": 1}})
+    OFFERS.check(SYSTEM, STANDALONE, INDEX, {"k": 100, "ef_search": 200, "filter": {"field": "price", "below": 2}})
     assert "strict_order" in PG.fairness(SYSTEM, INDEX, STANDALONE)["filters"]
 
 

@@ -65,7 +65,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Messages:
         ({"system": {"version": "1.8.4"}}, r"1\.8\.4 is older than 1\.9\.0"),
         ({"system": {"version": "1.16.0"}}, r"1\.16\.0 is not less than 1\.16\.0"),
         ({"system": {"settings": {"segments": 2}}}, "unknown key 'segments'; known: full_scan_threshold"),
-        ({"workload": {"k": 10, "ef_search": 20, "filter": {"field": "id", "below": 5}}}, "id is unsupported by qdran"),
+        ({"workload": {"k": 10, "ef_search": 20, "filter": {"field": "id", "from": 5}}}, "id is unsupported by qdran"),
     ],
 )
 def test_what_qdrant_can_not_do_is_refused_by_name(changes: dict[str, Any], complaint: str) -> None:

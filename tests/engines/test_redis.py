@@ -79,7 +79,7 @@ def test_what_redis_can_not_do_is_refused_by_name(changes: dict[str, Any], compl
 def test_the_systems_of_the_config_are_possible(name: str) -> None:
     system = {**SYSTEMS[NAME], **SYSTEMS[name]}
     index = system.get("index", INDEX)
-    OFFERS.check(system, STANDALONE, index, {"k": 100, "ef_search": 200, "filter": {"field": "price", "from": 1}})
+    OFFERS.check(system, STANDALONE, index, {"k": 100, "ef_search": 200, "filter": {"field": "price", "below": 2}})
     told = REDIS.fairness(system, index, STANDALONE)
     assert ("BATCHES" in told["filters"].rpartition(":")[2]) == name.endswith("batches")
     assert ("HNSW" in told) != name.endswith("flat")
