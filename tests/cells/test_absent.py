@@ -171,7 +171,9 @@ def test_room_is_as_declared_then_as_first_measured_then_this_machines(tmp_path:
     assert sizing.room("lab", both, tmp_path) == Room("lab", 64, 512)
     found = platform.facts()
     assert sizing.room("lab", {}, tmp_path) == Room("lab", found["cores"], found["memory_gib"])
-    (tmp_path / "lab.json").write_text(json.dumps({"facts": {"cores": 48, "memory_gib": 96}}))
+    (tmp_path / "lab.json").write_text(
+        json.dumps({"platform": "lab", "facts": {**found, "cores": 48, "memory_gib": 96}})
+    )
     assert sizing.room("lab", {"expect": {"cores": 32}}, tmp_path) == Room("lab", 32, 96)
 
 
