@@ -21,7 +21,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines import get, offers_of
 from anncestry.engines.base import Server, wait_for
 from anncestry.engines.milvus import serve
-from anncestry.engines.milvus.program import template_ports, write_config
+from anncestry.engines.milvus.program import PORTS, write_config
 from anncestry.engines.milvus.rpc import Rpc
 from anncestry.engines.mysql import dialect_of
 from anncestry.engines.weaviate.serve import Rest, environment
@@ -379,8 +379,7 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
     certificates = make_certificates(tmp_path / "certificates", hosts=["localhost", "127.0.0.1"])
     package = artifact(name, tmp_path / "artifact") / "milvus" / "data"
     template, folder = (package / "config.yaml.template").read_text(), tmp_path / "theirs"
-    names = [*template_ports(template), "metrics", "etcd_peer"]
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     own = {
         "common.security.tlsMode": 1, "common.security.authorizationEnabled": True,
         "tls.serverPemPath": str(certificates.certificate), "tls.serverKeyPath": str(certificates.key),

@@ -198,6 +198,10 @@ class Runner(ABC):
     def run(self, program: Program) -> Handle:
         """Start a member."""
 
+    def read(self, path: Path) -> bytes | None:
+        """A file of an artifact, as the members have it; None if there is none."""
+        return path.read_bytes() if path.is_file() else None
+
     def start(
         self,
         member: str,

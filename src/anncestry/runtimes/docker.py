@@ -33,7 +33,7 @@ from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner, owner_alive
 from anncestry.runtimes import control_groups
 from anncestry.runtimes.base import POLL_S, Ending, Handle, Limits, Program, Runner, end
-from anncestry.runtimes.images import PARTS, ImageFacts, image_of
+from anncestry.runtimes.images import PARTS, ImageFacts, file_of, image_of, local_image
 from anncestry.runtimes.native import free_ports
 
 LABEL = "anncestry.session"
@@ -208,6 +208,7 @@ class Pod(Runner):
     ) -> None:
         self.client = client
         self._images = dict(images)
+        self._joined: dict[tuple[Path, ...], ImageFacts] = {}
         self.session = session or secrets.token_hex(4)
         self._labels = {LABEL: self.session, OWNER: f"{_machine()}/{owner(os.getpid())}"}
         self._lock = threading.Lock()
@@ -260,10 +261,8 @@ class Pod(Runner):
         `cwd` is bound to the same path inside as outside: the data lies where it lies for a native process, and what
         configuration files say of paths holds in both.
         """
-        # A part's folder lies in that of its system: the innermost is the program's own.
-        owners = [folder for folder in self._images if Path(program.argv[0]).is_relative_to(folder)]
-        folder = max(owners, key=lambda folder: len(folder.parts))
-        image, title = self._images[folder], program.title
+        folder, image = self._image(program.argv)
+        title = program.title
         container = self._create(program, image, folder)
         made = Container(self, program, container, image)
         with self._lock:
@@ -282,6 +281,35 @@ class Pod(Runner):
             raise
         made.started()
         return made
+
+    def _image(self, argv: Sequence[str | Path]) -> tuple[Path, ImageFacts]:
+        """The folder of the artifact that a program belongs to, and an image with all that its arguments name."""
+        owners = [self._owner(argument) for argument in argv]
+        folder = owners[0]
+        if folder is None:
+            raise ValueError(f"{argv[0]} belongs to no artifact")
+        beside = sorted({owner for owner in owners if owner is not None} - {folder})
+        if not beside or self._images[folder].programs:
+            return folder, self._images[folder]
+        key = (folder, *beside)
+        if key not in self._joined:
+            self._joined[key] = local_image(self.client, _image_name(beside[0]), folder, beside)
+        return folder, self._joined[key]
+
+    def _owner(self, argument: str | Path) -> Path | None:
+        """The artifact's folder that an argument names something in; a part's lies in that of its system."""
+        owners = [folder for folder in self._images if f"{folder}/" in str(argument)]
+        return max(owners, key=lambda folder: len(folder.parts), default=None)
+
+    def read(self, path: Path) -> bytes | None:
+        folder = self._owner(path)
+        if folder is None or not self._images[folder].programs:
+            return super().read(path)
+        image = self._images[folder]
+        try:
+            return file_of(self.client, image, image.inside(folder, path), self._labels)
+        except APIError as error:
+            raise ServerError(f"image {image.reference}: can't be read: {_explanation(error)}") from None
 
     def _create(self, program: Program, image: ImageFacts, folder: Path) -> EngineContainer:
         """The program's container, not started, from the `image` of the artifact in `folder`."""

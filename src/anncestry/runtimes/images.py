@@ -1,7 +1,8 @@
 """Container images: made from an artifact's own files, or pulled by digest from a registry.
 
-A local image is one layer: the artifact under /opt/artifact and, of this machine, the C libraries that its programs
-ask for, so that a container runs the very bytes that the native runtime runs. It holds no shell, no command and no
+A local image is one layer: the artifact under /opt/artifact, what a program of it needs of other parts (a Java: jars)
+under /opt/beside and, of this machine, the C libraries that its programs ask for, so that a container runs the very
+bytes that the native runtime runs. It holds no shell, no command and no
 setting; its tag is the digest of that layer, which the engine's own account of it must confirm.
 """
 
@@ -13,7 +14,7 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import docker
-from docker.errors import APIError, ImageNotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.images import Image
 
 from anncestry.errors import DataError
@@ -30,6 +31,8 @@ from anncestry.runtimes.artifacts import IMAGE
 
 ROOT = "/opt/artifact"
 """Where an image has its artifact."""
+_BESIDE = "/opt/beside"
+"""Where it has what stands beside it."""
 PARTS = "parts"
 """In an artifact's folder, what stands beside it: each with an image of its own."""
 _REPOSITORY = "anncestry"
@@ -50,14 +53,22 @@ class ImageFacts:
     layers: list[str]
     host_files: dict[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
-    """Of an image of a registry: name of a program → its path inside."""
+    """Of an image of a registry: name of a program, or of a folder → its path inside."""
+    beside: Sequence[Path] = ()
+    """Folders of other parts that it has, too."""
 
     def inside(self, folder: Path, argument: str | Path) -> str:
-        """An argument as it is inside: paths in the artifact's `folder` are elsewhere there."""
+        """An argument as it is inside: paths in the artifact's `folder`, and in those beside it, are elsewhere there."""
         text = str(argument)
-        if self.programs:
-            return next((at for name, at in self.programs.items() if text == str(folder / name)), text)
-        return text.replace(str(folder), ROOT)
+        if not self.programs:
+            for other in self.beside:
+                text = text.replace(f"{other}/", f"{_BESIDE}/{other.name}/")
+            return text.replace(str(folder), ROOT)
+        for name, at in self.programs.items():
+            own = str(folder / name)
+            if text == own or text.startswith(f"{own}/"):
+                return at + text[len(own) :]
+        return text
 
 
 def image_of(client: docker.DockerClient, name: str, artifact_dir: Path) -> ImageFacts:
@@ -69,12 +80,14 @@ def image_of(client: docker.DockerClient, name: str, artifact_dir: Path) -> Imag
     return replace(pulled_image(client, asked["image"]), programs=asked["programs"])
 
 
-def local_image(client: docker.DockerClient, name: str, artifact_dir: Path) -> ImageFacts:
-    """The image of the artifact in `artifact_dir`, made where the engine does not have it yet.
+def local_image(client: docker.DockerClient, name: str, artifact_dir: Path, beside: Sequence[Path] = ()) -> ImageFacts:
+    """The image of the artifact in `artifact_dir`, with the parts `beside` it, made where the engine lacks it.
 
     DataError if a program in it wants a library that neither the artifact nor this machine has.
     """
-    files = dict(_artifact_files(artifact_dir))
+    files = dict(_artifact_files(artifact_dir, ROOT))
+    for part in beside:
+        files |= _artifact_files(part, f"{_BESIDE}/{part.name}")
     host = {path: Path(path).resolve() for path in _host_libraries(files.values())}
     layer = _digest(files, host)
     reference = f"{_REPOSITORY}/{name}:{layer[:12]}"
@@ -84,7 +97,8 @@ def local_image(client: docker.DockerClient, name: str, artifact_dir: Path) -> I
     found = image.attrs["RootFS"]["Layers"]
     if found != [f"sha256:{layer}"]:
         raise DataError(f"image {reference}: the engine loaded {found} instead of the layer sha256:{layer}")
-    return ImageFacts(reference, str(image.id), found, {path: sha256_file(real) for path, real in host.items()})
+    hashes = {path: sha256_file(real) for path, real in host.items()}
+    return ImageFacts(reference, str(image.id), found, hashes, beside=tuple(beside))
 
 
 def pulled_image(client: docker.DockerClient, reference: str) -> ImageFacts:
@@ -98,6 +112,20 @@ def pulled_image(client: docker.DockerClient, reference: str) -> ImageFacts:
     if reference not in image.attrs["RepoDigests"]:
         raise DataError(f"image {reference}: the engine knows it as {image.attrs['RepoDigests'] or 'nothing'}")
     return ImageFacts(reference, str(image.id), list(image.attrs["RootFS"]["Layers"]))
+
+
+def file_of(client: docker.DockerClient, image: ImageFacts, path: str, labels: Mapping[str, str]) -> bytes | None:
+    """A file of an image, of a container that has these labels and is never started; None if there is none."""
+    container = client.containers.create(image.id, entrypoint=["never-started"], labels=dict(labels))
+    try:
+        stream, _ = container.get_archive(path)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+            found = tar.extractfile(tar.getmembers()[0])
+            return None if found is None else found.read()
+    except NotFound:
+        return None
+    finally:
+        container.remove(force=True, v=True)
 
 
 def _have(client: docker.DockerClient, reference: str) -> Image | None:
@@ -125,11 +153,11 @@ def _import(client: docker.DockerClient, reference: str, files: Mapping[str, Pat
     return client.images.get(reference)
 
 
-def _artifact_files(artifact_dir: Path) -> Iterator[tuple[str, Path]]:
+def _artifact_files(artifact_dir: Path, root: str) -> Iterator[tuple[str, Path]]:
     for path in sorted(artifact_dir.rglob("*")):
         name = path.relative_to(artifact_dir).as_posix()
         if path.is_file() and name != "record.json" and not name.startswith(f"{PARTS}/"):
-            yield f"{ROOT}/{name}", path
+            yield f"{root}/{name}", path
 
 
 def _host_libraries(files: Iterator[Path] | Any) -> list[str]:

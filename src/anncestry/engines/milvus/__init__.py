@@ -30,6 +30,9 @@ VECTORDBBENCH, SDK_GO = "vectordbbench", "milvus-sdk-go"
 MMAP, ON_STORAGE = "queryNode.mmapDirPath", "storage"
 """The setting that has vectors and indexes mapped from files instead of read into memory, and its one value."""
 MMAP_FOLDER = "mmap"
+PROGRAM, CONFIGS = "milvus", "configs"
+"""What an image of a registry must have, as `programs` of its artifact names them: the program, and the folder of its
+milvus.yaml."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +170,6 @@ def check_roles(topology: Spec) -> None:
             raise ConfigError(f"topology: {key}: a milvus without external log is one process, of all roles")
     if external and "etcd" not in external:
         raise ConfigError("topology: external: milvus keeps its etcd inside only if nothing else is outside")
-    if topology.get("runtime") == "docker" and "log" in external:
-        raise ConfigError("topology: external.log: a distributed milvus runs natively only so far, not in docker")
     if "log" in external and product(external["log"]) not in LOG_MEMORY_MIN_MIB:
         known = " or ".join(LOG_MEMORY_MIN_MIB)
         raise ConfigError(f"topology: external.log: {external['log']}: the log of milvus is a part {known}")
@@ -217,18 +218,21 @@ class MilvusOffers(Offers):
         super().check_topology(system, topology)
         check_roles(topology)
         check_limited_roles(system["version"], topology)
-        if (system.get("artifact") or {}).get("kind") == "image":
-            raise ConfigError(
-                "artifact: milvus can't be run from an image yet: its configuration is made from the wheel's template"
-            )
+        if _from_image(system):
+            for name in (PROGRAM, CONFIGS):
+                if name not in system["artifact"]["programs"]:
+                    raise ConfigError(
+                        f"artifact: programs.{name} is missing: an image of milvus needs {PROGRAM} (the program) and "
+                        f"{CONFIGS} (the folder of its milvus.yaml), each with its path in the image"
+                    )
         if "storage" in topology and {"external", "roles"} & topology.keys():
             raise ConfigError("topology: storage: milvus keeps its data on a storage path only where it is one process")
 
     def check_index(self, system: Spec, topology: Spec, index: Spec) -> None:
-        if index.get("type") == "diskann" and topology.get("runtime") != "remote":
+        if index.get("type") == "diskann" and topology.get("runtime") != "remote" and not _from_image(system):
             raise Unsupported(
                 f"index.type: diskann is unsupported by the wheel of milvus {system['version']}: DISKANN is not "
-                "compiled into it, and it would try for ever; a server with it is reached with runtime remote"
+                "compiled into it, and it would try for ever; take an image of a registry, or runtime remote"
             )
         super().check_index(system, topology, index)
 
@@ -277,6 +281,11 @@ class MilvusOffers(Offers):
         if facts(older).early and not facts(system).early:
             raise Unsupported(f"upgrade_from: milvus {older['version']}: what it stored needs a tool to be migrated")
         super().check_upgrade(system, older)
+
+
+def _from_image(system: Spec) -> bool:
+    """Whether it comes as an image of a registry."""
+    return bool((system.get("artifact") or {}).get("kind") == "image")
 
 
 def _check_early(system: Spec, topology: Spec, index: Spec, workload: Spec | None) -> None:

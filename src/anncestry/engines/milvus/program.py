@@ -1,9 +1,10 @@
 """What is run as a Milvus: where its programs and its template of a configuration lie, and how both are made its own.
 (What stands beside it in some topologies: `parts`.)
 
-From 2.2 on the wheel holds a program. That of 2.1 holds a library which serves when it is asked to, inside of a Python
-that does nothing else. It reads its configuration from one fixed folder of the machine, under root's control and one
-for all: the artifact has the bytes of that path changed into those of a path from the folder it is run in
+From 2.2 on the wheel, as well as an image of a registry, holds a program and the configuration that it comes with, of
+which only what is asked for is changed. The wheel of 2.1 holds a library which serves when it is asked to, inside of a
+Python that does nothing else. It reads its configuration from one fixed folder of the machine, under root's control and
+one for all: the artifact has the bytes of that path changed into those of a path from the folder it is run in
 (`changed` of the artifact in config/systems.yaml), nothing else.
 """
 
@@ -14,56 +15,53 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from anncestry.engines.base import Spec
-from anncestry.engines.milvus import MMAP, MMAP_FOLDER, facts, members_of
+from anncestry.engines.milvus import CONFIGS, MMAP, MMAP_FOLDER, PROGRAM, facts, members_of
 from anncestry.engines.milvus.parts import ACCESS_KEY, BUCKET, log_of, ports_of, secret_key
 from anncestry.engines.native import HOST
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, DataError
+from anncestry.runtimes.artifacts import IMAGE
 from anncestry.runtimes.base import Runner
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(?P<name>\w+)\s*(?:\((?P<type>\w+)\))?\s*(?::\s*(?P<default>[^}]*?))?\s*\}\}")
-_OWN_PORTS = ("metrics", "etcd_peer")
-"""Ports beside those of the template: health and metrics, and the peer side of the embedded etcd."""
-
-
-_SECTIONS = {
-    "root_coord_port": "rootCoord",
-    "proxy_port": "proxy",
-    "query_coord_port": "queryCoord",
-    "query_node_port": "queryNode",
-    "index_coord_port": "indexCoord",
-    "index_node_port": "indexNode",
-    "data_coord_port": "dataCoord",
-    "data_node_port": "dataNode",
+_COMPONENTS = {
+    "root_coord_port": ("rootCoord", "port"),
+    "proxy_port": ("proxy", "port"),
+    "proxy_internal_port": ("proxy", "internalPort"),
+    "query_coord_port": ("queryCoord", "port"),
+    "query_node_port": ("queryNode", "port"),
+    "index_coord_port": ("indexCoord", "port"),
+    "index_node_port": ("indexNode", "port"),
+    "data_coord_port": ("dataCoord", "port"),
+    "data_node_port": ("dataNode", "port"),
 }
-"""Port → section of the configuration of 2.1, named as the later templates do."""
+"""Port of a component → where the configuration has it."""
+PORTS = ("etcd_port", *_COMPONENTS, "metrics", "etcd_peer")
+"""Of one process: those of its components, of the etcd inside, and that of health and metrics."""
 
 
 class Program(ABC):
     """What is run on a folder of data: members of these roles, by their names."""
 
-    def __init__(self, package: Path, data_dir: Path, system: Spec, topology: Spec) -> None:
-        self.package, self.data_dir = package, data_dir
+    def __init__(self, data_dir: Path, system: Spec, topology: Spec) -> None:
+        self.data_dir = data_dir
         self.settings: Spec = system.get("settings") or {}
         self.topology = topology
         self.members = members_of(system["version"], topology)
 
     def port_names(self) -> list[str]:
         """Names of all ports. The one process has them to itself."""
-        return self.ports("standalone")
+        return list(PORTS)
 
     def own(self, member: str, role: str, ports: Mapping[str, int]) -> Mapping[str, int]:
         """Those of a member."""
         return ports
-
-    @abstractmethod
-    def ports(self, role: str) -> list[str]:
-        """Names of the ports that a member of this role listens on."""
 
     @abstractmethod
     def command(self, member: str, role: str, own: Mapping[str, int]) -> list[str | Path]:
@@ -76,35 +74,60 @@ class Program(ABC):
         """Write the configuration of a member (see `write_config`); returns the variables that it needs."""
 
 
+@dataclass(frozen=True)
+class _Package:
+    """Where files lie in an artifact: the program, the configuration that it comes with, that of the logs of its C++
+    part (2.3 has one), and the folder of its libraries (None: it finds them itself)."""
+
+    program: Path
+    configuration: Path
+    glog: Path
+    libraries: Path | None
+
+    @classmethod
+    def of(cls, artifact_dir: Path) -> _Package:
+        if (artifact_dir / IMAGE).exists():
+            configs = artifact_dir / CONFIGS
+            return cls(artifact_dir / PROGRAM, configs / "milvus.yaml", configs / "glog.conf", None)
+        data = artifact_dir / "milvus" / "data"
+        return cls(data / "bin" / "milvus", data / "config.yaml.template", data / "glog.conf", data / "bin")
+
+    def read(self, runner: Runner) -> str:
+        """The text of the configuration."""
+        found = runner.read(self.configuration)
+        if found is None:
+            raise DataError(f"milvus: {self.configuration.name} is missing in the folder {CONFIGS} of its image")
+        return found.decode()
+
+
 class _Binary(Program):
     """Of 2.2 and later."""
 
-    def ports(self, role: str) -> list[str]:
-        return [*template_ports(self._template()), *_OWN_PORTS]
+    def __init__(self, package: _Package, data_dir: Path, system: Spec, topology: Spec) -> None:
+        super().__init__(data_dir, system, topology)
+        self.package = package
 
     def command(self, member: str, role: str, own: Mapping[str, int]) -> list[str | Path]:
-        return [self.package / "bin" / "milvus", "run", role]
+        return [self.package.program, "run", role]
 
     def configure(
         self, member: str, role: str, ports: Mapping[str, int], runner: Runner, local: Path | None
     ) -> dict[str, str]:
-        write_config(self._template(), self.data_dir, ports, self.settings, runner.host(member), local)
-        return self._environment(role, self.data_dir / "configs", ports["metrics"])
+        write_config(self.package.read(runner), self.data_dir, ports, self.settings, runner.host(member), local)
+        return self._environment(role, self.data_dir / "configs", ports["metrics"], runner)
 
-    def _environment(self, role: str, configs: Path, metrics: int) -> dict[str, str]:
+    def _environment(self, role: str, configs: Path, metrics: int, runner: Runner) -> dict[str, str]:
         """For a member whose configuration is in `configs`, the rest of which is put there."""
-        if (self.package / "glog.conf").exists():  # 2.3 brings one
-            shutil.copy(self.package / "glog.conf", configs / "glog.conf")
+        glog, libraries = runner.read(self.package.glog), self.package.libraries
+        if glog is not None:
+            (configs / "glog.conf").write_bytes(glog)
         return {
-            "LD_LIBRARY_PATH": str(self.package / "bin"),
+            **({} if libraries is None else {"LD_LIBRARY_PATH": str(libraries)}),
             "DEPLOY_MODE": "STANDALONE" if role == "standalone" else "DISTRIBUTED",
             "METRICS_PORT": str(metrics),
             "MILVUSCONF": str(configs),
             "HOME": str(self.data_dir),
         }
-
-    def _template(self) -> str:
-        return (self.package / "config.yaml.template").read_text()
 
 
 class _Parts(_Binary):
@@ -112,14 +135,15 @@ class _Parts(_Binary):
 
     def port_names(self) -> list[str]:
         names = ports_of(self.topology["external"])
-        return names + [f"{member}.{port}" for member, role in self.members.items() for port in self.ports(role)]
+        return names + [f"{member}.{port}" for member, role in self.members.items() for port in self._ports(role)]
 
     def own(self, member: str, role: str, ports: Mapping[str, int]) -> Mapping[str, int]:
-        return {name: ports[f"{member}.{name}"] for name in self.ports(role)}
+        return {name: ports[f"{member}.{name}"] for name in self._ports(role)}
 
-    def ports(self, role: str) -> list[str]:
+    def _ports(self, role: str) -> list[str]:
+        """Names of the ports that a member of this role listens on."""
         if role == "standalone":
-            return [*(name for name in template_ports(self._template()) if name != "etcd_port"), "metrics"]
+            return [name for name in PORTS if not name.startswith("etcd_")]
         if role == "proxy":
             return ["proxy_port", "proxy_internal_port", "metrics"]
         stem = re.sub(r"(coord|node)$", r"_\1", role)
@@ -139,7 +163,7 @@ class _Parts(_Binary):
         written.touch(mode=0o600)  # the object store's password is in it
         config = self._configuration(member, own, ports, runner)
         written.write_text(yaml.safe_dump(config, sort_keys=False))
-        return self._environment(role, folder, own["metrics"])
+        return self._environment(role, folder, own["metrics"], runner)
 
     def _configuration(
         self, member: str, own: Mapping[str, int], ports: Mapping[str, int], runner: Runner
@@ -148,11 +172,9 @@ class _Parts(_Binary):
         external, shared = self.topology["external"], self.data_dir / "data"
         local = self.data_dir / "local" / member if "object_store" in external else shared
         local.mkdir(parents=True, exist_ok=True)
-        paths = _paths(self.data_dir / "logs", self.data_dir / "etcd", local, shared)
-        paths["system_log_path"] /= member
-        free = dict.fromkeys(template_ports(self._template()), 1)
+        paths = _Paths(self.data_dir / "logs" / member, self.data_dir / "logs", self.data_dir / "etcd", local, shared)
         etcd = f"{runner.host('etcd')}:{ports['etcd']}"
-        config = _rendered(self._template(), {**free, **own, **paths}, etcd, runner.host(member))
+        config = _own(self.package.read(runner), {**_OF_OTHERS, **own}, paths, etcd, runner.host(member))
         config["etcd"]["use"]["embed"] = False
         if "object_store" in external:
             config["common"]["storageType"] = "minio"
@@ -176,8 +198,9 @@ class _Parts(_Binary):
 class _Library(Program):
     """Of 2.1. What it needs beside itself are other wheels' files (`beside` of the artifact)."""
 
-    def ports(self, role: str) -> list[str]:
-        return [*_SECTIONS, "proxy_internal_port", "etcd_port", *_OWN_PORTS]
+    def __init__(self, package: Path, data_dir: Path, system: Spec, topology: Spec) -> None:
+        super().__init__(data_dir, system, topology)
+        self.package = package
 
     def command(self, member: str, role: str, own: Mapping[str, int]) -> list[str | Path]:
         serve = f"import ctypes; ctypes.CDLL({str(self._library())!r}).startEmbedded()"
@@ -198,11 +221,11 @@ class _Library(Program):
         }
         config["localStorage"]["path"] = str(storage)
         config["rocksmq"]["path"] = str(storage / "rocksmq")
-        for port, section in _SECTIONS.items():
-            config[section]["port"] = ports[port]
+        for name, (section, key) in _COMPONENTS.items():
+            config[section][key] = ports[name]
             if "address" in config[section]:
                 config[section]["address"] = host
-        config["proxy"] |= {"internalPort": ports["proxy_internal_port"], "http": {"enabled": False}}
+        config["proxy"]["http"] = {"enabled": False}
         config["log"] |= {"level": "warn", "file": {**config["log"]["file"], "rootPath": str(logs)}}
         merge(config, self.settings)
         (configs / "embedded-milvus.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
@@ -225,24 +248,12 @@ def program_of(artifact_dir: Path, data_dir: Path, system: Spec, topology: Spec)
         (package,) = artifact_dir.glob("milvus-*.data/purelib/milvus")
         return _Library(package, data_dir, system, topology)
     kind = _Parts if topology.get("external") else _Binary
-    return kind(artifact_dir / "milvus" / "data", data_dir, system, topology)
+    return kind(_Package.of(artifact_dir), data_dir, system, topology)
 
 
-def template_ports(template: str) -> list[str]:
-    """Names of the ports in the wheel's config template."""
-    return [match["name"] for match in _PLACEHOLDER.finditer(template) if match["name"].endswith("_port")]
-
-
-def render(template: str, values: Mapping[str, Any]) -> Any:
-    """The config template with `values` put in, defaults elsewhere, as YAML data."""
-
-    def fill(match: re.Match[str]) -> str:
-        value = values.get(match["name"], match["default"])
-        if value is None:
-            raise ConfigError(f"milvus: the artifact's config template wants {match['name']}, which has no value")
-        return str(value)
-
-    return yaml.safe_load(_PLACEHOLDER.sub(fill, template))
+def read_config(text: str) -> Any:
+    """A milvus.yaml as it comes: an image's, or the wheel's with the defaults of its placeholders, null without one."""
+    return yaml.safe_load(_PLACEHOLDER.sub(lambda match: match["default"] or "null", text))
 
 
 def merge(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
@@ -258,18 +269,18 @@ def merge(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def write_config(
-    template: str,
+    text: str,
     data_dir: Path,
     ports: Mapping[str, int],
     settings: Mapping[str, Any],
     host: str = HOST,
     local: Path | None = None,
 ) -> None:
-    """Write milvus.yaml and etcd.yaml into `data_dir`/configs. What is inserted and built goes to `local`, else
-    beside the rest."""
+    """Write milvus.yaml, from the `text` of one, and etcd.yaml into `data_dir`/configs. What is inserted and built goes
+    to `local`, else beside the rest."""
     storage, logs, configs = _folders(data_dir)
-    paths = _paths(logs, storage / "etcd.data", local or storage, storage)
-    config = _rendered(template, {**ports, **paths}, f"{host}:{ports['etcd_port']}", host)
+    paths = _Paths(logs, logs, storage / "etcd.data", local or storage, storage)
+    config = _own(text, ports, paths, f"{host}:{ports['etcd_port']}", host)
     config["etcd"]["config"] = {"path": str(configs / "etcd.yaml")}
     merge(config, {dotted: value for dotted, value in settings.items() if dotted != MMAP})
     if MMAP in settings and local is not None:
@@ -279,26 +290,43 @@ def write_config(
     _write_etcd(configs, storage, logs, host, ports)
 
 
-def _paths(logs: Path, etcd: Path, local: Path, storage: Path) -> dict[str, Path]:
-    return {
-        "etcd_log_path": logs / "etcd.log",
-        "system_log_path": logs,
-        "etcd_data_dir": etcd,
-        "local_storage_dir": local,
-        "rocksmq_data_dir": storage / "rocksmq",
-        "rocketmq_data_dir": storage / "rocksmq",  # what the template of 2.2 calls it
-    }
+@dataclass(frozen=True)
+class _Paths:
+    """Folders: of logs, of those of the etcd inside and its data, of what is inserted and built, of the rest."""
+
+    logs: Path
+    etcd_logs: Path
+    etcd: Path
+    local: Path
+    storage: Path
 
 
-def _rendered(template: str, values: Mapping[str, Any], etcd: str, host: str) -> dict[str, Any]:
-    """The template with these values, for a member at `host` that finds its etcd at an address."""
-    config: dict[str, Any] = render(template, values)
+_OF_OTHERS = dict.fromkeys(_COMPONENTS, 1)
+"""Ports of components that a member does not run."""
+
+
+def _own(text: str, ports: Mapping[str, int], paths: _Paths, etcd: str, host: str) -> dict[str, Any]:
+    """A milvus.yaml as it comes, made that of a member at `host` with these ports, which finds its etcd at an address;
+    with its etcd inside, and what it stores in a folder."""
+    config: dict[str, Any] = read_config(text)
+    for name, (section, key) in _COMPONENTS.items():
+        if key in config[section]:
+            config[section][key] = ports[name]
+        else:  # from 2.3 on, of the index coordinator
+            config[section]["bindIndexNodeMode"]["address"] = f"localhost:{ports[name]}"
     config["etcd"]["endpoints"] = etcd
+    config["etcd"]["use"]["embed"] = True
+    config["etcd"]["data"]["dir"] = str(paths.etcd)
+    config["etcd"]["log"]["path"] = str(paths.etcd_logs / "etcd.log")
+    config["localStorage"]["path"] = str(paths.local)
+    config["rocksmq"]["path"] = str(paths.storage / "rocksmq")
+    config["common"]["storageType"] = "local"
+    config["log"]["level"] = "warn"
+    config["log"]["file"]["rootPath"] = str(paths.logs)
     # Components register under this address; otherwise under the first of the machine's, which may change.
     for section in config.values():
         if isinstance(section, dict) and "ip" in section and "port" in section:
             section["ip"] = host
-    config["log"]["level"] = "warn"
     return config
 
 
