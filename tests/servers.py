@@ -107,14 +107,14 @@ def _linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def with_parts(system: str, topology: dict[str, Any], out_dir: Path) -> Path:
-    """The artifact of a system with everything that the topology puts beside it."""
+def with_parts(system: str, topology: dict[str, Any], out_dir: Path, entry: dict[str, Any] | None = None) -> Path:
+    """The artifact of a system (or of this entry) with everything that the topology puts beside it."""
     wanted, names = list(topology["external"].values()), {}
     while wanted:
         name = wanted.pop()
         names[name] = {"version": PARTS[name]["version"], "artifact": PARTS[name]["artifact"]}
         wanted += PARTS[name].get("with", [])
-    entry = SYSTEMS[system]
+    entry = entry or SYSTEMS[system]
     spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"], "parts": names}
     artifacts.run(spec, out_dir, CACHE, f"test-{key_of(spec)}")
     return out_dir

@@ -528,12 +528,12 @@ def test_the_whole_pipeline_on_containers_passes_every_gate(
     loads = [json.loads(path.read_text()) for path in (folder / "results" / "load").rglob("*.json")]
     queries = [json.loads(path.read_text()) for path in (folder / "results" / "query").rglob("*.json")]
     recalls = [json.loads(path.read_text()) for path in (folder / "results" / "recall").rglob("*.json")]
-    assert (len(loads), len(queries), len(recalls)) == (5, 6, 6)
+    assert (len(loads), len(queries), len(recalls)) == (6, 7, 7)
     for record in [*loads, *queries]:
         assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
         (limits,) = [gate for gate in record["gates"] if gate["gate"] == "limits"][:1]
         assert "by container engine" in limits["detail"]
-    assert {record["spec"]["topology"]["nodes"] for record in loads} == {1, 3}
+    assert {record["spec"]["topology"]["nodes"] for record in loads} == {1, 2, 3}
     (cut,) = [record["fault"]["runs"][0] for record in queries if "fault" in record]
     assert (cut["kind"], cut["member"]) == ("partition", "node3") and cut["requests"] > 500
     pairs = [json.loads(path.read_text()) for path in (folder / "results" / "pair").rglob("*.json")]

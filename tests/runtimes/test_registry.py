@@ -16,15 +16,16 @@ import yaml
 
 from anncestry import workflow
 from anncestry.engines import get
+from anncestry.engines.milvus.program import read_config
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
 from anncestry.runtimes.docker import remnants
 from anncestry.runtimes.images import ROOT as INSIDE
-from anncestry.runtimes.images import local_image, pulled_image
+from anncestry.runtimes.images import host_libraries, import_image, local_image, pulled_image
 from anncestry.runtimes.native import free_ports
 from tests.containers import engine
-from tests.servers import INDEX, SYSTEMS, artifact, small_vectors
+from tests.servers import INDEX, SYSTEMS, TOPOLOGIES, artifact, small_vectors, with_parts
 from tests.toy import ROOT
 
 SYSTEM = "weaviate-1.27.0"
@@ -59,15 +60,14 @@ def registry(tmp_path: Path) -> Iterator[str]:
         process.wait(20)
 
 
-def pushed(client: docker.DockerClient, registry: str, folder: Path) -> str:
+def pushed(client: docker.DockerClient, registry: str, image: str, name: str) -> str:
     """The reference, by digest, of an image that is in the registry and nowhere else."""
-    image = local_image(client, "weaviate", folder)
-    name = f"{registry}/official/weaviate"
-    client.images.get(image.id).tag(name, "1.27.0")
-    said = list(client.images.push(name, tag="1.27.0", stream=True, decode=True))
+    name = f"{registry}/official/{name}"
+    client.images.get(image).tag(name, "latest")
+    said = list(client.images.push(name, tag="latest", stream=True, decode=True))
     digests = [line["aux"]["Digest"] for line in said if "aux" in line]
     assert len(digests) == 1, said
-    client.images.remove(image.id, force=True)
+    client.images.remove(image, force=True)
     return f"{name}@{digests[0]}"
 
 
@@ -79,7 +79,8 @@ def of_image(reference: str) -> dict[str, Any]:
 @pytest.mark.docker
 def test_a_system_runs_from_an_image_of_a_registry_by_its_digest(registry: str, tmp_path: Path) -> None:
     client = engine()
-    reference = pushed(client, registry, artifact(SYSTEM, tmp_path / "built"))
+    built = local_image(client, "weaviate", artifact(SYSTEM, tmp_path / "built"))
+    reference = pushed(client, registry, built.id, "weaviate")
     with pytest.raises(docker.errors.ImageNotFound):
         client.images.get(reference)
     entry = of_image(reference)
@@ -104,6 +105,63 @@ def test_a_system_runs_from_an_image_of_a_registry_by_its_digest(registry: str, 
     other = reference[:-1] + ("0" if reference[-1] != "0" else "1")
     with pytest.raises(DataError, match="can't be pulled"):
         pulled_image(client, other)
+    client.images.remove(reference, force=True)
+
+
+MILVUS = "milvus-2.3.5"
+IN_IMAGE = {"milvus": "/milvus/bin/milvus", "configs": "/milvus/configs"}
+"""Where Milvus' own images have them."""
+
+
+def image_like_milvus_own(client: docker.DockerClient, wheel: Path, folder: Path) -> str:
+    """An image of the bytes of the wheel, in the layout of Milvus' own: its libraries found by a variable of the image,
+    and a milvus.yaml for an etcd and an object store elsewhere, which has no placeholders."""
+    data = wheel / "milvus" / "data"
+    config = read_config((data / "config.yaml.template").read_text())
+    config["etcd"]["use"]["embed"], config["common"]["storageType"] = False, "minio"
+    config["etcd"]["endpoints"], config["log"]["stdout"] = "localhost:2379", True
+    folder.mkdir()
+    (folder / "milvus.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    files = {"/milvus/configs/milvus.yaml": folder / "milvus.yaml", "/milvus/configs/glog.conf": data / "glog.conf"}
+    for path in (data / "bin").iterdir():
+        files[IN_IMAGE["milvus"] if path.name == "milvus" else f"/milvus/lib/{path.name}"] = path
+    name = "anncestry/like-milvus-own:test"
+    image = import_image(client, name, files, host_libraries(files.values()), ["ENV LD_LIBRARY_PATH=/milvus/lib"])
+    return str(image.id)
+
+
+def of_milvus_image(reference: str, **changed: Any) -> dict[str, Any]:
+    return {**SYSTEMS[MILVUS], "artifact": {"kind": "image", "image": reference, "programs": IN_IMAGE, **changed}}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", ["docker-standalone", "docker-distributed-2-local"])
+def test_milvus_runs_from_an_image_of_a_registry_with_the_configuration_that_is_in_it(
+    registry: str, tmp_path: Path, name: str
+) -> None:
+    client, topology = engine(), TOPOLOGIES[name]
+    image = image_like_milvus_own(client, artifact(MILVUS, tmp_path / "wheel"), tmp_path / "own")
+    reference = pushed(client, registry, image, "milvus")
+    entry, milvus = of_milvus_image(reference), get("milvus")
+    if "external" in topology:
+        with_parts(MILVUS, topology, tmp_path / "artifact", entry)
+    else:
+        spec = {"system": MILVUS, "version": entry["version"], "artifact": entry["artifact"]}
+        artifacts.run(spec, tmp_path / "artifact", tmp_path / "cache", "0" * 12)
+    server = milvus.start(tmp_path / "artifact", tmp_path / "data", entry, topology)
+    try:
+        theirs = {name: facts for name, facts in server.members().items() if name not in topology.get("external", ())}
+        assert {facts["image"] for facts in theirs.values()} == {reference}
+        assert all(facts["host_files"] == {} for facts in theirs.values())
+        vectors = small_vectors("l2")
+        with Progress("load", None) as progress:
+            milvus.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+        probe = milvus.probe(server)
+        assert (probe.rows, probe.version, probe.nodes) == (len(vectors.base), entry["version"], topology["nodes"])
+        assert probe.replicas == topology["replicas"]
+    finally:
+        server.stop()
+    assert [found for found in remnants(client) if found.used] == []
     client.images.remove(reference, force=True)
 
 
@@ -148,7 +206,15 @@ def test_an_image_that_is_not_pinned_or_has_no_engine_is_refused(
         workflow.expand(configured(tmp_path, system, topology))
 
 
-def test_milvus_from_an_image_is_refused(tmp_path: Path) -> None:
-    milvus = {**SYSTEMS["milvus-2.3.5"], "artifact": of_image(REFERENCE)["artifact"]}
-    with pytest.raises(ConfigError, match="milvus can't be run from an image yet"):
+def test_an_image_of_milvus_needs_the_folder_of_its_configuration(tmp_path: Path) -> None:
+    milvus = of_milvus_image(REFERENCE, programs={"milvus": "/milvus/bin/milvus"})
+    with pytest.raises(ConfigError, match=r"artifact: programs\.configs is missing: an image of milvus needs"):
         workflow.expand(configured(tmp_path, milvus, "docker-standalone"))
+
+
+def test_diskann_of_milvus_needs_an_image_or_a_remote_server(tmp_path: Path) -> None:
+    diskann = {"index": {"type": "diskann"}}
+    cells = workflow.expand(configured(tmp_path / "1", of_milvus_image(REFERENCE) | diskann, "docker-standalone")).cells
+    assert len(cells) == 1
+    with pytest.raises(ConfigError, match="take an image of a registry, or runtime remote"):
+        workflow.expand(configured(tmp_path / "2", SYSTEMS[MILVUS] | diskann, "docker-standalone"))

@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -88,12 +88,12 @@ def local_image(client: docker.DockerClient, name: str, artifact_dir: Path, besi
     files = dict(_artifact_files(artifact_dir, ROOT))
     for part in beside:
         files |= _artifact_files(part, f"{_BESIDE}/{part.name}")
-    host = {path: Path(path).resolve() for path in _host_libraries(files.values())}
+    host = host_libraries(files.values())
     layer = _digest(files, host)
     reference = f"{_REPOSITORY}/{name}:{layer[:12]}"
     image = _have(client, reference)
     if image is None or image.attrs["RootFS"]["Layers"] != [f"sha256:{layer}"]:
-        image = _import(client, reference, files, host)
+        image = import_image(client, reference, files, host)
     found = image.attrs["RootFS"]["Layers"]
     if found != [f"sha256:{layer}"]:
         raise DataError(f"image {reference}: the engine loaded {found} instead of the layer sha256:{layer}")
@@ -136,7 +136,15 @@ def _have(client: docker.DockerClient, reference: str) -> Image | None:
         return None
 
 
-def _import(client: docker.DockerClient, reference: str, files: Mapping[str, Path], host: Mapping[str, Path]) -> Image:
+def import_image(
+    client: docker.DockerClient,
+    reference: str,
+    files: Mapping[str, Path],
+    host: Mapping[str, Path],
+    changes: Sequence[str] = (),
+) -> Image:
+    """An image of one layer with these files, and those of this machine, by their paths inside; `changes` are lines of a
+    Dockerfile."""
     repository, tag = reference.rsplit(":", 1)
     read_end, write_end = os.pipe()
     child = os.fdopen(write_end, "wb")
@@ -148,7 +156,7 @@ def _import(client: docker.DockerClient, reference: str, files: Mapping[str, Pat
 
         writer = Thread(target=write, daemon=True)
         writer.start()
-        client.api.import_image_from_stream(source, repository=repository, tag=tag)
+        client.api.import_image_from_stream(source, repository=repository, tag=tag, changes=list(changes) or None)
         writer.join()
     return client.images.get(reference)
 
@@ -160,10 +168,10 @@ def _artifact_files(artifact_dir: Path, root: str) -> Iterator[tuple[str, Path]]
             yield f"{root}/{name}", path
 
 
-def _host_libraries(files: Iterator[Path] | Any) -> list[str]:
-    """Paths of what the programs and libraries among `files` load from outside of their own folder, loader included."""
-    paths = list(files)
-    elves = [path for path in paths if _is_elf(path)]
+def host_libraries(files: Iterable[Path]) -> dict[str, Path]:
+    """What the programs and libraries among `files` load from outside of their own folder, loader included: path → file
+    that it leads to."""
+    elves = [path for path in files if _is_elf(path)]
     own = {path.parent.resolve() for path in elves}
     environment = {"LD_LIBRARY_PATH": ":".join(sorted(map(str, own))), "PATH": os.environ.get("PATH", "/usr/bin")}
     wanted: set[str] = set()
@@ -178,7 +186,7 @@ def _host_libraries(files: Iterator[Path] | Any) -> list[str]:
             raise DataError(f"{path.name} needs {missing[1]}, which is missing in its artifact and on this machine")
         found = (match[1] for match in map(_LIBRARY.match, done.stdout.splitlines()) if match)
         wanted |= {library for library in found if Path(library).parent.resolve() not in own}
-    return sorted(wanted)
+    return {library: Path(library).resolve() for library in sorted(wanted)}
 
 
 def _is_elf(path: Path) -> bool:

@@ -307,8 +307,20 @@ _OF_OTHERS = dict.fromkeys(_COMPONENTS, 1)
 
 def _own(text: str, ports: Mapping[str, int], paths: _Paths, etcd: str, host: str) -> dict[str, Any]:
     """A milvus.yaml as it comes, made that of a member at `host` with these ports, which finds its etcd at an address;
-    with its etcd inside, and what it stores in a folder."""
+    with its etcd inside, and what it stores in a folder. DataError if it lacks a section of these."""
     config: dict[str, Any] = read_config(text)
+    try:
+        _place(config, ports, paths, etcd)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"milvus: the milvus.yaml that it comes with is of another form: {error}") from None
+    # Components register under this address; otherwise under the first of the machine's, which may change.
+    for section in config.values():
+        if isinstance(section, dict) and "ip" in section and "port" in section:
+            section["ip"] = host
+    return config
+
+
+def _place(config: dict[str, Any], ports: Mapping[str, int], paths: _Paths, etcd: str) -> None:
     for name, (section, key) in _COMPONENTS.items():
         if key in config[section]:
             config[section][key] = ports[name]
@@ -323,11 +335,6 @@ def _own(text: str, ports: Mapping[str, int], paths: _Paths, etcd: str, host: st
     config["common"]["storageType"] = "local"
     config["log"]["level"] = "warn"
     config["log"]["file"]["rootPath"] = str(paths.logs)
-    # Components register under this address; otherwise under the first of the machine's, which may change.
-    for section in config.values():
-        if isinstance(section, dict) and "ip" in section and "port" in section:
-            section["ip"] = host
-    return config
 
 
 def _folders(data_dir: Path) -> tuple[Path, Path, Path]:
