@@ -81,6 +81,20 @@ def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(memory: 
     assert not gates.storage_probe({**probe, "held_per_s": 0.5 * probe["allowed_per_s"]}).ok
 
 
+def test_a_path_that_keeps_a_quarter_of_its_limit_is_read_at_a_quarter_until_it_has_all_again(memory: Path) -> None:
+    if (path := limited(memory)) is None:
+        return
+    try:
+        path.keep(0.25)
+        (narrow,) = path.probe()
+        path.keep(1.0)
+        (wide,) = path.probe()
+    finally:
+        path.remove()
+    assert narrow["held_per_s"] <= 0.25 * narrow["allowed_per_s"] * gates.PROBE_MOST
+    assert not gates.storage_probe(narrow).ok and gates.storage_probe(wide).ok, wide
+
+
 def test_the_path_s_own_counters_tell_a_program_that_escaped_its_limit(memory: Path) -> None:
     if (path := limited(memory)) is None:
         return
@@ -123,11 +137,15 @@ def test_both_versions_of_control_groups_are_written_in_their_own_way(tmp_path: 
     assert (group / "blkio.throttle.read_bps_device").read_text() == "7:3 10485760"
     assert (group / "blkio.throttle.read_iops_device").read_text() == "7:3 2500"
     assert by == "cgroup v1 blkio.throttle"
+    throttle.allow(group, "7:3", {"read_mib_per_s": 2.5})
+    assert (group / "blkio.throttle.read_bps_device").read_text() == "7:3 2621440"
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "cgroup.controllers").write_text("cpu io")
     group, by = throttle.hold("g", "7:3", asked, tmp_path / "two")
     assert (group / "io.max").read_text() == "7:3 rbps=10485760 riops=2500" and by == "cgroup v2 io.max"
     assert (tmp_path / "two" / "cgroup.subtree_control").read_text() == "+io"
+    throttle.allow(group, "7:3", {"read_mib_per_s": 2.5})
+    assert (group / "io.max").read_text() == "7:3 rbps=2621440"
 
 
 def test_where_no_controller_limits_io_a_sentence_says_so(tmp_path: Path) -> None:
@@ -193,6 +211,50 @@ def test_a_cell_on_a_limited_path_says_how_it_was_held(bench: MakeBench, memory:
     reseal(Path(cell.query_path), gates=[forged if gate == honest_gate else gate for gate in published["gates"]])
     said_by = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
     assert "its gate on storage limits differs from what its samples give" in said_by
+
+
+def test_paths_lost_during_a_run_are_measured_and_a_forged_gate_on_them_is_found(
+    bench: MakeBench, memory: Path
+) -> None:
+    lost = {"kind": "path_loss", "keeps": 0.25, "at_s": 1, "for_s": 2.5}
+
+    def change(files: dict) -> None:  # type: ignore[type-arg]
+        on_a_path(memory)(files)
+        files["topologies"]["standalone"]["storage_limits"] = {"read_mib_per_s": 20}
+        files["workloads"]["k5"] |= {"duration_s": 5, "fault": lost}
+
+    honest = bench(change=change)
+    cell, table = next(c for c in honest.matrix.cells if c.workload == "k5"), honest.matrix.config.storage
+    if throttle.refused():
+        return
+    honest.load(cell, storage=table)
+    assert honest.query(cell, runs=2, storage=table) == {cell.query: "ok"}
+    published, _ = scored(honest, cell)
+    assert failed(published).keys() <= {"storage limits, probed"}
+    (gate,) = [gate for gate in published["gates"] if gate["gate"] == "storage limits, paths lost"]
+    assert "at most" in gate["detail"] and "Little's law" in {gate["gate"] for gate in published["gates"]}
+    for run in published["fault"]["runs"]:
+        assert (run["kind"], run["member"]) == ("path_loss", "storage path")
+        assert 2.5 <= run["mended_s"] - run["made_s"] and run["lost"] == 0 and run["whole_s"] is not None
+
+    assert verify.verify(honest.matrix, partial=True).problems == []
+    forged = {**gate, "detail": gate["detail"].replace("in ", "in 1")}
+    reseal(Path(cell.query_path), gates=[forged if each == gate else each for each in published["gates"]])
+    said_by = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
+    assert "its gate on the lost paths differs from what its samples give" in said_by
+
+
+def test_paths_can_only_be_lost_of_a_path_with_limits() -> None:
+    system = {"version": "0.7.0", "artifact": {"kind": "wheel"}}
+    fault = {"kind": "path_loss", "keeps": 0.25, "at_s": 1, "for_s": 2}
+    workload = {"k": 10, "clients": 1, "duration_s": 5, "search_list": 64, "fault": fault}
+    index = {"type": "diskann", "max_degree": 32, "build_list": 64, "m": 16}
+    offers = engines.offers_of("diskann")
+    offers.check(system, LIMITED, index, workload)
+    with pytest.raises(ConfigError, match=r"fault\.kind: path_loss needs a topology with storage_limits"):
+        offers.check(system, STANDALONE, index, workload)
+    with pytest.raises(Unsupported, match="fault: diskann is a library"):
+        offers.check(system, LIMITED, index, {**workload, "fault": {**fault, "kind": "kill", "member": "node1"}})
 
 
 @pytest.mark.parametrize(

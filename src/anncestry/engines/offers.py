@@ -373,9 +373,15 @@ class Offers:
             raise ConfigError(
                 "stream: what is stored on a server that somebody else runs (runtime remote) is not changed"
             )
-        if workload.get("fault") is None:
+        fault = workload.get("fault")
+        if fault is None:
             return
-        if self.no_fault is not None:
+        if fault["kind"] == "path_loss":
+            if "storage_limits" not in topology:
+                raise ConfigError(
+                    "fault.kind: path_loss needs a topology with storage_limits: it keeps a share of them"
+                )
+        elif self.no_fault is not None:
             raise Unsupported(f"fault: {self.name} {self.no_fault}")
         check_fault(topology, workload, self.members(system, topology))
 
@@ -440,13 +446,13 @@ def _check_index(engine: str, index: Spec, offered: Offered, quantizers: Mapping
 
 
 def check_fault(topology: Spec, workload: Spec, members: Sequence[str]) -> None:
-    """ConfigError for a fault that none of these members can have, or that doesn't fit into a run."""
+    """ConfigError for a fault of a member that is none of these, or that doesn't fit into a run."""
     fault, runtime, duration_s = workload["fault"], topology["runtime"], workload.get("duration_s")
     if runtime == "remote":
         raise ConfigError("fault: a server that somebody else runs (runtime remote) is left in peace")
     if fault["kind"] == "partition" and runtime != "docker":
         raise ConfigError("fault.kind: partition needs runtime docker: processes share the network of the machine")
-    if fault["member"] not in members:
+    if "member" in fault and fault["member"] not in members:
         raise ConfigError(f"fault.member: {fault['member']!r} is no member; there are {', '.join(members)}")
     if "slo" in workload:
         raise ConfigError("fault: a search for a rate (slo) can't have one: it is many runs")

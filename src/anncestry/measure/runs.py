@@ -257,7 +257,7 @@ class Measuring:
     Class methods work on the runs of a cell together.
     """
 
-    members_may_fail: ClassVar[bool] = False
+    members_may_fail: bool = False
     """Whether members of the server may be gone after it."""
     rows_added: int = 0
     """Rows that it inserted: ids after those that were loaded."""

@@ -186,21 +186,23 @@ def storage_probe(probe: Mapping[str, Any]) -> Gate:
     return Gate("storage limits, probed", ok, detail)
 
 
-def storage_limits(asked: Mapping[str, float], device: Mapping[str, float] | None) -> Gate:
-    """The storage path's own counters say that no more was read in a run than its limits allow.
+def storage_limits(
+    asked: Mapping[str, float], device: Mapping[str, float] | None, name: str = "storage limits"
+) -> Gate:
+    """The storage path's own counters say that no more was read in a run, or a part of it, than its limits allow.
 
-    `device` is what `metrics.resources.of_device` says of the run. STORAGE_SLACK of a limit, and what it allows in
+    `device` is what `metrics.resources.of_device` says of it. STORAGE_SLACK of a limit, and what it allows in
     STORAGE_SLACK_S, are forgiven: the kernel releases what may be read in slices, of which one may begin before a run.
     """
     if device is None:
-        return Gate("storage limits", False, "the storage path's device was not counted")
+        return Gate(name, False, "the storage path's device was not counted")
     lines, ok = [], True
-    for limit, (name, unit) in _STORAGE_LIMITS.items():
+    for limit, (counter, unit) in _STORAGE_LIMITS.items():
         if limit in asked:
             most = asked[limit] * (1 + STORAGE_SLACK) * (device["wall_s"] + STORAGE_SLACK_S)
-            ok = ok and device[name] <= most
-            lines.append(f"{device[name]:.1f} {unit} in {device['wall_s']:.2f} s, at most {most:.1f} by {limit}")
-    return Gate("storage limits", ok, "; ".join(lines))
+            ok = ok and device[counter] <= most
+            lines.append(f"{device[counter]:.1f} {unit} in {device['wall_s']:.2f} s, at most {most:.1f} by {limit}")
+    return Gate(name, ok, "; ".join(lines))
 
 
 def version(expected: str, found: str) -> Gate:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO
 
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
@@ -58,7 +58,7 @@ class ImageFacts:
     """Folders of other parts that it has, too."""
 
     def inside(self, folder: Path, argument: str | Path) -> str:
-        """An argument as it is inside: paths in the artifact's `folder`, and in those beside it, are elsewhere there."""
+        """An argument as it is inside: paths in the artifact's `folder` and those beside it are elsewhere there."""
         text = str(argument)
         if not self.programs:
             for other in self.beside:
@@ -143,8 +143,8 @@ def import_image(
     host: Mapping[str, Path],
     changes: Sequence[str] = (),
 ) -> Image:
-    """An image of one layer with these files, and those of this machine, by their paths inside; `changes` are lines of a
-    Dockerfile."""
+    """An image of one layer with these files and those of this machine, by their paths inside; `changes` are lines of
+    a Dockerfile."""
     repository, tag = reference.rsplit(":", 1)
     read_end, write_end = os.pipe()
     child = os.fdopen(write_end, "wb")

@@ -69,6 +69,7 @@ class Limited:
     asked: Mapping[str, float]
     mount: Path
     device: str
+    number: str
     group: Path
     by: str
 
@@ -99,7 +100,7 @@ class Limited:
         except BaseException:
             unmount(mount)
             raise
-        return cls(asked, mount, Path(device).name, group, by)
+        return cls(asked, mount, Path(device).name, number, group, by)
 
     def options(self) -> list[str]:
         """For `namespaces`: a program that is held from its first instruction on."""
@@ -112,6 +113,10 @@ class Limited:
                 for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
                     with suppress(ProcessLookupError):
                         (self.group / "cgroup.procs").write_text(str(process.pid))
+
+    def keep(self, share: float) -> None:
+        """From now on it is read at most as fast as this share of what was asked."""
+        allow(self.group, self.number, {limit: share * rate for limit, rate in self.asked.items()})
 
     def probe(self) -> list[dict[str, Any]]:
         """What is read at random within the group in two seconds, and outside of it, for each limit.
@@ -148,22 +153,30 @@ class Limited:
 
 def hold(name: str, number: str, asked: Mapping[str, float], root: Path = ROOT) -> tuple[Path, str]:
     """A group whose members read from device `number` no faster than asked; it, and by what."""
-    rates = {"bps": asked.get("read_mib_per_s", 0) * _MIB, "iops": asked.get("read_ops_per_s", 0)}
-    said = {kind: int(rate) for kind, rate in rates.items() if rate}
     if not (root / "cgroup.controllers").exists():
         group = root / "blkio" / name
         group.mkdir()
-        for kind, rate in said.items():
-            (group / f"blkio.throttle.read_{kind}_device").write_text(f"{number} {rate}")
+        allow(group, number, asked)
         return group, "cgroup v1 blkio.throttle"
     for parent in parents_v2(root):
         with suppress(OSError):
             (parent / "cgroup.subtree_control").write_text("+io")
             group = parent / name
             group.mkdir()
-            (group / "io.max").write_text(" ".join([number, *(f"r{kind}={rate}" for kind, rate in said.items())]))
+            allow(group, number, asked)
             return group, "cgroup v2 io.max"
     raise UserError("limits of a storage path need the io controller of control groups, which no group here passes on")
+
+
+def allow(group: Path, number: str, asked: Mapping[str, float]) -> None:
+    """Let the members of `group` read from device `number` no faster than asked, from now on."""
+    rates = {"bps": asked.get("read_mib_per_s", 0) * _MIB, "iops": asked.get("read_ops_per_s", 0)}
+    said = {kind: max(1, int(rate)) for kind, rate in rates.items() if rate}
+    if group.parent.name == "blkio":
+        for kind, rate in said.items():
+            (group / f"blkio.throttle.read_{kind}_device").write_text(f"{number} {rate}")
+    else:
+        (group / "io.max").write_text(" ".join([number, *(f"r{kind}={rate}" for kind, rate in said.items())]))
 
 
 def unmount(mount: Path) -> None:

@@ -1,4 +1,4 @@
-"""A member killed, paused or cut off while queries run (a workload's `fault`)."""
+"""A member killed, paused or cut off, or paths to the storage lost, while queries run (a workload's `fault`)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Fault(Feature):
         "T",
         "Under a fault",
         "A member of the system is killed, frozen or cut off during each run, and started, woken or joined again some"
-        " seconds later. Longest silence: the longest time without an answer. Recovered: from the fault until every"
-        " request was good from then on, and the median of each half second within twice the p99 of before; none if"
-        " that was not within the run. Whole again: from the mending until no member missed another. Recall is of what"
-        " was answered, by distance: loss that no error tells.",
+        " seconds later; or its storage path keeps only a share of its bandwidth meanwhile. Longest silence: the"
+        " longest time without an answer. Recovered: from the fault until every request was good from then on, and the"
+        " median of each half second within twice the p99 of before; none if that was not within the run. Whole again:"
+        " from the mending until no member missed another. Recall is of what was answered, by distance: loss that no"
+        " error tells.",
         {
             "fault_lost": ("Requests that failed", "queries"),
             "fault_silence_s": ("Longest silence", "s"),

@@ -1,4 +1,5 @@
-"""What clients saw while a member of the system was killed, frozen or cut off: each run over its time."""
+"""What clients saw while a member of the system was killed, frozen or cut off, or paths were lost: each run over its
+time."""
 
 from __future__ import annotations
 

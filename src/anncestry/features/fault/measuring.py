@@ -1,4 +1,5 @@
-"""A fault in one member while queries run: when it was made and mended, and what of it the clients saw.
+"""A fault in one member, or of the storage path, while queries run: when it was made and mended, and what of it the
+clients saw.
 
     fault = Fault(server, {"kind": "partition", "member": "node3", "at_s": 3, "for_s": 4})
     done = driver.run(folder, check=fault.check, ready=fault.begin)
@@ -15,24 +16,37 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute
 from numpy.typing import NDArray
 
 from anncestry.datasets.distance import Bools, Floats
 from anncestry.drive.client import OK
 from anncestry.engines.base import Server
 from anncestry.errors import ServerError
-from anncestry.measure.runs import Context, Findings, Measuring, Published, Scoring
+from anncestry.measure import publish
+from anncestry.measure.runs import Context, Findings, Measuring, Published, Run, Scoring
 from anncestry.measure.server import System
 from anncestry.metrics import latency
 from anncestry.metrics.latency import over_runs
+from anncestry.metrics.resources import of_device
+from anncestry.provenance import gates
+from anncestry.provenance.gates import Gate
+from anncestry.runtimes.throttle import Limited
 
 KINDS = {"kill": ("kill", "restart"), "pause": ("pause", "resume"), "partition": ("cut_off", "reconnect")}
-"""Kind → how it is made and mended, by name of the methods of `runtimes.base.Handle`."""
+"""Kind of a member's fault → how it is made and mended, by name of the methods of `runtimes.base.Handle`."""
+PATH_LOSS = "path_loss"
+"""The one kind that no member has: the storage path keeps a share of its limits, as if some of its paths were lost."""
+_SETTLED_S = 1.0
+"""After this time, nothing is read any more that the wider limit had let through."""
 STEP_S = 0.5
 """Length of the steps in which a run with a fault is told."""
 _POLL_S = 0.5
@@ -41,11 +55,20 @@ _WHOLE_S = 120.0
 
 
 class Fault:
-    """One fault of one member. Times are of `time.monotonic`, None until it has happened."""
+    """One fault of one member, or of the storage path. Times are of `time.monotonic`, None until it has happened."""
 
-    def __init__(self, server: Server, fault: Mapping[str, Any]) -> None:
-        self._server, self._member, self._kind = server, server.group[fault["member"]], str(fault["kind"])
-        self._make, self._mend = (getattr(self._member.handle, name) for name in KINDS[fault["kind"]])
+    def __init__(self, server: Server, fault: Mapping[str, Any], path: Limited | None = None) -> None:
+        self._server, self._kind = server, str(fault["kind"])
+        self._of = str(fault.get("member", "storage path"))
+        self._make: Callable[[], None]
+        self._mend: Callable[[], None]
+        if self._kind == PATH_LOSS:
+            if path is None:
+                raise ServerError("fault: this storage path has no limits, of which it could keep a share")
+            self._make, self._mend = partial(path.keep, float(fault["keeps"])), partial(path.keep, 1.0)
+        else:
+            handle = server.group[self._of].handle
+            self._make, self._mend = (getattr(handle, name) for name in KINDS[self._kind])
         self._at_s, self._for_s = float(fault["at_s"]), float(fault["for_s"])
         self._from: float | None = None
         self.made_s: float | None = None
@@ -70,7 +93,7 @@ class Fault:
         elif self.made_s is not None and self.mended_s is None and now - self.made_s >= self._for_s:
             self._mend_now()
         for member in self._server.group:
-            if member.name != self._member.name:
+            if member.name != self._of:
                 member.handle.check_alive()
 
     def end(self, timeout_s: float) -> None:
@@ -106,11 +129,11 @@ class Fault:
     def times(self, zero_s: float) -> dict[str, Any]:
         """Kind and member; when it was made, mended, and the system whole again, in seconds from the clock's zero."""
         if self.made_s is None:
-            raise ServerError(f"the fault of {self._member.name} was never made: the run was over before its time")
+            raise ServerError(f"the fault of {self._of} was never made: the run was over before its time")
         at = {"made_s": self.made_s, "mended_s": self.mended_s, "whole_s": self.whole_s}
         return {
             "kind": self._kind,
-            "member": self._member.name,
+            "member": self._of,
             **{name: None if value is None else value - zero_s for name, value in at.items()},
         }
 
@@ -191,11 +214,18 @@ def _steps(due_s: Floats, latency_ms: Floats, good: Bools) -> list[dict[str, Any
 class OfRun(Measuring):
     """The fault of a run, and when it happened."""
 
-    members_may_fail = True
     described = "the effect of its fault"
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.members_may_fail = run.workload["fault"]["kind"] != PATH_LOSS
+        self.path: Limited | None = None
+
+    def before(self, system: System, server: Server) -> None:
+        self.path = None if system.placed is None else system.placed.limited
+
     def check(self, server: Server) -> Callable[[], None]:
-        self.fault = Fault(server, self.run.workload["fault"])
+        self.fault = Fault(server, self.run.workload["fault"], self.path)
         return self.fault.check
 
     def ready(self) -> None:
@@ -207,10 +237,28 @@ class OfRun(Measuring):
 
     def judge(self, context: Context, findings: Findings) -> None:
         findings.facts["fault"] = self.times
+        limits = context.facts.get("storage_path", {}).get("limits")
+        if self.times["kind"] == PATH_LOSS and limits is not None:
+            keeps, window_s = float(self.run.workload["fault"]["keeps"]), self.run.window_s
+            findings.gates.append(narrowed(limits["asked"], keeps, context.resources, window_s, self.times))
 
     @classmethod
     def summarise(cls, published: Published) -> dict[str, Any]:
         return {"fault": summary(published.of_runs, published.facts("fault"))}
+
+    @classmethod
+    def again(cls, published: Published) -> Iterator[tuple[str, Any, Any]]:
+        yield from super().again(published)
+        stored, fault = published.stored, published.workload["fault"]
+        if fault["kind"] != PATH_LOSS:
+            return
+        asked, resources = stored["storage_path"]["limits"]["asked"], published.table("resources")
+        each = []
+        for number, (window_s, times) in enumerate(zip(stored["windows_s"], published.facts("fault"), strict=True)):
+            of_run = resources.filter(pa.compute.equal(resources["run"], number))
+            each.append([asdict(narrowed(asked, float(fault["keeps"]), of_run, window_s, times))])
+        known = [gate for gate in stored["gates"] if gate["gate"] == NARROWED]
+        yield "its gate on the lost paths differs from what its samples give", known, publish.combine(each)
 
     @classmethod
     def scoring(cls, measured: Mapping[str, Any], samples_path: Path, truth: Any) -> Scoring | None:
@@ -218,6 +266,23 @@ class OfRun(Measuring):
 
 
 MEASURING = OfRun
+NARROWED = "storage limits, paths lost"
+
+
+def narrowed(
+    asked: Mapping[str, float],
+    keeps: float,
+    resources: pa.Table | None,
+    window_s: Sequence[float],
+    times: Mapping[str, Any],
+) -> Gate:
+    """While paths were lost, the device's own counters say that no more was read than the share that was kept allows.
+
+    `window_s` is that of the run, on whose clock the `resources` are; `times` count from its start.
+    """
+    during = (window_s[0] + times["made_s"] + _SETTLED_S, window_s[0] + times["mended_s"])
+    device = None if resources is None else of_device(resources, [during])
+    return gates.storage_limits({limit: keeps * rate for limit, rate in asked.items()}, device, NARROWED)
 
 
 class _OverTime(Scoring):
