@@ -261,7 +261,8 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     published = Published(measured["spec"]["workload"], files, stored=measured)
     columns = set(parquet.read_schema(files["samples"]).names)
     yield "its samples don't say which answers have a defect", "defect" in columns, True
-    if latency.closed(published.workload) and not any(of.members_may_fail for of in measuring_of(published.workload)):
+    workload = published.workload
+    if latency.closed(workload) and not any(of.members_may_fail(workload) for of in measuring_of(workload)):
         stored = [gate for gate in measured["gates"] if gate["gate"] == gates.LITTLE]
         busy = samples.busy_by_run(files["samples"], published.workload["clients"])
         again = publish.combine([[asdict(gates.littles_law(**busy[run].facts()))] for run in sorted(busy)])

@@ -42,8 +42,18 @@ class Finding:
     holds: bool
 
 
-def _run(driver: Driver, folder: Path, server: NullServer, seconds: float, rate_per_s: float | None) -> Any:
-    """The figures of an open loop at this rate (None: a closed loop of two clients), and what held the client up."""
+def _run(
+    driver: Driver,
+    folder: Path,
+    server: NullServer,
+    seconds: float,
+    rate_per_s: float | None,
+    ready: Callable[[], None] = lambda: None,
+) -> Any:
+    """The figures of an open loop at this rate (None: a closed loop of two clients), and what held the client up.
+
+    `ready` is called right before the clock starts.
+    """
     protocol.write_requests(folder, [f"request {i}".encode() for i in range(REQUESTS)])
     rows, more = np.tile(np.arange(REQUESTS), (2, 1)), {"duration_s": seconds}
     if rate_per_s is not None:
@@ -53,7 +63,7 @@ def _run(driver: Driver, folder: Path, server: NullServer, seconds: float, rate_
     protocol.write_job(
         folder, requests=folder, transport=server.transport, schedule=rows, prime=prime, timeout_s=10.0, **more
     )
-    driver.run(folder, server.check_alive)
+    driver.run(folder, server.check_alive, ready=ready)
     outcome = protocol.read_outcome(folder)
     samples = outcome.samples
     found = latency.of_run(latency.Run(samples["due_ns"], samples["latency_ns"], samples["status"], seconds))
@@ -120,8 +130,7 @@ def slow_client(driver: Driver, folder: Path, seconds: float) -> list[Finding]:
     with NullServer("grpc", delay_ms=1) as server:
         quiet, _ = _run(driver, folder / "quiet", server, seconds, RATE_PER_S)  # its processes are there from now on
         timer = threading.Timer(seconds / 2, stop)
-        timer.start()
-        found, said = _run(driver, folder / "stopped", server, seconds, RATE_PER_S)
+        found, said = _run(driver, folder / "stopped", server, seconds, RATE_PER_S, timer.start)
         timer.join()
     return [
         Finding(

@@ -645,17 +645,12 @@ def test_a_stored_folder_is_searchable_again_on_other_ports_and_a_killed_server_
     name, artifact_dir = system
     engine = engine_of(system)
     vectors = small_vectors("l2")
-    started = time.monotonic()
     with running(name, artifact_dir, tmp_path) as server, Progress("load", None) as progress:
-        first_s = time.monotonic() - started
         engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
         before = server.endpoint
     assert not server.group.alive()
-    started = time.monotonic()
     with running(name, artifact_dir, tmp_path, first_port=free_ports(16)[0]) as server:
         engine.open(server, INDEX)
-        # Milvus: 3 s and 6 s; 25 s where it finds registrations of its last run. A busy machine delays both starts.
-        assert time.monotonic() - started < 2 * first_s + 12
         engine.apply(server, 200)
         assert server.endpoint != before
         probe = engine.probe(server)

@@ -73,17 +73,35 @@ def test_a_system_that_stands_still_in_turns_answers_as_before(name: str, tmp_pa
     with loaded(name, INDEX, vectors, tmp_path, SYSTEMS[name].get("settings", {})) as server:
         engine.apply(server, 200)
         with Side(server.group) as side:
+            done = []
 
             def turns() -> None:
-                for _ in range(10):
+                for turn in range(10):
                     side.freeze()
                     time.sleep(0.5)
                     side.thaw()
                     time.sleep(0.1)
+                    done.append(turn)
 
             thread = threading.Thread(target=turns)
             recall = asked(engine, server, tmp_path / "turns", 6.0, thread)
+        assert len(done) == 10
         assert recall > 0.95 and asked(engine, server, tmp_path / "after", 1.0) > 0.95
+        assert engine.probe(server).rows == len(vectors.base)
+
+
+@pytest.mark.servers
+@pytest.mark.long
+@pytest.mark.parametrize("name", TRIED)
+def test_a_system_that_stood_still_for_as_long_as_it_may_answers_as_before(name: str, tmp_path: Path) -> None:
+    vectors, engine = small_vectors("cosine"), get(SYSTEMS[name]["engine"])
+    with loaded(name, INDEX, vectors, tmp_path, SYSTEMS[name].get("settings", {})) as server:
+        engine.apply(server, 200)
+        with Side(server.group) as side:
+            side.freeze()
+            time.sleep(TRIED[name])
+            side.thaw()
+        assert asked(engine, server, tmp_path / "after", 2.0) > 0.95
         assert engine.probe(server).rows == len(vectors.base)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import psutil
 import pytest
 
 from anncestry.features.cold import measuring as page_cache
@@ -59,7 +60,8 @@ def test_pages_that_were_just_written_are_resident_and_their_share_is_that_of_th
     (tmp_path / "file").write_bytes(b"x" * 100_000)
     assert page_cache.resident(tmp_path) == 1.0
     page_cache.drop(tmp_path)
-    assert 0.0 <= page_cache.resident(tmp_path) <= 1.0
+    in_memory = {part.mountpoint for part in psutil.disk_partitions(all=True) if part.fstype in ("tmpfs", "ramfs")}
+    assert page_cache.resident(tmp_path) < 1.0 or any(tmp_path.is_relative_to(place) for place in in_memory)
     assert (tmp_path / "file").read_bytes() == b"x" * 100_000
 
 

@@ -122,7 +122,7 @@ class Flat(Engine):
             return True
 
         try:
-            wait_for("flat: an answer", listens, server, settings.get("start_within_s", 20))
+            wait_for("flat: an answer", listens, server, settings.get("start_within_s", 120))
             server.call("Probe", {})
         except BaseException:
             server.stop()

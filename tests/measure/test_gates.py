@@ -54,7 +54,7 @@ LOADS: list[tuple[str, dict[str, str]]] = [
     ("wrong-metric", {ORACLE: "recall", FINDABLE: "found by their own vector"}),
     ("ignore-filter", {ORACLE: "recall", ALL: "others, under 20 filters"}),
     ("lost-tail", {FINDABLE: "of the last inserted"}),
-    ("never-ends", {"stopped cleanly": "did not end when asked to, and was killed after 3."}),
+    ("never-ends", {"stopped cleanly": "did not end when asked to, and was killed after "}),
 ]
 """What a server does while it is loaded, and all the gates that fail: taken out, they let it pass."""
 NOT_UNDER_FILTER = {"rows findable, filtered": "a scan of few rows under it misses"}
@@ -196,7 +196,7 @@ def test_a_server_that_fails_half_of_its_requests_at_once_is_no_faster_for_it(be
 
 def test_a_server_that_lets_half_of_its_requests_time_out_pays_with_its_percentiles(bench):
     def impatient(files):
-        files["workloads"]["k7"]["timeout_s"] = 0.3
+        files["workloads"]["k7"]["timeout_s"] = 1.0
 
     liar = bench("times-out-half", change=impatient)
     seven = liar.matrix.cells[2]
@@ -207,8 +207,8 @@ def test_a_server_that_lets_half_of_its_requests_time_out_pays_with_its_percenti
     summary, found = record["summary"], record["defects"]
     assert found["failed"] == summary["timeouts"]["value"] > 10 and summary["errors"]["value"] == 0
     assert found["share"]["low"] > defects.MARKED_SHARE, "never bold, no winner"
-    assert summary["p95_ms"]["value"] >= 300 and summary["p99_ms"]["value"] >= 300, "the wait is in them"
-    assert summary["qps"]["value"] < 2 * 40 / (0.3 * found["failed"]), "two clients, who waited for each"
+    assert summary["p95_ms"]["value"] >= 1000 and summary["p99_ms"]["value"] >= 1000, "the wait is in them"
+    assert summary["qps"]["value"] < 2 * 40 / (1.0 * found["failed"]), "two clients, who waited for each"
 
 
 def test_a_server_that_answers_with_nothing_at_times_is_valid_with_a_defect_that_recall_charges(bench):

@@ -78,7 +78,7 @@ def test_children_that_come_and_go_between_two_samples_are_counted(server):
 def test_a_child_that_came_and_stays_is_counted_from_its_birth(server):
     """D5: a forked backend that burnt 1.0 s in a run of 1 s was given 0.00 s."""
     used_s = between_edges(server, lambda: ask(server, "1 1.0 stay", answers=2))
-    assert 0.99 <= used_s < 1.5
+    assert 0.95 <= used_s < 1.5
 
 
 def test_a_child_that_ends_is_counted_once(server):
@@ -108,12 +108,11 @@ def test_what_was_seen_of_a_child_stays_where_its_parent_does_not_wait_for_it(se
 
 
 def test_a_server_that_this_process_waited_for_is_not_its_own_cpu():
-    tree = processes.Tree()
+    tree, own_s = processes.Tree(), time.process_time()
     before_s = tree.read({os.getpid(): ""}, set(), seek=True)[""].cpu_s
-    own_s = time.process_time()
     subprocess.run([sys.executable, "-c", f"import time{BURN}burn(1.0)"], check=True)
-    own_s = time.process_time() - own_s
-    assert tree.read({os.getpid(): ""}, set(), seek=True)[""].cpu_s - before_s < own_s + 0.1
+    after_s = tree.read({os.getpid(): ""}, set(), seek=True)[""].cpu_s
+    assert after_s - before_s < time.process_time() - own_s + 0.1
 
 
 SHARE = """

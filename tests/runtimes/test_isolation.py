@@ -211,17 +211,19 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken_for_the_lo
 ) -> None:
     monkeypatch.delenv("ANNCESTRY_MEASURE_LOCK", raising=False)
     monkeypatch.setattr(platform, "_SHARED", (everyones,))
-    entered = threading.Event()
+    entered, said = threading.Event(), threading.Event()
+    monkeypatch.setattr("builtins.print", lambda *words, **_: said.set() if "waiting for another" in words[0] else None)
     with platform.alone():
         waiting = threading.Thread(target=lambda: platform.alone().__enter__() and entered.set())
         first = platform.lock_path().stat()
         waiting.start()
+        assert said.wait(600), "it waits for the lock that is removed now"
         platform.lock_path().unlink()
         with platform.alone():
             assert not os.path.samestat(first, platform.lock_path().stat())
             assert platform.measuring()
     waiting.join(600)
-    assert not waiting.is_alive()
+    assert not waiting.is_alive() and entered.is_set()
 
 
 def test_what_is_not_measured_waits_for_the_end_of_a_measurement(

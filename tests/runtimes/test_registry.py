@@ -120,6 +120,7 @@ def image_like_milvus_own(client: docker.DockerClient, wheel: Path, folder: Path
     config = read_config((data / "config.yaml.template").read_text())
     config["etcd"]["use"]["embed"], config["common"]["storageType"] = False, "minio"
     config["etcd"]["endpoints"], config["log"]["stdout"] = "localhost:2379", True
+    config["mq"]["type"] = "default"
     folder.mkdir()
     (folder / "milvus.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     files = {"/milvus/configs/milvus.yaml": folder / "milvus.yaml", "/milvus/configs/glog.conf": data / "glog.conf"}

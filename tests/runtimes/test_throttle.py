@@ -9,18 +9,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 from anncestry import cli, engines, verify
 from anncestry.cells import config as configuration
 from anncestry.errors import ConfigError, Unsupported, UserError
+from anncestry.features.fault.measuring import narrowed
 from anncestry.measure.server import StoragePath
-from anncestry.metrics.resources import Sampler, of_device
+from anncestry.metrics.resources import OPERATIONS, Sampler, of_device
 from anncestry.provenance import gates
-from anncestry.runtimes import leftovers, storage, throttle
+from anncestry.runtimes import control_groups, leftovers, storage, throttle
 from anncestry.runtimes.namespaces import wrapped
 from anncestry.runtimes.storage import Placed
 from anncestry.runtimes.throttle import Limited
@@ -34,10 +38,14 @@ LIMITED = {**STANDALONE, "storage": "here", "storage_limits": ASKED}
 
 def ours() -> set[str]:
     """Devices and groups of limited storage paths of this process, or of one that has ended."""
-    backing = (file.read_text() for file in Path("/sys/block").glob("loop*/loop/backing_file"))
-    groups = {group: int(group.name.split("-")[1]) for group in Path("/sys/fs/cgroup").glob("**/anncestry-*-storage-*")}
+    backing, found = Path("/sys/block").glob("loop*/loop/backing_file"), set()
+    for file in backing:
+        with suppress(OSError):  # another test's device may go at this moment
+            if f"/anncestry-{os.getpid()}-" in (line := file.read_text()):
+                found.add(line)
+    groups = {group: int(group.name.split("-")[1]) for group in control_groups.groups() if "-storage-" in group.name}
     of_ours = {str(group) for group, pid in groups.items() if pid == os.getpid() or not psutil.pid_exists(pid)}
-    return {line for line in backing if f"/anncestry-{os.getpid()}-" in line} | of_ours
+    return found | of_ours
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +82,15 @@ def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(memory: 
     finally:
         path.remove()
     assert probe["allowed_per_s"] == 20 * 2**20 / throttle.PROBE_BYTES["read_mib_per_s"]
-    judged = gates.storage_probe(probe)
-    assert judged.ok, judged.detail
-    assert not gates.storage_probe({**probe, "held_per_s": probe["free_per_s"]}).ok  # no limit
-    assert not gates.storage_probe({**probe, "free_per_s": probe["held_per_s"]}).ok  # the path itself is no faster
+    # On a busy machine it may be slower, and the path, too: that is for the gate to say.
+    assert 0 < probe["held_per_s"] <= gates.PROBE_MOST * probe["allowed_per_s"] and probe["free_per_s"] > 0
+
+
+def test_a_probe_that_is_not_held_or_of_a_path_that_is_no_faster_is_invalid() -> None:
+    probe = {"of": "read_mib_per_s", "read_bytes": 65536, "allowed_per_s": 320.0, "held_per_s": 315.0}
+    assert gates.storage_probe({**probe, "free_per_s": 9000.0}).ok
+    assert not gates.storage_probe({**probe, "held_per_s": 9000.0, "free_per_s": 9000.0}).ok  # no limit
+    assert not gates.storage_probe({**probe, "free_per_s": 315.0}).ok  # the path itself is no faster
     assert not gates.storage_probe({**probe, "held_per_s": 0.5 * probe["allowed_per_s"]}).ok
 
 
@@ -91,15 +104,15 @@ def test_a_path_that_keeps_a_quarter_of_its_limit_is_read_at_a_quarter_until_it_
         (wide,) = path.probe()
     finally:
         path.remove()
-    assert narrow["held_per_s"] <= 0.25 * narrow["allowed_per_s"] * gates.PROBE_MOST
-    assert not gates.storage_probe(narrow).ok and gates.storage_probe(wide).ok, wide
+    assert 0 < narrow["held_per_s"] <= 0.25 * narrow["allowed_per_s"] * gates.PROBE_MOST
+    assert 0 < wide["held_per_s"] <= wide["allowed_per_s"] * gates.PROBE_MOST
 
 
 def test_the_path_s_own_counters_tell_a_program_that_escaped_its_limit(memory: Path) -> None:
     if (path := limited(memory)) is None:
         return
     script = "import os, sys; file = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT); import mmap\n"
-    script += "whole = mmap.mmap(-1, 1 << 20)\nfor at in range(16): os.preadv(file, [whole], at << 20)"
+    script += "whole = mmap.mmap(-1, 1 << 20)\nfor at in range(128): os.preadv(file, [whole], at % 16 << 20)"
     judged = {}
     try:
         file = path.mount / "data"
@@ -109,11 +122,10 @@ def test_the_path_s_own_counters_tell_a_program_that_escaped_its_limit(memory: P
             command = wrapped(options, [sys.executable, "-I", "-c", script, file])
             with Sampler({}, 60.0, device=lambda: storage.device_totals(path.device) or (0, 0, 0, 0)) as sampler:
                 subprocess.run(command, check=True)
-                subprocess.run(command, check=True)
             table = sampler.table()
             at = table["at_s"].to_numpy()
             used = of_device(table, [(float(at.min()), float(at.max()))])
-            assert used is not None and used["io_read_mib"] >= 32
+            assert used is not None and used["io_read_mib"] >= 128
             judged[name] = gates.storage_limits(ASKED, used)
     finally:
         path.remove()
@@ -214,9 +226,15 @@ def test_a_cell_on_a_limited_path_says_how_it_was_held(bench: MakeBench, memory:
 
 
 def test_paths_lost_during_a_run_are_measured_and_a_forged_gate_on_them_is_found(
-    bench: MakeBench, memory: Path
+    bench: MakeBench, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = {"kind": "path_loss", "keeps": 0.25, "at_s": 1, "for_s": 2.5}
+    lost, kept, keep = {"kind": "path_loss", "keeps": 0.25, "at_s": 1, "for_s": 2.5}, [], Limited.keep
+
+    def keep_and_note(path: Limited, share: float) -> None:
+        kept.append(share)
+        keep(path, share)
+
+    monkeypatch.setattr(Limited, "keep", keep_and_note)
 
     def change(files: dict) -> None:  # type: ignore[type-arg]
         on_a_path(memory)(files)
@@ -229,19 +247,42 @@ def test_paths_lost_during_a_run_are_measured_and_a_forged_gate_on_them_is_found
         return
     honest.load(cell, storage=table)
     assert honest.query(cell, runs=2, storage=table) == {cell.query: "ok"}
+    assert kept == [0.25, 1.0] * 2
     published, _ = scored(honest, cell)
     assert failed(published).keys() <= {"storage limits, probed"}
     (gate,) = [gate for gate in published["gates"] if gate["gate"] == "storage limits, paths lost"]
     assert "at most" in gate["detail"] and "Little's law" in {gate["gate"] for gate in published["gates"]}
     for run in published["fault"]["runs"]:
         assert (run["kind"], run["member"]) == ("path_loss", "storage path")
-        assert 2.5 <= run["mended_s"] - run["made_s"] and run["lost"] == 0 and run["whole_s"] is not None
+        assert run["mended_s"] - run["made_s"] >= 2.5 and run["lost"] == 0 and run["whole_s"] is not None
 
     assert verify.verify(honest.matrix, partial=True).problems == []
     forged = {**gate, "detail": gate["detail"].replace("in ", "in 1")}
     reseal(Path(cell.query_path), gates=[forged if each == gate else each for each in published["gates"]])
     said_by = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
     assert "its gate on the lost paths differs from what its samples give" in said_by
+
+
+@pytest.mark.parametrize(
+    ("rates", "ok"),
+    [
+        # MiB a second: before the loss, in its first second, until half a second before its end, then, afterwards.
+        ((20, 20, 5, 20, 20), True),
+        ((20, 5, 6, 5, 20), False),
+        ((20, 20, 20, 20, 20), False),
+        ((0, 0, 0, 0, 0), True),
+    ],
+)
+def test_while_paths_are_lost_no_more_is_read_than_the_share_that_was_kept(rates: tuple[float, ...], ok: bool) -> None:
+    times, ends_s = {"made_s": 4.0, "mended_s": 12.0}, (104.0, 105.0, 111.5, 112.0, 116.0)
+    at_s = np.arange(100.0, 116.1, 0.25)
+    edges = np.concatenate([[100.0], ends_s])
+    read = np.interp(at_s, edges, np.concatenate([[0.0], np.cumsum(np.diff(edges) * rates)]))
+    columns = {"at_s": at_s, "io_read_mib": read, **dict.fromkeys(("io_write_mib", *OPERATIONS), np.zeros(len(at_s)))}
+    device = pa.table({"group": ["device"] * len(at_s), **columns})
+    gate = narrowed({"read_mib_per_s": 20}, 0.25, device, (100.0, 116.0), times)
+    assert (gate.gate, gate.ok) == ("storage limits, paths lost", ok), gate.detail
+    assert not narrowed({"read_mib_per_s": 20}, 0.25, None, (100.0, 116.0), times).ok
 
 
 def test_paths_can_only_be_lost_of_a_path_with_limits() -> None:

@@ -99,7 +99,7 @@ class Run:
     @cached_property
     def members_may_fail(self) -> bool:
         """Whether members of the server may be gone after it."""
-        return any(feature.members_may_fail for feature in self.features)
+        return any(feature.members_may_fail(self.workload) for feature in self.features)
 
     @property
     def requests(self) -> tuple[int, int]:
@@ -257,8 +257,6 @@ class Measuring:
     Class methods work on the runs of a cell together.
     """
 
-    members_may_fail: bool = False
-    """Whether members of the server may be gone after it."""
     rows_added: int = 0
     """Rows that it inserted: ids after those that were loaded."""
     described: ClassVar[str] = ""
@@ -266,6 +264,11 @@ class Measuring:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+
+    @classmethod
+    def members_may_fail(cls, workload: Mapping[str, Any]) -> bool:
+        """Whether members of the server may be gone after a run of this workload."""
+        return False
 
     def prepare(self, data_dir: Path) -> None:
         """Look at a fresh copy of the loaded data; only if the feature needs an `own_server`, before that starts."""

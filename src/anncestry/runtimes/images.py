@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import posixpath
 import re
 import subprocess
 import tarfile
@@ -23,6 +24,7 @@ from typing import IO
 
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
+from docker.models.containers import Container
 from docker.models.images import Image
 
 from anncestry.errors import DataError
@@ -115,17 +117,37 @@ def pulled_image(client: docker.DockerClient, reference: str) -> ImageFacts:
 
 
 def file_of(client: docker.DockerClient, image: ImageFacts, path: str, labels: Mapping[str, str]) -> bytes | None:
-    """A file of an image, of a container that has these labels and is never started; None if there is none."""
-    container = client.containers.create(image.id, entrypoint=["never-started"], labels=dict(labels))
-    try:
-        stream, _ = container.get_archive(path)
+    """A file of an image, links followed, of a container that has these labels and is never started; None if there is
+    none."""
+    if (image.id, path) not in _READ:
+        made = client.containers.create(
+            image.id, entrypoint=["never-started"], labels=dict(labels), network_mode="none"
+        )
+        try:
+            _READ[image.id, path] = _read(made, path)
+        finally:
+            made.remove(force=True, v=True)
+    return _READ[image.id, path]
+
+
+_READ: dict[tuple[str, str], bytes | None] = {}
+"""What was read of images, which never change: each member of a server asks again."""
+_LINKS_MAX = 8
+
+
+def _read(container: Container, path: str) -> bytes | None:
+    for _ in range(_LINKS_MAX):
+        try:
+            stream, _ = container.get_archive(path)
+        except NotFound:
+            return None
         with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-            found = tar.extractfile(tar.getmembers()[0])
-            return None if found is None else found.read()
-    except NotFound:
-        return None
-    finally:
-        container.remove(force=True, v=True)
+            entry = tar.getmembers()[0]
+            if not entry.issym():
+                found = tar.extractfile(entry)
+                return None if found is None else found.read()
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.linkname))
+    return None
 
 
 def _have(client: docker.DockerClient, reference: str) -> Image | None:
@@ -182,6 +204,8 @@ def host_libraries(files: Iterable[Path]) -> dict[str, Path]:
         if done.returncode != 0:
             continue  # "not a dynamic executable": it needs nothing
         missing = _MISSING.search(done.stdout)
+        if missing and ".so" in path.name:
+            continue  # a library that this machine can't load: a Java's are for windows and sounds, too
         if missing:
             raise DataError(f"{path.name} needs {missing[1]}, which is missing in its artifact and on this machine")
         found = (match[1] for match in map(_LIBRARY.match, done.stdout.splitlines()) if match)

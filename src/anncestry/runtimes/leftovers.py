@@ -77,7 +77,7 @@ def end_frozen() -> list[str]:
 
 def _processes() -> Iterator[Leftover]:
     # Some programs (PostgreSQL's) write their titles over their environment: their group says whose they are.
-    grouped = {int(pid) for folder in _ended_groups() for pid in (folder / "cgroup.procs").read_text().split()}
+    grouped = {pid for folder in _ended_groups() for pid in _members(folder)}
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         try:
             mark = process.environ().get(MARK)
@@ -87,6 +87,14 @@ def _processes() -> Iterator[Leftover]:
             name = f"{' '.join(process.info['cmdline'] or ['?'])[:100]} (pid {process.pid})"
             frozen = freeze.is_frozen(process.pid)
             yield Leftover("process", name, partial(_end, process.pid), process.pid, frozen)
+
+
+def _members(group: Path) -> list[int]:
+    """Process ids; none of a group that somebody removes at this moment."""
+    try:
+        return list(map(int, (group / "cgroup.procs").read_text().split()))
+    except OSError:
+        return []
 
 
 def _containers() -> Iterator[Leftover]:

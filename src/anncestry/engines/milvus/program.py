@@ -333,6 +333,8 @@ def _place(config: dict[str, Any], ports: Mapping[str, int], paths: _Paths, etcd
     config["localStorage"]["path"] = str(paths.local)
     config["rocksmq"]["path"] = str(paths.storage / "rocksmq")
     config["common"]["storageType"] = "local"
+    if "mq" in config:  # from 2.3 on, it chooses no log by itself
+        config["mq"]["type"] = "rocksmq"
     config["log"]["level"] = "warn"
     config["log"]["file"]["rootPath"] = str(paths.logs)
 

@@ -45,8 +45,9 @@ KINDS = {"kill": ("kill", "restart"), "pause": ("pause", "resume"), "partition":
 """Kind of a member's fault → how it is made and mended, by name of the methods of `runtimes.base.Handle`."""
 PATH_LOSS = "path_loss"
 """The one kind that no member has: the storage path keeps a share of its limits, as if some of its paths were lost."""
-_SETTLED_S = 1.0
-"""After this time, nothing is read any more that the wider limit had let through."""
+_SETTLED_S, _BEFORE_MENDED_S = 1.0, 0.5
+"""After the first time, nothing is read any more that the wider limit had let through; the second time before the
+mending, the counters, which lie between two samples, hold nothing of what comes after it."""
 STEP_S = 0.5
 """Length of the steps in which a run with a fault is told."""
 _POLL_S = 0.5
@@ -218,8 +219,11 @@ class OfRun(Measuring):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self.members_may_fail = run.workload["fault"]["kind"] != PATH_LOSS
         self.path: Limited | None = None
+
+    @classmethod
+    def members_may_fail(cls, workload: Mapping[str, Any]) -> bool:
+        return bool(workload["fault"]["kind"] != PATH_LOSS)
 
     def before(self, system: System, server: Server) -> None:
         self.path = None if system.placed is None else system.placed.limited
@@ -280,7 +284,7 @@ def narrowed(
 
     `window_s` is that of the run, on whose clock the `resources` are; `times` count from its start.
     """
-    during = (window_s[0] + times["made_s"] + _SETTLED_S, window_s[0] + times["mended_s"])
+    during = (window_s[0] + times["made_s"] + _SETTLED_S, window_s[0] + times["mended_s"] - _BEFORE_MENDED_S)
     device = None if resources is None else of_device(resources, [during])
     return gates.storage_limits({limit: keeps * rate for limit, rate in asked.items()}, device, NARROWED)
 
