@@ -56,7 +56,7 @@ def _secrets_are_forgotten():
     redact._addresses.clear()
 
 
-_BEFORE = pytest.StashKey[Before]()
+_BEFORE, _LEFT = pytest.StashKey[Before](), pytest.StashKey[list[str]]()
 
 
 def pytest_collection_finish(session):
@@ -68,15 +68,23 @@ def pytest_collection_finish(session):
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
     """No process, control group, container or network of theirs may be left: if one is, the tests have failed."""
-    before = session.config.stash.get(_BEFORE, None)
-    if before is None:
-        return
-    left = before.lasting(session.config._tmp_path_factory.getbasetemp())
-    if left:
+    before, left = session.config.stash.get(_BEFORE, None), session.config.stash.get(_LEFT, [])
+    if before is not None:
+        left += before.lasting(session.config._tmp_path_factory.getbasetemp())
+    if hasattr(session.config, "workeroutput"):  # this is one of several workers: the one who started them says it
+        session.config.workeroutput["left"] = left
+    elif left:
         session.config.pluginmanager.get_plugin("terminalreporter").write_line(
             "\nThe tests are over, and left on this machine:\n  " + "\n  ".join(left), red=True
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """A worker has ended: what it found is left."""
+    found = getattr(node, "workeroutput", {}).get("left", [])
+    node.config.stash[_LEFT] = [*node.config.stash.get(_LEFT, []), *found]
 
 
 def pytest_configure(config):

@@ -131,10 +131,10 @@ def test_failed_priming_is_counted(driver, echo, tmp_path):
 def test_a_run_by_time_goes_round_until_the_time_is_over_and_keeps_the_request_under_way(driver, echo, tmp_path):
     for i in range(10):
         echo.slow[f"request {i}".encode()] = 0.02
-    outcome = drive(driver, echo, tmp_path, [[0, 1, 2], [1, 2, 0]], duration_s=0.5)
+    outcome = drive(driver, echo, tmp_path, [[0, 1, 2], [1, 2, 0]], duration_s=2.0)
     starts = outcome.samples["start_ns"]
-    assert starts.max() < 0.5e9
-    assert (starts + outcome.samples["latency_ns"]).max() > 0.45e9
+    assert starts.max() < 2e9
+    assert (starts + outcome.samples["latency_ns"]).max() > 1.95e9
     for client, first in ((0, [0, 1, 2, 0]), (1, [1, 2, 0, 1])):
         mine = outcome.samples["query"][outcome.samples["client"] == client]
         assert len(mine) > 4

@@ -26,17 +26,22 @@ def test_that_passes(tmp_path):
 """
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize(("seconds", "status"), [("600", 1), ("0", 0)])
-def test_a_process_that_is_left_fails_the_session_and_is_named(seconds: str, status: int, tmp_path: Path) -> None:
+def test_a_process_that_is_left_fails_the_session_and_is_named(
+    seconds: str, status: int, workers: str, tmp_path: Path
+) -> None:
     (tmp_path / "test_it.py").write_text(_LEAVES.format(seconds=seconds))
     code = "import sys, pytest; from tests import remains; remains.WAIT_S = 2; sys.exit(pytest.main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path),
-         "--basetemp", str(tmp_path / "base"), "-c", os.devnull, "-W", "ignore", str(tmp_path / "test_it.py")],
+         "--basetemp", str(tmp_path / "base"), "-c", os.devnull, "-W", "ignore", "-n", workers,
+         str(tmp_path / "test_it.py")],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}, capture_output=True,
         text=True, check=False, timeout=900,
     )  # fmt: skip
-    pid = int((tmp_path / "base" / "pid").read_text())
+    (told,) = (tmp_path / "base").rglob("pid")
+    pid = int(told.read_text())
     try:
         assert done.returncode == status, done.stdout + done.stderr
         assert "1 passed" in done.stdout
