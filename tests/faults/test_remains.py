@@ -32,12 +32,12 @@ def test_a_process_that_is_left_fails_the_session_and_is_named(
     seconds: str, status: int, workers: str, tmp_path: Path
 ) -> None:
     (tmp_path / "test_it.py").write_text(_LEAVES.format(seconds=seconds))
-    code = "import sys, pytest; from tests import remains; remains.WAIT_S = 2; sys.exit(pytest.main(sys.argv[1:]))"
+    paths = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
     done = subprocess.run(
-        [sys.executable, "-c", code, "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path),
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path),
          "--basetemp", str(tmp_path / "base"), "-c", os.devnull, "-W", "ignore", "-n", workers,
          str(tmp_path / "test_it.py")],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}, capture_output=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "TESTS_REMAINS_WAIT_S": "2"}, capture_output=True,
         text=True, check=False, timeout=900,
     )  # fmt: skip
     (told,) = (tmp_path / "base").rglob("pid")
