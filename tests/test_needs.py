@@ -31,7 +31,7 @@ def collected(path: str, *options: str) -> tuple[set[str], list[str]]:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A PATH of a machine without LaTeX, a compiler, ip and unshare."""
     folder = tmp_path_factory.mktemp("bin")
-    for name in ("git", "sh"):
+    for name in ("git", "id", "sh"):
         (folder / name).symlink_to(str(shutil.which(name)))
     return str(folder)
 
@@ -51,8 +51,7 @@ def test_no_test_is_left_out_unless_that_was_asked_for(bare):
     assert files == set(FILES) and not said
 
 
-def test_make_test_asks_for_it_and_installs_nothing_for_a_user_without_apt(bare, tmp_path):
-    (Path(bare) / "id").symlink_to(str(shutil.which("id")))
+def test_make_test_asks_for_it_and_installs_nothing_for_a_user_without_apt(bare):
     make = shutil.which("make")
     assert make
     done = subprocess.run(

@@ -22,6 +22,7 @@ import yaml
 
 from anncestry.cells.plan import Job
 from anncestry.provenance import records
+from tests.waiting import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -138,15 +139,7 @@ class Toy:
         self, *arguments: str, check: bool = True, config: tuple[str, ...] = (), modules: Path = ROOT
     ) -> subprocess.CompletedProcess[str]:
         self.save()
-        done = subprocess.run(
-            self.command(*arguments, config=config),
-            capture_output=True,
-            text=True,
-            env=self.environment(modules),
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=2300,
-        )
+        done = whole(self.command(*arguments, config=config), timeout_s=2300, env=self.environment(modules))
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.toy import ROOT, Toy
+from tests.waiting import whole
 
 
 def _once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -22,12 +23,13 @@ def _once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[P
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared" / name
     shared.mkdir(parents=True, exist_ok=True)
-    folder, whole = shared / "place", shared / "whole"
+    folder, made = shared / "place", shared / "whole"
     with open(shared / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not whole.exists():
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what another worker did not finish
             make(folder)
-            whole.touch()
+            made.touch()
     return folder
 
 
@@ -50,11 +52,10 @@ def _measure_smoke(folder: Path) -> None:
 
 def snakemake_smoke(folder: Path, *arguments: str) -> str:
     """Run the smoke experiment as this checkout has it; what was said."""
-    done = subprocess.run(
+    done = whole(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
          "--directory", str(folder), "--nocolor", *arguments, "all", "--config", "experiment=smoke"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=1800,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout_s=1800, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -29,4 +29,7 @@ def s3_server(log: Path) -> Iterator[str]:
         yield found[0]
     finally:
         server.terminate()
-        server.wait(timeout=120)
+        try:
+            server.wait(timeout=120)
+        finally:
+            server.kill()

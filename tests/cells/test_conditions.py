@@ -11,7 +11,7 @@ import pytest
 
 from anncestry import engines, workflow
 from anncestry.cells.config import read_yaml
-from anncestry.datasets import download, metadata, normalize, payload, truth
+from anncestry.datasets import metadata, normalize, payload, truth
 from anncestry.errors import ConfigError, DataError, Unsupported
 from anncestry.measure.vectors import Filtering, choose, open_vectors
 from tests.builders.bench import failed
@@ -458,4 +458,3 @@ def test_the_sets_of_the_config_say_which_columns_their_conditions_act_on() -> N
         "qdrant-hnm-105k": ["keyword"],
     }
     assert all(entry["sources"][0]["payloads"] == "payloads.jsonl" for name, entry in sets.items() if name in kinds)
-    assert download.OUTPUTS[-1] == "shipped_conditioned"

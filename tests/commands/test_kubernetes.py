@@ -167,7 +167,6 @@ if verb == "create":
     Draft7Validator(json.loads(Path({schema!r}).read_text())).validate(job)
     name, container = job["metadata"]["name"], job["spec"]["template"]["spec"]["containers"][0]
     (place / (name + ".half")).write_text(json.dumps(job))
-    (place / (name + ".half")).rename(place / (name + ".json"))
     # A pod has the variables of its image, and those that the manifest gives it: none of the caller's.
     # None starts as long as the file `full` is there: no node has room.
     room = 'while [ -e "${{0%/*}}/full" ]; do sleep 0.1; done; '
@@ -175,6 +174,7 @@ if verb == "create":
     subprocess.Popen(["/bin/sh", "-c", command, str(place / name), *container["command"]],
                      cwd=container["workingDir"], env={environment!r}, start_new_session=True,
                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (place / (name + ".half")).rename(place / (name + ".json"))
 elif verb == "get" and words[0] == "jobs":
     assert words[1] == "--selector" and words[3:] == ["--output", "json"], words
     name, value = words[2].split("=")

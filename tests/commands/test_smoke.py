@@ -51,7 +51,8 @@ def test_both_systems_find_nearly_all_true_neighbours(numbers):
 
 def test_every_load_is_valid_and_split_into_its_phases(numbers):
     load = numbers[numbers.metric.isin(["insert_s", "index_s", "ready_s", "load_s"])]
-    assert load.valid.all()
+    assert load.valid.all() and set(load.system) == {"milvus-2.3.5", "weaviate-1.27.0"}
+    assert set(load.metric) == {"insert_s", "index_s", "ready_s", "load_s"}
     for _, part in load.groupby("system"):
         seconds = part.set_index("metric").value
         assert 0 < seconds["insert_s"] <= seconds["load_s"]
@@ -75,7 +76,7 @@ def test_every_gate_was_judged_and_none_failed(smoke):
     assert len(judged) == 2 + 6
     for record in judged:
         # Milvus answers some filtered searches in this clustered dataset with fewer than k rows: a defect, and valid.
-        assert all(gate["ok"] for gate in record["gates"]), record["gates"]
+        assert len(record["gates"]) > 10 and all(gate["ok"] for gate in record["gates"]), record["gates"]
 
 
 def test_nothing_of_it_runs_afterwards(smoke):

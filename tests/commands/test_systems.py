@@ -69,9 +69,9 @@ def test_what_ran_is_read_from_records_and_kept_in_the_config(finished, tmp_path
     monkeypatch.chdir(place.folder)
     monkeypatch.setenv("ANNCESTRY_CONFIG", str(place.folder / "config"))
     first, *others = rows(capsys).values()
-    record = json.loads(next((place.folder / "results" / "query").rglob("*@*.json")).read_text())
+    records = [json.loads(path.read_text()) for path in (place.folder / "results" / "query").rglob("*@*.json")]
     assert (first["system"], first["valid"], first["invalid"]) == ("red-1.0", 2, 0)
-    assert first["last"] == record["created"][:10]
+    assert first["last"] == max(record["created"] for record in records)[:10]
     assert others and all(row["last"] == "" for row in others), "defined, and never run"
     rows(capsys, "--record")
     shutil.rmtree(place.folder / "results")

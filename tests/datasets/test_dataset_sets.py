@@ -93,16 +93,19 @@ def long_lists(path: Path, name: str, rows: int, length: int, kind: Any) -> None
 
 
 DOWNLOADING = """
-import json, resource, sys
+import json, re, sys
 from pathlib import Path
 from anncestry.datasets import download
 from anncestry.errors import DataError
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_kib():
+    # Not getrusage's: a new program inherits that of who started it.
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak_kib()
 try:
     download.run(json.loads(sys.argv[1]), Path("out"), Path("cache"), "k")
 except DataError as error:
     print(error, file=sys.stderr)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10)
+print(peak_kib() - before >> 10)
 """
 
 

@@ -109,8 +109,8 @@ class Server:
             handler.send_header("ETag", self.etag)
         handler.end_headers()
         end = start + self.cuts.pop(0) if self.cuts else stop
-        handler.wfile.write(self.content[start:end])
         self.sent += len(self.content[start:end])
+        handler.wfile.write(self.content[start:end])
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_a_tail_that_bursts_make_is_covered_although_a_few_runs_may_have_missed_
     assert covered >= 0.93 * 200 > apart
 
 
-def test_a_large_run_is_bounded_in_time_and_memory():
+def test_the_interval_of_a_large_run_holds_the_truth():
     random = np.random.RandomState(1)
     data = [Values(random.exponential(1, 200_000), random.randint(1000, size=200_000)) for _ in range(2)]
     found = stats.quantile_interval(data, 1000, 0.99)

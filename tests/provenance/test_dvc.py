@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -566,12 +567,15 @@ def test_a_killed_push_leaves_the_remote_usable(mine, tmp_path):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 600
-    while not mine.objects() and push.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    os.killpg(push.pid, signal.SIGKILL)
-    push.wait()
+    try:
+        deadline = time.monotonic() + 600
+        while not mine.objects() and push.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(push.pid, signal.SIGKILL)
+        push.wait()
     push_whole(mine)
     b = mine.clone(mine.folder.parent / "b")
     b.dvc("pull", "--quiet")

@@ -25,7 +25,7 @@ def call(folder: Path, *arguments: str, status: int = 0) -> str:
             del environment[name]
     done = subprocess.run(
         [sys.executable, "-m", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False,
-        timeout=600,
+        timeout=2300,
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,15 @@ def test_wildcards_choose_as_a_shell_would(toy, pattern, number):
 
 @pytest.mark.parametrize("wrong", ["0123456789ab", "*/red-2.0/*/*", "red-1.0", "*", "../../*/*"])
 def test_what_names_no_cell_is_refused(toy, wrong):
-    with pytest.raises(UserError):
-        prune.choose(expand(toy), [PATTERN, wrong])
+    matrix = expand(toy)
+    with pytest.raises(UserError, match=re.escape(wrong)):
+        prune.choose(matrix, [PATTERN, wrong])
 
 
 def test_the_key_of_another_stage_is_no_cell(toy):
-    with pytest.raises(UserError):
-        prune.choose(expand(toy), [cell_of(toy).load])
+    matrix, load = expand(toy), cell_of(toy).load
+    with pytest.raises(UserError, match=load):
+        prune.choose(matrix, [load])
 
 
 def test_a_load_is_dropped_with_every_cell_that_was_measured_on_it(toy):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anncestry.cells.expand import TUNING_QUERIES
 from anncestry.errors import ConfigError
 from anncestry.measure import tune
 from anncestry.measure.tune import Tried, Tuned
@@ -43,7 +42,7 @@ def test_the_smallest_effort_is_taken_where_it_is_enough():
 
 def test_a_target_that_can_not_be_reached_ends_with_the_best_and_says_so():
     found, reached = tune.search(lambda ef: Tried(ef, min(0.93, ef / 100), min(0.92, ef / 100)), 0.95, lowest=10)
-    assert not reached and Tried(found, 0.93, 0.92).recall == 0.93
+    assert not reached and min(0.93, found / 100) == 0.93
     tuned = Tuned(160, 0.95, False, 400, (Tried(160, 0.93, 0.92),))
     gate = tuned.gate()
     assert not gate.ok
@@ -141,7 +140,6 @@ def test_queries_to_tune_on_without_a_target_are_refused(bench):
 
     with pytest.raises(ConfigError, match="tuning_queries: needs target_recall"):
         bench("", "blobs-l2", change)
-    assert TUNING_QUERIES >= 100
 
 
 def test_an_effort_is_found_once_for_a_build_of_the_index(tmp_path):

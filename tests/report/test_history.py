@@ -56,7 +56,7 @@ class Repository:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         folder.mkdir()
         patch.chdir(folder)
-        shutil.copytree(ROOT / ".dvc", ".dvc", ignore=shutil.ignore_patterns("cache", "tmp"))
+        shutil.copytree(ROOT / ".dvc", ".dvc", ignore=shutil.ignore_patterns("cache", "tmp", "config.local"))
         Path(".gitignore").write_text("/results\n/scratch\n")
         self._git("init", "--quiet", "--initial-branch", "main")
         self._git("add", ".dvc", ".gitignore")
