@@ -120,6 +120,15 @@ def test_a_timeout_is_a_sample_with_the_time_it_waited_and_the_next_request_is_w
     assert outcome.samples["size"][4] == 0
 
 
+def test_a_server_that_says_at_once_that_a_deadline_was_exceeded_has_failed_fast(drivers, tmp_path):
+    for kind in KINDS:
+        with NullServer("grpc", error_every=2, error_code=4) as server:
+            outcome = run(drivers[kind], tmp_path / kind, server, count=40, prime=0)
+        assert (outcome.samples["status"] == ERROR).sum() == 20 and (outcome.samples["status"] == OK).sum() == 20
+        found = of_run(outcome)
+        assert not np.isfinite(found["p95_ms"]) and found["errors"] == 20 and found["timeouts"] == 0
+
+
 def test_a_lost_connection_costs_its_request_and_no_other_and_is_never_sent_again(way, tmp_path):
     driver, kind = way
     with NullServer(kind, echo=True, drop_every=10) as server:

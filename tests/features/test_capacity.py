@@ -61,6 +61,12 @@ def test_a_bound_below_the_service_time_has_no_rate_and_says_what_the_best_was()
     assert "ms, above 1 ms" in found["reason"]
 
 
+def test_a_search_that_accepted_no_rate_has_no_throughput_rather_than_none_per_second():
+    nothing = np.empty(0, np.int64)
+    found = latency.of_run(latency.Run(nothing, nothing, nothing.astype(np.uint8), 2.0))
+    assert np.isnan([found["qps"], found["fail_per_s"], found["p50_ms"]]).all()
+
+
 def test_a_rate_that_failed_bounds_all_above_it():
     def probe(rate, passed):
         return {"number": int(rate), "rate_per_s": rate, "passed": passed, "failed": 0, "p99_ms": 1.0, "reason": ""}

@@ -91,7 +91,7 @@ def test_a_probe_that_is_not_held_or_of_a_path_that_is_no_faster_is_invalid() ->
     assert gates.storage_probe({**probe, "free_per_s": 9000.0}).ok
     assert not gates.storage_probe({**probe, "held_per_s": 9000.0, "free_per_s": 9000.0}).ok  # no limit
     assert not gates.storage_probe({**probe, "free_per_s": 315.0}).ok  # the path itself is no faster
-    assert not gates.storage_probe({**probe, "held_per_s": 0.5 * probe["allowed_per_s"]}).ok
+    assert not gates.storage_probe({**probe, "held_per_s": 160.0, "free_per_s": 9000.0}).ok  # the path is slower
 
 
 def test_a_path_that_keeps_a_quarter_of_its_limit_is_read_at_a_quarter_until_it_has_all_again(memory: Path) -> None:

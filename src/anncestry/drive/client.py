@@ -28,6 +28,7 @@ OK, ERROR, TIMEOUT = 0, 1, 2
 _SAMPLE = struct.Struct("<IHHqqqQQ")
 _TICKET = struct.Struct("<Q")
 _SPIN_NS = 200_000
+_ERRORS_MAX = 20
 
 
 def _numbers(kind: str, folder: str, name: str) -> array.array[int]:
@@ -64,6 +65,13 @@ def _lags(lags_ns: array.array[int]) -> dict[str, float]:
     """Nearest-rank p99 and maximum."""
     ordered = sorted(lags_ns) or [0]
     return {"lag_p99_ms": ordered[-(-99 * len(ordered) // 100) - 1] / 1e6, "lag_max_ms": ordered[-1] / 1e6}
+
+
+def _most(errors: dict[str, int]) -> dict[str, int]:
+    """The most frequent kinds, and the rest as one."""
+    ordered = sorted(errors.items(), key=lambda each: (-each[1], each[0]))
+    others = sum(count for _, count in ordered[_ERRORS_MAX:])
+    return dict(ordered[:_ERRORS_MAX]) | ({"other errors": others} if others else {})
 
 
 class Client:
@@ -166,6 +174,8 @@ class Client:
                 try:
                     response = call(request, left_ns / 1e9)
                     end_ns, status, text = now(), OK, ""
+                    if end_ns - due_ns > timeout_ns:  # a library, or HTTP, may give an answer more time than it has
+                        response, status, text = None, TIMEOUT, "answered after its time was over"
                 except CallError as error:
                     end_ns, status, text = now(), TIMEOUT if error.timeout else ERROR, redact.short(str(error))
             if text:
@@ -186,7 +196,7 @@ class Client:
             "cpu_s": cpu_ns / 1e9,
             "rss_peak_mib": _rss_peak_mib(),
             "prime_errors": self.prime_errors,
-            "errors": dict(sorted(errors.items())[:20]),
+            "errors": _most(errors),
             "unsent": unsent,
             "reconnects": self.transport.reconnects,
             "tls": self.transport.secured,

@@ -48,14 +48,16 @@ No request is sent twice; after a lost connection the next request connects anew
 Facts in done.json
   zero_ns, end_ns                 CLOCK_MONOTONIC
   driver                          kind, and what it was built from
-  cpu_s, rss_peak_mib             of all clients, while the clock ran
+  cpu_s                           of all clients, while the clock ran
+  rss_peak_mib                    of all clients, since their processes began
   lag_p99_ms, lag_max_ms          how long after it could have, being due and a connection free, a request was sent
   queued_p99_ms, queued_max_ms    open loop: how long after it was due, for whatever reason
   unsent, reconnects
   tls                             what the clients' connections came to, each kind once: protocol, cipher,
                                   certificate_sha256; empty where nothing is encrypted
   gc_runs, gc_pause_us            collections of garbage that ended while the clock ran, and their pauses in sum
-  gap_max_ms                      the longest time that the driver was not scheduled, from the clock's zero on
+  gap_max_ms                      the longest time that the driver was not scheduled, from the clock's zero on: as a
+                                  thread of it saw that sleeps and wakes, not those that send
   library                         of a transport with `environment` only: package, version, environment
   clients                         each: samples, prime_errors, errors (text → count)
 

@@ -36,7 +36,8 @@ _ROUNDING = 1e-9  # of the margin; means over runs are rounded, so that runs tha
 class Rule:
     """When two numbers count as one: within `margin` (a share of the first), recalls within `recall_margin`.
 
-    `level` is the chance of any false verdict among all that are given together.
+    `level` is the chance of any false difference among all verdicts that are given together and, apart from it, that
+    of any false equivalence.
     """
 
     margin: float = 0.05

@@ -141,7 +141,8 @@ def of_run(run: Run) -> dict[str, float]:
         "p999_ms": quantile(ascending, P999),
         "max_ms": quantile(ascending, 1.0),
         "mean_ms": float(run.values.value.mean()) if len(ascending) else math.nan,
-        **{name: float(counts[name] / window_s) if window_s else math.nan for name in rates},
+        # No request at all: of a search for a rate, none was accepted.
+        **{name: float(counts[name] / window_s) if window_s and len(run.status) else math.nan for name in rates},
         "samples": len(run.status),
         "errors": seen[ERROR],
         "timeouts": seen[TIMEOUT],

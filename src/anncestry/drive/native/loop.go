@@ -89,7 +89,7 @@ type client struct {
 	free     int64
 	offset   uint64
 	failure  string // of the answer under way
-	late     bool   // that failure is a deadline the server kept
+	late     bool   // the server calls that failure a deadline
 
 	keep        bool
 	samples     *stream
@@ -653,7 +653,7 @@ func (l *loop) flush(c *client) {
 			return
 		}
 	}
-	if c.state == down {
+	if c.state == down || !c.connected { // until it is connected, it waits to be able to write
 		return
 	}
 	*pending, c.written = (*pending)[:0], 0
@@ -835,7 +835,7 @@ func (l *loop) answer(c *client) {
 	switch {
 	case c.failure == "":
 		l.finish(c, statusOK, "")
-	case c.late:
+	case c.late && clock() >= c.deadline-l.timeout/100: // before, it is no deadline of this request's: it failed fast
 		l.finish(c, statusTimeout, c.failure)
 	default:
 		l.finish(c, statusError, c.failure)

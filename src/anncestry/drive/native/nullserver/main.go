@@ -7,6 +7,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
@@ -32,6 +33,7 @@ type plan struct {
 	StallAt    int64  `json:"stall_at"`   // from this request on nothing is answered
 	StallMs    int    `json:"stall_ms"`   // for so long
 	ErrorEvery int    `json:"error_every"`
+	ErrorCode  int    `json:"error_code"`   // of gRPC; without it INTERNAL
 	DropEvery  int    `json:"drop_every"`   // connections are cut instead of answering
 	LeaveEvery int    `json:"leave_every"`  // after the answer: GOAWAY, or Connection: close
 	ResetEvery int    `json:"reset_every"`  // grpc: RST_STREAM instead of answering
@@ -313,7 +315,7 @@ func grpc(s *server, conn net.Conn) error {
 	h.out = binary.BigEndian.AppendUint32(frame(h.out, 4, 8, 0, 0), 1<<31-1-65535)
 	start := literal([]byte{0x88}, "content-type", "application/grpc") // :status 200
 	good := literal(nil, "grpc-status", "0")
-	bad := literal(literal(nil, "grpc-status", "13"), "grpc-message", "the disk is on fire")
+	bad := literal(literal(nil, "grpc-status", strconv.Itoa(cmp.Or(s.ErrorCode, 13))), "grpc-message", "the disk is on fire")
 	only := append(append([]byte{}, start...), bad...)
 	if err := h.flush(); err != nil {
 		return err
