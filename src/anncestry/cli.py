@@ -177,9 +177,15 @@ class _Tee(_Plain):
                 log.close()
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _end_tidily(number: int, frame: object) -> None:
-    """Leave by an exception, so that every server is stopped on the way out."""
-    signal.signal(number, signal.SIG_IGN)
+    """Leave by an exception, so that every server is stopped on the way out: which no second signal cuts short."""
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise SystemExit(128 + number)
 
 
@@ -196,8 +202,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
+            for number in _ENDING:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, and a shell's `&`, have it
+                    stack.callback(signal.signal, number, signal.signal(number, _end_tidily))
         out, err = sys.stdout, sys.stderr
         stack.callback(setattr, sys, "stdout", out)
         stack.callback(setattr, sys, "stderr", err)

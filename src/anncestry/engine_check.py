@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +19,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from anncestry import engines, workflow
+from anncestry import engines, guard, workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.engines.base import Batch, EngineOf
 from anncestry.engines.offers import Offers
 from anncestry.errors import Unsupported, UserError
 from anncestry.home import EPOCHS, HOME
+from anncestry.provenance import running
 
 NAME = "engine-check"
 _PACKAGE = "anncestry_lies"
@@ -141,10 +141,9 @@ def check(
     matrix = workflow.expand(choice)  # what the engine refuses is said before anything runs
     command = [sys.executable, "-m", "snakemake", "-s", str(HOME / "Snakefile"), "--cores", str(cores), "--keep-going"]
     targets = [*{cell.load_path for cell in matrix.loaded}, *(cell.recall_path for cell in matrix.cells)]
-    subprocess.run(
+    running.run_whole(
         [*command, "--config", f"experiment={choice.experiment}", f"config_dir={choice.folder}", "--", *targets],
         cwd=folder,
-        check=False,
         stdout=2,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.resolve()), *sys.path])},
     )
@@ -167,6 +166,7 @@ def _asks(offers: Offers, system: Mapping[str, Any], workload: str) -> bool:
 def _prepare(
     engine: str, offers: Offers, system: Mapping[str, Any], metric: str, folder: Path, lies: Sequence[str]
 ) -> workflow.Choice:
+    guard.refuse_foreign(folder)
     package = folder / _PACKAGE
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
@@ -206,6 +206,7 @@ def _prepare(
     }
     config = folder / "config"
     config.mkdir(exist_ok=True)
+    (config / guard.MADE).touch()
     for name, body in files.items():
         (config / f"{name}.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
     return workflow.Choice(config.resolve(), "default")

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
@@ -43,6 +42,8 @@ SERVERS_MIN, SERVERS_FIRST = 4, 6
 PAIR_S = 40.0
 """About what one workload takes on one fresh pair of servers, with their start."""
 SIDES = ("base", "head")
+MADE = ".made"
+"""In a folder `config` that a command of this package has made, and may replace."""
 
 
 class Said(StrEnum):
@@ -162,16 +163,24 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
 
 
 def copied(config: Path, folder: Path) -> Path:
-    """A fresh copy of the config in `folder`; UserError where that is the config, or where a run is at work."""
+    """A fresh copy of the config in `folder`; UserError where one lies that is somebody's own, or a run is at work."""
     target = folder / "config"
     if target.resolve() == config.resolve():
         raise UserError(f"--folder {folder}: holds the config that is to be copied; choose another folder")
+    refuse_foreign(folder)
     if running.at_work(folder):
         raise UserError(f"--folder {folder}: a run is at work there: wait for its end, or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(config, target)
+    (target / MADE).touch()
     return target
+
+
+def refuse_foreign(folder: Path) -> None:
+    """UserError if `folder` holds a config that no such command has made: it would be lost."""
+    if (folder / "config").exists() and not (folder / "config" / MADE).exists():
+        raise UserError(f"--folder {folder}: holds a config that would be replaced; choose another folder")
 
 
 def _side(side: str, given: str, systems: dict[str, Any]) -> str | dict[str, Any]:
@@ -214,8 +223,7 @@ def measure(choice: workflow.Choice, folder: Path, cores: int, says_json: bool =
     """
     command = [sys.executable, "-m", "snakemake", "-s", str(HOME / "Snakefile"), "--cores", str(cores), "all"]
     command += ["--config", f"experiment={choice.experiment}", f"config_dir={choice.folder}"]
-    done = subprocess.run(command, cwd=folder, check=False, stdout=2 if says_json else None)
-    if done.returncode:
+    if running.run_whole(command, cwd=folder, stdout=2 if says_json else None):
         why = failure(workflow.expand(choice), folder) or f"see above, and {folder / 'logs'}"
         raise UserError(f"{why}; what was measured stays in {folder}: the same command goes on from there")
 

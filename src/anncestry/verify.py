@@ -28,7 +28,7 @@ from anncestry import verify_published
 from anncestry.cells import plan
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
-from anncestry.errors import DataError
+from anncestry.errors import DataError, UserError
 from anncestry.measure import load, pair, publish, recall, samples
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
@@ -63,6 +63,8 @@ class _Verifier:
         self._facts = numbers.Facts()
         self._machine = _machine_of(matrix, self.findings)
         self._data: dict[str, bool] = {}
+        self._listed: dict[Path, set[Path] | None] = {}
+        """Of the record that was asked about last."""
 
     def run(self) -> Findings:
         """Every record, then what lies beside them, then table and page."""
@@ -74,7 +76,8 @@ class _Verifier:
                     self._data_record(path)
                 loaded = self._record(cell.load_path, "load", cell.load)
                 if loaded is not None and not self.quick:
-                    self._compare(cell.load_path, _load(cell.load_path, loaded))
+                    fewer = matrix.config.datasets[cell.dataset].zero_vectors == "leave_out"
+                    self._compare(cell.load_path, _load(cell.load_path, loaded, fewer))
                 progress.add(1)
             for cell in matrix.cells:
                 self._cell(cell)
@@ -190,7 +193,7 @@ class _Verifier:
                 if str(file) not in ours:
                     self.findings.check(str(file), partial(self._count, file, stage.spec, counted))
             for file in sorted(stage.folder.rglob("[!.]*")):
-                if not (file.is_dir() or file.suffix in (".json", records.DAMAGED) or prune.record_of(file).exists()):
+                if not (file.is_dir() or file.suffix in (".json", records.DAMAGED) or self._is_listed(file)):
                     self.findings.add(Problem(f"{file}: no record lists this file; remove it", str(file)))
         for file in sorted(STAGES["ceiling"].folder.glob("*.json")):
             self.findings.files += 1
@@ -201,6 +204,17 @@ class _Verifier:
         if counted:
             listed = ", ".join(f"{count} {words}" for words, count in sorted(counted.items()))
             self.findings.remarks.append(f"results/ also holds records that this experiment does not use: {listed}")
+
+    def _is_listed(self, file: Path) -> bool:
+        """Whether the record beside it lists it; one that can't be read is a problem of its own."""
+        record = prune.record_of(file)
+        if record not in self._listed:
+            self._listed = {record: None}
+            with contextlib.suppress(UserError, KeyError, TypeError, AttributeError):
+                outputs = records.read_record(record)["outputs"].values()
+                self._listed = {record: {record.parent / entry["path"] for entry in outputs}}
+        listed = self._listed[record]
+        return record.exists() if listed is None else file in listed
 
     def _count(self, file: Path, stage: str, counted: Counter[str]) -> None:
         spec = records.read_record(file, stage=stage)["spec"]
@@ -309,11 +323,17 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
     yield _RESOURCES, measured["resources"], resources.over_runs(table, "query", windows)
 
 
-def _load(path: str, loaded: Mapping[str, Any]) -> Iterator[Remade]:
-    """The times of a load, from the ends of its phases, and the resources in each of them."""
+def _load(path: str, loaded: Mapping[str, Any], fewer: bool) -> Iterator[Remade]:
+    """The times of a load, from the ends of its phases, and the resources in each of them.
+
+    With `fewer`, rows of its dataset may have been left out: how many, only its vectors say.
+    """
     data = loaded["spec"]["dataset"]
-    for name in ("rows", "dim"):
-        yield f"{name} is {loaded[name]}, but its dataset has {data[name]}", loaded[name], data[name]
+    yield f"dim is {loaded['dim']}, but its dataset has {data['dim']}", loaded["dim"], data["dim"]
+    rows, vectors = data["rows"], Path(loaded["inputs"]["vectors"]["path"])
+    if fewer:
+        rows = records.read_record(vectors)["rows"] if vectors.exists() else min(loaded["rows"], rows)
+    yield f"rows is {loaded['rows']}, but its dataset has {rows}", loaded["rows"], rows
     phases = {name: (start_s, end_s) for name, start_s, end_s in loaded["phases"]}
     whole = (min(start for start, _ in phases.values()), max(end for _, end in phases.values()))
     if "upgrade_of" not in loaded["spec"]:  # an upgrade in place has the one phase, and no load time

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anncestry.cells.spec import rows_a_batch
+from anncestry.cells.indexes import rows_a_batch
 from anncestry.engines.base import LoadResult, Requests, batches
 from anncestry.measure.load import _times
 from anncestry.provenance.records import seal

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anncestry.engines import offers_of
 from anncestry.errors import ConfigError
 from anncestry.measure import tune
 from anncestry.measure.tune import Tried, Tuned
@@ -34,6 +35,18 @@ def test_the_effort_found_is_the_smallest_that_surely_reaches_the_target(target)
     assert reached and curve(found).low >= target
     assert found == 10 or curve(int(found * 0.93) - 1).low < target
     assert len(asked) == len(set(asked)) <= 16, "no effort is asked twice, and few are"
+
+
+def test_no_effort_is_tried_that_the_engine_does_not_take():
+    tried = []
+
+    def ask(ef: int) -> Tried:
+        tried.append(ef)
+        return Tried(ef, 0.5, 0.4)
+
+    assert tune.search(ask, 0.95, lowest=10, highest=offers_of("pgvector").most_effort({"type": "hnsw"})) == (10, False)
+    assert max(tried) == 1000
+    assert offers_of("faiss").most_effort({"type": "ivf_flat", "nlist": 64}) == 64
 
 
 def test_the_smallest_effort_is_taken_where_it_is_enough():

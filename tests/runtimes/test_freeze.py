@@ -27,7 +27,14 @@ from tests.waiting import until
 
 SHELL = Path("/bin/sh")
 FORKS = "for i in 1 2 3; do (while :; do /bin/true; x=$(echo a | cat); done) & done; wait"
-THREADS = "import threading, time\nfor _ in range(40): threading.Thread(target=lambda: sum(range(10**12))).start()"
+THREADS = """
+import hashlib, threading
+def burn():
+    while True:
+        hashlib.sha256(bytes(1 << 16))  # without Python's lock
+for _ in range(40):
+    threading.Thread(target=burn).start()
+"""
 VFORK = "import ctypes; library = ctypes.PyDLL(None); library.vfork() or library.sleep(600)"
 """The parent is in state D until its child ends."""
 
@@ -177,7 +184,12 @@ CONTROLLER = """
     folder, root = map(Path, sys.argv[1:3])
     program = [Path("/bin/sh"), "-c", sys.argv[3]]
     process = NativeProcess("toy", program, clean_environment(), folder, folder / "log")
-    while sum(os.getsid(pid) == process.pid for pid in psutil.pids() if psutil.pid_exists(pid)) < int(sys.argv[4]):
+    def is_of_it(pid):
+        try:
+            return os.getsid(pid) == process.pid
+        except OSError:
+            return False
+    while sum(map(is_of_it, psutil.pids())) < int(sys.argv[4]):
         time.sleep(0.02)
     side = Side([Member("node1", "node", process)], root)
     side.freeze()

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from anncestry.cells import blocks, features, readers
 from anncestry.cells.config import look_up
-from anncestry.cells.indexes import EFFORTS, asked_effort, check_fits, is_lossy
+from anncestry.cells.indexes import EFFORTS, BatchRows, asked_effort, check_fits, is_lossy, rows_a_batch
 from anncestry.cells.matrix import Cell, Matrix, Pair
-from anncestry.cells.spec import BLOCKS_MIN, BatchRows, Block, Config, Dataset, Side, System, Topology, rows_a_batch
+from anncestry.cells.spec import BLOCKS_MIN, Block, Config, Dataset, Side, System, Topology
 from anncestry.cells.stage import STAGES, code_below, source_digest
 from anncestry.errors import ConfigError, Unsupported
 from anncestry.home import CASE_STUDIES, PUBLISHED

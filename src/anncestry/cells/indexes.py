@@ -74,3 +74,14 @@ def check_fits(index: Mapping[str, Any], dim: int, where: str) -> None:
             raise ConfigError(f"{where}: index.{name}: {parts} does not divide the {dim} dimensions of the vectors")
     if index["type"] == "scann" and dim % 2:
         raise ConfigError(f"{where}: index.type: scann needs an even number of dimensions, not {dim}")
+
+
+BatchRows = int | Mapping[str, int]
+"""Rows of an insert request: a number, or {"least", "most", "values"}, which makes one of the dimensions."""
+
+
+def rows_a_batch(batch_rows: BatchRows, dim: int) -> int:
+    """Rows of an insert request of vectors of `dim` numbers: as many as have `values` numbers, within the bounds."""
+    if isinstance(batch_rows, int):
+        return batch_rows
+    return min(batch_rows["most"], max(batch_rows["least"], batch_rows["values"] // dim))

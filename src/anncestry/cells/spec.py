@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_ori
 import jsonschema_rs
 import yaml
 
+from anncestry.cells.indexes import BatchRows
 from anncestry.home import SCHEMAS
 
 if TYPE_CHECKING:
@@ -74,17 +75,6 @@ class Topology(Entry):
 def node_limits(topology: Mapping[str, Any]) -> Mapping[str, Any]:
     """The limits of each of the `nodes` of a plain topology: by role those of a query node, else those of all."""
     return (topology.get("role_limits") or {}).get(NODES_ROLE) or topology.get("limits") or {}
-
-
-BatchRows = int | Mapping[str, int]
-"""Rows of an insert request: a number, or {"least", "most", "values"}, which makes one of the dimensions."""
-
-
-def rows_a_batch(batch_rows: BatchRows, dim: int) -> int:
-    """Rows of an insert request of vectors of `dim` numbers: as many as have `values` numbers, within the bounds."""
-    if isinstance(batch_rows, int):
-        return batch_rows
-    return min(batch_rows["most"], max(batch_rows["least"], batch_rows["values"] // dim))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def command(commands: Any, function: Callable[..., None], name: str = "", *, has
 def say_json(options: argparse.Namespace, rows: Callable[[], Any]) -> bool:
     """Print `rows()` as JSON if the options ask for it; returns whether they do. NaN and infinities become null."""
     if getattr(options, "json", False):
-        print(json.dumps(_plain(rows()), indent=1, ensure_ascii=False))
+        # Control characters are escaped as JSON has them; else what is printed would have them in its own way.
+        print(json.dumps(_plain(rows()), indent=1).replace("\x7f", "\\u007f"))
         return True
     return False
 

@@ -64,7 +64,7 @@ def plan(run: Run, options: argparse.Namespace) -> None:
 
     if options.paper or options.fit:
         needed = sizing.needs(run.matrix)
-        if options.paper and not say_json(options, lambda: [need.plain() for need in needed]):
+        if not say_json(options, lambda: [need.plain() for need in needed]) and options.paper:
             print("\n".join(sizing.lines(needed)))
             say_absent(run.matrix)
         if options.fit:

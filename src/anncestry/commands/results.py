@@ -162,11 +162,13 @@ def verify(run: Run, options: argparse.Namespace) -> None:
 
 def keep(run: Run, options: argparse.Namespace) -> None:
     """Verify, put data/ and results/ under DVC, and commit their pointers; --push sends the files to the remote."""
-    from anncestry.provenance import versioning
+    from anncestry.provenance import running, versioning
     from anncestry.report import diffs
     from anncestry.report.model import numbers
 
     matrix = run.matrix
+    if running.at_work(HERE):
+        raise DataError("a run is at work in this folder: keep its results once it has ended")
     incomplete = _incomplete(matrix)
     if incomplete and not options.partial:
         raise DataError(

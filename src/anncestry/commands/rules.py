@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -18,7 +17,7 @@ from anncestry.cells.plan import Session
 from anncestry.cells.stage import STAGES
 from anncestry.commands import Run, command
 from anncestry.errors import Damaged, DataError, ServerError, UserError
-from anncestry.provenance import platform, records
+from anncestry.provenance import platform, records, running
 
 Spec = dict[str, Any]
 Files = Mapping[str, Path]
@@ -79,7 +78,7 @@ def truth(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
     from anncestry.datasets import truth as stage
 
     parts = options.parts or [Path(path) for path in run.matrix.truth_parts(run.matrix.cell(options.key))]
-    gathered = stage.gather(parts, options.key) if parts else None
+    gathered = stage.gather(parts, options.key, files["vectors"].parent) if parts else None
     stage.run(spec, files["vectors"].parent, files["out"].parent, options.key, gathered)
 
 
@@ -141,7 +140,7 @@ def rounds(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> N
         log = Path("logs") / session.stage.name / f"{session.key}.log"
         words = [sys.executable, "-m", "anncestry", "--log", str(log)]
         words += [session.stage.name, session.key, str(session.round), *queries]
-        status = subprocess.run(words, check=False, env=os.environ | choice).returncode
+        status = running.run_whole(words, env=os.environ | choice)
         if status:
             return dict.fromkeys(queries, f"its session ended with status {status}")
         return records.read_json(Path(session.path))["cells"]  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from anncestry.errors import DataError, damage
 from anncestry.progress import Progress
 
 _BATCH_ROWS = 4096
+_BUFFER_BYTES = 1 << 20
 _SLACK_BYTES, _VALUE_BYTES = 1 << 20, 32  # far above what any encoding of a number takes
 # What Arrow raises on damaged bytes: its own errors, and those of Python that stand for some of them.
 _DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError)
@@ -142,7 +143,8 @@ def _lists_of(
     DataError unless each row has an id that is an integer, and a list of numbers (of int64: integers).
     """
     with damage(_DAMAGED, f"{path}: not a Parquet file"):
-        file = pq.ParquetFile(path)
+        # Else all that was read stays in memory until the file is closed.
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
     with file, damage(_DAMAGED, f"{path}: damaged Parquet file"):
         names = [name for name in (id_column, column) if name is not None]
         for name in names:

@@ -31,6 +31,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -230,12 +231,15 @@ def _local(text: str) -> Path:
 
 def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
     paths = {part: _local(text) for part, text in _locations(entry, whole="path").items()}
-    files: dict[str, str] = {}
+    digests: dict[tuple[Path, str | None], str] = {}
     for part, path in paths.items():
         if not path.is_file():
             raise DataError(f"{path}: missing")
-        if path.name not in files:
-            files[path.name] = verified(path, _pinned(entry, part))
+        asked = path, _pinned(entry, part)
+        if asked not in digests:
+            digests[asked] = verified(*asked)
+    names = Counter(path.name for path in {path for path, _ in digests})
+    files = {str(path) if names[path.name] > 1 else path.name: digest for (path, _), digest in digests.items()}
     return _content(entry, paths, files)
 
 
@@ -381,7 +385,9 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         digests = dict(zip(paths, pool.map(get, paths), strict=True))
-    told = json.dumps([digests, rows, dim, last, id_column, vector, list(truths)], sort_keys=True)
+    parts = [digests[name] for name in base], None if last else digests[queries]
+    given = {part: digests[name] for part, name in truths.items()}
+    told = json.dumps([*parts, given, rows, dim, last, id_column, vector], sort_keys=True)
     told = hashlib.sha256(told.encode()).hexdigest()[:12]
     folder = stated.cache_dir / "parquet" / told
     made = {part: folder / f"{part}.npy" for part in ("base", "queries", *truths)}

@@ -39,7 +39,7 @@ from anncestry.datasets.distance import Bools, Floats, Ids, check_metric, isin_r
 from anncestry.datasets.payload import NO_PAYLOAD, Payload, open_payload
 from anncestry.errors import ConfigError, DataError
 from anncestry.progress import Progress
-from anncestry.provenance.records import read_record, replacing, set_aside, verify_outputs, write_record
+from anncestry.provenance.records import identity, read_record, replacing, set_aside, verify_outputs, write_record
 
 Floats32 = NDArray[np.float32]
 
@@ -480,7 +480,8 @@ def run_part(spec: Mapping[str, Any], key: str, vectors_dir: Path, out: Path, pa
     """Write the exact neighbours among a shard's rows to `out` (npz); `spec` and `key` are those of the truth."""
     problem = Problem.of(spec, vectors_dir, part=True)
     found, matching = problem.solve(rows_of(part, parts, problem.rows), f"truth {vectors_dir.name} · {part}/{parts}")
-    about = json.dumps({"key": key, "part": part, "parts": parts, "scanned": found.scanned_queries})
+    of = identity(read_record(vectors_dir / "record.json"))
+    about = json.dumps({"key": key, "vectors": of, "part": part, "parts": parts, "scanned": found.scanned_queries})
     with replacing(out) as temporary, open(temporary, "wb") as file:
         np.savez(
             file,
@@ -492,14 +493,16 @@ def run_part(spec: Mapping[str, Any], key: str, vectors_dir: Path, out: Path, pa
         )
 
 
-def gather(paths: Sequence[Path], key: str) -> tuple[Neighbors, Ids]:
+def gather(paths: Sequence[Path], key: str, vectors_dir: Path) -> tuple[Neighbors, Ids]:
     """The neighbours in the whole base from all its shards, in order, and how many rows pass each query's filter.
 
-    DataError for a file that is damaged, or is not that shard of the truth `key`. One shard is held at a time.
+    DataError for a file that is damaged, or is not that shard of the truth `key` of the vectors as they are now. One
+    shard is held at a time.
     """
-    whole, matching = _read_part(paths[0], key, 1, len(paths))
+    of = identity(read_record(vectors_dir / "record.json"))
+    whole, matching = _read_part(paths[0], key, of, 1, len(paths))
     for number, path in enumerate(paths[1:], start=2):
-        part, passing = _read_part(path, key, number, len(paths))
+        part, passing = _read_part(path, key, of, number, len(paths))
         whole, matching = merge(whole, part), matching + passing
     return whole, matching
 
@@ -513,7 +516,7 @@ def merge(one: Neighbors, other: Neighbors) -> Neighbors:
     return Neighbors(best.ids, best.distances, after, one.scanned_queries + other.scanned_queries)
 
 
-def _read_part(path: Path, key: str, part: int, parts: int) -> tuple[Neighbors, Ids]:
+def _read_part(path: Path, key: str, vectors: str, part: int, parts: int) -> tuple[Neighbors, Ids]:
     try:
         with np.load(path, allow_pickle=False) as file:
             if any(member.compress_type != zipfile.ZIP_STORED for member in file.zip.infolist()):
@@ -530,6 +533,9 @@ def _read_part(path: Path, key: str, part: int, parts: int) -> tuple[Neighbors, 
     if stated != f"part {part} of {parts} of truth {key}":
         set_aside(path)
         raise DataError(f"{path}: {stated}, not {part} of {parts} of {key}: set aside")
+    if about.get("vectors") != vectors:
+        set_aside(path)
+        raise DataError(f"{path}: was found among other vectors: set aside; the next run makes it again")
     return found, matching
 
 
@@ -576,7 +582,8 @@ def _compare_shipped(problem: Problem, ids_file: Path, found: Neighbors) -> dict
         first = first if problem.query_rows is None else int(problem.query_rows[first])
         raise DataError(
             f"{ids_file}: the source's truth disagrees with the exact one for {int((~agrees).sum())} "
-            f"queries, the first being query {first}"
+            f"queries, the first being query {first}; if its entry in datasets.yaml is wrong, mend that, and remove "
+            f"{ids_file.parent} and the download that it was made from"
         )
     return {
         "ranks": ranks,

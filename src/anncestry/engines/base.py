@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anncestry.cells.spec import rows_a_batch
+from anncestry.cells.indexes import rows_a_batch
 from anncestry.datasets.payload import Column, Payload
 from anncestry.errors import ServerError, UserError
 from anncestry.progress import Progress

@@ -149,7 +149,12 @@ class LuceneServer(Server):
         return json.loads(reply)
 
     def of_index(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self.call(method, f"/{self.collection}{path}", body)
+        """The answer; ServerError also where it was done in some shards or copies only."""
+        told = self.call(method, f"/{self.collection}{path}", body)
+        parts = told.get("_shards", {}) if isinstance(told, Mapping) else {}
+        if isinstance(parts, Mapping) and parts.get("failed"):
+            raise ServerError(f"{self.name}: {path}: {parts['failed']} of {parts.get('total')} copies failed")
+        return told
 
     def insert(self, body: bytes) -> list[str]:
         """Insert rows; returns why they were refused, for each that was. ServerError if all of them were."""
@@ -169,10 +174,13 @@ class LuceneServer(Server):
         """The field of vectors as the server describes it. It is fixed once the index is created."""
         return dict(self.mappings()["properties"][FIELD])
 
-    def segments(self) -> list[dict[str, Any]]:
-        """The segments that are searched, of the first copy of each shard."""
+    def segments(self) -> list[list[list[dict[str, Any]]]]:
+        """The segments that are searched: of each copy of each shard."""
         shards = self.of_index("GET", "/_segments")["indices"][self.collection]["shards"].values()
-        return [segment for copies in shards for segment in copies[0]["segments"].values() if segment["search"]]
+        return [
+            [[segment for segment in copy["segments"].values() if segment["search"]] for copy in copies]
+            for copies in shards
+        ]
 
     def copies(self) -> tuple[int, int]:
         """How many shards the index has, and copies of each."""
@@ -181,13 +189,17 @@ class LuceneServer(Server):
 
     def await_open(self) -> None:
         """Until the index can be searched; a node answers earlier."""
+        self.await_green()
+        self.search_once()
+
+    def await_green(self) -> None:
+        """Until every copy of every shard is there."""
 
         def done() -> bool | None:
             health = self.call("GET", f"/_cluster/health/{self.collection}?wait_for_status=green&timeout=1s")
             return True if health["status"] == "green" else None
 
         wait_for(f"{self.name}: a green index", done, self, _CALL_S, patient=True)
-        self.search_once()
 
     def search_once(self) -> None:
         reply, _, refusal = self.ask("POST", f"/{self.collection}/_search", self.first_search())
@@ -223,6 +235,8 @@ class LuceneEngine(EngineOf[S]):
                 progress.at(result.rows_sent)
                 kill.when_due()
         with result.phase("index"):
+            if server.topology["replicas"] > 1:
+                server.await_green()  # a copy that is still made is not merged
             # The merged segment is searched only after a refresh.
             for path in ("/_refresh", "/_forcemerge?max_num_segments=1", "/_refresh"):
                 server.of_index("POST", path)
@@ -246,12 +260,20 @@ class LuceneEngine(EngineOf[S]):
         return int(server.of_index("POST", "/_count", body)["count"])
 
     def covered(self, server: S, rows: int, shards: int) -> tuple[bool, str]:
-        """Whether one segment a shard holds all `rows`, and what there is."""
-        segments = server.segments()
+        """Whether one segment of each shard, in every copy, holds all `rows`, and what there is."""
+        found = server.segments()
+        segments = [segment for copies in found for segment in copies[0]]
         searched = sum(segment["num_docs"] for segment in segments)
         deleted = sum(segment["deleted_docs"] for segment in segments)
+        odd = sum(
+            [each["num_docs"] for each in copy] != [each["num_docs"] for each in copies[0]]
+            for copies in found
+            for copy in copies[1:]
+        )
         detail = f"{searched} of {rows} rows and {deleted} deleted ones in {len(segments)} segments"
-        return len(segments) == shards and searched == rows, detail
+        if odd:
+            detail += f"; {odd} further copies have other segments"
+        return len(segments) == shards and searched == rows and not odd, detail
 
     def transport(self, server: S) -> dict[str, Any]:
         path = f"/{server.collection}/_search"

@@ -218,6 +218,10 @@ class Offers:
             return Freeze(no="has several members there, and was tried with one alone")
         return self.freeze
 
+    def most_effort(self, index: Spec) -> int:
+        """The largest search effort that makes a difference: of an inverted file, that of all its lists."""
+        return min(self.ef_max, int(index.get("nlist", self.ef_max)))
+
     def needs_interface(self, system: Spec) -> bool:
         """Whether its server does not start where the loopback is the only network interface."""
         return False
@@ -369,6 +373,9 @@ class Offers:
                 "credentials nor TLS here; supported: bytes"
             )
         self.check_search(workload)
+        nlist, nprobe = index.get("nlist"), workload.get("nprobe")
+        if nlist is not None and nprobe is not None and nprobe > nlist:
+            raise ConfigError(f"nprobe: {nprobe} is more than the index has lists: nlist: {nlist}")
         if remote and workload.get("stream") is not None:
             raise ConfigError(
                 "stream: what is stored on a server that somebody else runs (runtime remote) is not changed"

@@ -244,6 +244,7 @@ def run(
     target: Path,
 ) -> dict[str, Any]:
     """Write the record of a pair and its files from what lies in `folder`; DataError if a part of it is missing."""
+    recall.verify_truth(truth_record, spec["truth"], vectors_record)
     rule = spec["workload"]["rounds"]
     count = measured_by_need(folder, rule)
     runs = [_read(folder / f"run-{number}" / "record.json", spec, key) for number in range(count)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anncestry.datasets.distance import Bools, Floats, Ids
 from anncestry.drive.client import OK
-from anncestry.errors import DataError
+from anncestry.errors import Damaged, DataError
 from anncestry.measure.requests import nq_of
 from anncestry.measure.runs import measuring_of, runs_of
 from anncestry.measure.samples import BATCH_COLUMNS, answers_of
@@ -32,9 +32,7 @@ def run(
     """Recall@k of every sample by both rules, averaged by run; writes the record to `out`."""
     measured = records.read_record(query_record, stage="query", key=spec["query"])
     files = records.verify_outputs(query_record, measured)
-    truth = records.read_record(truth_record, stage="truth", key=spec["truth"])
-    records.verify_outputs(truth_record, truth)
-    open_vectors(vectors_record, truth["spec"]["vectors"])
+    verify_truth(truth_record, spec["truth"], vectors_record)
     return records.write_record(
         out,
         stage="recall",
@@ -48,6 +46,21 @@ def run(
             "vectors": vectors_record,
         },
     )
+
+
+def verify_truth(path: Path, key: str, vectors_record: Path) -> None:
+    """Damaged if the truth of this key, or the vectors that it was made from, are not what their records say."""
+    truth = records.read_record(path, stage="truth", key=key)
+    records.verify_outputs(path, truth)
+    open_vectors(vectors_record, truth["spec"]["vectors"])
+    _refuse_other_vectors(path, truth, vectors_record)
+
+
+def _refuse_other_vectors(path: Path, truth: Mapping[str, Any], vectors_record: Path) -> None:
+    """Damaged where the vectors were made again and became others: one key may stand for what a source now has."""
+    state = records.state(vectors_record, truth["inputs"]["vectors"], "vectors")
+    if state not in (records.State.SAME, records.State.REMADE):
+        raise Damaged(path, f"{path}: is the truth of other vectors than those of {vectors_record} now")
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Truth:
     def read(cls, path: Path, vectors_record: Path) -> Truth:
         """That of the truth record at `path`."""
         record = records.read_record(path, stage="truth")
+        _refuse_other_vectors(path, record, vectors_record)
         vectors = open_vectors(vectors_record, record["spec"]["vectors"], verify=False)
         ids, distances = (
             np.load(path.parent / record["outputs"][name]["path"], mmap_mode="r", allow_pickle=False)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from anncestry import redact
+from anncestry import engines, redact
 from anncestry.cells.indexes import is_lossy, least_effort
 from anncestry.cells.stage import STAGES
 from anncestry.drive import build, protocol
@@ -206,7 +206,9 @@ class ServerSession(System):
             question = tune.HeldOut.question(work, seed)
             if question not in asked:
                 asked[question] = tune.HeldOut(oracle, self.place.vectors.parent / "base.npy", work, seed)
-            return tune.tune(asked[question], work["target_recall"], least_effort(self.spec["index"], work["k"]))
+            index, offers = self.spec["index"], engines.offers_of(self.spec["system"]["engine"])
+            efforts = least_effort(index, work["k"]), offers.most_effort(index)
+            return tune.tune(asked[question], work["target_recall"], *efforts)
 
         return tune.once(self.tuning_path(run), records.sha256_file(self.index_record), find)
 

@@ -142,15 +142,15 @@ class HeldOut:
         return Tried(ef_search, mean, mean - _Z * error)
 
 
-def tune(queries: HeldOut, target: float, least: int) -> Tuned:
-    """The smallest search effort from `least` on at which the queries reach the recall `target`."""
+def tune(queries: HeldOut, target: float, least: int, most: int = EF_MAX) -> Tuned:
+    """The smallest search effort from `least` to `most` at which the queries reach the recall `target`."""
     looked_at: set[Tried] = set()
 
     def ask(ef_search: int) -> Tried:
         looked_at.add(tried := queries.at(ef_search))
         return tried
 
-    ef_search, reached = search(ask, target, least)
+    ef_search, reached = search(ask, target, least, min(most, EF_MAX))
     ordered = tuple(sorted(looked_at, key=lambda tried: tried.ef_search))
     return Tuned(ef_search, target, reached, len(queries), ordered)
 

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -150,9 +150,19 @@ def seal(record: Mapping[str, Any]) -> dict[str, Any]:
 def identity(record: Mapping[str, Any]) -> str:
     """Digest of what a record stands for: stage, key, and the contents of its files, but not when and by whom.
 
-    A stage that is made again from the same spec with the same result has the same identity.
+    A stage that is made again from the same spec with the same result has the same identity. Neighbours that only some
+    source of a dataset ships beside the same vectors are no part of it.
     """
-    outputs = {label: entry["sha256"] for label, entry in record["outputs"].items()}
+    return _identity(record, [label for label in record["outputs"] if not label.startswith("shipped_")])
+
+
+def is_of(record: Mapping[str, Any], identified: str | None) -> bool:
+    """Whether it has this identity; earlier ones held everything that was shipped."""
+    return identified in (identity(record), _identity(record, record["outputs"]))
+
+
+def _identity(record: Mapping[str, Any], labels: Iterable[str]) -> str:
+    outputs = {label: record["outputs"][label]["sha256"] for label in labels}
     return _digest({"stage": record["stage"], "key": record["key"], "outputs": outputs})
 
 
@@ -318,7 +328,7 @@ def state(file: Path, entry: Mapping[str, Any], label: str = "") -> State:
         return State.SAME
     if label in REMADE and "identity" in entry:
         with suppress(DataError, KeyError):
-            if identity(read_record(file)) == entry["identity"]:
+            if is_of(read_record(file), entry["identity"]):
                 return State.REMADE
     return State.CHANGED
 

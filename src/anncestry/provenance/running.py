@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -31,6 +32,8 @@ _FOLDER = Path(".snakemake")
 _MARKER = "anncestry-run"
 _TRIES, _TRY_S = 5, 0.1
 _SQUEUE_S, _PATH_CHARS = 60, 4096
+_PATIENCE_S = 180.0
+"""A cluster of containers takes its time to stop."""
 
 _LOOKS_ONLY = (
     *("dryrun", "lint", "list_rules", "list_target_rules", "print_compilation", "dag", "rulegraph", "filegraph"),
@@ -169,6 +172,21 @@ def at_work(here: Path) -> bool:
 def by_another(here: Path) -> bool:
     """Whether a run that is not this process' own is at work in `here`."""
     return _held is None and at_work(here)
+
+
+def run_whole(words: Sequence[str], **options: Any) -> int:
+    """Run a program to its end, and return its status. If this process is to end before, so is the program: it is told,
+    and has `_PATIENCE_S` to stop its servers. (`subprocess.run` would kill it at once.)"""
+    with subprocess.Popen(words, **options) as process:
+        try:
+            return process.wait()
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):  # which the terminal sends to both
+                process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
+            process.kill()
+            raise
 
 
 def end_with_run() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def _numbers(path: Path) -> dict[str, int]:
     return found
 
 
+_made = count(1)
+
+
 @dataclass
 class Enclosure:
     """What holds one process and its children: the groups that it enters before it becomes the program.
@@ -138,15 +142,22 @@ class Enclosure:
 
     def remove(self) -> None:
         """Remove the groups, which must be empty by now; ServerError names one that stays."""
-        deadline = time.monotonic() + _REMOVE_S
         for folder in dict.fromkeys(self.folders.values()):
-            while folder.exists():
-                try:
-                    folder.rmdir()
-                except OSError as error:  # the kernel takes a moment to let go of those that ended
-                    if time.monotonic() > deadline:
-                        raise ServerError(f"{folder}: this control group can't be removed: {error.strerror}") from None
-                    time.sleep(0.02)
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a group, which must be empty by now; ServerError if it stays."""
+    deadline = time.monotonic() + _REMOVE_S
+    while folder.exists():
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:  # the kernel takes a moment to let go of those that ended
+            if time.monotonic() > deadline:
+                raise ServerError(f"{folder}: this control group can't be removed: {error.strerror}") from None
+            time.sleep(0.02)
 
 
 def enclose(name: str, limits: Limits, root: Path = ROOT) -> Enclosure:
@@ -154,7 +165,7 @@ def enclose(name: str, limits: Limits, root: Path = ROOT) -> Enclosure:
     enclosure = Enclosure(limits)
     if limits == Limits():
         return enclosure
-    group = f"{PREFIX}{os.getpid()}-{name}"
+    group = f"{PREFIX}{os.getpid()}-{next(_made)}-{name}"  # both servers of a pair may have one name
     if (root / "cgroup.controllers").exists():
         _enclose_v2(enclosure, root, group)
     else:
@@ -246,7 +257,9 @@ def _make(enclosure: Enclosure, folder: Path, controller: str) -> Path:
 def groups(root: Path = ROOT) -> list[Path]:
     """All groups of ours that there are now, of whichever run."""
     found: list[Path] = []
-    places = parents_v2(root) if (root / "cgroup.controllers").exists() else [p for p in root.iterdir() if p.is_dir()]
+    # Of version 1, some are links to one that holds several controllers.
+    single = [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]
+    places = parents_v2(root) if (root / "cgroup.controllers").exists() else single
     for place in places:
         with suppress(OSError):
             found += [folder for folder in place.iterdir() if folder.name.startswith(PREFIX)]

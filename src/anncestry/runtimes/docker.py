@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from anncestry.provenance.running import owner, owner_alive
 from anncestry.runtimes import control_groups
 from anncestry.runtimes.base import POLL_S, Ending, Handle, Limits, Program, Runner, end
 from anncestry.runtimes.images import PARTS, ImageFacts, file_of, image_of, local_image
-from anncestry.runtimes.native import free_ports
+from anncestry.runtimes.native import free_ports, is_passed
 
 LABEL = "anncestry.session"
 OWNER = "anncestry.owner"
@@ -185,6 +185,11 @@ def _programs(artifacts: Sequence[Path]) -> Iterator[tuple[str, Path]]:
             yield _image_name(part), part
 
 
+def _of_host(name: str, value: str) -> bool:
+    """Whether a variable of a program is only what this user's shell has: home, language and the like."""
+    return is_passed(name) and os.environ.get(name) == value
+
+
 def _image_name(folder: Path) -> str:
     return re.sub(r"[^a-z0-9]+", "-", folder.name.partition("@")[0].lower()).strip("-") or "artifact"
 
@@ -315,7 +320,7 @@ class Pod(Runner):
         """The program's container, not started, from the `image` of the artifact in `folder`."""
         member, cwd = program.member, str(program.cwd)
         entrypoint, *command = (image.inside(folder, argument) for argument in program.argv)
-        own = {name: value for name, value in program.env.items() if os.environ.get(name) != value}
+        own = {name: value for name, value in program.env.items() if not _of_host(name, value)}
         name = f"anncestry-{self.session}-{member}"
         endpoint = self.client.api.create_endpoint_config(ipv4_address=self.host(member), aliases=[member])
         try:
@@ -546,27 +551,44 @@ class Container(Handle):
             if error.status_code != 409:
                 raise
 
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """ServerError for what the engine refuses: of one that has ended, how it did. EngineGone where none answers."""
+        try:
+            yield
+        except APIError as error:
+            said = f": the engine refuses: {_explanation(error)}" if self.alive() else f" {self._fate()}"
+            raise ServerError(f"{self.name}{said}") from None
+        except _ENGINE_ERRORS as error:
+            raise EngineGone(self.name, error) from None
+
     # Faults
 
     def pause(self) -> None:
-        self._container.pause()
+        with self._refused():
+            self._container.pause()
 
     def resume(self) -> None:
-        self._container.unpause()
+        with self._refused():
+            self._container.unpause()
 
     def kill(self) -> None:
         """SIGKILL; the container stays, so that it can be started again."""
-        self._container.kill()
-        self._container.wait(timeout=_TIMEOUT_S)
+        with self._refused():
+            self._container.kill()
+            self._container.wait(timeout=_TIMEOUT_S)
 
     def restart(self) -> None:
-        self._container.start()
-        self._container.reload()
-        self.started()
+        with self._refused():
+            self._container.start()
+            self._container.reload()
+            self.started()
 
     def cut_off(self) -> None:
-        self._pod.network.disconnect(self._container)
+        with self._refused():
+            self._pod.network.disconnect(self._container)
 
     def reconnect(self) -> None:
         """Put it back, at the address that it had."""
-        self._pod.network.connect(self._container, ipv4_address=self._pod.host(self.member), aliases=[self.member])
+        with self._refused():
+            self._pod.network.connect(self._container, ipv4_address=self._pod.host(self.member), aliases=[self.member])

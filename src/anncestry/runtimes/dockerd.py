@@ -23,8 +23,10 @@ import docker
 import psutil
 
 from anncestry.errors import ServerError, UserError
+from anncestry.provenance.running import owner
 from anncestry.runtimes.base import log_tail
 from anncestry.runtimes.docker import _ENGINE_ERRORS, where
+from anncestry.runtimes.native import MARK
 
 PACKAGES = ("docker.io", "iptables")
 """Debian's; the second only because dockerd looks for the program, even when told not to use it."""
@@ -95,6 +97,7 @@ def engine(cache_dir: Path) -> Iterator[str]:
         except BlockingIOError:
             print("waiting for another command of this user that uses a container engine", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        _refuse_another(store)
         # Short paths: the name of a socket has at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="anncestry-engine-", ignore_cleanup_errors=True) as run:
             folder = Path(run)
@@ -106,14 +109,27 @@ def engine(cache_dir: Path) -> Iterator[str]:
                 "--default-address-pool", f"base={_free_pool()},size=24", "--log-level", "warn",
             ]  # fmt: skip
             with open(folder / "dockerd.log", "ab") as log:
+                # What it is found by if this command is killed (`leftovers`): it, and what it starts.
+                marked = {**os.environ, MARK: owner(os.getpid())}
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=marked, start_new_session=True
                 )
             try:
                 _await(process, address, folder / "dockerd.log")
                 yield address
             finally:
                 _stop(process, address, folder / "dockerd.pid", store)
+
+
+def _refuse_another(store: Path) -> None:
+    """ServerError if an engine on this store still runs: that of a command that was killed, as nobody has the lock."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(store / "root") in process.cmdline():
+                raise ServerError(
+                    f"the container engine of a killed command still runs (pid {process.pid}): "
+                    "`anncestry leftovers --clean` ends it"
+                )
 
 
 def _await(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

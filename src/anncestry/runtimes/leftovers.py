@@ -103,7 +103,11 @@ def _containers() -> Iterator[Leftover]:
         client = docker.connect()
     except UserError:
         return
-    for remnant in docker.remnants(client):
+    try:
+        found = docker.remnants(client)
+    except OSError:  # its errors are of this kind, too
+        return
+    for remnant in found:
         if remnant.used is False:
             yield Leftover(remnant.kind, remnant.name, remnant.remove, frozen=remnant.paused)
 
@@ -117,7 +121,7 @@ def _mounts() -> Iterator[Leftover]:
 
 def _groups() -> Iterator[Leftover]:
     for folder in _ended_groups():
-        yield Leftover("control group", str(folder), folder.rmdir)
+        yield Leftover("control group", str(folder), partial(control_groups.remove, folder))
 
 
 def _ended_groups() -> Iterator[Path]:

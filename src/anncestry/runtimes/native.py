@@ -31,13 +31,18 @@ _PASSED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "
 _LOWEST_PORT = 10_000
 
 
+def is_passed(name: str) -> bool:
+    """Whether programs that are started here get this variable as the user has it."""
+    return name in _PASSED or name.startswith("LC_")
+
+
 def clean_environment(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     """Of this process' environment only what says who and where one is, then `overrides`.
 
     Servers read their settings from the environment, Milvus from variables of nearly any name: what a user has set
     for other purposes must not change what is measured. Proxy variables would keep a server from loopback.
     """
-    environment = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith("LC_")}
+    environment = {name: value for name, value in os.environ.items() if is_passed(name)}
     environment.update(overrides or {})
     return environment
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -71,10 +72,11 @@ class Placed:
         With `limits` it is on a mount of its own, which throttles: see `throttle.Limited`.
         """
         own = path.resolve() / (_MARK + hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16])
-        throttle.unmount(own)
-        shutil.rmtree(own, ignore_errors=True)
+        _clear(own)
         limited = Limited.make(own, limits) if limits else None
-        placed = cls(name, data_dir, own / "data" if limited else own, limited)
+        if limited is None:
+            own.mkdir(mode=0o700)
+        placed = cls(name, data_dir, own / "data", limited)
         try:
             if stored is None:
                 placed.folder.mkdir()
@@ -99,7 +101,7 @@ class Placed:
         if self.limited is not None:
             self.limited.remove()
         else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     def mapped_mib(self, pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
         """MiB of files on the path that these processes have mapped; None where their maps can't be read."""
@@ -116,6 +118,20 @@ class Placed:
                     low, _, high = fields[0].partition("-")
                     total += int(high, 16) - int(low, 16)
         return total / 2**20 if read else None
+
+
+def _clear(own: Path) -> None:
+    """Remove what a killed run left there; UserError for what is no folder of this user's, as others can write there,
+    too."""
+    if not os.path.lexists(own):
+        return
+    status = own.lstat()
+    mounted = os.path.ismount(own)  # never of a link
+    if not stat.S_ISDIR(status.st_mode) or not (mounted or status.st_uid == os.geteuid()):
+        raise UserError(f"{own}: is not of this user: have it removed by its owner")
+    throttle.unmount(own)
+    if own.exists():
+        shutil.rmtree(own)
 
 
 def data_folder(data_dir: Path, topology: Mapping[str, Any]) -> Path:

@@ -37,7 +37,7 @@ class Builder:
         """Build, and leave what searches read."""
         self.file.close()
         facts, asked = self.facts, self.facts["index"]
-        # The size of a code is said by the memory that all of them may take. (From 1 GiB on a quarter is set aside.)
+        # The size of a code is said by the memory that all of them may take. (Beyond 1 GiB a quarter is set aside.)
         codes_gib = facts["rows"] * (asked["m"] + 0.5) / 2**30
         diskannpy.build_disk_index(
             data=str(self.rows),
@@ -45,7 +45,7 @@ class Builder:
             index_directory=str(self.folder),
             complexity=asked["build_list"],
             graph_degree=asked["max_degree"],
-            search_memory_maximum=codes_gib + (0.25 if codes_gib > 0.75 else 0.0),
+            search_memory_maximum=codes_gib + (0.25 if codes_gib > 1.0 else 0.0),
             build_memory_maximum=facts["settings"].get("build_memory_mib", _MEMORY_MIB) / 1024,
             num_threads=facts["threads"],
             pq_disk_bytes=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Builder:
         self.table.optimize()
         built: dict[str, Any] = {"distance_type": metric, "m": asked["M"], "ef_construction": asked["ef_construction"]}
         self.table.create_index(_VECTOR, config=HnswFlat(num_partitions=1, **built))
+        # Else it keeps for a week what it compacted: every row a second time.
+        self.table.optimize(cleanup_older_than=timedelta(0))
 
 
 class Searcher:

@@ -280,7 +280,7 @@ class Milvus(EngineOf[MilvusServer]):
     decode_write = staticmethod(wire.decode_write)
 
     def fairness(self, system: Spec, index: Spec, topology: Spec) -> dict[str, str]:
-        settings = system.get("settings") or {}
+        settings, theirs = system.get("settings") or {}, topology["runtime"] == "remote"
         kept = "localStorage.path"
         if MMAP in settings:
             kept += f" and {MMAP}: vectors and index are mapped from files, their pages the page cache's"
@@ -294,21 +294,34 @@ class Milvus(EngineOf[MilvusServer]):
             "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
             **describe_index(index),
             "ef applies to": "each segment; travels in each request",
-            "segments": "set to give one segment, sealed by the flush; the index is built after the flush",
+            "segments": (
+                "as its settings have them"
+                if not any(name.startswith("dataCoord.segment.") for name in settings)
+                else "set to give one segment"
+            )
+            + ", sealed by the flush; the index is built after the flush",
             "filters": (
                 "evaluated over all rows first (no scalar index: the default); few matches (below about 7 %) are "
                 "scanned exactly, more are searched by HNSW, where 2.3 returns fewer than k rows for some queries "
                 "whatever ef is (milvus-io/milvus issues 31658, 33933, 37683)"
             ),
             "consistency": "Eventually: no search waits for a timestamp (rows change only in workloads with a stream)",
-            "durability": f"inserts are acknowledged from {log}, without an fsync each",
+            "durability": "as the server is set up, which is not known"
+            if theirs
+            else f"inserts are acknowledged from {log}, without an fsync each",
             "clients ask": "one proxy, which spreads searches over the replicas",
-            "stands beside it": f"{beside}; {_limits_beside(topology)}" if beside else "nothing: one process",
+            "stands beside it": f"{beside}; {_limits_beside(topology)}"
+            if beside
+            else ("not known: somebody else runs it" if theirs else "nothing: one process"),
             "set by the system": listed(settings),
-            "set by anncestry": "paths, ports, loopback addresses, log level",
+            "set by anncestry": "nothing of the server: somebody else runs it"
+            if theirs
+            else "paths, ports, loopback addresses, log level",
             **({"storage path": f"{topology['storage']}: {kept}"} if "storage" in topology else {}),
             "inner traffic": (
-                "over loopback"
+                "not known: somebody else runs it"
+                if theirs
+                else "over loopback"
                 if facts(system).from_2_3
                 else "over the machine's first address (this version can't be told otherwise), without leaving the "
                 "machine"

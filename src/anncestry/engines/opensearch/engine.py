@@ -89,7 +89,8 @@ class OpenSearch(LuceneEngine[OpenSearchServer]):
             "HNSW": f"m={index['M']} (2M at the bottom layer), ef_construction={index['ef_construction']}, by Lucene",
             "ef applies to": "each shard's one segment, into which all are merged after the load; ef_search",
             "filters": "the rows that pass are found first; Lucene walks the graph among them, or compares them all "
-            "where that is less work",
+            "where that is less work; in segments of 10,000 rows and more, which pass a filter that comes again and "
+            "again is kept in a cache (indices.queries.cache, on by default)",
             "vector instructions": f"Java's module {serve.VECTOR_MODULE}; Lucene's use of it is read back",
             "consistency": "a row is found after a refresh, each second",
             "durability": "a batch is acknowledged after the log of rows was synced (translog.durability=request)",
@@ -97,7 +98,9 @@ class OpenSearch(LuceneEngine[OpenSearchServer]):
             "set by anncestry": "shards and replicas as the topology says; space_type, m, ef_construction, ef_search; "
             f"a merge into one segment a shard; heap {HEAP_MIB} MiB unless the system sets it, its own default; path, "
             "ports, loopback",
-            "left at defaults": "refresh_interval=1s, translog, merge policy, thread pools, caches",
+            "left at defaults": "refresh_interval=1s, translog, merge policy, thread pools, caches; of Java, all "
+            "beside the heap: not the options that its distribution adds (the collector G1, the heap touched at the "
+            "start, limits of memory outside of it)",
         }
 
 

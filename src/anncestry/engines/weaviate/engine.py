@@ -31,6 +31,7 @@ from anncestry.engines.base import (
 )
 from anncestry.engines.channel import call
 from anncestry.engines.conditions import comparisons
+from anncestry.engines.offers import version_of
 from anncestry.engines.weaviate import (
     COLLECTION,
     METRICS,
@@ -300,7 +301,8 @@ class Weaviate(EngineOf[WeaviateServer]):
         settings = system.get("settings") or {}
         shards, replicas = topology["shards"], topology["replicas"]
         told = "GOMEMLIMIT (90 % of the limit) and GOMAXPROCS, " if topology.get("limits") else ""
-        rest = settings.get("protocol") == "rest"
+        rest, ranged = settings.get("protocol") == "rest", version_of(system) >= (1, 26, 0)
+        theirs = topology["runtime"] == "remote"
         background = in_background(settings)
         built = "in the background (ASYNC_INDEXING)" if background else "while rows are inserted (synchronous indexing)"
         asked = topology.get("consistency", "its defaults (writes quorum, searches one)")
@@ -327,7 +329,8 @@ class Weaviate(EngineOf[WeaviateServer]):
             if topology["nodes"] > 1
             else "the one node",
             "filters": (
-                f"inverted index (category) and range index (price) first; below flatSearchCutoff="
+                f"inverted index (category) and {'range' if ranged else 'inverted'} index (price) first; below "
+                f"flatSearchCutoff="
                 f"{settings.get('flatSearchCutoff', 'default 40000')} matches an exact scan, above it HNSW with "
                 f"filterStrategy={settings.get('filterStrategy', 'default')}"
             ),
@@ -336,7 +339,9 @@ class Weaviate(EngineOf[WeaviateServer]):
             else f"{replicas} replicas, {asked}",
             "durability": "inserts are acknowledged after the write-ahead log was written, without an fsync each",
             "set by the system": listed(settings),
-            "set by anncestry": (
+            "set by anncestry": "nothing of the server: somebody else runs it"
+            if theirs
+            else (
                 f"paths, ports, addresses, {told}log level; index and vectors loaded before it is ready"
                 + ("; RAFT timeouts of a local network" if topology["nodes"] > 1 else "")
             ),

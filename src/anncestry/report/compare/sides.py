@@ -12,7 +12,7 @@ import pandas as pd
 
 from anncestry.cells.stage import STAGES
 from anncestry.errors import DataError, UserError
-from anncestry.provenance.records import identity, read_record, sha256_file
+from anncestry.provenance.records import is_of, read_record, sha256_file
 from anncestry.provenance.versioning import Revisions
 from anncestry.report import diffs
 from anncestry.report.model.numbers import PAIRED, first_builds, read
@@ -208,7 +208,7 @@ def _data_records(records: Iterable[Body], root: Path) -> dict[str, Body]:
             if not quoted or quoted["path"] in data or not file.exists():
                 continue
             made_from = read_record(file)
-            if identity(made_from) == quoted.get("identity") or sha256_file(file) == quoted["sha256"]:
+            if is_of(made_from, quoted.get("identity")) or sha256_file(file) == quoted["sha256"]:
                 data[quoted["path"]] = made_from
     return data
 
