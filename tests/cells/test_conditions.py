@@ -14,6 +14,7 @@ from anncestry.cells.config import read_yaml
 from anncestry.datasets import metadata, normalize, payload, truth
 from anncestry.errors import ConfigError, DataError, Unsupported
 from anncestry.measure.vectors import Filtering, choose, open_vectors
+from anncestry.provenance import records
 from tests.builders.bench import failed
 from tests.builders.publisher import archive, get, npy
 from tests.flat.engine import ENGINE as flat
@@ -145,7 +146,8 @@ def test_each_query_has_the_truth_of_its_own_conditions_and_the_publisher_s_agre
     parts = [tmp_path / f"{part}.npz" for part in (1, 2, 3)]
     for part, path in enumerate(parts, start=1):
         truth.run_part(OWN, "t", tmp_path / "vectors", path, part, 3)
-    truth.run(OWN, tmp_path / "vectors", tmp_path / "again", key="t", gathered=truth.gather(parts, "t"))
+    of = records.identity(records.read_record(tmp_path / "vectors" / "record.json"))
+    truth.run(OWN, tmp_path / "vectors", tmp_path / "again", key="t", gathered=truth.gather(parts, "t", of))
     for name in ("ids.npy", "distances.npy", "matching.npy"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "truth" / name).read_bytes(), (
             "shards change none"

@@ -375,7 +375,7 @@ def test_a_damaged_zip_is_refused_or_unpacked_within_its_folder() -> None:
 
 def part_of_truth() -> bytes:
     def write(buffer: io.BytesIO) -> None:
-        about = {"key": "k", "part": 1, "parts": 2, "scanned": 3}
+        about = {"key": "k", "vectors": "v", "part": 1, "parts": 2, "scanned": 3}
         np.savez(
             buffer,
             about=json.dumps(about),
@@ -397,7 +397,7 @@ def test_a_damaged_part_of_truth_is_refused() -> None:
     def check(data: bytes) -> None:
         with folder() as place, tally.one():
             (place / "x.npz").write_bytes(data)
-            found, _ = truth._read_part(place / "x.npz", "k", 1, 2)
+            found, _ = truth._read_part(place / "x.npz", "k", "v", 1, 2)
             assert isinstance(found, Neighbors)
             np.testing.assert_array_equal(found.ids, INTS)  # a checksum covers it
             np.testing.assert_array_equal(found.distances, FLOATS)

@@ -93,14 +93,19 @@ def test_a_damaged_or_foreign_shard_is_refused_by_name(tmp_path):
     np.savez(path, ids=found.ids, distances=found.distances, next_distances=found.next_distances,
              matching=np.zeros(2, np.int64), about=np.array(about))  # fmt: skip
     with pytest.raises(DataError, match="part 1 of 2 of truth k, not 1 of 1 of k"):
-        truth.gather([path], "k")
+        truth.gather([path], "k", "v")
     whole = (tmp_path / "part-1-of-1.npz.damaged").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"part-1-of-1\.npz: damaged"):
-        truth.gather([path], "k")
+        truth.gather([path], "k", "v")
     np.savez_compressed(path, ids=np.zeros((1 << 20, 3), np.int64), about=np.array(about))
     with pytest.raises(DataError, match=r"damaged .it is compressed, which none of ours is"):
-        truth.gather([path], "k")
+        truth.gather([path], "k", "v")
+    about = '{"key": "k", "vectors": "others", "part": 1, "parts": 1, "scanned": 0}'
+    np.savez(path, ids=found.ids, distances=found.distances, next_distances=found.next_distances,
+             matching=np.zeros(2, np.int64), about=np.array(about))  # fmt: skip
+    with pytest.raises(DataError, match="was found among other vectors"):
+        truth.gather([path], "k", "v")
     assert not path.exists()  # so that the next call makes it again
     with pytest.raises(DataError, match="missing"):
-        truth.gather([path], "k")
+        truth.gather([path], "k", "v")

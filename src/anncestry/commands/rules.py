@@ -78,7 +78,9 @@ def truth(run: Run, options: argparse.Namespace, spec: Spec, files: Files) -> No
     from anncestry.datasets import truth as stage
 
     parts = options.parts or [Path(path) for path in run.matrix.truth_parts(run.matrix.cell(options.key))]
-    gathered = stage.gather(parts, options.key, files["vectors"].parent) if parts else None
+    gathered = (
+        stage.gather(parts, options.key, records.identity(records.read_record(files["vectors"]))) if parts else None
+    )
     stage.run(spec, files["vectors"].parent, files["out"].parent, options.key, gathered)
 
 

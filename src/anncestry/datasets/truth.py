@@ -493,16 +493,15 @@ def run_part(spec: Mapping[str, Any], key: str, vectors_dir: Path, out: Path, pa
         )
 
 
-def gather(paths: Sequence[Path], key: str, vectors_dir: Path) -> tuple[Neighbors, Ids]:
+def gather(paths: Sequence[Path], key: str, vectors: str) -> tuple[Neighbors, Ids]:
     """The neighbours in the whole base from all its shards, in order, and how many rows pass each query's filter.
 
-    DataError for a file that is damaged, or is not that shard of the truth `key` of the vectors as they are now. One
-    shard is held at a time.
+    DataError for a file that is damaged, or is not that shard of the truth `key`, or of other `vectors` (the identity
+    of their record). One shard is held at a time.
     """
-    of = identity(read_record(vectors_dir / "record.json"))
-    whole, matching = _read_part(paths[0], key, of, 1, len(paths))
+    whole, matching = _read_part(paths[0], key, vectors, 1, len(paths))
     for number, path in enumerate(paths[1:], start=2):
-        part, passing = _read_part(path, key, of, number, len(paths))
+        part, passing = _read_part(path, key, vectors, number, len(paths))
         whole, matching = merge(whole, part), matching + passing
     return whole, matching
 
