@@ -274,6 +274,17 @@ def test_a_folder_where_a_run_is_at_work_is_refused_and_its_config_stays(
     assert {path: path.read_bytes() for path in Path("guard").rglob("*") if path.is_file()} == before
 
 
+def test_a_folder_with_a_config_that_is_somebody_s_own_is_refused_and_its_config_stays(toy: Toy) -> None:
+    own = Path("project") / "config" / "systems.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine: {}")
+    with pytest.raises(UserError, match="--folder project: holds a config that would be replaced"):
+        guard.prepare(ASKED, config(toy), Path("project"))
+    assert own.read_text() == "mine: {}"
+    guard.prepare(ASKED, config(toy), Path("guard"))
+    guard.prepare(ASKED, config(toy), Path("guard"))
+
+
 def test_what_was_built_is_loaded_as_its_system_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "kept", lambda path: {"kind": "path", "sha256": "0" * 64})
     parent = {"engine": "milvus", "version": "2.3.5", "artifact": {"kind": "none"}}

@@ -6,11 +6,13 @@ import csv
 import json
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from anncestry import cli
+from anncestry.cli import _Out
 from anncestry.commands import say_json
 from tests.toy import ROOT
 
@@ -121,3 +123,13 @@ def test_numbers_that_json_lacks_become_null(capsys):
     options = cli.parser().parse_args(["cells", "--json"])
     assert say_json(options, lambda: [float("nan"), {"a": (float("inf"), Path("x"), 1)}])
     assert json.loads(capsys.readouterr().out) == [None, {"a": [None, "x", 1]}]
+
+
+def test_control_characters_are_escaped_as_json_has_them(capsys):
+    options = cli.parser().parse_args(["cells", "--json"])
+    text = "bell \x07, delete \x7f, C1 \x9b, ±"
+    out = _Out(sys.stdout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        assert say_json(options, lambda: [text])
+    assert json.loads(capsys.readouterr().out) == [text]

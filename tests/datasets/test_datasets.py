@@ -397,6 +397,20 @@ def test_parts_in_separate_files_bring_their_truth_along(tmp_path: Path) -> None
     assert record["shipped"] == {"k": 5, "distances": None} and len(record["source"]["files"]) == 3
 
 
+def test_files_of_one_name_in_two_folders_are_each_held_to_their_digest(tmp_path: Path) -> None:
+    entry: dict[str, Any] = {"kind": "file", "format": "npy", "sha256": {}}
+    for part, values in (("base", BASE), ("queries", QUERIES)):
+        path = tmp_path / part / "vectors.npy"
+        path.parent.mkdir()
+        np.save(path, values)
+        entry |= {part: str(path)}
+        entry["sha256"][part] = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert len(get(tmp_path / "1", spec_of(entry, pinned=False))["source"]["files"]) == 2
+    np.save(tmp_path / "queries" / "vectors.npy", QUERIES + 1)
+    with pytest.raises(DataError, match="sha256"):
+        get(tmp_path / "2", spec_of(entry, pinned=False))
+
+
 @pytest.mark.parametrize(("metric", "expected"), [("l2", 9.0), ("cosine", 3.0)])
 def test_shipped_distances_become_canonical(metric: str, expected: float, tmp_path: Path) -> None:
     truth = {"neighbors": np.zeros((20, 1), dtype="i4"), "distances": np.full((20, 1), 3, dtype="f4")}

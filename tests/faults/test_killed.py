@@ -97,6 +97,70 @@ def test_an_interrupted_run_stops_its_server_and_the_next_one_completes_it(hung,
     completes(hung, loaded)
 
 
+_HELD = """
+import signal, sys, time
+from anncestry import cli
+ended = []
+def held(run, options):
+    try:
+        print("at work", flush=True)
+        time.sleep(600)
+    finally:
+        print("tidies up", flush=True)
+        sys.stdin.readline()
+        print("tidied up", flush=True)
+cli._work = lambda options, program: held(None, options)
+sys.exit(cli.main(["cells"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"), [("SIGINT", "SIGTERM", 130), ("SIGTERM", "SIGINT", 143), ("SIGINT", "SIGINT", 130)]
+)
+def test_a_second_signal_does_not_cut_the_tidying_up_short(first: str, second: str, status: int) -> None:
+    # Where the tests run in the background, SIGINT is ignored, and would be by all that they start.
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + _HELD
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdin is not None and run.stdout is not None
+        assert run.stdout.readline() == "at work\n"
+        run.send_signal(getattr(signal, first))
+        assert run.stdout.readline() == "tidies up\n"
+        run.send_signal(getattr(signal, second))
+        time.sleep(0.2)
+        run.stdin.write("\n")
+        run.stdin.flush()
+        assert run.stdout.readline() == "tidied up\n" and run.wait(600) == status
+
+
+def test_what_nohup_started_does_not_end_with_the_terminal() -> None:
+    code = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + _HELD
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdin is not None and run.stdout is not None
+        assert run.stdout.readline() == "at work\n"
+        run.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        run.stdin.write("\n")
+        run.stdin.flush()
+        assert run.wait(600) == 143
+
+
+def test_a_program_that_is_run_whole_is_told_to_end_before_it_is_killed(tmp_path: Path) -> None:
+    child = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(print('told', flush=True)))\n"
+    child += "print('runs', flush=True)\ntime.sleep(600)"
+    code = f"import sys; from anncestry.provenance import running; running.run_whole([sys.executable, '-c', {child!r}])"
+    program = f"import signal, sys\nsignal.signal(15, lambda *_: sys.exit(3))\n{code}"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stdout.readline() == "runs\n"
+        run.terminate()
+        assert run.stdout.readline() == "told\n" and run.wait(600) == 3
+
+
 def test_a_harness_that_is_killed_takes_its_server_along_and_its_run_is_measured_again(hung, loaded):
     with hung.running() as run:
         wait_for(lambda: measured_now(hung), run)

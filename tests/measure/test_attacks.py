@@ -10,13 +10,14 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
 from anncestry import verify
-from anncestry.errors import DataError
-from anncestry.measure import reference
+from anncestry.errors import Damaged, DataError
+from anncestry.measure import recall, reference
 from anncestry.provenance import gates, records
 from tests.builders.bench import failed, reseal, resealed, scored
 from tests.flat.engine import ENGINE as flat
@@ -33,6 +34,36 @@ def test_every_attack_of_the_docs_names_tests_that_are_there():
         for file, test in tests:
             path = ROOT / (file if file.startswith("tests/") else f"tests/measure/{file or 'test_attacks.py'}")
             assert f"\ndef {test}(" in path.read_text(), f"{attack}: {path} has no {test}"
+
+
+def test_a_truth_of_other_vectors_is_not_what_answers_are_scored_by(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell, runs=2)
+    scored(honest, cell)
+    vectors = Path(cell.vectors_path)
+    base = np.load(vectors.with_name("base.npy"))
+    np.save(vectors.with_name("base.npy"), base + 1)
+    record = records.read_record(vectors)
+    output = {**record["outputs"]["base"], "sha256": records.sha256_file(vectors.with_name("base.npy"))}
+    reseal(vectors, outputs={**record["outputs"], "base": output})
+    with pytest.raises(Damaged, match="is the truth of other vectors than those of"):
+        recall.verify_truth(Path(cell.truth_path), cell.truth, vectors)
+    said = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
+    assert "is the truth of other vectors" in said
+
+
+def test_rows_that_a_dataset_leaves_out_are_no_rows_that_are_missing():
+    told = {
+        "spec": {"dataset": {"rows": 1000, "dim": 8}}, "rows": 990, "dim": 8, "phases": [["insert", 0.0, 1.0]],
+        "inputs": {"vectors": {"path": "not/here.json"}},
+    }  # fmt: skip
+
+    def rows(fewer: bool, **changed: int) -> tuple[object, object]:
+        return next((was, is_) for said, was, is_ in verify._load("x", {**told, **changed}, fewer) if "rows is" in said)
+
+    assert rows(True) == (990, 990) and rows(False) == (990, 1000) and rows(True, rows=1001) == (1001, 1000)
 
 
 def test_rows_that_are_lost_but_counted_are_missed_by_searches_for_all_rows(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -221,3 +222,17 @@ def test_every_measuring_module_belongs_to_a_stage():
         if path.stat().st_size and not (path.name == "__init__.py" and path.parent.parent == package)
     }
     assert {os.path.relpath(path, package) for path in measuring - covered} == set()
+
+
+def test_the_same_vectors_of_a_source_that_ships_no_neighbours_are_the_same():
+    def made(*labels):
+        outputs = {label: {"sha256": f"of {label}"} for label in labels}
+        return {"stage": "download", "key": "k", "outputs": outputs}
+
+    bare, shipping = made("base", "queries"), made("base", "queries", "shipped_ids")
+    assert records.identity(bare) == records.identity(shipping) != records.identity(made("base"))
+    # Records of before have the identity of everything that came along.
+    old = {label: each["sha256"] for label, each in shipping["outputs"].items()}
+    old = hashlib.sha256(records.canonical({"stage": "download", "key": "k", "outputs": old}).encode()).hexdigest()
+    assert records.is_of(shipping, old) and records.is_of(shipping, records.identity(bare))
+    assert not records.is_of(bare, old)

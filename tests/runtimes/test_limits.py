@@ -119,6 +119,13 @@ def test_both_versions_of_control_groups_are_written_in_their_own_way(tmp_path: 
     assert two.arguments() == [f"--join={folder / 'cgroup.procs'}"]
 
 
+def test_two_servers_of_one_name_have_a_group_each(tmp_path: Path) -> None:
+    root = fake_v1(tmp_path)
+    first, second = (control_groups.enclose("weaviate 1.27.0", Limits(1.5, 100), root) for _ in range(2))
+    assert set(first.folders.values()).isdisjoint(second.folders.values())
+    assert first.limits() == second.limits()
+
+
 def test_below_a_root_that_is_not_ours_the_group_is_made_in_what_was_delegated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
