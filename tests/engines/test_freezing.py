@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +67,21 @@ def test_who_may_not_be_frozen_is_refused_by_name(name: str, topology: dict[str,
     assert f"paired: unsupported by {why}" in refusal(name, topology)
 
 
+@contextmanager
+def at_work(name: str, folder: Path) -> Iterator[tuple[Engine, Server]]:
+    """A system that is loaded; in the end all rows are still there."""
+    vectors, engine = small_vectors("cosine"), get(SYSTEMS[name]["engine"])
+    with loaded(name, INDEX, vectors, folder, SYSTEMS[name].get("settings", {})) as server:
+        engine.apply(server, 200)
+        yield engine, server
+        assert engine.probe(server).rows == len(vectors.base)
+
+
 @pytest.mark.servers
 @pytest.mark.parametrize("name", TRIED)
 def test_a_system_that_stands_still_in_turns_answers_as_before(name: str, tmp_path: Path) -> None:
     """Ten freezes of half a second under load: no request fails, every answer is decoded, recall is what it was."""
-    vectors, engine = small_vectors("cosine"), get(SYSTEMS[name]["engine"])
-    with loaded(name, INDEX, vectors, tmp_path, SYSTEMS[name].get("settings", {})) as server:
-        engine.apply(server, 200)
+    with at_work(name, tmp_path) as (engine, server):
         with Side(server.group) as side:
             done = []
 
@@ -87,22 +97,18 @@ def test_a_system_that_stands_still_in_turns_answers_as_before(name: str, tmp_pa
             recall = asked(engine, server, tmp_path / "turns", 6.0, thread)
         assert len(done) == 10
         assert recall > 0.95 and asked(engine, server, tmp_path / "after", 1.0) > 0.95
-        assert engine.probe(server).rows == len(vectors.base)
 
 
 @pytest.mark.servers
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRIED)
 def test_a_system_that_stood_still_for_as_long_as_it_may_answers_as_before(name: str, tmp_path: Path) -> None:
-    vectors, engine = small_vectors("cosine"), get(SYSTEMS[name]["engine"])
-    with loaded(name, INDEX, vectors, tmp_path, SYSTEMS[name].get("settings", {})) as server:
-        engine.apply(server, 200)
+    with at_work(name, tmp_path) as (engine, server):
         with Side(server.group) as side:
             side.freeze()
             time.sleep(TRIED[name])
             side.thaw()
         assert asked(engine, server, tmp_path / "after", 2.0) > 0.95
-        assert engine.probe(server).rows == len(vectors.base)
 
 
 def asked(

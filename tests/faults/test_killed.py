@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -114,39 +115,39 @@ sys.exit(cli.main(["cells"]))
 """
 
 
+@contextmanager
+def held(handlers: str) -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """A command at work, with these handlers of signals before it, its input and output: a line lets it tidy up."""
+    code = f"import signal\n{handlers}\n{_HELD}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdin is not None and run.stdout is not None
+        assert run.stdout.readline() == "at work\n"
+        yield run, run.stdin, run.stdout
+
+
 @pytest.mark.parametrize(
     ("first", "second", "status"), [("SIGINT", "SIGTERM", 130), ("SIGTERM", "SIGINT", 143), ("SIGINT", "SIGINT", 130)]
 )
 def test_a_second_signal_does_not_cut_the_tidying_up_short(first: str, second: str, status: int) -> None:
     # Where the tests run in the background, SIGINT is ignored, and would be by all that they start.
-    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + _HELD
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stdin is not None and run.stdout is not None
-        assert run.stdout.readline() == "at work\n"
+    with held("signal.signal(signal.SIGINT, signal.default_int_handler)") as (run, to, said):
         run.send_signal(getattr(signal, first))
-        assert run.stdout.readline() == "tidies up\n"
+        assert said.readline() == "tidies up\n"
         run.send_signal(getattr(signal, second))
         time.sleep(0.2)
-        run.stdin.write("\n")
-        run.stdin.flush()
-        assert run.stdout.readline() == "tidied up\n" and run.wait(600) == status
+        print(file=to, flush=True)
+        assert said.readline() == "tidied up\n" and run.wait(600) == status
 
 
 def test_what_nohup_started_does_not_end_with_the_terminal() -> None:
-    code = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + _HELD
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stdin is not None and run.stdout is not None
-        assert run.stdout.readline() == "at work\n"
+    with held("signal.signal(signal.SIGHUP, signal.SIG_IGN)") as (run, to, _):
         run.send_signal(signal.SIGHUP)
         time.sleep(0.2)
         assert run.poll() is None
         run.send_signal(signal.SIGTERM)
-        run.stdin.write("\n")
-        run.stdin.flush()
+        print(file=to, flush=True)
         assert run.wait(600) == 143
 
 

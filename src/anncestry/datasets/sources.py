@@ -31,7 +31,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -231,15 +230,16 @@ def _local(text: str) -> Path:
 
 def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
     paths = {part: _local(text) for part, text in _locations(entry, whole="path").items()}
-    digests: dict[tuple[Path, str | None], str] = {}
+    named: dict[Path, str] = {}
+    files: dict[str, str] = {}
     for part, path in paths.items():
         if not path.is_file():
             raise DataError(f"{path}: missing")
-        asked = path, _pinned(entry, part)
-        if asked not in digests:
-            digests[asked] = verified(*asked)
-    names = Counter(path.name for path in {path for path, _ in digests})
-    files = {str(path) if names[path.name] > 1 else path.name: digest for (path, _), digest in digests.items()}
+        # Of two files of one name, the second has that of its part, too: a record holds no folder of this machine.
+        name = named.setdefault(path, f"{part}/{path.name}" if path.name in named.values() else path.name)
+        pinned = _pinned(entry, part)
+        if name not in files or pinned not in (None, files[name]):
+            files[name] = verified(path, pinned)
     return _content(entry, paths, files)
 
 
