@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from anncestry.runtimes.native import MARK, free_ports
 
 NAME = "bench"
 ENDPOINT = "bench-endpoint"
-"""The topology of a server that runs already."""
+"""How the topologies of servers that run already begin: nothing says that one is what was there before, so that each
+call has one of its own, and measures all anew."""
 _RUNS = 2
 _RUN_S = 5.0
 _QUERIES = 500
@@ -70,7 +72,7 @@ def prepare(asked: Asked, folder: Path) -> workflow.Choice:
         _write(config / "systems.yaml", systems)
     topology = "standalone"
     if asked.endpoints:
-        topology = ENDPOINT
+        topology = f"{ENDPOINT}-{datetime.now(UTC):%Y%m%dt%H%M%S}"
         topologies = read_yaml(config / "topologies.yaml")
         topologies[topology] = {"runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1, "tls": "none"}
         topologies[topology]["endpoints"] = {interface: variable(interface) for interface in asked.endpoints}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from anncestry.engines.offers import Offers
 from anncestry.errors import Unsupported, UserError
 from anncestry.home import EPOCHS, HOME
 from anncestry.provenance import running
+from anncestry.provenance.attempts import Ledger
+from anncestry.provenance.gates import ORACLE
 
 NAME = "engine-check"
 _PACKAGE = "anncestry_lies"
@@ -41,6 +44,9 @@ _WORKLOADS: Mapping[str, Mapping[str, Any]] = {
     "k5-price": {**_WORKLOAD, "filter": {"field": "price", "share": 0.3}},
     "k5-clients4": {**_WORKLOAD, "clients": 4},
 }
+
+_DEFECTS = "defects of answers"
+_TRIES_THAT_FAIL = ("a load that failed", "a query that failed")
 
 Lie = Callable[[Any], Mapping[str, Callable[..., Any]]]
 
@@ -90,19 +96,31 @@ def _repeat(ids: Any, distances: Any) -> tuple[Any, Any]:
     return ids, distances
 
 
-LIES: Mapping[str, tuple[str, Lie]] = {
-    "fewer-rows": ("the last row of each batch is not inserted", _fewer_rows),
-    "no-filter": ("filters are not sent", _no_filter),
-    "other-rows": ("answers name the row after the one that was found", _decoded(lambda i, d: (np.array(i) + 1, d))),
-    "other-distances": ("distances are 5 % and 0.01 too large", _decoded(lambda i, d: (i, np.array(d) * 1.05 + 0.01))),
-    "short": ("half of each answer is missing", _decoded(lambda i, d: (i[: len(i) // 2], d[: len(d) // 2]))),
-    "repeats": ("an answer holds its first row twice", _decoded(_repeat)),
-    "other-version": ("the server says another version", _probed(version="0.0.0-another")),
-    "other-settings": ("every setting is read back as another one", _other_settings),
-    "index-incomplete": ("the index is not complete", _probed(index_complete=False)),
-    "a-cluster": ("three nodes hold the data", _probed(nodes=3)),
+LIES: Mapping[str, tuple[str, Lie, tuple[str, ...]]] = {
+    "fewer-rows": ("the last row of each batch is not inserted", _fewer_rows, ("row count", "inserts")),
+    "no-filter": ("filters are not sent", _no_filter, ("filter applied", ORACLE)),
+    "other-rows": (
+        "answers name the row after the one that was found",
+        _decoded(lambda i, d: (np.array(i) + 1, d)),
+        ("distances", "known rows", ORACLE),
+    ),
+    "other-distances": (
+        "distances are 5 % and 0.01 too large",
+        _decoded(lambda i, d: (i, np.array(d) * 1.05 + 0.01)),
+        ("distances", ORACLE),
+    ),
+    "short": (
+        "half of each answer is missing",
+        _decoded(lambda i, d: (i[: len(i) // 2], d[: len(d) // 2])),
+        (_DEFECTS, ORACLE),
+    ),
+    "repeats": ("an answer holds its first row twice", _decoded(_repeat), (_DEFECTS, ORACLE)),
+    "other-version": ("the server says another version", _probed(version="0.0.0-another"), ("server version",)),
+    "other-settings": ("every setting is read back as another one", _other_settings, ("settings",)),
+    "index-incomplete": ("the index is not complete", _probed(index_complete=False), ("index complete",)),
+    "a-cluster": ("three nodes hold the data", _probed(nodes=3), ("topology",)),
 }
-"""Name → what is wrong, and the methods that replace the engine's own."""
+"""Name → what is wrong, the methods that replace the engine's own, and what can catch it, beside a try that fails."""
 
 
 def engine_with(path: str, name: str) -> tuple[Offers, EngineOf[Any]]:
@@ -167,6 +185,10 @@ def _prepare(
     engine: str, offers: Offers, system: Mapping[str, Any], metric: str, folder: Path, lies: Sequence[str]
 ) -> workflow.Choice:
     guard.refuse_foreign(folder)
+    if (folder / "config" / guard.MADE).exists():
+        # The keys of an engine from elsewhere don't hold its code, which its author changes between two checks.
+        for name in ("results", "scratch"):
+            shutil.rmtree(folder / name, ignore_errors=True)
     package = folder / _PACKAGE
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
@@ -232,16 +254,23 @@ def _honest(matrix: Matrix, folder: Path) -> Finding:
 
 
 def _caught(matrix: Matrix, folder: Path, lie: str) -> Finding:
+    wrong, _, caught_by = LIES[lie]
     by: list[str] = []
     for cell in (cell for cell in matrix.cells if cell.system == lie):
         bodies = _records(cell, folder)
         by += [gate for body in bodies for gate, _ in _failed(body)]
-        if not bodies:
-            by.append("a load that failed")
+        # What has no record must have been tried: a run that was cut short has caught nothing.
+        for path, query, what in ((cell.load_path, "", "a load"), (cell.query_path, cell.query, "a query")):
+            if not (folder / path).exists():
+                ledger = Ledger(folder / Ledger.of(matrix.specs[cell.load], cell.load).path)
+                if ledger.failure(query):
+                    by.append(f"{what} that failed")
+                break
         defects = bodies[-1].get("defects") if bodies else None
         if defects and defects["share"]["value"] > 0:
-            by.append("defects of answers")
-    return Finding(lie, LIES[lie][0], bool(by), ", ".join(dict.fromkeys(by)) or "nothing")
+            by.append(_DEFECTS)
+    caught = any(each in (*caught_by, *_TRIES_THAT_FAIL) for each in by)
+    return Finding(lie, wrong, caught, ", ".join(dict.fromkeys(by)) or "nothing")
 
 
 def _records(cell: Cell, folder: Path) -> list[dict[str, Any]]:

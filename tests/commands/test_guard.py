@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from anncestry import cli, guard
 from anncestry.commands import guarding
@@ -87,6 +88,8 @@ def test_a_budget_without_room_for_four_pairs_of_servers_is_refused_before_anyth
         ({"head": "red-1.0"}, "--base and --head are both red-1.0"),
         ({"head": "red-1.0@fast"}, "--head red-1.0@fast: is neither SYSTEM, nor SYSTEM=PATH, nor SYSTEM@EFFORT"),
         ({"head": "red-1.0=nothing/there"}, "nothing/there: does not exist"),
+        ({"head": "slow-1.0="}, "--head slow-1.0=: is neither SYSTEM, nor SYSTEM=PATH"),
+        ({"head": "slow-1.0@"}, "--head slow-1.0@: is neither SYSTEM, nor SYSTEM=PATH"),
         ({"workloads": ["k5000"]}, "--workload: no workload 'k5000'"),
         ({"quantities": ["beauty"]}, "--quantity beauty: unknown; known: server_cpu_us_per_query, qps"),
     ],
@@ -227,6 +230,7 @@ def test_an_invalid_pair_says_nothing_of_any_quantity_and_names_the_gate(monkeyp
     side = {"recall": {"by_distance": {"value": None}}, "queries": 2, "by_query": {"query": [2], "by_distance": [1.0]}}
     nothing = {"a": 0.0, "b": 0.0, "value": None, "low": None, "high": None, "log_error": None, "freedom": 0.0}
     record = {
+        "spec": {"workload": {}},
         "sides": {"a": side, "b": side},
         "quantities": {name: nothing for name in guard.DEFAULT if name != "recall"},
         "rounds": [{}] * 6,
@@ -244,12 +248,72 @@ def test_an_invalid_pair_says_nothing_of_any_quantity_and_names_the_gate(monkeyp
 
 def ratio(value: float, error: float) -> dict[str, Any]:
     entry = {"a": 1.0, "b": value, "value": value, "log_error": error, "freedom": 5.0}
-    return {"quantities": {"server_cpu_us_per_query": entry}, "rounds": [{}] * 6}
+    return {"quantities": {"server_cpu_us_per_query": entry}, "rounds": [{}] * 6, "spec": {"workload": {}}}
 
 
 def judged(record: dict[str, Any]) -> Any:
     (verdict,) = guard.judge_all([guard._evidence(record, "server_cpu_us_per_query")], Rule(margin=0.05))
     return verdict
+
+
+@pytest.mark.parametrize(
+    ("failed", "control", "said"),
+    [
+        (["b: row count"], True, guard.Said.REGRESSED),
+        (["b: filter applied", "b: settings"], True, guard.Said.REGRESSED),
+        (["b: row count"], False, guard.Said.CANT_TELL),
+        (["a: row count", "b: row count"], True, guard.Said.CANT_TELL),
+        (["b: warm-up"], True, guard.Said.CANT_TELL),
+        (["frozen in time"], True, guard.Said.CANT_TELL),
+    ],
+)
+def test_a_head_that_alone_loses_rows_or_answers_wrongly_is_a_regression(
+    monkeypatch: pytest.MonkeyPatch, failed: list[str], control: bool, said: guard.Said
+) -> None:
+    gates = [{"gate": name, "ok": False, "detail": "d"} for name in failed]
+    records = {
+        False: {**ratio(1.0, 0.004), "valid": False, "gates": gates},
+        True: {**ratio(1.0, 0.004), "valid": control, "gates": []},
+    }
+    monkeypatch.setattr(guard, "_record", lambda folder, pair: records[pair.is_control])
+    pairs = [SimpleNamespace(dataset="blobs", workload="k5", is_control=each) for each in (True, False)]
+    (found,) = guard.findings(cast(Any, SimpleNamespace(pairs=pairs)), Path(), ["server_cpu_us_per_query"], Rule())
+    assert (found.said, found.note) == (said, f"invalid: {failed[0]}: d")
+
+
+@pytest.mark.parametrize(("target", "said"), [(None, guard.Said.REGRESSED), (0.9, guard.Said.NO_REGRESSION)])
+def test_recall_above_the_target_that_was_asked_for_is_no_regression(
+    monkeypatch: pytest.MonkeyPatch, target: float | None, said: guard.Said
+) -> None:
+    def side(value: float) -> dict[str, Any]:
+        found = [value] * 1000
+        by_query = {"query": list(range(1000)), "by_distance": found}
+        return {"recall": {"by_distance": {"value": value}}, "queries": 1000, "by_query": by_query}
+
+    asked = {} if target is None else {"target_recall": target}
+    record = {"sides": {"a": side(0.99), "b": side(0.91)}, "quantities": {}, "rounds": [{}] * 6, "gates": []}
+    record |= {"valid": True, "spec": {"workload": asked}}
+    monkeypatch.setattr(guard, "_record", lambda folder, pair: record)
+    pair = SimpleNamespace(dataset="blobs", workload="k5", is_control=False)
+    (found,) = guard.findings(cast(Any, SimpleNamespace(pairs=[pair])), Path(), ["recall"], Rule())
+    assert found.said is said and (found.base, found.head) == (0.99, 0.91)
+
+
+def test_a_long_budget_asks_for_no_more_pairs_than_there_may_be_and_for_an_interval_within_the_margin(
+    toy: Toy,
+) -> None:
+    choice = guard.prepare(replace(ASKED, budget_s=36_000, margin_percent=4.0), config(toy), Path("guard"))
+    duet = yaml.safe_load((choice.folder / "experiments" / "guard.yaml").read_text())["duet"]
+    assert (duet["first"], duet["most"], duet["interval_percent"]) == (6, 100, 2.0)
+
+
+def test_files_of_one_s_own_dataset_are_found_from_the_folder_too(toy: Toy) -> None:
+    source = {"kind": "file", "format": "npy", "base": "own/mine/base.npy", "queries": "/else/queries.npy"}
+    toy.files["datasets"]["mine"] = {**toy.files["datasets"]["blobs-l2"], "sources": [source]}
+    toy.save()
+    target = guard.copied(config(toy), Path("guard"))
+    (kept,) = yaml.safe_load((target / "datasets.yaml").read_text())["mine"]["sources"]
+    assert kept == {**source, "base": str((toy.folder / "own/mine/base.npy").resolve())}
 
 
 def test_a_quantity_that_no_record_has_can_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

