@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from anncestry.report.counterpart import METRICS, Joined, never
+from anncestry.report.counterpart import METRICS, Joined, never, number
 from anncestry.report.model.cells import Row, Table, text_of
 from anncestry.report.model.material import Material
 from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
@@ -105,24 +105,21 @@ class Beside:
     """Our measurements beside published numbers; those that were shown are remembered, for their ancestry."""
 
     def __init__(self, material: Material, facts: Published) -> None:
-        self._joined = Joined(material.first_rows, material.records, facts)
+        self._joined = Joined(material.by_any_client, material.records, facts)
         self._records = material.records
         self.shown: set[str] = set()
         self.machines: set[str] = set()
 
     def of(self, figure: Figure) -> list[_Ours]:
-        """What we measured of the same thing: a row a system, each with its ratio to the published number."""
+        """What we measured of the same thing, each with its ratio to the published number."""
         if never(figure) or figure.metric not in METRICS:
             return []
-        chosen: dict[str, Row] = {}
-        for row in self._joined.rows(figure):
-            chosen.setdefault(row["system"], row)
         found = []
-        for _, row in sorted(chosen.items()):
+        for row in sorted(self._joined.rows(figure), key=lambda row: (row["system"], row["topology"], row["workload"])):
             self.shown.add(row["number_id"])
             if machine := self._records.get(row["record"], {}).get("platform"):
                 cpu = f"{machine.get('cores')} × {machine.get('cpu_model')}"
                 self.machines.add(f"{cpu}, {machine.get('memory_gib')} GiB")
-            ratio = f"{row['value'] / figure.number:.2f}" if figure.number else ""
+            ratio = f"{row['value'] / number(figure):.2f}" if figure.number else ""
             found.append(_Ours(row, text_of(row["value"], row["std"], row["unit"]), ratio))
         return found

@@ -55,7 +55,7 @@ def tables(material: Material) -> list[Table]:
             document = DOCUMENTS[figure.document].partition(":")[0]
             labels = (document, figure.place, _asked(figure), found.topology, found.system, found.workload)
             spread = f" ± {figure.std}" if figure.std else ""
-            ratio = found.value / figure.number if figure.number else None
+            ratio = found.value / counterpart.number(figure) if figure.number else None
             ids = found.cell.parents or (found.cell.number_id,)
             cells = (
                 Cell(printed_text(figure.value) + spread, source=figure.id),
@@ -136,7 +136,7 @@ def _figures(facts: Published) -> Iterator[Figure]:
 
 
 def _asked(figure: Figure) -> str:
-    said = [figure.dataset, figure.metric]
+    said = [figure.dataset, *([figure.topology] if figure.document == "diskann" else []), figure.metric]
     said += [f"K = {figure.k}"] if figure.k else []
     said += ["filtered"] if figure.filtered == "1" else []
     said += [f"{figure.clients} client{'' if figure.clients == '1' else 's'}"] if figure.clients else []
@@ -150,13 +150,14 @@ def verdict(figure: Figure, found: Counterpart, rule: Rule | None = None) -> str
         return NO_NOISE
     if row["unit"] in ("vectors", "dimensions"):
         return EXACT if row["value"] == figure.number else OTHER
+    published = counterpart.number(figure)
     if figure.std and row["std"] is not None:
-        judged = judge(paper_sample(figure.number, figure.std), sample_of(row), rule=rule)
+        judged = judge(paper_sample(published, figure.std), sample_of(row), rule=rule)
         return judged.outcome.value if judged.low is not None else NO_NOISE
     if row["low"] is None or row["high"] is None or (row["runs"] or 0) < MIN_RUNS:
         return NO_NOISE
-    inside = row["low"] <= figure.number <= row["high"]
-    return f"{INSIDE if inside else OUTSIDE}: {_direction(found.value, figure.number)}"
+    inside = row["low"] <= published <= row["high"]
+    return f"{INSIDE if inside else OUTSIDE}: {_direction(found.value, published)}"
 
 
 def _direction(measured: float, published: float) -> str:
@@ -167,9 +168,7 @@ class _Finder:
     """Our numbers by what a published figure is of."""
 
     def __init__(self, material: Material, facts: Published) -> None:
-        special = {row["workload"] for row in material.rows} - {row["workload"] for row in material.ordinary}
-        rows = [row for row in material.first_rows if row["workload"] not in special]
-        self._joined = counterpart.Joined(rows, material.records, facts)
+        self._joined = counterpart.Joined(material.by_any_client, material.records, facts)
         specs = {record["spec"]["system"]["name"]: record["spec"] for record in of_stage(material.records, "load")}
         self._versions = {str(name): str(spec["system"].get("version", "")) for name, spec in specs.items()}
 
@@ -191,7 +190,9 @@ class _Finder:
             return reason
         if self.counterparts(figure):
             return ""
-        return PARTS_MISSING if figure.metric in counterpart.DERIVED else self._joined.why_none(figure)
+        if figure.metric in counterpart.DERIVED:
+            return PARTS_MISSING if counterpart.parts(figure) else counterpart.MADE
+        return self._joined.why_none(figure)
 
     def _derived(self, figure: Figure) -> list[Counterpart]:
         """A ratio or a change: made from the two numbers that it is of."""
@@ -226,8 +227,11 @@ class _Finder:
             said += _OF_PAPER.get((metric, figure.system), _OF_PAPER.get((metric, ""), []))
             if figure.topology == "standalone" and figure.ran_on.startswith("cluster"):
                 said.append("printed as standalone")
+        cpus = None if row is None else self._joined.asked(row).cpus
+        if cpus and "cpu=" not in figure.detail:
+            said.append(f"a node limited to {cpus:g} cores here")
         if figure.index and row is not None and figure.document != "paper" and figure.detail:
-            said.append(f"there {figure.index}, {figure.detail.partition('; nics')[0]}")
+            said.append(f"there {figure.index}, {figure.detail}")
         return "; ".join(said) or "nothing that is known"
 
 

@@ -20,7 +20,7 @@ from anncestry.report.model.cells import Row, in_order
 from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
-from anncestry.report.tables.standard import LIKE, single_sizes, sizes
+from anncestry.report.tables.standard import LIKE, said_effort, single_sizes, sizes
 
 _ORDER = (
     *("fashion-mnist-784-euclidean", "nytimes-256-angular", "glove-25-angular", "glove-100-angular"),
@@ -35,6 +35,10 @@ _SEVERAL = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
 _STROKE = "line of "
 _NODES = "One node and several"
+_ONE_WORKLOAD = (
+    " Of several workloads of a dataset, that with the most numbers and the highest search effort is drawn; the tooltip"
+    " names it."
+)
 
 
 class _Style(NamedTuple):
@@ -66,14 +70,15 @@ def figures(material: Material) -> list[Figure]:
             7,
             "Median latency by dimension",
             f"One client, no filter. Lines join datasets of one size (counts of vectors within a factor of {LIKE:g});"
-            " others differ by their size, too.",
+            " others differ by their size, too." + _ONE_WORKLOAD,
             "XI",
             *paper.of_sizes("K = {}", paper.by_dimension),
         ),
         paper.figure(
             8,
             "Latency and throughput by number of vectors",
-            f"K = {paper.k}, one client, no filter. The datasets differ by dimension, too: the tooltip names them.",
+            f"K = {paper.k}, one client, no filter. The datasets differ by dimension, too: the tooltip names them."
+            + _ONE_WORKLOAD,
             "XI",
             ("(a) Latency by scale", lambda t: paper.by_size(t, "p50_ms", "p50 (ms)")),
             ("(b) QPS by scale", lambda t: paper.by_size(t, "qps", "throughput (1/s)")),
@@ -111,21 +116,21 @@ def _of_bars(paper: _Paper) -> list[list[Figure]]:
         paper.figure(
             3,
             "Median latency, one client, no filter",
-            "Whiskers are ± one sample standard deviation over runs, cut at zero.",
+            "Whiskers are ± one sample standard deviation over runs, cut at zero." + _ONE_WORKLOAD,
             "IV",
             *paper.of_sizes("K = {}", lambda t, k: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=k)),
         ),
         paper.figure(
             4,
             "Median latency without and with a filter",
-            f"K = {paper.k}, one client. Full colour: no filter; pale: filtered.",
+            f"K = {paper.k}, one client. Full colour: no filter; pale: filtered." + _ONE_WORKLOAD,
             "VII",
             (f"K = {paper.k}", paper.filters),
         ),
         paper.figure(
             5,
             "Recall by id",
-            "Against the exact neighbours.",
+            "Against the exact neighbours." + _ONE_WORKLOAD,
             "VIII",
             *paper.of_sizes("Recall@{}", lambda t, k: bars(t, "recall_by_id", "recall", _RECALL, k=k)),
         ),
@@ -194,7 +199,12 @@ class _Paper:
         filtered = self._single(topology, "p50_ms", self.k, filtered=True)
         if not filtered:
             return None
-        bars = [(row, row["system"], 1.0) for row in self._single(topology, "p50_ms", self.k)]
+        efforts = {(row["dataset"], row["system"]): row["ef_search"] for row in filtered}
+        plain = [row for row in self._of(topology, "p50_ms") if charts.is_single(row, self.k)]
+        alike = [
+            row for row in plain if row["ef_search"] == efforts.get((row["dataset"], row["system"]), row["ef_search"])
+        ]
+        bars = [(row, row["system"], 1.0) for row in self._of_one_workload(alike)]
         bars += [(row, f"{row['system']} + filter", 0.5) for row in filtered]
         series = [name for system in self._palette for name in (system, f"{system} + filter")]
         return self._grouped(bars, series, "p50 (ms)", _PLAIN)
@@ -219,7 +229,7 @@ class _Paper:
             return None
         axis = alt.Axis(values=places, format="d", labelAngle=_angle(len(places)), grid=False)
         x = alt.X("at:Q", title="dimensions", scale=alt.Scale(zero=False, nice=False, padding=14), axis=axis)
-        return self._lines(points, x, "p50 (ms)", "dataset", "size", detail="size:N")
+        return self._lines(points, x, "p50 (ms)", "dataset", "size", "workload", detail="size:N")
 
     def by_size(self, topology: str, metric: str, title: str) -> Any:
         points = [
@@ -234,7 +244,7 @@ class _Paper:
             values=counts, format=charts.NUMBER, labelAngle=_angle(len(counts)), grid=False, labelOverlap=True
         )
         scale = alt.Scale(type="log", nice=False, padding=14)
-        return self._lines(points, alt.X("at:Q", title="vectors", scale=scale, axis=axis), title, "dataset")
+        return self._lines(points, alt.X("at:Q", title="vectors", scale=scale, axis=axis), title, "dataset", "workload")
 
     def clusters(self) -> Iterator[tuple[str, Any]]:
         """Every topology side by side, where one system was measured on one node and on several."""
@@ -260,8 +270,9 @@ class _Paper:
         return [row for row in self._rows if (row["topology"], row["metric"]) == (topology, metric)]
 
     def _timed(self, row: Row) -> bool:
-        """Whether a number is the rate of a closed loop of a fixed time, of the nearest without a filter."""
-        return row["k"] == self.k and not row["filter"] and row["duration_s"] is not None and row["metric"] == "qps"
+        """Whether a number is the rate of a closed loop of a fixed time, of the nearest without a filter or target."""
+        asked = row["k"] == self.k and not row["filter"] and row["target_recall"] is None
+        return asked and row["duration_s"] is not None and row["metric"] == "qps"
 
     def _single(self, topology: str, metric: str, k: int, *, filtered: bool = False) -> list[Row]:
         rows = [row for row in self._of(topology, metric) if charts.is_single(row, k, filtered=filtered)]
@@ -359,7 +370,14 @@ class _Paper:
 
     def _by_clients(self, rows: Sequence[Row], *, by_topology: bool = False) -> Any:
         points = [
-            datum(row, clients=row["clients"], topology=row["topology"], stroke=_STROKE + row["topology"])
+            datum(
+                row,
+                clients=row["clients"],
+                topology=row["topology"],
+                stroke=_STROKE + row["topology"],
+                effort=said_effort(row),
+                series=" ".join((row["system"], row["topology"], said_effort(row))),
+            )
             for row in rows
             if row["value"] is not None
         ]
@@ -370,7 +388,7 @@ class _Paper:
         axis = alt.Axis(values=counts, format="d", grid=False)
         x = alt.X("clients:Q", title="concurrent clients", axis=axis, scale=alt.Scale(nice=False, padding=14))
         if not by_topology:
-            return self._lines(points, x, "throughput (1/s)", "clients", zero=False)
+            return self._lines(points, x, "throughput (1/s)", "clients", "effort", zero=False, detail="series:N")
         # A field and names of its own: Vega-Lite makes one legend of scales with the same names, and it is the shapes'.
         strokes = {_STROKE + name: _DASHES[place % len(_DASHES)] for place, name in enumerate(topologies)}
         y = alt.Y(
@@ -379,9 +397,12 @@ class _Paper:
         axes = {"x": x, "y": y, "color": charts.colour_of(self._palette)}
         scale = alt.Scale(domain=topologies, range=["circle", "triangle-up", *charts.SHAPES[3:]])
         legend = _legend(symbolFillColor="currentColor", symbolStrokeColor="currentColor")
-        shape, tips = alt.Shape("topology:N", scale=scale, legend=legend), charts.tooltip("topology", "clients")
+        shape, tips = (
+            alt.Shape("topology:N", scale=scale, legend=legend),
+            charts.tooltip("topology", "clients", "effort"),
+        )
         dash = charts.signs_of("stroke", "strokeDash", strokes)
-        return charts.curves(_HEIGHT, points, axes, shape, tips, size=60, strokeDash=dash)
+        return charts.curves(_HEIGHT, points, axes, shape, tips, size=60, strokeDash=dash, detail="series:N")
 
     def _lines(self, points: Data, x: Any, title: str, *shown: str, zero: bool = True, **lines: Any) -> Any:
         y = alt.Y("value:Q", title=title, axis=alt.Axis(format=charts.NUMBER), scale=alt.Scale(zero=zero))

@@ -27,8 +27,12 @@ from anncestry.report.tables.spec import pivot
 
 _ONCE = Sample(0.0, 0.0, 0)
 """Of what was measured once: nothing to compare."""
-WINNER, EQUIVALENT, MIXED = "Winner", "Equivalent", "Mixed"
+WINNER, EQUIVALENT, MIXED, TIED = "Winner", "Equivalent", "Mixed", "Tied"
 UNDETERMINED, UNJUDGED = "Undetermined", "not judged"
+_NO_SYSTEM = (EQUIVALENT, TIED, UNDETERMINED)
+_PAPER_K = 10
+_PAPER_SYSTEMS = ("milvus 2.3", "weaviate 1.27")
+"""What the paper compared: engine and version."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Decision:
-    """The winner of a comparison: a system, EQUIVALENT, or UNDETERMINED and then what lacks: words, or how many of
-    what more (None: many)."""
+    """The winner of a comparison: a system, EQUIVALENT, TIED, or UNDETERMINED and then what lacks: words, or how many
+    of what more (None: many). `ahead`: of TIED, the systems that are equivalent and surely better than the others."""
 
     winner: str
     lacks: tuple[str | tuple[int | None, str], ...] = ()
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ def _single(n: _Numbers, row: Row, *, filtered: bool = False) -> bool:
 
 
 def _timed(n: _Numbers, row: Row) -> bool:
-    return row["k"] == n.k and not row["filter"] and row["duration_s"] is not None
+    asked = row["k"] == n.k and not row["filter"] and row["target_recall"] is None
+    return asked and row["duration_s"] is not None
 
 
 def _sized(where: Callable[[float, float], bool]) -> Callable[[_Numbers, Row], bool]:
@@ -164,7 +170,9 @@ def _stability(n: _Numbers) -> list[Comparison]:
     """Queries per second of 16 clients as a share of those of 8: whether more clients cost throughput."""
     rates = (row for row in n.known if row["metric"] == "qps" and _timed(n, row) and row["value"])
     places: dict[tuple[str, ...], dict[str, Entry]] = {}
-    for (*place, system), of in pivot(rates, ("dataset", "topology", "system"), ("clients",)).items():
+    found = pivot(rates, ("dataset", "topology", "system", "ef_search"), ("clients",))
+    # Of several search efforts the greatest: it comes last.
+    for (*place, system, _), of in sorted(found.items(), key=lambda item: (*item[0][:3], item[0][3] or 0)):
         if (8,) in of and (16,) in of:
             places.setdefault(tuple(place), {})[system] = _share(of[16,], of[8,])
     return _comparisons(places, lower=False)
@@ -228,15 +236,14 @@ def tables(material: Material) -> list[Table]:
         return []
     verdicts = decide(list(chain.from_iterable(found.values())), n.verdicts)
     systems = sorted({row["system"] for row in n.rows})
-    engines = {row["system"]: row["engine"] for row in n.rows}
-    printed = _printed(material)
+    printed = _printed(material, n) if n.k == _PAPER_K else {}
     body = []
     for name, comparisons in found.items():
         ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
         cells = [Cell(str(len(comparisons)), parents=ids) if comparisons else Cell("none")]
         for system in systems:
             cell = _cell(system, comparisons, verdicts, n) if CRITERIA[name] else _NOTHING_MEASURED
-            cells.append(replace(cell, published=printed.get((name, engines[system]), "")))
+            cells.append(replace(cell, published=printed.get((name, system), "")))
         body.append(TableRow((name.replace("Recall@10", f"Recall@{n.k}"),), tuple(cells)))
     columns = (Column("Comparisons"), *(Column(system, "", "Verdict", system) for system in systems))
     return [
@@ -245,9 +252,10 @@ def tables(material: Material) -> list[Table]:
             "Head to head",
             "Derived from the numbers of this page, criterion by criterion of the paper. A system wins a comparison"
             " (one dataset, topology and workload) if it differs from each other system, at one in twenty, corrected by"
-            " Holm's method for all comparisons of this table, has no less recall, and at most one answer in a thousand"
-            " is defective; it wins the criterion if it wins some comparisons and no other system wins any. Mixed:"
-            " each wins some. Equivalent: surely within the margin. Undetermined: neither is shown. Noise is that"
+            " Holm's method for all comparisons of this table, and, in what is of queries, has no less recall and at"
+            " most one answer in a thousand defective; it wins the criterion if it wins some comparisons and no other"
+            " system wins any. Mixed: another wins some, too. Equivalent: surely within the margin; tied: with one or"
+            " more that are equivalent, surely better than the others. Undetermined: neither is shown. Noise is that"
             " between runs; for recall (by distance), that of the choice of queries; for loading and storage, that"
             " between independent builds. Stability is the throughput of many clients as a share of"
             " that of half as many.",
@@ -269,25 +277,21 @@ def _by_use(found: Mapping[str, Sequence[Comparison]], verdicts: Mapping[int, De
         # One comparison may belong to several criteria: it counts once.
         several = (comparison for name in names for comparison in found[name])
         comparisons = list({tuple(e.ids for e in c.entries.values()): c for c in several}.values())
-        won = Counter(verdicts[id(comparison)].winner for comparison in comparisons)
-        winners = sorted(won.keys() - {EQUIVALENT, UNDETERMINED})
-        if not comparisons:
-            said = "nothing to compare"
-        elif len(winners) == 1:
-            said = winners[0]
-        else:
-            said = "it depends" if winners else UNDETERMINED if won[UNDETERMINED] else "any of them"
+        decisions = [verdicts[id(comparison)] for comparison in comparisons]
+        won = Counter(decision.winner for decision in decisions)
+        winners = sorted(won.keys() - {*_NO_SYSTEM})
+        said = _choice(comparisons, decisions, winners)
         counts = [f"{system} wins {won[system]}" for system in winners]
-        counts += [f"{won[outcome]} {outcome.lower()}" for outcome in (EQUIVALENT, UNDETERMINED) if won[outcome]]
+        counts += [f"{won[outcome]} {outcome.lower()}" for outcome in _NO_SYSTEM if won[outcome]]
         ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
         rests = f"of {len(comparisons)}: {', '.join(counts)}" if comparisons else NO_CELL
         body.append(
             TableRow(
                 (use, "; ".join(names).replace("Recall@10", f"Recall@{k}")),
                 (
-                    Cell(said, best=len(winners) == 1),
+                    Cell(said, best=winners == [said]),
                     Cell(rests, parents=ids),
-                    Cell(_lacking([verdicts[id(comparison)] for comparison in comparisons])),
+                    Cell(_lacking(decisions)),
                 ),
             )
         )
@@ -302,6 +306,24 @@ def _by_use(found: Mapping[str, Sequence[Comparison]], verdicts: Mapping[int, De
         (Column("Choose"), Column("Comparisons"), Column("What would determine the others")),
         tuple(body),
     )
+
+
+def _choice(comparisons: Sequence[Comparison], decisions: Sequence[Decision], winners: Sequence[str]) -> str:
+    """The one system that wins some comparisons while none is ahead of it in another; else in words what is known."""
+    if not comparisons:
+        return "nothing to compare"
+    ahead = [
+        {decision.winner} if decision.winner not in _NO_SYSTEM else {*(decision.ahead or comparison.entries)}
+        for comparison, decision in zip(comparisons, decisions, strict=True)
+        if decision.winner != UNDETERMINED
+    ]
+    best = set.intersection(*ahead) if ahead else set()
+    if winners:
+        return winners[0] if len(winners) == 1 and winners[0] in best else "it depends"
+    if len(ahead) < len(comparisons):
+        return UNDETERMINED
+    every = {system for comparison in comparisons for system in comparison.entries}
+    return "any of them" if best == every else " or ".join(sorted(best)) or "it depends"
 
 
 def _lacking(decisions: Sequence[Decision]) -> str:
@@ -330,11 +352,11 @@ def _pair(a: Entry, b: Entry, quantity: str, known: Verdicts) -> Pair:
 
 def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, Decision]:
     """What each comparison comes to, by its id()."""
-    both = [(c, c.entries[a], c.entries[b], _quantity(c, a)) for c in comparisons for a, b in c.pairs()]
-    by_rule = judge_all([_pair(a, b, quantity, known) for _, a, b, quantity in both], known.rule)
+    both = [(c.entries[a], c.entries[b], _quantity(c, a)) for c in comparisons for a, b in c.pairs()]
+    pairs = [_pair(a, b, quantity, known) for a, b, quantity in both]
     judged = (
-        known.floored(verdict, a.row, b.row) if a.row and b.row else verdict
-        for verdict, (_, a, b, _) in zip(by_rule, both, strict=True)
+        known.floored(verdict, a.row, b.row, pair.ratio) if a.row and b.row else verdict
+        for verdict, pair, (a, b, _) in zip(judge_all(pairs, known.rule), pairs, both, strict=True)
     )
     verdicts = {}
     for comparison in comparisons:
@@ -343,8 +365,13 @@ def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, Deci
         for pair in comparison.pairs():
             found = next(judged)
             if best in pair:
-                other = comparison.entries[pair[pair[0] == best]]
-                against.append((found, _obstacle(comparison.entries[best], other, found, known)))
+                other = pair[pair[0] == best]
+                less = pair[1] if comparison.lower else pair[0]  # the better one, if the second is surely less
+                better = less if found.outcome is Outcome.LESS else pair[pair[0] == less]
+                obstacle = _obstacle(comparison.entries[best], comparison.entries[other], found, known)
+                if found.decided and better != best:
+                    obstacle = "rounds and pairs of servers disagree"
+                against.append((other, found, obstacle))
         verdicts[id(comparison)] = _decision(best, against)
     return verdicts
 
@@ -360,17 +387,20 @@ def _obstacle(best: Entry, other: Entry, found: Verdict, known: Verdicts) -> str
     return "the best has less recall, or defective answers" if bought else ""
 
 
-def _decision(best: str, against: Sequence[tuple[Verdict, str]]) -> Decision:
+def _decision(best: str, against: Sequence[tuple[str, Verdict, str]]) -> Decision:
     """Of the verdicts on the best system and each other, with what is in the way of a win."""
-    if all(found.decided and not obstacle for found, obstacle in against):
+    if all(found.decided and not obstacle for _, found, obstacle in against):
         return Decision(best)
     lacks: list[str | tuple[int | None, str]] = []
-    for found, obstacle in against:
+    for _, found, obstacle in against:
         if obstacle:
             lacks.append(obstacle)
         elif found.outcome in (Outcome.UNDETERMINED, Outcome.EQUAL):
             lacks.append((found.further, found.of) if found.of else found.reason)
-    return Decision(UNDETERMINED, tuple(lacks)) if lacks else Decision(EQUIVALENT)
+    if lacks:
+        return Decision(UNDETERMINED, tuple(lacks))
+    tied = [other for other, found, _ in against if not found.decided]
+    return Decision(EQUIVALENT) if len(tied) == len(against) else Decision(TIED, ahead=(best, *tied))
 
 
 def _quantity(comparison: Comparison, system: str) -> str:
@@ -392,25 +422,41 @@ def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int,
         reason = next((row["reason"] for row in loads if row["value"] is None), "")
         return Cell(brief(reason) if reason else NO_CELL, problem=reason)
     ids = tuple(i for comparison in mine for i in comparison.entries[system].ids)
-    won = [verdicts[id(comparison)].winner for comparison in mine]
+    decisions = [verdicts[id(comparison)] for comparison in mine]
+    won = [decision.winner for decision in decisions]
     wins = won.count(system)
-    losses = sum(winner not in (system, EQUIVALENT, UNDETERMINED) for winner in won)
-    if wins and losses:
+    losses = sum(
+        system not in (decision.ahead or (system,)) or decision.winner not in (system, *_NO_SYSTEM)
+        for decision in decisions
+    )
+    others = any(verdicts[id(comparison)].winner not in (system, *_NO_SYSTEM) for comparison in comparisons)
+    if wins and (losses or others):
         said = f"{MIXED} ({wins} of {len(mine)})"
     elif wins:
         said = f"{WINNER} ({wins} of {len(mine)})"
     elif losses:
         said = NO_CELL
     else:
-        said = UNDETERMINED if UNDETERMINED in won else EQUIVALENT
-    return Cell(said, best=bool(wins and not losses), parents=ids)
+        said = UNDETERMINED if UNDETERMINED in won else TIED if TIED in won else EQUIVALENT
+    return Cell(said, best=bool(wins and not losses and not others), parents=ids)
 
 
-def _printed(material: Material) -> dict[tuple[str, str], str]:
-    """The paper's verdicts, by criterion and engine."""
+def _printed(material: Material, n: _Numbers) -> dict[tuple[str, str], str]:
+    """The paper's verdicts, by criterion and our system; none where others than its two systems are compared."""
+    ours: dict[str, set[str]] = {}
+    for record in material.records.values():
+        if record["stage"] == "load":
+            system = record["spec"]["system"]
+            ours.setdefault(f"{system['engine']} {'.'.join(str(system['version']).split('.')[:2])}", set()).add(
+                str(system["name"])
+            )
+    there = {name for names in ours.values() for name in names}
+    if len(there) != len(_PAPER_SYSTEMS) or ours.keys() != set(_PAPER_SYSTEMS):
+        return {}
     found = {}
     for figure in material.facts.figures if material.facts else ():
         if figure.document == "paper" and figure.metric == "verdict_code":
             said = dict(part.partition("=")[::2] for part in figure.detail.split("; ") if "=" in part)
-            found[said.get("criterion", ""), figure.system] = said.get("label", "")
+            (system,) = next(ours[name] for name in _PAPER_SYSTEMS if name.startswith(f"{figure.system} "))
+            found[said.get("criterion", ""), system] = said.get("label", "")
     return found

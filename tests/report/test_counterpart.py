@@ -35,6 +35,7 @@ def test_each_figure_can_be_joined_or_has_one_reason_why_it_never_is() -> None:
     assert reasons[""] == sum(bool(f.dataset) and not counterpart.never(f) for f in FIGURES)
     known = {counterpart.RESTATES, counterpart.BOUND, counterpart.SETTING, counterpart.OF_MACHINE, counterpart.VERDICT}
     known |= {counterpart.MADE, counterpart.NO_DATASET, counterpart.NO_K, counterpart.NO_MILVUS_CLUSTER, ""}
+    known |= {counterpart.OF_WHOLE}
     assert set(reasons) <= known
 
 
@@ -50,6 +51,9 @@ def test_a_figure_stands_beside_its_own_question_and_not_beside_another(figure: 
         "k": (theirs.k or 0) + 1,
         "clients": (theirs.clients or 0) + 1,
         "distributed": not theirs.distributed,
+        "nq": (theirs.nq or 0) + 1,
+        "quantizer": "pq" if theirs.quantizer != "pq" else "sq",
+        "protocol": "rest",
     }
     for name, value in others.items():
         if getattr(theirs, name) is not None:
@@ -110,3 +114,28 @@ def test_the_nearest_of_ours_gives_the_reason_whatever_their_order() -> None:
     far, near = replace(theirs, engine="pgvector"), replace(theirs, k=1)
     said = {counterpart.why_not(theirs, ours) for ours in ([far, near], [near, far])}
     assert said == {"its k was 10, ours 1"}
+
+
+def test_the_recall_of_a_prefix_by_the_neighbours_in_the_whole_dataset_is_never_joined() -> None:
+    of_prefixes = [f for f in FIGURES if f.metric == "recall_by_id" and f.dataset.startswith("deep-image-96-")]
+    assert len(of_prefixes) == 8
+    assert {counterpart.never(figure) for figure in of_prefixes} == {counterpart.OF_WHOLE}
+
+
+def test_a_load_by_grpc_never_stands_beside_one_by_rest() -> None:
+    (load,) = (f for f in COMPARABLE if f.document == "weaviate-grpc" and f.metric == "load_s")
+    theirs = asked(load)
+    assert theirs.protocol == "grpc"
+    assert counterpart.why_not(theirs, [replace(theirs, protocol="rest")]) == "its protocol was grpc, ours rest"
+
+
+def test_one_client_of_vectordbbench_asks_a_fixed_count_of_queries() -> None:
+    alone = [f for f in COMPARABLE if f.document == "polardb" and f.clients == "1" and f.k]
+    assert alone and not any(asked(figure).timed for figure in alone if figure.metric.endswith("_ms"))
+
+
+def test_megabytes_of_ten_to_the_sixth_bytes_are_turned_into_mebibytes() -> None:
+    (raw,) = (f for f in FIGURES if f.document == "diskann" and f.metric == "raw_mb")
+    assert counterpart.number(raw) == pytest.approx(307e9 / 2**20)
+    printed = next(f for f in FIGURES if f.document == "paper" and f.metric == "storage_mb")
+    assert counterpart.number(printed) == printed.number

@@ -320,6 +320,29 @@ def _comparison(a: float, b: float, std: float) -> winners.Comparison:
     )
 
 
+def _three(values: dict[str, float], std: float = 0.01) -> winners.Comparison:
+    """Systems with these times, of five runs each."""
+    return winners.Comparison({n: winners.Entry(v, (n,), Sample(v, std, 5)) for n, v in values.items()}, lower=True)
+
+
+def test_two_that_are_equivalent_and_ahead_of_a_third_are_tied_and_the_third_has_lost() -> None:
+    comparison = _three({"a": 1.0, "b": 1.001, "c": 2.0})
+    decisions = winners.decide([comparison], Verdicts([], {}))
+    assert decisions[id(comparison)] == winners.Decision(winners.TIED, ahead=("a", "b"))
+    said = {name: winners._cell(name, [comparison], decisions, None).text for name in "abc"}  # type: ignore[arg-type]
+    assert said == {"a": winners.TIED, "b": winners.TIED, "c": NO_CELL}
+    chosen = winners._choice([comparison], [decisions[id(comparison)]], [])
+    assert chosen == "a or b", "and not any of them"
+
+
+def test_who_wins_one_comparison_is_no_winner_where_another_wins_elsewhere() -> None:
+    first, second = _three({"a": 1.0, "b": 2.0}), _three({"b": 2.0, "c": 1.0})
+    decisions = winners.decide([first, second], Verdicts([], {}))
+    said = winners._cell("a", [first, second], decisions, None)  # type: ignore[arg-type]
+    assert (said.text, said.best) == ("Mixed (1 of 1)", False)
+    assert winners._choice([first, second], [*decisions.values()], ["a", "c"]) == "it depends"
+
+
 def test_a_published_number_stands_beside_its_measured_one_with_ratio_and_verdict(tables: dict[str, Table]) -> None:
     cells = _row(tables["B"], "Table IV", "sift-128-euclidean, p50_ms, K = 10, 1 client", WEAVIATE)
     published, measured, ratio, verdict, differs = cells

@@ -47,9 +47,12 @@ SETTING, OF_MACHINE = "it is a setting of theirs", "it is of their machine"
 VERDICT, MADE = "it is a verdict", "it is derived from other figures"
 NO_DATASET, NO_K, NOT_IN_CONFIG = "it names no dataset", "it doesn't say k", "its dataset isn't in config"
 NOT_MEASURED = "nothing was measured of it here"
+OF_WHOLE = "it was scored by the neighbours in the whole dataset, and is no recall"
 NO_MILVUS_CLUSTER = "the paper had no cluster of Milvus, whatever its columns are called"
 
 _OF_DATASET = ("rows", "dim", "raw_mb")
+_PREFIXES = ("deep-image-96-angular-2m", "deep-image-96-angular-5m")
+_DECIMAL_MB = 1e6 / (1 << 20)
 _PARAMETERS = {"ef": ("ef", "efSearch", "search_list"), "M": ("M",), "ef_construction": ("efConstruction",)}
 
 
@@ -58,8 +61,8 @@ class Asked:
     """What a number was asked of; None where it isn't known or doesn't apply.
 
     `dataset` is our name; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
-    each part of the system is a process of its own; `slowed`: its storage path had limits; `clients` 0: any number of
-    clients.
+    each part of the system is a process of its own; `slowed`: its storage path had limits; `protocol`: grpc or rest, of
+    a system that has both; `nq`: vectors a request; `clients` 0: any number of clients.
     """
 
     dataset: str
@@ -71,11 +74,14 @@ class Asked:
     cpus: float | None = None
     memory_mib: float | None = None
     slowed: bool | None = None
+    protocol: str | None = None
     index: str | None = None
+    quantizer: str | None = None
     M: int | None = None
     ef_construction: int | None = None
     ef: int | None = None
     k: int | None = None
+    nq: int | None = None
     filtered: str | None = None
     clients: int | None = None
     timed: bool | None = None
@@ -102,11 +108,14 @@ _FIELDS = (
     _Field("cpus", "limits", _none_or(" cores")),
     _Field("memory_mib", "limits", _none_or(" GB", 1024)),
     _Field("slowed", "storage path", lambda value: "limited" if value else "not limited"),
+    _Field("protocol", "protocol"),
     _Field("index", "index", lambda value: str(value).upper()),
+    _Field("quantizer", "quantizer"),
     _Field("M", "M"),
     _Field("ef_construction", "ef_construction"),
     _Field("ef", "ef or search list"),
     _Field("k", "k"),
+    _Field("nq", "number of vectors a request"),
     _Field("filtered", "filter"),
     _Field("timed", "end of a run", lambda value: "a fixed time" if value else "a fixed count of queries"),
     _Field("clients", "number of clients"),
@@ -129,6 +138,7 @@ def never(figure: Figure) -> str:
             figure.document == "paper" and figure.system == "milvus" and figure.ran_on.startswith("cluster"),
             NO_MILVUS_CLUSTER,
         ),
+        (figure.document == "paper" and figure.metric == "recall_by_id" and figure.dataset in _PREFIXES, OF_WHOLE),
     )
     return next((reason for holds, reason in reasons if holds), "")
 
@@ -157,10 +167,25 @@ def of_figure(figure: Figure, dataset: str) -> Asked:
         cpus=float(said["cpu"]) if "cpu" in said else None,
         memory_mib=1024 * float(said["mem"].removesuffix("Gi")) if "mem" in said else None,
         slowed=False,
+        protocol=said.get("protocol"),
         index=figure.index.partition("_")[0].lower() or None,
+        quantizer=_quantizer(figure),
         **numbers,
-        **(_question(figure) if phase in ("query", "recall") else {}),
+        **(_question(figure, int(said.get("nq", 1))) if phase in ("query", "recall") else {}),
     )
+
+
+def number(figure: Figure) -> float:
+    """A figure in the unit of its counterpart: of the MB that were printed, those of 10^6 bytes are fewer MiB."""
+    return figure.number * (_DECIMAL_MB if "MB=10^6 bytes" in figure.detail else 1.0)
+
+
+def _quantizer(figure: Figure) -> str | None:
+    """That of a graph in memory, by its name in the document; the paper has none."""
+    name, _, kind = figure.index.lower().partition("_")
+    if name == "hnsw" or (not name and figure.document == "paper"):
+        return {"": "none", "flat": "none"}.get(kind, kind)
+    return None
 
 
 def _nodes(figure: Figure, said: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -171,19 +196,17 @@ def _nodes(figure: Figure, said: Mapping[str, str]) -> tuple[int | None, int | N
     return (int(several[1]) if several else None if figure.topology.startswith("cluster") else 1), None
 
 
-def _question(figure: Figure) -> dict[str, Any]:
+def _question(figure: Figure, nq: int) -> dict[str, Any]:
     k = int(figure.k) if figure.k else None
-    asked: dict[str, Any] = {"k": k, "filtered": "category" if figure.filtered == "1" else "none"}
+    asked: dict[str, Any] = {"k": k, "nq": nq, "filtered": "category" if figure.filtered == "1" else "none"}
     if figure.metric == "recall_by_id":  # whoever asks: recall is of the answers
         return {**asked, "clients": 1, "timed": False}
     if figure.document != "paper" and not figure.clients:
         return {**asked, "timed": True}
     clients = int(figure.clients or 1)
-    return {
-        **asked,
-        "clients": clients,
-        "timed": clients > 1 or figure.place in BY_TIME or figure.document != "paper",
-    }
+    # One client of VectorDBBench asks each query once, as one of the paper does.
+    counted = figure.document in ("paper", "polardb")
+    return {**asked, "clients": clients, "timed": clients > 1 or figure.place in BY_TIME or not counted}
 
 
 def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked:
@@ -202,11 +225,14 @@ def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked
         cpus=limits.get("cpus"),
         memory_mib=limits.get("memory_mib"),
         slowed=bool(topology.get("storage_limits")),
+        protocol=(system.get("settings") or {}).get("protocol", "grpc" if row["engine"] == "weaviate" else None),
         index=str(index["type"]).lower() if "type" in index else None,
+        quantizer=str(index.get("quantizer", "none")) if "type" in index else None,
         M=index.get("M"),
         ef_construction=index.get("ef_construction"),
         ef=None if ef is None else int(ef),
         k=None if row["k"] is None else int(row["k"]),
+        nq=None if row["k"] is None else int(row.get("nq") or 1),
         filtered=found[0] if (found := re.match(r"\w+", str(row["filter"]))) else "none",
         clients=None if row["clients"] is None else int(row["clients"]),
         timed=row["duration_s"] is not None,
@@ -294,6 +320,10 @@ class Joined:
             theirs = of_figure(figure, dataset)
             found += [row for row in self._of(figure, dataset) if same(theirs, self._asked[row["number_id"]])]
         return found
+
+    def asked(self, row: Row) -> Asked:
+        """What one of the rows was asked of."""
+        return self._asked[row["number_id"]]
 
     def why_none(self, figure: Figure) -> str:
         """Why `rows` has none: by the nearest of ours; empty if it has some."""
