@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from anncestry import engines
+from anncestry.engines.mysql import DIALECTS
 from tests.bench import duet, guarded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,3 +123,12 @@ def test_what_is_said_of_pairs_is_written_from_what_the_bench_measured():
 def test_the_table_of_planted_regressions_is_of_the_kept_guards() -> None:
     table = "\n".join(guarded.table(guarded.LINES.read()))
     assert table in (ROOT / "docs" / "guard.md").read_text(), "run `make bench-guard TURNS=0`"
+
+
+def test_the_versions_that_each_engine_takes_are_as_the_page_of_upgrades_says():
+    text = (ROOT / "docs" / "upgrading.md").read_text()
+    offers = {name: engines.offers_of(name) for name in engines.known()}
+    taken = {name: of.versions for name, of in offers.items() if not of.in_process and name != "mysql"}
+    for name, bounds in (taken | {name: dialect.versions for name, dialect in DIALECTS.items()}).items():
+        row = re.search(rf"^\| {name} \| (\S+).*? \| (\S+) \|", text, re.M)
+        assert row and row.groups() == tuple(".".join(map(str, version)) for version in bounds), name

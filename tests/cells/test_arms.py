@@ -156,6 +156,21 @@ def test_what_the_control_did_is_taken_out_of_the_change():
     assert control.labels == ("d", "milvus-1 (control)")
 
 
+def test_a_change_is_held_against_the_control_of_its_own_workload():
+    def of(workload: str, changed: tuple[float, float], control: tuple[float, float]) -> list[dict[str, Any]]:
+        return [
+            row(arm, value, engine=engine, workload=workload, number_id=f"{engine}{arm}{workload}")
+            for engine, values in (("weaviate", changed), ("milvus", control))
+            for arm, value in zip(("before", "after"), values, strict=True)
+        ]
+
+    rows = [*of("k10", (3.0, 3.6), (2.0, 2.0)), *of("k10-sweep", (3.0, 3.6), (2.0, 2.4))]
+    (table,) = changes.of_arms(numbers.frame(rows))
+    assert table.labels[-1] == "Workload"
+    said = {found.labels[-1]: found.cells[-1].text for found in table.rows if "control" not in found.labels[1]}
+    assert said == {"k10": changes.DIFFERS, "k10-sweep": changes.WITHIN_DRIFT}
+
+
 def test_two_runs_a_side_show_no_difference():
     rows = [row(arm, value, engine="weaviate", runs=2) for arm, value in (("before", 3.0), ("after", 4.0))]
     rows += [row(arm, 2.0, engine="milvus", runs=2) for arm in ("before", "after")]

@@ -313,6 +313,20 @@ def test_speed_at_another_recall_says_so(world: World) -> None:
     assert "with worse recall: 0.9985 against 0.8000" in summary(found)
 
 
+def test_less_processor_time_at_less_recall_is_not_called_better(world: World) -> None:
+    def halved(record: dict[str, Any]) -> None:
+        entry = record["server_cpu_us_per_query"]
+        entry.update(value=entry["value"] * 0.5)
+
+    before = _side(world, MILVUS, "before")
+    _again(world, halved, "query")
+    assert _line(compare(before, _side(world, MILVUS, "after")), "server_cpu_us_per_query").better == "b"
+    for cell in world.cells:
+        world.edit(cell["recall_path"], _recall(0.8))
+    line = _line(compare(before, _side(world, MILVUS, "after")), "server_cpu_us_per_query")
+    assert (line.verdict, line.better, line.recall_differs) == ("less", "", True)
+
+
 # Not comparable
 
 

@@ -16,8 +16,8 @@ import pytest
 from anncestry import cli
 from anncestry.errors import DataError
 from anncestry.provenance.versioning import Revisions
-from anncestry.report import diffs
-from anncestry.report.history import changes, text
+from anncestry.report import charts, diffs
+from anncestry.report.history import changes, figures, text
 from anncestry.report.history.lines import History, Line, of_commits
 from anncestry.report.model import numbers
 from anncestry.report.site import history_page
@@ -159,6 +159,15 @@ def test_of_thirty_nights_the_three_planted_changes_are_told_and_no_other(
     p50 = line(found, MILVUS, "p50_ms")
     assert len(p50.points) == NIGHTS and p50.points[0].commit.subject == "Night 1"
     assert p50.points[-1].commit.at == "2026-10-30T04:00:00+00:00"
+
+
+def test_each_phase_of_a_load_has_a_line_and_a_panel_of_its_own(nights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(nights)
+    found = history({"metric": "rss_peak_mib", "system": MILVUS})
+    said = [text.quantity(each) for each in found.lines if not each.name[2]]
+    assert sorted(said) == ["rss_peak_mib (MiB)", "rss_peak_mib (MiB), insert"]
+    (figure,) = figures.figures(found, charts.colours({MILVUS}), lambda point: str(point.row["number_id"]))
+    assert len({panel.heading for panel in figure.panels}) == len(found.lines) > 2
 
 
 def test_the_command_tells_the_same_as_text_as_json_and_on_a_page(

@@ -765,7 +765,7 @@ def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(
     assert len(set(re.findall(r'<tr id="(f\d{3})"', page))) == 114
     linked = {name for tag, a in parsed(page) if tag == "a" and a.get("class") == "num" for name in numbers_behind(a)}
     assert linked and linked <= {row[0] for row in _inlined(page, "ancestry")["rows"]}
-    assert re.search(r"milvus-2.3.5, \d+\.\d\d times", page), "the ratio to the published number"
+    assert re.search(r"milvus-2.3.5, standalone, k10, \d+\.\d\d times", page), "the ratio to the published number"
     assert "8 × Example CPU @ 3 GHz, 32 GiB" in page, "the machine is named"
 
 
@@ -887,6 +887,7 @@ def test_latency_distributions_can_be_had_in_hdr_columns(world: World) -> None:
     assert 'href="latencies.csv"' in page
     with open("out/latencies.csv", newline="") as file:
         lines = list(csv.DictReader(file))
+    assert (lines[0]["rebuild"], lines[0]["arm"]) == ("1", "")
     assert [line["percentile"] for line in lines[:2]] == ["0.9", "1.0"]
     assert [line["1/(1-percentile)"] for line in lines[:2]] == ["10.0", "inf"]
 

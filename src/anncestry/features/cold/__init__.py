@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from anncestry.cells.features import Feature, Metric
+from anncestry.cells.features import Feature, Metric, TableSpec
 from anncestry.errors import ConfigError
 
 
@@ -18,6 +18,24 @@ class Cold(Feature):
         Metric("query", "first_ms", "ms", ("cold", "first_ms")),
         Metric("query", "resident_share", "fraction", ("cold", "resident_share")),
     )
+
+    table = TableSpec(
+        "CS",
+        "After a start",
+        "Each run starts the server on a fresh copy of its data, whose pages were dropped from the page cache unless"
+        " the workload keeps them, and asks without a warm-up. Searchable: from the start of the process to the first"
+        " search that succeeds. Resident: the share of the copy that the page cache held at the start.",
+        {
+            "searchable_s": ("Searchable after", "s"),
+            "first_ms": ("First query", "ms"),
+            "p50_ms": ("p50", "ms"),
+            "p99_ms": ("p99", "ms"),
+            "recall_by_distance": ("Recall by distance", "fraction"),
+            "resident_share": ("Resident", "fraction"),
+        },
+        having="searchable_s",
+    )
+    rank = 4
 
     def is_in(self, workload: Mapping[str, Any]) -> bool:
         return workload.get("start") == "cold"

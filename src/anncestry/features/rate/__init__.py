@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any
 
-from anncestry.cells.features import Body, Feature, Metric, at
+from anncestry.cells.features import Body, Feature, Metric, TableSpec, at
 from anncestry.errors import ConfigError
 
 ARRIVALS = "poisson"
@@ -21,6 +22,7 @@ _LIMITS = {
 class Rate(Feature):
     keys = ("loop", "rate_per_s", "arrivals", "slo")
     apart = ("rate_per_s", "max_rate_per_s")
+    absent = MappingProxyType({"rate_per_s": "searched for"})
     metrics = (
         Metric("query", "rate_per_s", "1/s", ("spec", "workload", "rate_per_s")),
         Metric("query", "lag_p99_ms", "ms", ("open_loop", "lag_p99_ms")),
@@ -28,6 +30,27 @@ class Rate(Feature):
         Metric("query", "unsent", "queries", ("open_loop", "unsent")),
         Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),
     )
+
+    table = TableSpec(
+        "OL",
+        "At a rate of requests",
+        "Open loop: requests are due at instants that don't depend on earlier answers, and latency counts from there."
+        " Highest rate: the greatest that meets the workload's targets of p99 and recall, found by search; the other"
+        " numbers are those at this rate. Queued: the wait for a free connection, which the system causes. Not sent:"
+        " requests for which no connection was free within their time.",
+        {
+            "rate_per_s": ("Rate asked", "1/s"),
+            "max_rate_per_s": ("Highest rate", "1/s"),
+            "qps": ("Answered", "1/s"),
+            "p50_ms": ("p50", "ms"),
+            "p99_ms": ("p99", "ms"),
+            "queued_p99_ms": ("Queued, p99", "ms"),
+            "unsent": ("Not sent", "queries"),
+            "recall_by_distance": ("Recall by distance", "fraction"),
+        },
+        having="lag_p99_ms",
+    )
+    rank = 2
 
     def is_in(self, workload: Mapping[str, Any]) -> bool:
         return workload.get("loop") == "open"

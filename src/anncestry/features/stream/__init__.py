@@ -33,6 +33,7 @@ def changes_of(workload: Mapping[str, Any]) -> dict[str, int]:
 class Stream(Feature):
     keys = ("stream",)
     spends_server = True
+    apart = ("stream_on_time",)
     metrics = (
         *(
             Metric("query", f"stream_{kind}_{name}", unit, ("stream", "kinds", kind, name))

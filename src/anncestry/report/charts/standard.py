@@ -18,7 +18,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import PHASES, brief
 from anncestry.report.model.records import Records
 from anncestry.report.tables.effort import kind_of
-from anncestry.report.tables.standard import clients_table, latency_table
+from anncestry.report.tables.standard import clients_table, latency_table, said_effort
 
 PHASE_OPACITY = dict(zip(PHASES, (1.0, 0.7, 0.45, 0.25), strict=True))
 PALE = 0.25
@@ -47,7 +47,8 @@ class FigureSpec(NamedTuple):
     """A declared figure: `{k}` in its caption is that of the page, as is that of its table.
 
     `draw` makes a chart of the rows of one dataset and topology, or None where nothing was measured for it.
-    `described`: the title that is read aloud, where it is another one.
+    `described`: the title that is read aloud, where it is another one. `every`: also of workloads that are no plain
+    closed loop.
     """
 
     name: str
@@ -57,6 +58,7 @@ class FigureSpec(NamedTuple):
     draw: Callable[[list[Row], Look], Any]
     legend: str = "shapes"
     described: str = ""
+    every: bool = False
 
 
 def figures(material: Material) -> list[Figure]:
@@ -66,7 +68,8 @@ def figures(material: Material) -> list[Figure]:
 
 def _drawn(spec: FigureSpec, material: Material, look: Look) -> list[Figure]:
     table = spec.table if isinstance(spec.table, str) else spec.table(look.k)
-    panels = charts.by_place(material, material.rows, lambda of_place: spec.draw(of_place, look))
+    rows = material.rows if spec.every else material.ordinary
+    panels = charts.by_place(material, rows, lambda of_place: spec.draw(of_place, look))
     caption = spec.caption.format(k=look.k)
     return charts.made(spec.name, spec.title, caption, table, spec.legend, panels, described=spec.described)
 
@@ -146,7 +149,11 @@ def _latency(rows: list[Row], look: Look) -> Any:
 def _clients(rows: list[Row], look: Look) -> Any:
     timed = [row for row in rows if row["k"] == look.k and not row["filter"] and row["duration_s"] is not None]
     rates = charts.measured_rows(timed, "qps")
-    points = [charts.datum(row, clients=row["clients"]) for row in rates]
+    # A line a search effort: one that was chosen for a recall differs from one number of clients to the next.
+    points = [
+        charts.datum(row, clients=row["clients"], effort=said_effort(row), series=f"{row['system']} {said_effort(row)}")
+        for row in rates
+    ]
     x = charts.clients(points)
     if x is None:
         return None
@@ -155,7 +162,8 @@ def _clients(rows: list[Row], look: Look) -> Any:
     bars = charts.layer_of([charts.spread(row, clients=row["clients"]) for row in rates if row["std"]]).mark_rule()
     spread = bars.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)
     axes = {"x": x, "y": y, "color": colour}
-    return charts.curves(220, points, axes, charts.shape_of(look.palette), charts.tooltip("clients"), spread)
+    tips = charts.tooltip("clients", "effort")
+    return charts.curves(220, points, axes, charts.shape_of(look.palette), tips, spread, detail="series:N")
 
 
 def _recall(rows: list[Row], look: Look) -> Any:
@@ -406,6 +414,7 @@ FIGURES = (
         "Of all processes of the server, for an answered query: the mean over runs, and ± one standard deviation.",
         "R",
         _cpu,
+        every=True,
     ),
     FigureSpec(
         "recall", "Recall", "Against exact neighbours; the axis does not start at zero.", "VIII", _recall, "recall"

@@ -175,6 +175,7 @@ class Pair:
     dataset: str
     engine: str
     clients: int
+    workload: str
     before: Row | None
     after: Row | None
     judged: Verdict | None = None
@@ -238,13 +239,13 @@ def pairs(
         place = (str(row["dataset"]), str(row["engine"]), int(row["clients"]), str(row["workload"]), same)
         found.setdefault(place, {})[row["arm"]] = row
     made = [
-        Pair(dataset, engine, clients, of.get(arms[0]), of.get(arms[1]))
-        for (dataset, engine, clients, _, _), of in sorted(found.items())
+        Pair(dataset, engine, clients, workload, of.get(arms[0]), of.get(arms[1]))
+        for (dataset, engine, clients, workload, _), of in sorted(found.items())
     ]
     known = [(number, samples) for number, pair in enumerate(made) if (samples := pair.samples) is not None]
     for (number, _), found_of in zip(known, decide.judge_all([samples for _, samples in known], rule), strict=True):
         made[number] = replace(made[number], judged=found_of)
-    return sorted(made, key=lambda pair: (pair.dataset, pair.clients, pair.control))
+    return sorted(made, key=lambda pair: (pair.dataset, pair.clients, pair.workload, pair.control))
 
 
 def verdict(pair: Pair, control: Pair | None) -> str:
@@ -274,9 +275,12 @@ def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule:
     question = question.of(headline_k(rows))
     made = pairs(rows, arms, question, rule)
     recall = question.unit == "fraction"
+    asked = {(pair.dataset, pair.clients, pair.workload) for pair in made}
+    several = len(asked) > len({(dataset, clients) for dataset, clients, _ in asked})
     body, drifted = [], []
     for pair in made:
-        control = next((p for p in made if p.control and (p.dataset, p.clients) == (pair.dataset, pair.clients)), None)
+        question_of = (pair.dataset, pair.workload)
+        control = next((each for each in made if each.control and (each.dataset, each.workload) == question_of), None)
         cells = [with_interval(pair.before), with_interval(pair.after)]
         if recall:
             cells.append(computed(pair.after, pair.before, lambda a, b: a - b, "{:+.4f}"))
@@ -285,7 +289,8 @@ def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule:
             if said == DRIFTED:
                 drifted.append(pair)
             cells += [_change(pair), _net(pair, control), Cell(said)]
-        labels = (pair.dataset, pair.system, *((str(pair.clients),) if question.timed else ()))
+        labels = (pair.dataset, pair.system, *([str(pair.clients)] if question.timed else []))
+        labels += (pair.workload,) if several else ()
         body.append(TableRow(labels, tuple(cells)))
     columns = [Column(arms[0], question.unit), Column(arms[1], question.unit)]
     if recall:
@@ -297,7 +302,7 @@ def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule:
     if drifted:
         said = "; ".join(f"{pair.system} on {pair.dataset}" for pair in drifted)
         how = f" THE CONTROL DRIFTED ({said}): differences between the arms are not all of the change's making." + how
-    names = ("Dataset", "System", *(("Clients",) if question.timed else ()))
+    names = ("Dataset", "System", *(["Clients"] if question.timed else []), *(["Workload"] if several else []))
     return Table(question.number, question.title, question.caption + how, names, tuple(columns), tuple(body))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ class Line:
     b: Number
     judged: Verdict
     recall_differs: bool = False
-    """Of a query's speed: whether the recall of the two differs."""
+    """Of a query's speed and cost: whether the recall of the two differs."""
 
     @property
     def words(self) -> Words:
@@ -237,7 +238,10 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
     twice = [line for line, (*_, alike) in zip(lines, found, strict=True) if alike and line.measured_twice]
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
-    judged = [_floored(line, given if line.measured_twice else known, rule) for line in lines]
+    judged = [
+        _floored(line, pair, given if line.measured_twice else known, rule)
+        for line, (_, pair, _) in zip(lines, found, strict=True)
+    ]
     return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known, rule)
 
 
@@ -256,17 +260,19 @@ def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule
     return lines
 
 
-def _floored(line: Line, noise: Noise, rule: Rule) -> Line:
-    """The line, judged by the floor of its metric as well."""
+def _floored(line: Line, pair: Pair | None, noise: Noise, rule: Rule) -> Line:
+    """The line, judged by the floor of its metric as well: of a `pair` of servers, its ratio."""
     # A share of a recall, or of a count of failures, is no noise that anybody means by so many percent.
     floor = noise.floor(line.metric, common=line.words not in (RECALL, FAILURES))
     if floor is None or line.a.value is None or line.b.value is None:
         return line
-    return replace(line, judged=above(line.judged, floor, line.a.value, line.b.value, rule.margin))
+    ratio = None if pair is None or pair.ratio is None else pair.ratio.log
+    values = (line.a.value, line.b.value) if ratio is None else (1.0, math.exp(ratio))
+    return replace(line, judged=above(line.judged, floor, *values, rule.margin))
 
 
 def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines, where a query's speed differs with a note if its recall does, too."""
+    """The lines, where a query's speed or cost differs with a note if its recall does, too."""
     of_cell: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         cell = (line.dataset, line.topology, line.workload, line.system_a, line.system_b)
@@ -274,8 +280,8 @@ def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
     for members in of_cell.values():
         recall = next((line for line in members if line.metric == "recall_by_id" and line.judged.decided), None)
         for line in members:
-            speed = line.phase == "query" and line.words in (TIME, RATE)
-            if recall is None or not (speed and line.judged.decided):
+            bought = line.phase == "query" and line.words in (TIME, RATE, COST)
+            if recall is None or not (bought and line.judged.decided):
                 yield line
             else:
                 note = f"with {recall.verdict} recall: {recall.a.value:.4f} against {recall.b.value:.4f}"

@@ -10,7 +10,7 @@ import altair as alt
 from anncestry.report import charts
 from anncestry.report.charts import Figure
 from anncestry.report.history.lines import History, Line, Point
-from anncestry.report.history.text import quantity, words
+from anncestry.report.history.text import words
 from anncestry.report.model.cells import text_of
 
 _HEIGHT = 200
@@ -20,16 +20,16 @@ Ids = Callable[[Point], str]
 
 
 def figures(history: History, palette: dict[str, str], id_of: Ids) -> list[Figure]:
-    """A figure of each quantity, with a panel for each dataset, topology and workload."""
+    """A figure of each quantity, with a panel for each dataset, topology, workload and phase of a load."""
     by_metric: dict[str, dict[tuple[str, ...], list[Line]]] = {}
     for line in history.lines:
-        by_metric.setdefault(line.name[-1], {}).setdefault(line.name[:3], []).append(line)
+        by_metric.setdefault(line.name[-1], {}).setdefault((*line.name[:3], line.during), []).append(line)
     return [
         figure
         for metric, places in by_metric.items()
         for figure in charts.made(
             f"history-{metric.replace('_', '-')}",
-            quantity(next(iter(places.values()))[0]),
+            f"{metric} ({next(iter(places.values()))[0].unit})",
             "",
             "",
             "shapes",

@@ -15,6 +15,7 @@ from anncestry.report.compare.sides import Side, find
 from anncestry.report.history import changes
 from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import rows_of
+from anncestry.report.model.quantities import stage_of
 
 AXES = ("dataset", "topology", "workload", "system", "phase", "metric")
 """What names a line."""
@@ -80,8 +81,13 @@ class Line:
     @property
     def place(self) -> str:
         """Where it was measured, in words."""
-        named = dict(zip(AXES, self.name, strict=True))
-        return ", ".join(filter(None, (named[axis] for axis in ("dataset", "topology", "workload", "system"))))
+        return ", ".join(filter(None, (*self.name[:4], self.during)))
+
+    @property
+    def during(self) -> str:
+        """The phase of a load that it is of, as one metric has a line for each; empty for all else."""
+        phase = dict(zip(AXES, self.name, strict=True))["phase"]
+        return phase if stage_of(phase) == "load" and phase not in ("load", "storage") else ""
 
 
 @dataclass(frozen=True)

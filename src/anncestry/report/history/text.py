@@ -63,8 +63,8 @@ def words(change: Change) -> str:
 
 
 def quantity(line: Line) -> str:
-    """A line's metric with its unit."""
-    return f"{line.name[-1]} ({line.unit})"
+    """A line's metric with its unit, and the phase of a load that it is of."""
+    return ", ".join(filter(None, (f"{line.name[-1]} ({line.unit})", line.during)))
 
 
 def breaks(history: History) -> list[tuple[str, str, str, str]]:

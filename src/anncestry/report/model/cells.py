@@ -21,6 +21,9 @@ NO_CELL = "—"
 _COUNTS = frozenset({"vectors", "dimensions", "queries", "requests", "searches", "rows"})
 """Units of what is counted: whole numbers are printed as such, means over runs need not be whole."""
 
+_DIGITS_MAX = 6
+"""After the point."""
+
 CLIENT_BOUND, DISTURBED, DEFECT = "‡", "¶", "†"
 MARKS = {
     CLIENT_BOUND: "Client-bound: more than half of what the client itself can send to a server that costs nothing; the"
@@ -127,10 +130,8 @@ def text_of(value: float, std: float | None, unit: str) -> str:
     """A value as text, ± its standard deviation, with the digits that its unit deserves."""
     digits = 0 if unit in _COUNTS and float(value).is_integer() else _digits(abs(value), unit)
     # Neither a value nor a spread that is there must be printed as zero.
-    while value and digits < 4 and round(value, digits) == 0:
-        digits += 1
-    if std:
-        while digits < 4 and round(std, digits) == 0:
+    for shown in (value, std or 0.0):
+        while round(shown, _DIGITS_MAX) and digits < _DIGITS_MAX and round(shown, digits) == 0:
             digits += 1
     text = f"{value:,.{digits}f}"
     if std is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from anncestry.report.model.cells import Row, arrow, headline, in_order, is_control
 from anncestry.report.model.numbers import PAIRED, first_builds, is_plain, rows_of
-from anncestry.report.model.quantities import is_missing
+from anncestry.report.model.quantities import not_ordinary, state_of
 
 
 def headline_k(rows: Iterable[Row], filter: str = "") -> int:
@@ -39,7 +40,8 @@ class Highlight:
     `k` is the number of neighbours that its queries asked for, `filter` what these had to fulfil ("": nothing).
     `recall` counts ties (by distance); `by_id` is the same by id. `qps` is that of the most clients that all systems on
     the dataset were asked by; `cpu` (processor time a query) and `memory` (PSS, or RSS where that isn't known) are of
-    the same cell. `cells` are all of its cells, by their state: the row of each one's median latency.
+    the same cell. All systems on a dataset and topology have the same workloads. `cells` are all of its cells, by their
+    state (valid, invalid, missing): the row of each one's median latency.
     """
 
     dataset: str
@@ -76,9 +78,61 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     places = in_order({(row["dataset"], row["topology"], row["system"]) for row in rows}, nodes)
     plain = [row for row in rows if is_plain(row)]
     filter = headline_filter(plain)
-    asked = (headline_k(plain, filter), filter)
-    medians = [row for row in rows if row["metric"] == "p50_ms"]
-    return [_highlight(plain, medians, place, *asked) for place in places]
+    k = headline_k(plain, filter)
+    states = _states(rows)
+    special = not_ordinary(plain)
+    found = []
+    for dataset in dict.fromkeys(dataset for dataset, _, _ in places):
+        of_dataset = [row for row in plain if row["dataset"] == dataset]
+        asked = [row for row in of_dataset if row["k"] == k and _filter_of(row) == filter]
+        asked = [row for row in asked if row["workload"] not in special] or asked
+        clients = _common_clients(row for row in asked if row["metric"] == "qps")
+        for topology in dict.fromkeys(place[1] for place in places if place[0] == dataset):
+            there = [row for row in asked if row["topology"] == topology]
+            # Of one client a fixed count of queries, if there is such a workload.
+            few = [row for row in there if row["clients"] == min(clients, default=1)]
+            few = [row for row in few if row["duration_s"] is None] or few
+            single = _workload(row for row in few if row["metric"] == "p50_ms")
+            many = _workload(
+                row for row in there if row["metric"] == "qps" and row["clients"] == max(clients, default=None)
+            )
+            for system in (place[2] for place in places if place[:2] == (dataset, topology)):
+                place = (dataset, topology, system)
+                here = [row for row in of_dataset if (row["topology"], row["system"]) == (topology, system)]
+                found.append(_highlight(place, k, filter, here, states.get(place, {}), single, many))
+    return sorted(found, key=lambda item: places.index((item.dataset, item.topology, item.system)))
+
+
+def _states(rows: Iterable[Row]) -> dict[tuple[str, str, str], dict[str, list[Row]]]:
+    """By dataset, topology and system: the row of the median of each cell, by the state of the cell."""
+    cells: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        if row["workload"]:
+            cells.setdefault((row["dataset"], row["topology"], row["system"], row["workload"]), []).append(row)
+    found: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
+    for (*place, _), of_cell in cells.items():
+        state = state_of(row["reason"] for row in of_cell)
+        state = state if state in ("valid", "invalid") else "missing"
+        medians = [row for row in of_cell if row["metric"] == "p50_ms"]
+        found.setdefault((place[0], place[1], place[2]), {}).setdefault(state, []).extend(medians)
+    return found
+
+
+def _workload(rows: Iterable[Row]) -> str:
+    """The workload that all systems are shown by: that most of them have, of the least recall that was aimed at.
+
+    Of several search efforts, the greatest: recalls are nearest to each other there. Empty if there is none.
+    """
+    systems: dict[str, set[str]] = {}
+    of: dict[str, Row] = {}
+    for row in rows:
+        systems.setdefault(row["workload"], set()).add(row["system"])
+        of[row["workload"]] = row
+
+    def rank(name: str) -> tuple[Any, ...]:
+        return -len(systems[name]), of[name]["target_recall"] or 0.0, -(of[name]["ef_search"] or 0), name
+
+    return min(systems, key=rank, default="")
 
 
 def _common_clients(rates: Iterable[Row]) -> set[int]:
@@ -147,35 +201,29 @@ def pairs_told(rows: Iterable[Row]) -> list[tuple[str, list[tuple[str, Row]]]]:
     return sorted(found.items(), key=lambda item: item[0])
 
 
+_NO_CELLS: Mapping[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
+
+
 def _highlight(
-    rows: Iterable[Row], medians: Iterable[Row], place: tuple[str, str, str], k: int, filter: str
+    place: tuple[str, str, str],
+    k: int,
+    filter: str,
+    rows: Sequence[Row],
+    cells: Mapping[str, list[Row]],
+    single: str,
+    many: str,
 ) -> Highlight:
-    """`medians` are the rows that stand for all cells."""
-    dataset, topology, system = place
-    of_dataset = [row for row in rows if row["dataset"] == dataset]
-    here = [row for row in of_dataset if (row["topology"], row["system"]) == (topology, system)]
-    asked = [row for row in here if row["k"] == k and _filter_of(row) == filter]
-    clients = _common_clients(
-        row for row in of_dataset if row["metric"] == "qps" and row["k"] == k and _filter_of(row) == filter
-    )
-    fewest, most = min(clients, default=1), max(clients, default=None)
-    single = sorted((row for row in asked if row["clients"] == fewest), key=lambda row: row["duration_s"] is not None)
-    rates = [row for row in asked if row["metric"] == "qps" and row["clients"] == most]
-    cells = [row for row in medians if (row["dataset"], row["topology"], row["system"]) == place]
-    state: dict[str, list[Row]] = {"valid": [], "missing": [], "invalid": []}
-    for row in cells:
-        state["valid" if row["value"] is not None else "missing" if is_missing(row["reason"]) else "invalid"].append(
-            row
-        )
-    load, p50 = _first(here, "load_s"), _first(single, "p50_ms")
-    recall, by_id = (_first(single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
-    # Of several such workloads (open loops, sweeps) the highest; all at the same number of clients.
-    qps = max(rates, key=lambda row: -1.0 if row["value"] is None else row["value"], default=None)
-    of_rate = [row for row in here if row["phase"] == "query" and row["workload"] == (qps or {}).get("workload")]
-    cpu = _first(of_rate, "server_cpu_us_per_query")
-    known = [_first(of_rate, name) for name in ("pss_mib", "rss_peak_mib")]
+    """`rows` are those of the place, `cells` stand for all of its cells, `single` and `many` are workloads."""
+    of_single = [row for row in rows if row["workload"] == single]
+    of_many = [row for row in rows if row["workload"] == many and row["phase"] == "query"]
+    p50 = _first(of_single, "p50_ms")
+    recall, by_id = (_first(of_single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
+    qps, cpu = _first(of_many, "qps"), _first(of_many, "server_cpu_us_per_query")
+    known = [_first(of_many, name) for name in ("pss_mib", "rss_peak_mib")]
     memory = next((each for each in known if each is not None and each["value"] is not None), None)
-    return Highlight(*place, k, filter, load, p50, recall, by_id, qps, cpu, memory, state)
+    return Highlight(
+        *place, k, filter, _first(rows, "load_s"), p50, recall, by_id, qps, cpu, memory, {**_NO_CELLS, **cells}
+    )
 
 
 def _first(rows: Iterable[Row], metric: str) -> Row | None:

@@ -16,6 +16,7 @@ from anncestry.metrics.decide import Rule
 from anncestry.report.model.cells import Row, in_order
 from anncestry.report.model.noise import Noise, floors
 from anncestry.report.model.numbers import PAIRED, by_bytes, first_builds, is_plain, rows_of
+from anncestry.report.model.quantities import not_ordinary
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.published import Published
 
@@ -97,7 +98,7 @@ class Material:
 
     @cached_property
     def ordinary(self) -> list[Row]:
-        """`rows` without workloads that are no plain closed loop: open loops, cold starts, rates, faults."""
+        """`rows` without workloads that are no plain closed loop: open loops, cold starts, streams, faults."""
         return _ordinary(self.rows)
 
     @cached_property
@@ -107,6 +108,5 @@ class Material:
 
 
 def _ordinary(rows: list[Row]) -> list[Row]:
-    apart = {metric for feature in features.known() for metric in feature.apart}
-    special = {row["workload"] for row in rows if row["workload"] and row["metric"] in apart}
+    special = not_ordinary(rows)
     return [row for row in rows if row["workload"] not in special]

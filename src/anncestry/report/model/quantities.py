@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
@@ -226,6 +227,12 @@ def upgraded(body: Body) -> bool:
     return "upgrade_of" in body.get("spec", {})
 
 
+def not_ordinary(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The workloads, of rows of the tidy table, that are no plain closed loop: open loops, cold starts, faults, …"""
+    apart = {metric for feature in features.known() for metric in feature.apart}
+    return {row["workload"] for row in rows if row["workload"] and row["metric"] in apart}
+
+
 NOT_MEASURED = "not measured"
 LOAD_MISSING = "its load was not measured"
 QUERIES_MISSING = "its queries were not measured"
@@ -238,6 +245,16 @@ TRIED = "failed: "
 def is_missing(reason: str) -> bool:
     """Whether a reason says that there is no record, and not that there is an invalid one."""
     return reason in MISSING or reason.startswith(TRIED)
+
+
+def state_of(reasons: Iterable[str]) -> str:
+    """The state of a cell by what the rows of its records say: valid, invalid, failed or not measured."""
+    said = {reason for reason in reasons if reason and reason not in ABSENT}
+    if not all(map(is_missing, said)):
+        return "invalid"
+    if any(reason.startswith(TRIED) for reason in said):
+        return "failed"
+    return "not measured" if said else "valid"
 
 
 NOT_RECORDED = "not recorded"

@@ -126,15 +126,21 @@ class Verdicts:
 
     def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
         """The second of each pair against the first, at a level that holds for all of these together."""
-        judged = judge_all([self.pair(*pair) for pair in pairs], self.rule, self._paired.beside(COMPARED))
-        return [self.floored(verdict, *pair) for verdict, pair in zip(judged, pairs, strict=True)]
+        asked = [self.pair(*pair) for pair in pairs]
+        judged = judge_all(asked, self.rule, self._paired.beside(COMPARED))
+        return [self.floored(verdict, *pair, of.ratio) for verdict, pair, of in zip(judged, pairs, asked, strict=True)]
 
-    def floored(self, verdict: Verdict, a: Row, b: Row) -> Verdict:
-        """A verdict on two numbers, by what differs between builds as well."""
+    def floored(self, verdict: Verdict, a: Row, b: Row, ratio: Ratio | None = None) -> Verdict:
+        """A verdict on two numbers, by what differs between builds as well; `ratio` is that of their pair, if any.
+
+        The two of a pair are of one build each, however often either was built for its rounds.
+        """
         floor = self.noise.floor(a["metric"])
-        if floor is None or _built(a, b) or a["value"] is None or b["value"] is None:
+        if floor is None or a["value"] is None or b["value"] is None:
             return verdict
-        return above(verdict, floor, a["value"], b["value"], self.rule.margin)
+        if ratio is not None and ratio.log is not None:
+            return above(verdict, floor, 1.0, math.exp(ratio.log), self.rule.margin)
+        return verdict if _built(a, b) else above(verdict, floor, a["value"], b["value"], self.rule.margin)
 
     @cached_property
     def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:
@@ -180,10 +186,7 @@ class Verdicts:
         if (best["defect_share"] or 0.0) > MARKED_SHARE:
             return f"with {percent(best['defect_share'])} of answers defective"
         mine, theirs = (self._recalls.get(_cell(row)) for row in (best, other))
-        known = [row for row in (mine, theirs) if row is not None and row["value"] is not None]
-        if not known:
-            return ""
-        if len(known) < 2 or mine is None or theirs is None:
+        if mine is None or theirs is None or mine["value"] is None or theirs["value"] is None:
             return "recall is not known"
         if mine["value"] >= theirs["value"]:
             return ""
@@ -196,6 +199,12 @@ class Verdicts:
 def _built(*rows: Row) -> bool:
     """Whether each of these numbers was measured on several builds."""
     return all((row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None for row in rows)
+
+
+def judged_values(a: Row, b: Row) -> tuple[float, float]:
+    """What a verdict holds against each other: the means over builds where both have several, else the numbers."""
+    of = "rebuild_mean" if _built(a, b) else "value"
+    return float(a[of]), float(b[of])
 
 
 def of_runs(row: Row, record: Mapping[str, Any]) -> Sample:

@@ -57,7 +57,8 @@ def images(figure: Figure, place: int) -> dict[str, str]:
     return {suffix: f"charts/{slug(figure.name)}-{place + 1}.{suffix}" for suffix in IMAGES}
 
 
-_LATENCIES = ("dataset", "system", "topology", "workload", "value_ms", "percentile", "total_count", "1/(1-percentile)")
+_CELL = ("dataset", "system", "topology", "workload", "rebuild", "arm")
+_LATENCIES = (*_CELL, "value_ms", "percentile", "total_count", "1/(1-percentile)")
 """Columns of HdrHistogram's percentile output, after those of a cell."""
 
 
@@ -74,7 +75,7 @@ def write_latencies(material: Material, out_dir: Path) -> bool:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_LATENCIES)
         for row, record in histograms:
-            place = [row[name] for name in _LATENCIES[:4]]
+            place = [row[name] for name in _CELL]
             histogram, failed = record["histogram"], record["summary"]["errors"]["value"]
             total, below = sum(histogram["counts"]) + failed, 0
             last = [(math.inf, failed)] if failed else []

@@ -21,7 +21,7 @@ from anncestry.metrics import capacity, defects, latency, recall, resources, rob
 from anncestry.provenance import attempts, gates
 from anncestry.report.model import derived
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, STAGES, TRIED, is_missing, stage_of
+from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, STAGES, stage_of, state_of
 from anncestry.report.model.records import Records, flat
 from anncestry.report.site import sheets, shell
 from anncestry.report.site.shell import DIMENSIONS, Sheet
@@ -48,7 +48,7 @@ _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
 
 
 @dataclass
-class _Cell:
+class CellState:
     """One dataset × system × topology × workload, of one build."""
 
     place: tuple[str, ...]
@@ -61,18 +61,12 @@ class _Cell:
 
     @property
     def state(self) -> str:
-        if self.never:
-            return self.never
-        if not all(map(is_missing, self.reasons)):
-            return "invalid"
-        if any(reason.startswith(TRIED) for reason in self.reasons):
-            return "failed"
-        return "not measured" if self.reasons else "valid"
+        return self.never or state_of(self.reasons)
 
 
 def write(material: Material, out_dir: Path, *, title: str) -> None:
     """Write both pages beside the page of results."""
-    cells = _cells(material)
+    cells = cells_of(material)
     counts = Counter(cell.state for cell in cells)
     shown = [state for state in STATES if state not in _IF_ANY or counts[state]]
     builds = Counter(cell.place for cell in cells)
@@ -101,16 +95,16 @@ def write(material: Material, out_dir: Path, *, title: str) -> None:
     )
 
 
-def _cells(material: Material) -> list[_Cell]:
+def cells_of(material: Material) -> list[CellState]:
     """All cells, in the order of the tidy table; then those that are listed instead of measured."""
-    found: dict[tuple[Any, ...], _Cell] = {}
+    found: dict[tuple[Any, ...], CellState] = {}
     loads: dict[tuple[Any, ...], str] = {}
     for row in material.all_rows:
         place = tuple(str(row[name]) for name in DIMENSIONS)
         if not row["workload"]:
             loads.setdefault((*place[:3], row["rebuild"]), row["record"])
             continue
-        cell = found.setdefault((*place, row["rebuild"]), _Cell(place, row["rebuild"]))
+        cell = found.setdefault((*place, row["rebuild"]), CellState(place, row["rebuild"]))
         cell.records.setdefault(stage_of(row["phase"]), row["record"])
         if row["reason"] and row["reason"] not in ABSENT:
             cell.reasons.setdefault(row["reason"])
@@ -120,11 +114,13 @@ def _cells(material: Material) -> list[_Cell]:
         load = loads.get((*cell.place[:3], cell.build)) or loads.get((*cell.place[:3], None))
         if load:
             cell.records["load"] = load
-    listed = (_Cell(cell.names[:4], None, reasons={cell.reason: None}, never=cell.state) for cell in material.absent)
+    listed = (
+        CellState(cell.names[:4], None, reasons={cell.reason: None}, never=cell.state) for cell in material.absent
+    )
     return [*found.values(), *listed]
 
 
-def _row(cell: _Cell, records: Records, *, several: bool) -> dict[str, Any]:
+def _row(cell: CellState, records: Records, *, several: bool) -> dict[str, Any]:
     """What a row of the table shows; it names the build if there are `several`."""
     gates = [gate for path in cell.records.values() if path in records for gate in records[path].get("gates", ())]
     return {

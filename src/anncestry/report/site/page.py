@@ -211,12 +211,13 @@ def _places(groups: _Groups) -> dict[str, str]:
 
 
 def _summary(material: Material) -> dict[str, Any]:
-    """What was asked, for the opening; `states` are the ids of numbers that stand for cells, by state."""
+    """What was asked, for the opening; `states` are the ids of numbers that stand for cells, by state (cells.html)."""
     found = highlights(material.first_rows, material.nodes)
-    states = {
-        state: [row["number_id"] for item in found for row in item.cells[state]]
-        for state in ("valid", "invalid", "missing")
-    }
+    states: dict[str, list[str]] = {"valid": [], "invalid": [], "missing": []}
+    for cell in more_pages.cells_of(material):
+        state = {"failed": "missing", "not measured": "missing"}.get(cell.state, cell.state)
+        if state in states:
+            states[state].append(cell.number)
     return {
         "systems": sorted({item.system for item in found}),
         "datasets": sorted({item.dataset for item in found}),

@@ -13,13 +13,13 @@ from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, Tabl
 from anncestry.report.model.derived import COST
 from anncestry.report.model.equal_recall import AtTarget, Sweep
 from anncestry.report.model.material import Material
-from anncestry.report.model.verdicts import COMPARED, Verdicts
+from anncestry.report.model.verdicts import COMPARED, Verdicts, judged_values
 from anncestry.report.tables.spec import made, pivot
 
 
 def tables(material: Material) -> list[Table]:
     """Tables E, Q, P and F, without those that nothing belongs to."""
-    rows = material.rows
+    rows = material.ordinary
     return [table for table in (_equal(rows), _price(rows), _fronts(rows), _filters(rows)) if table.rows]
 
 
@@ -140,7 +140,8 @@ def _fronts(rows: Sequence[Row]) -> Table:
             on = [name for name, of in fronts.items() if any(one.ef_search == point.ef_search for one in of)]
             numbers = map(with_interval, (point.recall, point.cost, p99.get(point.ef_search)))
             labels = (sweep.dataset, sweep.topology, _asked(sweep.question), sweep.system, str(point.ef_search))
-            body.append(TableRow(labels, (*numbers, Cell(" and ".join(on) or "dominated"))))
+            off = "defective answers" if equal_recall.defective(point.cost) else "dominated"
+            body.append(TableRow(labels, (*numbers, Cell(" and ".join(on) or off))))
     return Table(
         "P",
         "Recall and speed by search effort",
@@ -239,11 +240,12 @@ def _comparisons(verdicts: Verdicts) -> Table:
             continue
         both = (a["number_id"], b["number_id"])
         # The interval is of B - A; the table says A against B.
-        ends = sorted(100 * (1 / (1 + end / a["value"]) - 1) for end in (found.low, found.high) if end > -a["value"])
-        apart = a["value"] / b["value"] - 1
+        base, other = judged_values(a, b)
+        ends = sorted(100 * (1 / (1 + end / base) - 1) for end in (found.low, found.high) if end > -base)
+        apart = base / other - 1
         in_pairs = found.noise.startswith(IN_PAIRS)
         if in_pairs:  # the pair's own ratio, which need not be that of the rounds
-            apart = 1 / math.sqrt((1 + found.low / a["value"]) * (1 + found.high / a["value"])) - 1
+            apart = 1 / math.sqrt((1 + found.low / base) * (1 + found.high / base)) - 1
         change = f"{100 * apart:+.1f}"
         if len(ends) == 2:
             change += f" ({ends[0]:+.1f} to {ends[1]:+.1f})"

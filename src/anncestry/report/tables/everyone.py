@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from anncestry.cells.features import Place, TableSpec
@@ -51,14 +52,15 @@ hardest = partial(
 
 def at_one_recall(material: Material) -> list[Table]:
     """Table EQ, of the cells that were tuned for a recall, where at least two systems were."""
-    rows = material.rows
+    rows = material.ordinary
     tuned = [row for row in rows if row["target_recall"] is not None and not row["filter"]]
     if len({row["system"] for row in tuned}) < _SYSTEMS_MIN:
         return []
-    filters = sorted({row["filter"] for row in rows if row["filter"] and row["clients"] == 1}, key=_share)
+    narrowed = [row for row in rows if row["filter"] and _is_plain_question(row)]
+    filters = sorted({row["filter"] for row in narrowed}, key=_share)
     clients = sorted({row["clients"] for row in tuned})
     loads = pivot((row for row in rows if not row["workload"]), ("dataset", "topology", "system"))
-    filtered = pivot((r for r in rows if r["filter"]), ("dataset", "topology", "system"), ("filter", "metric"))
+    filtered = pivot(narrowed, ("dataset", "topology", "system", "k"), ("filter", "metric"))
     groups = pivot(tuned, ("dataset", "topology", "k", "target_recall"), ("system", "clients", "metric"))
     columns = [
         *(Column(f"{label}, {_clients(n)}", unit) for n in clients for _, label, unit in _RUNNING),
@@ -73,11 +75,11 @@ def at_one_recall(material: Material) -> list[Table]:
         best = _Best(material.verdicts, systems)
         for system in systems:
             of_load = loads.get((dataset, topology, system), {})
-            of_filter = filtered.get((dataset, topology, system), {})
+            of_filter = filtered.get((dataset, topology, system, k), {})
             memory = [numbers.get((system, clients[-1], name)) for name in _MEMORY]
             cells = [
                 *(best.cell(numbers, system, (n, metric)) for n in clients for metric, _, _ in _RUNNING),
-                _cell(next((row for row in memory if row is not None and row["value"] is not None), memory[0])),
+                _memory(memory),
                 *(
                     best.of([loads.get((dataset, topology, each), {}).get((name,)) for each in systems], system, name)
                     if (name,) in of_load
@@ -94,8 +96,9 @@ def at_one_recall(material: Material) -> list[Table]:
             "Every system at one recall",
             "Each system at the smallest effort of a search whose recall (by distance) on held-out queries surely"
             " reached the target; under filters, at the experiment's effort, with the recall that this gives. Processor"
-            " time and memory (PSS, under the most clients) are the server's, of a library those of its clients."
-            " Bold: surely better than each other system there, at no less recall. The last column names the systems"
+            " time and memory (PSS, or RSS where that is not known, under the most clients) are the server's, of a"
+            " library those of its clients. Bold: surely better than each other system there, at no less recall. The"
+            " last column names the systems"
             " that are surely slower (Table C), and those of which that is not known.",
             ("Dataset", "Topology", "Target recall", "Asked", "System"),
             tuple(columns),
@@ -125,6 +128,18 @@ def _cell(row: Row | None, *, best: bool = False) -> Cell:
     if row["value"] is None:
         return Cell(brief(row["reason"]), number_id=row["number_id"], problem=row["reason"])
     return Cell(headline(row), row["value"], row["std"], row["number_id"], best=best)
+
+
+def _memory(rows: Sequence[Row | None]) -> Cell:
+    """The first that is known of the rows of `_MEMORY`."""
+    known = next((row for row in rows if row is not None and row["value"] is not None), rows[0])
+    cell = _cell(known)
+    return replace(cell, text=f"{cell.text} (RSS)") if known is not None and known["metric"] != _MEMORY[0] else cell
+
+
+def _is_plain_question(row: Row) -> bool:
+    """Whether a number is of one client, a count of queries, and the experiment's search effort."""
+    return bool(row["clients"] == 1 and row["duration_s"] is None and row["target_recall"] is None)
 
 
 def _won(verdicts: Verdicts, rows: Sequence[Row | None], system: str) -> Cell:

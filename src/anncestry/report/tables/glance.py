@@ -48,7 +48,8 @@ def tables(material: Material) -> list[Table]:
             "G",
             "At a glance",
             f"For the {k} nearest, {asked}; p50 and recall (by distance) of {fewest}{_of(found, 'p50', 'recall')};"
-            f" processor time and memory (PSS) of the server under the same clients as QPS{_of(found, 'qps')}."
+            f" processor time and memory (PSS; RSS, which counts shared pages once a process, where that is not known)"
+            f" of the server under the same clients as QPS{_of(found, 'qps')}."
             " Bold: surely better than each other system there, at no less recall.",
             tuple(places),
             (*(column for column, _, _ in numbers), *(() if whole else (Column("Cells"),))),
@@ -95,4 +96,6 @@ def _cell(
     shown = headline(row) + (f" @{row['clients']}" if several else "")
     if row is item.recall:
         shown += item.by_id_differs
+    if row is item.memory and row["metric"] != "pss_mib":
+        shown += " (RSS)"
     return Cell(shown, row["value"], row["std"], row["number_id"], best=won)

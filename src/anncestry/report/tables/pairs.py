@@ -19,6 +19,7 @@ from anncestry.report.model.cells import (
     with_interval,
 )
 from anncestry.report.model.material import Material
+from anncestry.report.model.noise import above
 from anncestry.report.model.quantities import DEPENDS, OF_PAIRS
 from anncestry.report.tables.spec import made, pivot
 
@@ -29,8 +30,12 @@ _PLACE = ("dataset", "topology", "system", "workload")
 
 
 def verdicts(material: Material) -> dict[str, Verdict]:
-    """Side b against side a of every ratio that is no control's, judged together, by the number's id."""
-    judged, beside = {}, []
+    """Side b against side a of every ratio that is no control's, judged together, by the number's id.
+
+    Both sides are of one build each: no difference counts that is within what builds of one load differ by.
+    """
+    judged: dict[str, tuple[Row, Pair]] = {}
+    beside = []
     one = Sample(1.0, 0.0, 1)
     for row in material.pairs:
         entry = _entry(row, material.records)
@@ -40,8 +45,13 @@ def verdicts(material: Material) -> dict[str, Verdict]:
         if is_control(row):
             beside.append(pair)
         else:
-            judged[row["number_id"]] = pair
-    return dict(zip(judged, judge_all(list(judged.values()), material.rule, beside), strict=True))
+            judged[row["number_id"]] = row, pair
+    found = judge_all([pair for _, pair in judged.values()], material.rule, beside)
+    verdicts = {}
+    for (number, (row, _)), verdict in zip(judged.items(), found, strict=True):
+        floor = material.noise.floor(str(row["metric"]).removeprefix("pair_"))
+        verdicts[number] = above(verdict, floor, 1.0, row["value"], material.rule.margin) if floor else verdict
+    return verdicts
 
 
 def _entry(row: Row, records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:

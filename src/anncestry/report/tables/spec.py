@@ -11,6 +11,9 @@ from anncestry.metrics.defects import BITS
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, with_interval
 from anncestry.report.model.material import Material
 
+OTHER_EFFORT = "another ef"
+"""Where a number has no counterpart at its own search effort."""
+
 _LABELS = {"nq": "Vectors a request (nq)"}
 
 

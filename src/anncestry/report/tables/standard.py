@@ -21,8 +21,9 @@ from anncestry.report.model.cells import (
     text_of,
 )
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import brief
+from anncestry.report.model.quantities import brief, is_missing
 from anncestry.report.published import Figure, printed_text
+from anncestry.report.tables.spec import OTHER_EFFORT
 
 PAPER_SIZES = (10, 100)
 """Neighbours that the paper asked for. A table of another number of neighbours has that number in its name."""
@@ -88,7 +89,8 @@ _TEXTS = {
     ),
     "VII": Text(
         "What a filter costs",
-        "Median latency without and with the filter, one client. The cost is the change of the one against the other;"
+        "Median latency without and with the filter, one client, at the same search effort. The cost is the change of"
+        " the one against the other;"
         " (=) marks a change within the margin of equivalence, (?) one that is"
         " not determined. Selectivity is the measured share of rows that pass the filter."
         " Recall is against the exact neighbours among the rows that pass.",
@@ -159,8 +161,11 @@ def clients_table(k: int) -> str:
 
 
 def tables(material: Material) -> list[Table]:
-    """Tables I-X of the paper for what was measured, without those that nothing belongs to."""
-    builder = _Tables(material.rows, material)
+    """Tables I-X of the paper for what was measured, without those that nothing belongs to.
+
+    What is no plain closed loop has tables of its own: its numbers answer other questions.
+    """
+    builder = _Tables(material.ordinary, material)
     built = [
         builder.datasets(),
         builder.load_time(),
@@ -302,14 +307,12 @@ class _Tables:
     def _ambiguous(self, kinds: Sequence[Kind]) -> bool:
         return any(len(self._workloads(kind)) > 1 for kind in kinds)
 
-    def _variants(
-        self, kinds: Sequence[Kind], named: bool | None = None
-    ) -> list[tuple[Place, tuple[str, ...], tuple[str, ...]]]:
+    def _variants(self, kinds: Sequence[Kind]) -> list[tuple[Place, tuple[str, ...], tuple[str, ...]]]:
         """Rows of a table: place, labels, and a workload (or an empty name) for each of `kinds`.
 
-        `named`: whether the workloads are among the labels, which otherwise depends on whether any kind has several.
+        The workloads are among the labels where any kind has several.
         """
-        named = self._ambiguous(kinds) if named is None else named
+        named = self._ambiguous(kinds)
         rows = []
         for place in self._places:
             of_kind = [self._workloads(kind, place) for kind in kinds] or [[""]]
@@ -440,28 +443,30 @@ class _Tables:
         rows = []
         failures: list[Row | None] = []
         sizes = self.sizes(filtered=True)
-        every = [(k, filtered) for k in sizes for filtered in (False, True)]
-        named = self._ambiguous(every)
-        for k in sizes:
-            for place, labels, (plain, filtered) in self._variants([(k, False), (k, True)], named):
-                # One unfiltered workload is what all filtered ones are held against.
-                only = self._workloads((k, False), place)
-                plain = plain or (only[0] if len(only) == 1 else "")
-                for system in self._systems:
-                    without = self._row(place, system, plain, "query", "p50_ms")
-                    with_filter = self._row(place, system, filtered, "query", "p50_ms")
-                    if with_filter is None:
-                        continue
-                    failures.append(self._row(place, system, filtered, "query", "fail_per_s"))
-                    cells = (
-                        self._beside("VII", without),
-                        self._beside("VII", with_filter),
-                        self._change("VII", with_filter, without),
-                        self._cell(self._row(place, system, filtered, "query", "selectivity")),
-                        self._cell(self._row(place, system, filtered, "recall", "recall_by_id")),
-                        self._cell(failures[-1]),
-                    )
-                    rows.append(TableRow((*labels, str(k), with_filter["filter"], system), cells))
+        kinds = [(k, filtered) for k in sizes for filtered in (False, True)]
+        named = self._ambiguous(kinds)
+        for k, place in itertools.product(sizes, self._places):
+            unfiltered = self._workloads((k, False), place)
+            for filtered, system in itertools.product(self._workloads((k, True), place), self._systems):
+                with_filter = self._row(place, system, filtered, "query", "p50_ms")
+                if with_filter is None:
+                    continue
+                every = [self._row(place, system, plain, "query", "p50_ms") for plain in unfiltered]
+                others = [row for row in every if row is not None]
+                # The effort of what was not measured is not known.
+                without = next((row for row in others if _alike(row, with_filter)), None)
+                failures.append(self._row(place, system, filtered, "query", "fail_per_s"))
+                cells = (
+                    Cell(OTHER_EFFORT) if others and without is None else self._beside("VII", without),
+                    self._beside("VII", with_filter),
+                    self._change("VII", with_filter, without),
+                    self._cell(self._row(place, system, filtered, "query", "selectivity")),
+                    self._cell(self._row(place, system, filtered, "recall", "recall_by_id")),
+                    self._cell(failures[-1]),
+                )
+                asked = ", ".join([*([without["workload"]] if without else []), filtered])
+                labels = (*self._labels(place), *([asked] if named else []))
+                rows.append(TableRow((*labels, str(k), with_filter["filter"], system), cells))
         columns = [
             Column("No filter", "ms", "p50"),
             Column("Filter", "ms", "p50"),
@@ -473,7 +478,7 @@ class _Tables:
         if not _any_failed(failures):
             columns.pop()
             rows = [replace(row, cells=row.cells[:-1]) for row in rows]
-        names = (*self._label_names(every), "K", "Filter", "System")
+        names = (*self._label_names(kinds), "K", "Filter", "System")
         rows.sort(key=lambda row: (*row.labels[:-3], int(row.labels[-3]), *row.labels[-2:]))
         return self._table("VII", names, columns, self._marked(rows))
 
@@ -509,27 +514,35 @@ class _Tables:
     def clients(self, k: int) -> Table:
         number = clients_table(k)
         asked = [row for row in self._rows if _timed(row) and row["k"] == k]
-        rates, failures = (
-            {
-                (row["dataset"], row["topology"], row["system"], row["clients"]): row
-                for row in reversed(asked)
-                if row["metric"] == metric
-            }
-            for metric in ("qps", "fail_per_s")
-        )
-        counts = sorted({row["clients"] for row in rates.values()})
+        rates = [row for row in asked if row["metric"] == "qps"]
+        counts = sorted({row["clients"] for row in rates})
         failing = sorted({row["clients"] for row in asked if row["metric"] == "fail_per_s" and row["value"]})
+        # Where workloads share a number of clients, each search effort has rows of its own.
+        shared = len({(*_place(row), row["system"], row["clients"]) for row in rates}) < len(rates)
+        cells: dict[tuple[Place, str, str], dict[tuple[str, int], Cell]] = {}
+        for place, workload in sorted({(_place(row), row["workload"]) for row in rates}):
+            of_systems = self._of_systems(place, workload, "query", "qps")
+            for row, cell in zip(of_systems, self._compared(number, of_systems, lower=False), strict=True):
+                if row is None:
+                    continue
+                line = cells.setdefault((place, said_effort(row) if shared else "", row["system"]), {})
+                failures = self._row(place, row["system"], workload, "query", "fail_per_s")
+                line.setdefault(("", row["clients"]), cell)
+                line.setdefault(("Failed", row["clients"]), self._cell(failures))
         columns = [Column(str(count), "1/s", "Clients") for count in counts]
         columns += [Column(str(count), "1/s", "Failed, of clients") for count in failing]
-        rows = []
-        for place in self._places:
-            numbers = [[rates.get((*place, system, count)) for system in self._systems] for count in counts]
-            compared = zip(*(self._compared(number, of_count, lower=False) for of_count in numbers), strict=True)
-            for system, cells in zip(self._systems, compared, strict=True):
-                failed = [self._cell(failures.get((*place, system, count))) for count in failing]
-                if any((*place, system, count) in rates for count in counts):
-                    rows.append(TableRow((*self._labels(place), system), (*cells, *failed)))
-        return self._table(number, (*self._label_names(), "System"), columns, rows)
+        keys = [*(("", count) for count in counts), *(("Failed", count) for count in failing)]
+        order = {place: rank for rank, place in enumerate(self._places)}
+        rows = [
+            TableRow(
+                (*self._labels(place), *([effort] if shared else []), system),
+                tuple(line.get(key, Cell(NO_CELL)) for key in keys),
+            )
+            for (place, effort, system), line in sorted(
+                cells.items(), key=lambda item: (order[item[0][0]], len(item[0][1]), item[0])
+            )
+        ]
+        return self._table(number, (*self._label_names(), *(["Effort"] if shared else []), "System"), columns, rows)
 
     # Tables XI-XV
 
@@ -594,6 +607,24 @@ def _text(figure: Figure | None) -> str:
     if figure is None:
         return ""
     return printed_text(figure.value) + (f" ± {figure.std}" if figure.std else "")
+
+
+def _place(row: Row) -> Place:
+    return Place(row["dataset"], row["topology"])
+
+
+def _alike(row: Row, other: Row) -> bool:
+    """Whether two numbers are of one search effort, as far as both were measured."""
+    if is_missing(row["reason"]) or is_missing(other["reason"]):
+        return True
+    return bool((row["ef_search"], row["target_recall"]) == (other["ef_search"], other["target_recall"]))
+
+
+def said_effort(row: Row) -> str:
+    """The effort of a search in words: the recall that it was chosen for, else its number."""
+    if row["target_recall"] is not None:
+        return f"recall {row['target_recall']:g}"
+    return NO_CELL if row["ef_search"] is None else f"ef {row['ef_search']}"
 
 
 def _of_one_client(row: Row) -> bool:

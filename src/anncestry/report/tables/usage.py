@@ -13,7 +13,7 @@ from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, Tabl
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import NO_LIBRARY
 from anncestry.report.model.quantities import PHASES, SEARCHES
-from anncestry.report.tables.spec import made, of_rows, pivot, tables
+from anncestry.report.tables.spec import OTHER_EFFORT, made, of_rows, pivot, tables
 
 _PLACE = ("dataset", "topology", "system", "workload")
 
@@ -272,7 +272,7 @@ def through_clients(material: Material) -> list[Table]:
 
 
 OTHER_INDEX = "another index"
-OTHER_EFFORT = "another ef"
+OTHER_LIMITS = "other limits"
 
 _RATIOS = {
     "qps": Column("Queries per second", "× library"),
@@ -288,10 +288,18 @@ def over_libraries(material: Material) -> list[Table]:
     asked = sorted(place for place, of in numbers.items() if any((metric,) in of for metric in _RATIOS))
     libraries = [place for place in asked if place[2].endswith(LIBRARY)]
 
-    def index(place: Place) -> Any:
+    def loaded(place: Place) -> Mapping[str, Any]:
+        """The spec of its load."""
         load = numbers.get((*place[:3], ""), {}).get(("rows",), {})
-        return (material.records.get(load.get("record", "")) or {}).get("spec", {}).get("index")
+        spec: Mapping[str, Any] = (material.records.get(load.get("record", "")) or {}).get("spec", {})
+        return spec
 
+    def limits(place: Place) -> Any:
+        topology = loaded(place).get("topology") or {}
+        return topology.get("limits"), topology.get("role_limits")
+
+    places = {(library[0], library[1]) for library in libraries}
+    several = len(places) > len({dataset for dataset, _ in places})
     body = []
     for server, library in product((place for place in asked if place not in libraries), libraries):
         dataset, topology, system, workload = server
@@ -299,17 +307,24 @@ def over_libraries(material: Material) -> list[Table]:
             continue
         ours, theirs = ({name: numbers[of].get((name,)) for name in (*_RATIOS, _RECALL)} for of in (server, library))
         efforts = [next(row["ef_search"] for row in of.values() if row is not None) for of in (ours, theirs)]
-        why = OTHER_INDEX if index(server) != index(library) else OTHER_EFFORT if efforts[0] != efforts[1] else ""
+        alike = {
+            OTHER_INDEX: loaded(server).get("index") == loaded(library).get("index"),
+            OTHER_EFFORT: efforts[0] == efforts[1],
+            OTHER_LIMITS: limits(server) == limits(library),
+        }
+        why = next((words for words, same in alike.items() if not same), "")
         ratios = [Cell(why, problem=why) if why else _ratio(ours[metric], theirs[metric]) for metric in _RATIOS]
         recalls = (with_interval(of[_RECALL]) for of in (ours, theirs))
-        body.append(TableRow((dataset, topology, workload, system, library[2]), (*ratios, *recalls)))
+        named = f"{library[2]} ({library[1]})" if several else library[2]
+        body.append(TableRow((dataset, topology, workload, system, named), (*ratios, *recalls)))
     table = Table(
         "O",
         "What a server costs over the bare algorithm",
         "The same vectors, queries, M, ef_construction and ef, asked of a server and of a library in its client's own"
         " process: a server has a wire, threads that take turns, and storage to look after. Ratios are server /"
         " library of the means over runs, in brackets their 95 % interval (of the logarithms of the runs; at least"
-        " three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Recall is"
+        " three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Where index, ef or limits"
+        " differ, there is none. Recall is"
         " beside it, for the same ef need not find the same.",
         ("Dataset", "Topology", "Workload", "System", "Library"),
         (*_RATIOS.values(), Column("Recall, server", "fraction"), Column("Recall, library", "fraction")),

@@ -53,7 +53,8 @@
     close.setAttribute("aria-label", "Close");
     close.addEventListener("click", () => card.hidePopover());
     const parts = ids.flatMap((id, place) => place ? [make("hr"), ...ancestryOf(id)] : ancestryOf(id));
-    if (ids.length > 1) parts.unshift(make("p", "Computed from the first number and the second:"));
+    if (ids.length > 1) parts.unshift(make("p", ids.length > 2 ? "Made from these " + ids.length + " numbers:"
+      : "Computed from the first number and the second:"));
     card.replaceChildren(close, ...parts);
     if (card.matches(":popover-open")) card.hidePopover();
     card.showPopover();
