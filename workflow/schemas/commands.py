@@ -23,6 +23,24 @@ Exit status: 0 done; 2 an error that you can mend, in one sentence; 1 a bug in a
 reader of the output has gone. 3: `guard` found a regression, a gate failed in `bench`, or `engine-check` failed; 4:
 `guard` can't tell. With `--json`, a command prints its table as JSON: names as on the page or in the records, units in
 the names, times in seconds, sizes in bytes, null for what is unknown.
+
+## Which config, and which variables
+
+A command takes the config of the folder `ANNCESTRY_CONFIG`; else that of `config/` in the current folder, if it holds
+`config.yaml`; else the one that comes with the package. These variables change what commands do:
+
+| variable | what it says | described in |
+| --- | --- | --- |
+| `ANNCESTRY_CONFIG` | the folder of the config | this page |
+| `ANNCESTRY_EXPERIMENT` | the experiment, where `--experiment` names none | this page |
+| `XDG_CACHE_HOME` | downloads and builds go to `anncestry` in this folder (default: `~/.cache`) | this page |
+| `ANNCESTRY_NETWORK` | `host`: servers use the machine's own network | [security](../SECURITY.md) |
+| `ANNCESTRY_ADDRESS` | the address at which clients on other machines reach the servers | [clusters](cluster.md) |
+| `ANNCESTRY_MEASURE_LOCK` | the file that makes measurements wait for each other | [clusters](cluster.md) |
+| `ANNCESTRY_KUBERNETES` | the folder of the manifests of Kubernetes | [clusters](cluster.md) |
+
+Addresses and passwords of remote servers, and the folders of storage paths, come from variables that the config names
+([containers](containers.md), [storage](storage.md)).
 """
 
 
