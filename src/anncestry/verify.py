@@ -340,7 +340,7 @@ def _load(path: str, loaded: Mapping[str, Any], fewer: bool) -> Iterator[Remade]
         phases["load"] = whole
     for name, (start_s, end_s) in phases.items():
         stored, again = loaded["times"][f"{name}_s"], end_s - start_s
-        close = math.isclose(stored, again, rel_tol=1e-3, abs_tol=1e-3)
+        close = math.isclose(stored, again, rel_tol=1e-6, abs_tol=1e-6)
         yield f"{name}_s is {stored}, but its phases give {again}", close, True
     if "kill" in loaded:
         load.check_lost(path, loaded["kill"])

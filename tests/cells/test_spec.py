@@ -69,7 +69,7 @@ MODELS = [
 MADE = {
     "Config": [
         *("folder", "experiment", "datasets", "systems", "topologies"),
-        *("parts", "storage", "workloads", "platforms", "epochs", "engine_epochs"),
+        *("parts", "storage", "workloads", "platforms", "epochs", "engine_epochs", "feature_epochs"),
     ],
     "Dataset": ["prefix", "origin"],
     "System": ["built_as"],

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
 from anncestry.drive.client import OK, TIMEOUT
+from anncestry.features.rate.measuring import Rate
 from anncestry.measure import recall
 from anncestry.measure import requests as schedule
+from anncestry.measure.runs import Published
 from anncestry.metrics import capacity, latency
 from anncestry.report.model import quantities
 
@@ -152,8 +156,6 @@ def test_an_open_loop_asks_at_its_rate_and_says_whether_the_schedule_was_kept(be
 
 
 def score(bench_, cell, record) -> dict:
-    from pathlib import Path
-
     from anncestry.datasets import truth
 
     truth.run(
@@ -206,3 +208,27 @@ def test_a_target_that_is_out_of_reach_is_no_number_with_the_best_that_was_seen(
     assert scored["slo"]["max_rate_per_s"]["value"] is None
     assert "no rate kept p99 ≤ 0.001 ms; the best was at" in scored["slo"]["reason"]
     assert quantities.brief(quantities.UNREACHED + scored["slo"]["reason"]) == "not reached"
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_rate_that_the_samples_do_not_have_is_found(bench, search):
+    asked = {"slo": {"p99_ms": 60_000, "max_probes": 2}, "duration_s": 0.5} if search else {"rate_per_s": 40}
+    cell, record = finish(bench(change=open_loop(**asked)))
+    files = {label: Path(cell.query_path).parent / entry["path"] for label, entry in record["outputs"].items()}
+
+    def differing(stored: dict) -> list[str]:
+        published = Published(stored["spec"]["workload"], files, stored=stored)
+        return [problem for problem, known, again in Rate.again(published) if known != again]
+
+    assert differing(record) == []
+    forged = json.loads(json.dumps(record))
+    if search:
+        for probe in forged["probes"][0][1:]:
+            probe["rate_per_s"] *= 2
+    else:
+        forged["spec"]["workload"]["rate_per_s"] = 80
+    assert "its requests were not due when its rates have them" in differing(forged)
+    if search:
+        forged = json.loads(json.dumps(record))
+        del forged["probes"][0][-1]
+        assert "its requests were not due when its rates have them" in differing(forged), "a probe was left out"

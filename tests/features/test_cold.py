@@ -97,6 +97,15 @@ def test_a_cold_start_has_a_server_of_its_own_and_is_judged_like_any_other(bench
         ({"page_cache": "kept"}, ["k5.page_cache", "start: cold"]),
         ({"start": "cold", "warmup": 0, "loop": "open", "duration_s": 1, "slo": {"p99_ms": 1}}, ["k5.start", "cold"]),
         ({"start": "lukewarm"}, ["k5.start"]),
+        (
+            {
+                "start": "cold",
+                "warmup": 0,
+                "duration_s": 3,
+                "fault": {"kind": "kill", "member": "a", "at_s": 1, "for_s": 1},
+            },
+            ["k5.start", "unsupported with fault"],
+        ),
     ],
 )
 def test_an_impossible_cold_start_is_refused_by_name(tmp_path, changes, words):

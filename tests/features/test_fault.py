@@ -21,6 +21,7 @@ from anncestry.engines.base import Server
 from anncestry.engines.offers import check_fault
 from anncestry.errors import ConfigError, ServerError
 from anncestry.features.fault.measuring import Fault, impact
+from anncestry.measure import requests
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess
 from tests.toy import ROOT
@@ -76,6 +77,13 @@ def test_a_fault_that_nobody_notices_costs_nothing() -> None:
     due_s = np.arange(0, 4, 0.01)
     seen = seen_by_clients(due_s, np.full(len(due_s), 2.0), np.full(len(due_s), True))
     assert (seen["lost"], seen["first_lost_s"], seen["recovered_s"]) == (0, None, 0.0)
+
+
+def test_a_half_second_in_which_an_open_loop_sends_nothing_is_no_sign_of_a_fault() -> None:
+    due_s = requests.arrivals(4, 30, "poisson", seed=1, run=0) / 1e9
+    assert len(np.unique(np.floor(2 * due_s))) < 58, "some half seconds have no request"
+    seen = seen_by_clients(due_s, np.full(len(due_s), 2.0), np.full(len(due_s), True))
+    assert seen["recovered_s"] == 0.0
 
 
 class Pair(Server):

@@ -123,6 +123,9 @@ def test_a_rate_that_is_not_kept_is_said_and_rows_in_doubt_widen_what_may_be_cou
     late = writes_of(*[("insert", [9 + i], 0, 1500.0, 0) for i in range(3)], ("insert", [5], 0, 1.0, 0))
     told = stream.summary(late, 2.0)
     assert not told["kept"] and "25.0 % of the changes" in told["detail"] and "not kept" in told["detail"]
+    assert told["kinds"]["insert"]["rows_per_s"]["value"] == 2.0, "all four came within the two seconds of the clock"
+    after = stream.summary(late, 1.0)
+    assert after["kinds"]["insert"]["rows_per_s"]["value"] == 1.0, "three were acknowledged when the clock had stopped"
     doubt = writes_of(("insert", [9, 10], 0, 1.0, 0), ("insert", [11, 12], 0, 1.0, 2), ("delete", [1], 0, 1.0, 1))
     for counted, fine in ((10, False), (11, True), (14, True), (15, False)):
         judged = stream.judge(doubt, 10, counted, 1.0)

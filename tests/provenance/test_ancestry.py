@@ -221,6 +221,14 @@ def test_nothing_is_signed_that_is_not_what_its_record_says(run, tmp_path):
     assert not Path("attestation.json").exists()
 
 
+def test_nothing_is_signed_whose_recall_could_not_be_computed_again(run, tmp_path):
+    secret, _ = keys(tmp_path, "mine")
+    shutil.rmtree("data/truth")
+    status, said = run("attest", "--key", secret)
+    assert status == 2 and "recall was not computed again" in said
+    assert not Path("attestation.json").exists()
+
+
 def test_a_missing_or_unfit_key_is_named_with_what_makes_one(run, tmp_path):
     status, said = run("attest", "--key", str(tmp_path / "no.pem"))
     assert status == 2 and "openssl genpkey -algorithm ed25519" in said

@@ -91,6 +91,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
                 "internalParameters": {
                     "epochs": dict(matrix.config.epochs),
                     **({"engine_epochs": matrix.config.engine_epochs} if matrix.config.engine_epochs else {}),
+                    **({"feature_epochs": matrix.config.feature_epochs} if matrix.config.feature_epochs else {}),
                 },
                 "resolvedDependencies": materials,
             },

@@ -503,6 +503,9 @@ class _Load:
         effort = asked_effort(self.index, declared, self.config.efforts, where)
         given = {key: value for key, value in declared.items() if key not in EFFORTS}
         asked = {**effort, "timeout_s": 30.0, **features.complete(given, where)}
+        epochs = self.config.feature_epochs
+        if bumped := {each.name: epochs[each.name] for each in features.of(asked) if each.name in epochs}:
+            asked["feature_epochs"] = bumped
         if "runs" not in asked:
             for feature in features.of(asked):
                 raise ConfigError(f"{where}: {feature.name} needs a number of runs; add the key runs")

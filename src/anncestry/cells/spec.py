@@ -273,6 +273,8 @@ class Config(Entry):
     """By stage."""
     engine_epochs: Mapping[str, int]
     """By engine, of those whose epoch was bumped: the first epoch is in no key."""
+    feature_epochs: Mapping[str, int]
+    """The same by feature of workloads."""
 
     @property
     def efforts(self) -> dict[str, int]:

@@ -158,6 +158,15 @@ def engine_folders() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted((PACKAGE / "engines").glob("*/__init__.py"))}
 
 
+def feature_files() -> dict[str, tuple[Path, ...]]:
+    """What declares and measures each feature of workloads of this package, by its name. It has an epoch of its own."""
+    folders = sorted(path.parent for path in (PACKAGE / "features").glob("*/__init__.py"))
+    return {
+        folder.name: tuple(path for path in (folder / "__init__.py", folder / "measuring.py") if path.exists())
+        for folder in folders
+    }
+
+
 class StagePath:
     """An attribute of a cell: where a file of a stage lies."""
 
@@ -269,9 +278,6 @@ _ALL = (
             "datasets": "payload",
             "": "large",
             "measure": "server session ceiling requests vectors runs judge publish further samples tune",
-            "features": (
-                "batch/measuring cold/measuring fault/measuring rate/measuring stream/measuring stream/__init__"
-            ),
             "metrics": "latency stats special capacity rounds resources processes disturbance defects",
             "cells": "indexes",
         },
@@ -286,7 +292,6 @@ _ALL = (
             "datasets": "payload distance",
             "": "large",
             "measure": "recall runs requests samples vectors",
-            "features": "stream/measuring stream/__init__ fault/measuring rate/measuring",
             "metrics": "recall robust latency stats special capacity defects",
         },
     ),

@@ -229,7 +229,13 @@ def attest(run: Run, options: argparse.Namespace) -> None:
 
     key = signing.private(options.key)
     body = signing.statement(run.matrix)
-    if problems := verify.verify(run.matrix).problems:
+    found = verify.verify(run.matrix)
+    if "data" in found.absent:
+        raise DataError(
+            "data/: some of it is not here, so that recall was not computed again: `dvc pull data.dvc`, or run the "
+            "workflow; `anncestry attest` signs only what passes the whole `anncestry verify`"
+        )
+    if problems := found.problems:
         more = f" ({len(problems) - 1} more: `anncestry verify`)" if problems[1:] else ""
         raise DataError(
             f"{problems[0].sentence}{more}; `anncestry attest` signs only results that pass `anncestry verify`"

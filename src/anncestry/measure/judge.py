@@ -135,7 +135,7 @@ class _Judged:
         limits = self.context.facts.get("storage_path", {}).get("limits")
         if limits is None or self.context.resources is None:
             return None
-        return gates.storage_limits(limits["asked"], of_device(self.context.resources, [self.run.window_s]))
+        return gates.storage_limits(limits["asked"], of_device(self.context.resources, [self.run.counted_s]))
 
     def body(self) -> dict[str, Any]:
         """What the record holds of the run itself, beside its gates."""

@@ -150,7 +150,7 @@ def score(measured: Mapping[str, Any], samples_path: Path, truth_record: Path, v
         if of_samples is None:
             of_samples = truth.scores(query, ids, k)
         answered = table["status"].to_numpy()[of_request] == OK
-        if "defect" in table.column_names and not changes:
+        if "defect" in table.column_names and all(change.of_loaded for change in changes):
             _check_defects(samples_path, table, truth, query, ids, answered, nq)
         scores.add(runs, query, answered, of_samples)
         for change in changes:

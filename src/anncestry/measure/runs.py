@@ -234,6 +234,8 @@ class Scoring:
     """Columns of the samples that it reads beside run, query, status, ids and due_ns."""
     at_once = False
     """Whether it needs all samples in one table."""
+    of_loaded = False
+    """Whether what it scores was asked of the rows that were loaded, all of them, so that their truth is its own."""
 
     def choose(self, table: pa.Table) -> pa.Table:
         """The samples to be scored."""

@@ -1,8 +1,9 @@
 """Which code made a record, and the guard that measuring code does not change unnoticed.
 
-An epoch says what measuring means, by stage and by engine. It is part of the keys of its stage (an engine's, of its
-loads, from its second epoch on); the code itself is not: a comment would measure everything again.
-`config/epochs.yaml` therefore keeps the digest of the sources of each stage and of each engine's folder. If it differs,
+An epoch says what measuring means, by stage, by engine, and by feature of workloads. It is part of the keys of its
+stage (an engine's, of its loads, a feature's, of queries that have it, both from the second epoch on); the code itself
+is not: a comment would measure everything again. `config/epochs.yaml` therefore keeps the digest of the sources of each
+stage, and of each engine and feature. If it differs,
 a test fails until the epoch is bumped (the numbers may change) or the change is attested, with a reason why no number
 can change.
 """
@@ -22,7 +23,7 @@ import yaml
 import anncestry
 from anncestry import durable
 from anncestry.cells.config import read_yaml, validate
-from anncestry.cells.stage import STAGES, code_below, engine_folders, source_digest
+from anncestry.cells.stage import STAGES, code_below, engine_folders, feature_files, source_digest
 from anncestry.errors import ConfigError
 from anncestry.home import CHECKOUT, LOCK, build_facts
 
@@ -92,23 +93,25 @@ _STAGES = {name: stage for name, stage in STAGES.items() if stage.sources and no
 
 
 def sources() -> dict[str, tuple[Path, ...]]:
-    """The source files of every stage that has an epoch, and of every engine of this package."""
+    """The source files of every stage that has an epoch, and of every feature and engine of this package."""
     stages = {name: stage.source_files() for name, stage in _STAGES.items()}
-    return stages | {name: tuple(code_below(folder)) for name, folder in engine_folders().items()}
+    engines = {name: tuple(code_below(folder)) for name, folder in engine_folders().items()}
+    return stages | feature_files() | engines
 
 
 def changed(path: Path) -> list[str]:
-    """Stages and engines whose sources differ from what `path` (config/epochs.yaml) records."""
+    """Stages, features and engines whose sources differ from what `path` (config/epochs.yaml) records."""
     recorded = _read(path)
     return [name for name, files in sources().items() if _entry(recorded, name).get("sources") != source_digest(files)]
 
 
 def settle(path: Path, names: Sequence[str], why: str | None) -> None:
-    """Record the present sources of stages and engines: with a reason as an attestation, else under a new epoch."""
+    """Record the present sources of stages, features and engines, with a reason as an attestation, else under a new
+    epoch."""
     recorded, present = _read(path), sources()
     for name in names:
         if name not in present:
-            raise ConfigError(f"unknown stage or engine {name!r}; known: {', '.join(present)}")
+            raise ConfigError(f"unknown stage, feature or engine {name!r}; known: {', '.join(present)}")
         entry = _entry(recorded, name)
         if why is None:
             entry["epoch"] = entry.get("epoch", 1) + 1
@@ -123,10 +126,11 @@ def settle(path: Path, names: Sequence[str], why: str | None) -> None:
 
 
 def _entry(recorded: dict[str, Any], name: str) -> dict[str, Any]:
-    """The entry of a stage or an engine, to read or to change; a new one for an engine that is not listed."""
+    """The entry of a stage, a feature or an engine, to read or to change; a new one for what is not listed."""
     if name in _STAGES:
         return recorded[name]  # type: ignore[no-any-return]
-    return recorded.setdefault("engines", {}).setdefault(name, {"epoch": 1})  # type: ignore[no-any-return]
+    kind = "features" if name in feature_files() else "engines"
+    return recorded.setdefault(kind, {}).setdefault(name, {"epoch": 1})  # type: ignore[no-any-return]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Cold(Feature):
             raise ConfigError(f"{where}.warmup: a cold start has no warm-up; use warmup: 0, not {workload['warmup']}")
         if "slo" in workload or "target_recall" in workload:
             raise ConfigError(f"{where}.start: cold is unsupported with slo and target_recall, which repeat runs")
+        if workload.get("fault") is not None:
+            raise ConfigError(f"{where}.start: cold is unsupported with fault, after which nothing can be judged")
         workload.setdefault("page_cache", "dropped")
 
 

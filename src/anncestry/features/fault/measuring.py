@@ -163,7 +163,8 @@ def impact(due_s: Floats, latency_ms: Floats, good: Bools, fault: Mapping[str, A
 
     `lost` requests failed; the first and last of them was due so long after the fault was made. `silence_s`: the
     longest time without an answer. `recovered_s`: how long after the fault was made every request was good from then
-    on, and the median of every half second within twice the p99 of before; None if not in this run. `steps`: a row
+    on, and the median of every half second within twice the p99 of before; one in which no request was due counts
+    where some wait for their answers throughout, as in a closed loop; None if not in this run. `steps`: a row
     for each half second, by when requests were due.
     """
     made_s = fault["made_s"]
@@ -189,8 +190,11 @@ def _recovered_s(due_s: Floats, latency_ms: Floats, good: Bools, made_s: float, 
     failed = ~good & (end_s > made_s)
     last = float(end_s[failed].max(initial=made_s))
     for start in np.arange(made_s, float(due_s.max()), STEP_S):
-        inside = good & (due_s >= start) & (due_s < start + STEP_S)
-        if not inside.any() or float(np.median(latency_ms[inside])) > 2 * p99_ms:
+        within = (due_s >= start) & (due_s < start + STEP_S)
+        inside = good & within
+        waiting = (due_s < start) & (end_s > start + STEP_S)
+        slow = inside.any() and float(np.median(latency_ms[inside])) > 2 * p99_ms
+        if slow or (within.any() and not inside.any()) or (not within.any() and waiting.any()):
             last = max(last, float(start + STEP_S))
     return None if last >= float(end_s.max()) else last - made_s
 

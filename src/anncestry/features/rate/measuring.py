@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from anncestry.engines.base import Engine
-from anncestry.measure import samples
+from anncestry.measure import requests, samples
 from anncestry.measure.runs import Job, Measuring, Published, Run, Scoring, counted_jobs, open_samples
 from anncestry.metrics import capacity, latency
 
@@ -65,6 +65,7 @@ class Rate(Measuring):
         if "slo" in published.workload:
             stored = published.stored["probes"]
             yield "its probes do not match its samples", stored, _judged(published, stored)
+        yield "its requests were not due when its rates have them", _on_schedule(published), True
 
     @classmethod
     def scoring(cls, measured: Mapping[str, Any], samples_path: Path, truth: Any) -> Scoring | None:
@@ -79,6 +80,7 @@ class _Accepted(Scoring):
     """Only the samples at each run's highest rate that kept the bound on latency are scored."""
 
     columns = ("probe",)
+    of_loaded = True
 
     def __init__(self, slo: Mapping[str, Any], probes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
         self.slo, self.probes, self.numbers = slo, probes, np.array(_best(probes))
@@ -114,6 +116,29 @@ def _judged(published: Published, jobs: Sequence[Sequence[Mapping[str, Any]]]) -
         return asdict(capacity.judge(number, rate_per_s, of_job, job["lag_p99_ms"], work["slo"]["p99_ms"]))
 
     return [[probe(run, job) for job in of_run] for run, of_run in enumerate(jobs)]
+
+
+def _on_schedule(published: Published) -> bool:
+    """Whether the requests of each run, of each probe, were due at the instants that its rate, seed and number give.
+
+    And whether the record lists each probe that there are samples of.
+    """
+    work, seed = published.workload, published.stored["spec"]["seed"]
+    if "slo" in work:
+        probes = published.stored["probes"]
+        rates = {(run, job["number"]): job["rate_per_s"] for run, of_run in enumerate(probes) for job in of_run}
+    else:
+        rates = {(run, None): work["rate_per_s"] for run in range(published.count)}
+    if not published.by_run.keys() <= rates.keys():
+        return False
+    for (run, number), rate_per_s in rates.items():
+        if rate_per_s is None:  # the closed loop that a search starts from
+            continue
+        due_ns = samples.of(published.by_run, work, run, number).due_ns
+        wanted = requests.arrivals(rate_per_s, work["duration_s"], work["arrivals"], seed, run, number or 0)
+        if not np.array_equal(np.sort(due_ns), wanted):
+            return False
+    return True
 
 
 def open_loop(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -131,13 +131,15 @@ def judge(writes: pa.Table, rows: int, counted: int, duration_s: float) -> list[
 def summary(writes: pa.Table, duration_s: float) -> dict[str, Any]:
     """What clients saw of the changes, over the runs in the table, each of `duration_s`.
 
-    By kind, rows acknowledged a second, and the latency of requests from when they were due. `on_time` is the share of
+    By kind, rows acknowledged a second while the clock ran, as answers of queries are counted, and the latency of
+    requests from when they were due. `on_time` is the share of
     rows that were acknowledged within `ON_TIME_MS` of it; `kept` whether that was nearly all in every run, and
     `detail` says it in words; `failed` counts the rows that were not acknowledged.
     """
     run, kinds, sizes, good = _columns(writes)
     due_ns, latency_ns, status = (writes[name].to_numpy() for name in ("due_ns", "latency_ns", "status"))
     of_runs = [run == number for number in np.unique(run)]
+    within = good & (due_ns + latency_ns <= duration_s * 1e9)
 
     def rows(chosen: NDArray[np.bool_]) -> list[float]:
         """Of each run, in the chosen requests."""
@@ -151,7 +153,7 @@ def summary(writes: pa.Table, duration_s: float) -> dict[str, Any]:
         each = [mine & of_run for of_run in of_runs]
         told = [latency.of_run(latency.Run(due_ns[of], latency_ns[of], status[of], duration_s)) for of in each]
         of_kinds[kind] = {
-            "rows_per_s": over_runs([done / duration_s for done in rows(mine & good)]),
+            "rows_per_s": over_runs([done / duration_s for done in rows(mine & within)]),
             **{name: over_runs([found[name] for found in told]) for name in ("p50_ms", "p99_ms", "max_ms")},
         }
     in_time = rows(good & (latency_ns <= ON_TIME_MS * 1e6))
@@ -282,7 +284,8 @@ class _OfMoments(Scoring):
                 f"{truth.path}: {truth.ids.shape[1]} neighbours a query are too few: of {int(judged.shallow.sum())} "
                 f"answers of {self.measured['key']} so many near rows were deleted that the next ones are not known"
             )
-        self.freshness = freshness(judged, ids, runs, work["runs"])
+        answered = table["status"].to_numpy() == OK
+        self.freshness = freshness(judged, ids, runs, work["runs"], answered)
         return score_answers(ids, exact, judged.ids, judged.distances, work["k"], truth.vectors.metric)
 
     def body(self, means: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -320,9 +323,11 @@ def against_moment(samples: pa.Table, returned: Ids, writes: pa.Table, truth: Tr
     return whole, exact
 
 
-def freshness(judged: recall.Moment, returned: Ids, runs: NDArray[np.integer[Any]], count: int) -> dict[str, Any]:
+def freshness(
+    judged: recall.Moment, returned: Ids, runs: NDArray[np.integer[Any]], count: int, answered: NDArray[np.bool_]
+) -> dict[str, Any]:
     """How soon changes show, over `count` runs: the share of wanted rows that came meanwhile which were returned, and
-    the share of answers that hold a row that was gone.
+    the share of answers (the requests that were `answered`) that hold a row that was gone.
     """
     hit = judged.fresh & (judged.ids[:, :, None] == returned[:, None, :]).any(axis=2)
     recalls, stale = [], []
@@ -330,7 +335,8 @@ def freshness(judged: recall.Moment, returned: Ids, runs: NDArray[np.integer[Any
         mine = runs == number
         wanted = int(judged.fresh[mine].sum())
         recalls.append(float(hit[mine].sum()) / wanted if wanted else math.nan)
-        stale.append(float(np.mean(judged.gone[mine].any(axis=1))) if mine.any() else math.nan)
+        here = mine & answered
+        stale.append(float(np.mean(judged.gone[here].any(axis=1))) if here.any() else math.nan)
     return {
         "fresh_recall": over_runs(recalls),
         "stale_share": over_runs(stale),
