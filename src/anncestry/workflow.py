@@ -73,10 +73,32 @@ def _own_config() -> Path:
     return own if (own / "config.yaml").is_file() else CONFIG
 
 
-def begin(argv: Sequence[str], here: Path) -> None:
-    """Be the one run at work in `here`, if Snakemake's command line `argv` runs jobs (see `running.claim`)."""
+_REMADE = frozenset({"table", "report"})
+"""Rules whose files can always be made again from results."""
+
+
+def begin(argv: Sequence[str], here: Path, settings: Any) -> None:
+    """Be the one run at work in `here`, if Snakemake's command line `argv` runs jobs (see `running.claim`).
+
+    `settings` are Snakemake's of its DAG. ConfigError where they have it make finished stages again.
+    """
     if running.runs_jobs(argv):
+        _refuse_remaking(settings)
         running.claim(here, kubernetes.refuse_living)
+
+
+def _refuse_remaking(settings: Any) -> None:
+    """A job's files are removed before it runs, and what a published measurement was made from is gone by then."""
+    if (triggers := {trigger.name.lower() for trigger in settings.rerun_triggers}) != {"mtime"}:
+        raise ConfigError(
+            f"--rerun-triggers {' '.join(sorted(triggers))}: Snakemake would remove finished results to make them "
+            "again, though their keys say what they were made from: say `--rerun-triggers mtime`, as profiles/default"
+        )
+    if settings.forceall or settings.forcetargets or not set(map(str, settings.forcerun)) <= _REMADE:
+        raise ConfigError(
+            "--forceall, --force and --forcerun: Snakemake would remove finished measurements, from which nothing can "
+            "make them again: `anncestry drop CELL --yes` has a cell measured anew"
+        )
 
 
 def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[Matrix, plan.Plan]:

@@ -229,6 +229,16 @@ def test_results_that_are_not_here_are_not_taken_from_the_team_by_accident(mine)
     assert "results/: 0 files new, 0 changed, 1 gone" in mine.keep("--quick", "--gone").stdout
 
 
+def test_data_that_was_not_pulled_stays_the_team_s_whatever_results_shall_go(mine):
+    before = (mine.folder / "data.dvc").read_text()
+    (mine.folder / "results" / "platform" / "default.json").unlink()
+    for folder in (mine.folder / "data" / "truth").iterdir():
+        shutil.rmtree(folder)
+    done = mine.keep("--partial", "--quick", "--gone")
+    assert "1 gone" in done.stdout and "data.dvc is unchanged" in done.stdout + done.stderr
+    assert (mine.folder / "data.dvc").read_text() == before
+
+
 # Two clones
 
 

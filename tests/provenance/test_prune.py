@@ -480,3 +480,58 @@ def test_gc_removes_only_with_yes_and_results_only_on_request(toy, say):
     assert say("gc", "--results", "--yes")[0] == 0
     assert [path for path in before - files() if path.startswith("results/")]
     assert jobs(toy) == {}
+
+
+def test_a_dropped_load_takes_what_another_experiment_upgraded_from_it(toy):
+    toy.files["systems"]["red-1.1"] = {**toy.files["systems"]["red-1.0"], "version": "1.1"}
+    toy.files["systems"]["up"] = {"of": "red-1.1", "load": {"upgrade_from": "red-1.0"}}
+    block = {**toy.block, "datasets": ["blobs-l2"], "topologies": ["standalone"], "systems": ["up"]}
+    (toy.folder / "config" / "experiments").mkdir()
+    (toy.folder / "config" / "experiments" / "other.yaml").write_text(yaml.safe_dump({"matrix": [block]}))
+    other = expand(toy, "other")
+    finish(other)
+    of_up = {cell.load_path for cell in other.cells} | {cell.query_path for cell in other.cells}
+    of_up |= {cell.recall_path for cell in other.cells} | {other.table_path}
+    assert all(Path(path).exists() for path in of_up)
+    gone = swept(toy, "blobs-l2/red-1.0/standalone/*", load=True)
+    assert of_up <= gone
+    assert all(not Path(cell.index_path).parent.exists() for cell in other.cells)
+
+
+def test_a_page_of_what_is_measured_so_far_goes_with_a_cell_that_it_shows(toy):
+    cell = cell_of(toy)
+    here = Path("reports/default/so-far")
+    here.mkdir(parents=True)
+    (here / "numbers.csv").write_text(f"record,key\n{cell.query_path},{cell.query}\n")
+    prune.remove(prune.drop(expand(toy), [PATTERN]))
+    assert not here.exists()
+
+
+def test_a_folder_that_is_removed_only_in_part_is_no_finished_stage(toy, monkeypatch):
+    index = Path(cell_of(toy).index_path)
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prune.remove(prune.drop(expand(toy), [PATTERN], with_load=True))
+    assert not index.exists() and index.parent.exists()
+
+
+def test_json_says_removed_of_what_was_removed(toy, monkeypatch, capsys):
+    monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
+    monkeypatch.setattr("anncestry.provenance.running.at_work", lambda here: True)
+    assert cli.main(["drop", PATTERN, "--yes", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("anncestry.provenance.running.at_work", lambda here: False)
+    assert cli.main(["drop", PATTERN, "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed"] is True
+
+
+def test_snakemake_may_not_make_finished_results_again(toy):
+    before = files()
+    for forced in (["--forceall"], ["--forcerun", "query"], ["--rerun-triggers", "mtime", "code"]):
+        done = toy.snakemake(*forced, check=False)
+        assert done.returncode and "would remove finished" in done.stdout + done.stderr
+    assert {path for path in before - files() if not path.startswith(".snakemake")} == set()

@@ -20,7 +20,7 @@ from anncestry.errors import UserError, sentence_of
 try:
     CHOICE = anncestry_workflow.choose(config, ROOT)
     if workflow.is_main_process:
-        anncestry_workflow.begin(sys.argv, Path.cwd())
+        anncestry_workflow.begin(sys.argv, Path.cwd(), workflow.dag_settings)
     MATRIX, PLAN = anncestry_workflow.resolve(
         CHOICE, Path.cwd(), mend=workflow.is_main_process
     )

@@ -12,6 +12,7 @@ from anncestry.cells.matrix import Matrix
 from anncestry.cells.plan import make
 from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
 from anncestry.errors import ServerError, UserError
+from anncestry.home import EPOCHS
 from anncestry.provenance import prune
 
 _NAMES = ("dataset", "system", "topology", "workload")
@@ -104,6 +105,8 @@ def gc(run: Run, options: argparse.Namespace) -> None:
 def _sweep(sweep: prune.Sweep, options: argparse.Namespace) -> None:
     """List the files to remove; with `--yes`, remove them."""
     listed = {"remove": sweep.remove, "keep": sweep.keep}
+    if options.json and options.yes:
+        prune.remove(sweep)
     if say_json(
         options,
         lambda: {
@@ -112,8 +115,6 @@ def _sweep(sweep: prune.Sweep, options: argparse.Namespace) -> None:
             "removed": options.yes,
         },
     ):
-        if options.yes:
-            prune.remove(sweep)
         return
     for line in prune.lines(sweep):
         print(line)
@@ -131,6 +132,10 @@ def epochs(run: Run, options: argparse.Namespace) -> None:
     from anncestry.provenance import code
 
     path = run.choice.folder / "epochs.yaml"
+    if not path.exists():
+        if options.bump or options.attest:
+            raise UserError(f"{path}: missing: copy {EPOCHS} there, to have epochs of your own (docs/cells.md)")
+        path = EPOCHS
     drifted = code.changed(path)
     if options.bump or options.attest:
         if options.attest and not options.why:

@@ -47,6 +47,8 @@ _ARTIFACT_S = {"none": 1.0, "go-module": 300.0}
 _SERVER_UP_S = 10.0
 _RUN_OVERHEAD_S = 1.0
 _QUERY_MS = 5.0
+_PROBES = 8
+"""About what a search for a rate takes: some to have one that passes and one that fails, some to halve between them."""
 
 _SPREAD = {"same": (0.7, 1.5), "similar": (0.5, 2.0), "median": (0.5, 2.0), "default": (0.2, 5.0)}
 """Low and high end of a range, as factors of the estimate: conventions, not statistics (most cells ran once)."""
@@ -198,9 +200,12 @@ class _Guesser:
         """A run of one cell: by time as long as asked, by count as long as its queries took."""
         work = self._workload(cell)
         duration_s = work.get("duration_s")
+        if duration_s is not None and "slo" in work:
+            most = 1 + work["slo"]["max_probes"]
+            return Guess(_PROBES * duration_s, 2 * duration_s, most * duration_s, "the duration of each probe")
         if duration_s is not None:
             return Guess.of(duration_s, "same", "the configured duration")
-        sent = math.ceil(work["queries"] / work["clients"])
+        sent = math.ceil(work["queries"] / work.get("nq", 1) / work["clients"])
         near = self._near("query", cell)
         mean_ms = None if near is None else _float(near.body, "summary", "mean_ms", "value")
         if near is None or mean_ms is None:

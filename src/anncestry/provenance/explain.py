@@ -45,7 +45,7 @@ _EPOCHS_MAX = 20
 def jobs(matrix: Matrix, plan: Plan) -> list[Job]:
     """The jobs that Snakemake would run in the working directory, in the order of the rules, without its `all`."""
     missing = cache(lambda path: not os.path.exists(path))  # noqa: PTH110 - called per cell
-    published = chain.from_iterable(map(results, matrix.measured))
+    published = (*chain.from_iterable(map(results, matrix.measured)), *(cell.load_path for cell in matrix.loaded))
     if not any(map(missing, (*published, matrix.table_path, matrix.report_path))):
         return []
     goal = Job("all", "", "")
@@ -69,7 +69,8 @@ _Links = dict[Job, list[tuple[Job, str]]]
 def _considered(goal: Job, plan: Plan, missing: Callable[[str], bool]) -> tuple[_Links, _Links]:
     """All jobs that Snakemake considers, each with the jobs and paths that it reads; and with those that read it."""
     report = Job("report", plan.matrix.report, plan.matrix.report_path)
-    inputs: _Links = {goal: [*plan.inputs("table", "").values(), plan.table, (report, report.output)]}
+    loads = [plan.made(("record", "record"), cell) for cell in plan.matrix.loaded]
+    inputs: _Links = {goal: [*loads, *plan.inputs("table", "").values(), plan.table, (report, report.output)]}
     readers: _Links = {}
     stack = [goal]
     while stack:
@@ -291,6 +292,8 @@ class _Reasons:
             upstream = _UPSTREAM.get(path[-1]) if len(path) == 1 or path[0] == "sides" else None
             if upstream and isinstance(one, str) and other in self._matrix.specs:
                 changes |= self._changes(upstream, one, other)
+            elif path[:2] == ("workload", "feature_epochs") and len(path) > 2:
+                changes.add(_change(f"epoch of feature {path[2]}", one or 1, other or 1))
             elif path == ("engine_epoch",):
                 changes.add(_change(f"epoch of engine {after['system']['engine']}", one or 1, other or 1))
             else:
@@ -329,7 +332,7 @@ class _Reasons:
         was = column(max(tables, key=lambda path: path.stat().st_mtime), "record") or set()
         now = set(chain.from_iterable(map(results, matrix.measured)))
         if was == now:
-            return "the code of the table changed"
+            return "the code of the table changed, or what is listed and how arms are compared"
         return f"other records than in the last table: {len(now - was)} added, {len(was - now)} gone"
 
     @cached_property
@@ -338,7 +341,7 @@ class _Reasons:
         if "table" in self._running:
             return self._table
         if any(Path().glob(STAGES["report"].glob(experiment=experiment))):
-            return "the title of the page changed, or its code or packages"
+            return "the title of the page changed, how it decides or what it draws, or its code or packages"
         return f"new: no earlier page of experiment {experiment}"
 
 

@@ -152,10 +152,17 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
         for folder in (STAGES["pair"].folder / cell.dataset).glob("*/*"):
             _add_made_from(sweep, queries, "pair", str(folder.relative_to(STAGES["pair"].folder)), "load", loads)
+    upgraded = _upgraded(sweep, loads)
+    for load, record in upgraded.items():
+        where = str(record.parent.relative_to(STAGES["record"].folder) / record.stem.rpartition("@")[0])
+        _add_made_from(sweep, queries, "query", where, "load", {load})
+        for folder in (STAGES["pair"].folder / where.split("/")[0]).glob("*/*"):
+            _add_made_from(sweep, queries, "pair", str(folder.relative_to(STAGES["pair"].folder)), "load", {load})
+        _add_made_from(sweep, recalls, "recall", where, "query", queries)
     for where in {cell.where: None for cell in (*chosen, *loads.values())}:
         _add_made_from(sweep, recalls, "recall", where, "query", queries)
     add_sessions(sweep, queries)
-    add_published(sweep, queries.keys() | recalls.keys() | loads.keys())
+    add_published(sweep, queries.keys() | recalls.keys() | loads.keys() | upgraded.keys())
     for path in recalls.values():
         sweep.add(path, f"recall of {_cell_of(path)}")
     for path in queries.values():
@@ -165,6 +172,10 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         for part in files_of(Path(cell.load_path)):
             sweep.add(part, f"load of {cell.where}")
         sweep.add(Path(cell.index_path).parent, f"index of {cell.where}")
+    for load, record in upgraded.items():
+        for part in files_of(record):
+            sweep.add(part, f"load of {_cell_of(record)}, upgraded from one of these")
+        sweep.add(Path(STAGES["load"].output.format(key=load)).parent, f"index of {_cell_of(record)}")
     removed = {item.path for item in sweep.remove}
     for each in cells:
         first = each.a if isinstance(each, Pair) else each
@@ -174,6 +185,26 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
             said = sweep.drops.setdefault(Path(STAGES["attempts"].path(first)), {"load": again, "queries": []})
             said["queries"].append(each.query)
     return sweep
+
+
+def _upgraded(sweep: Sweep, loads: Collection[str]) -> dict[str, Path]:
+    """Loads of other experiments that opened the data of one of these in place, or of one that did: key → record."""
+    olders: dict[str, tuple[str, Path]] = {}
+    for path in sorted(Path().glob(STAGES["record"].glob())) if loads else ():
+        names = STAGES["record"].match(str(path))
+        spec = _spec_of(path, "load", names["key"]) if names and _inside(path) else None
+        if names and spec and "upgrade_of" in spec:
+            olders[names["key"]] = spec["upgrade_of"], path
+    found: dict[str, Path] = {}
+    while True:
+        more = {
+            key: path
+            for key, (older, path) in olders.items()
+            if key not in found and key not in loads and (older in loads or older in found)
+        }
+        if not more:
+            return found
+        found |= more
 
 
 def _cell_of(record: Path) -> str:
@@ -213,7 +244,10 @@ def files_of(record: Path) -> list[Path]:
 def add_published(sweep: Sweep, keys: Collection[str]) -> Sweep:
     """Add tables and pages, of any experiment and key, that show one of the keys; and the pages' lasting copies."""
     places = {STAGES["report"].folder: "page", STAGES["table"].folder: "table", Path("reports"): "copy of the page"}
-    for folder, what in ((folder, what) for place, what in places.items() for folder in _entries(sweep, place)):
+    found = [(folder, what) for place, what in places.items() for folder in _entries(sweep, place)]
+    # A page of what is measured so far lies below that of its experiment.
+    found = [(folder, what) for one, what in found for folder in (one, one / "so-far") if folder.is_dir()]
+    for folder, what in found:
         if folder.parts[0] != "reports" and not ("@" in folder.name and _KEYED.match(folder.name)):
             sweep.strange.append((folder, _OTHER_NAME))
             continue
@@ -297,7 +331,7 @@ def _attempts(session: Session) -> Iterator[str]:
 
 
 _OTHERS = {
-    "scratch": {REVISIONS.name},
+    "scratch": {REVISIONS.name, "preview", "storage"},
     "data": {".gitignore"},
     "results": {"metrics", "plots", ".gitignore"},
 }

@@ -106,8 +106,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def clear(path: Path) -> None:
-    """Remove a file, link or folder, if it is there; OSError if that can't be done: half of a folder would stay."""
+    """Remove a file, link or folder, if it is there; OSError if that can't be done: half of a folder would stay.
+
+    Of a folder, its record goes first: what is left of one that was not removed whole is no finished stage.
+    """
     if path.is_dir() and not path.is_symlink():
+        (path / "record.json").unlink(missing_ok=True)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

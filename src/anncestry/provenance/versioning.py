@@ -171,7 +171,8 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
         # The last commit's: `dvc add` and `dvc repro` may have moved on the one in the tree.
         pointer = pointer_at(root, name)
         before[name], lost = _listed(root, cache, pointer)
-        if lost and not gone:
+        # Data can be made again: what is not here was not removed on purpose, whatever `gone` says of results.
+        if lost and (not gone or name == "data"):
             if name == "results":
                 raise DataError(
                     f"{lost}: `dvc checkout results.dvc` or `dvc pull results.dvc` restores them; "
