@@ -140,8 +140,18 @@ def state(job: Mapping[str, Any]) -> str:
 
 
 def status(name: str) -> str:
-    """`state` of a Job by its name; one that is gone has failed."""
-    text = _kubectl("get", "job", name, "--ignore-not-found", "--output", "json")
+    """`state` of a Job by its name; one that is gone has failed.
+
+    Where Kubernetes does not say it is running: a run of days is not over for a minute without an answer, and it is
+    asked again soon.
+    """
+    try:
+        text = _kubectl("get", "job", name, "--ignore-not-found", "--output", "json")
+    except ServerError as error:
+        if isinstance(error.__context__, FileNotFoundError):
+            raise
+        print(f"anncestry-kubernetes: {name}: {error}: taken for running", file=sys.stderr)
+        return "running"
     return state(json.loads(text)) if text.strip() else "failed"
 
 

@@ -90,6 +90,13 @@ def engine_epoch(toy: Toy) -> None:
     toy.files["epochs"]["engines"] = {"tests.flat": {"epoch": 2}}
 
 
+def feature_epoch(toy: Toy) -> None:
+    toy.files["workloads"]["k5"] |= {"start": "cold", "warmup": 0}
+    toy.save()
+    finish(expand(toy))
+    toy.files["epochs"]["features"] = {"cold": {"epoch": 2}, "stream": {"epoch": 3}}
+
+
 def recall_epoch(toy: Toy) -> None:
     toy.files["epochs"]["recall"]["epoch"] = 2
 
@@ -197,15 +204,29 @@ def killed_before_snakemake_took_note(toy: Toy) -> None:
         touch(f".snakemake/incomplete/{name}")
 
 
+def an_upgrade_whose_older_load_is_gone(toy):
+    toy.files["systems"]["red-1.1"] = {**toy.files["systems"]["red-1.0"], "version": "1.1"}
+    toy.files["systems"]["up"] = {"of": "red-1.1", "load": {"upgrade_from": "red-1.0"}}
+    toy.block["systems"] = ["up"]
+    toy.save()
+    matrix = expand(toy)
+    finish(matrix)
+    for cell in matrix.loaded:
+        if cell.system == "red-1.0":
+            Path(cell.load_path).unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize(
     "happened",
     [
         nothing, version, setting, digest, more_workloads, fewer_workloads, query_epoch, recall_epoch, engine_epoch,
-        title, results_only, results_only_then_version, no_scratch_then_more_workloads, deleted_cell, deleted_samples,
+        feature_epoch, title, results_only, results_only_then_version, no_scratch_then_more_workloads, deleted_cell,
+        deleted_samples,
         deleted_samples_beside_a_deleted_cell, deleted_samples_and_recall, deleted_resources, deleted_load_record,
         deleted_recall_without_data, deleted_samples_and_a_recall_of_another_cell_without_vectors, deleted_table,
         by_need, a_session_that_failed, a_session_that_is_not_published_yet, a_run_that_is_not_published_yet,
         all_runs_that_are_not_published_yet, killed_before_snakemake_took_note,
+        an_upgrade_whose_older_load_is_gone,
     ],
 )  # fmt: skip
 def test_it_counts_the_jobs_that_snakemake_would_run(finished, happened):
@@ -265,6 +286,13 @@ def test_a_bumped_epoch_of_an_engine_is_named_with_the_engine(finished):
     (reason, rules), *_ = reasons(finished).items()
     assert reason == "epoch of engine tests.flat: 1 → 2"
     assert rules["load"] == 8 and rules["recall"] == 16
+
+
+def test_a_bumped_epoch_of_a_feature_is_named_with_the_feature_and_measures_what_has_it(finished):
+    feature_epoch(finished)
+    _, running, groups = planned(finished)
+    assert {cell.workload for job in running for cell in job.cells} == {"k5"}
+    assert any(group.reason == "epoch of feature cold: 1 → 2" for group in groups)
 
 
 def test_two_changes_are_both_named(finished):
@@ -412,6 +440,13 @@ def test_a_timed_workload_takes_the_time_that_is_asked(finished):
     more_workloads(finished)
     session = estimated(finished)["session"]
     assert session.seconds == pytest.approx(8 * 3 * (30 + 6 + 2))
+
+
+def test_a_search_for_a_rate_takes_as_many_probes_as_it_may(finished):
+    finished.files["workloads"]["k7"] |= {"duration_s": 3, "runs": 1, "loop": "open", "slo": {"p99_ms": 10}}
+    more_workloads(finished)
+    session = estimated(finished)["session"]
+    assert session.high_s >= 8 * 17 * 3 and session.seconds > 8 * 3 * 2
 
 
 def test_another_dataset_of_the_same_system_is_scaled_and_said(finished):

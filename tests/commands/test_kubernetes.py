@@ -129,8 +129,18 @@ def test_where_no_cluster_answers_kubectls_own_reason_is_said(tmp_path, monkeypa
     kubectl = tmp_path / "kubectl"
     kubectl.write_text("#!/bin/sh\necho noise >&2; echo 'error: no context is set' >&2; exit 1\n")
     kubectl.chmod(0o755)
-    with pytest.raises(ServerError, match="kubectl get: error: no context is set"):
-        kubernetes.status("anncestry-load-0")
+    with pytest.raises(ServerError, match="kubectl delete: error: no context is set"):
+        kubernetes.cancel(["anncestry-load-0"])
+
+
+def test_a_job_of_which_nothing_can_be_heard_for_a_moment_is_not_given_up(tmp_path, monkeypatch, capsys):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\necho 'the connection was refused' >&2; exit 1\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kubernetes.main(["--status", "anncestry-load-0"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "running\n" and "the connection was refused: taken for running" in said.err
 
 
 def test_profile_says_of_the_rules_what_that_of_slurm_says(profile):

@@ -148,7 +148,10 @@ def test_a_path_with_a_variable_needs_content_as_the_key_holds_no_more_than_its_
     entry = toy.files["datasets"]["blobs-l2"]
     entry["sources"] = [{"kind": "file", "format": "npy", "base": "$HERE/b.npy", "queries": "$HERE/q.npy"}]
     entry["content"] = {}
-    refused(toy, "blobs-l2.sources", "a path with a variable needs content")
+    refused(toy, "blobs-l2.sources", "a path with a variable or ~ needs content")
+    entry["sources"] = [{"kind": "file", "format": "npy", "base": "~/b.npy", "queries": "q.npy"}]
+    refused(toy, "blobs-l2.sources", "a path with a variable or ~ needs content")
+    entry["sources"] = [{"kind": "file", "format": "npy", "base": "$HERE/b.npy", "queries": "$HERE/q.npy"}]
     entry["content"] = {"base": "0" * 64, "queries": "1" * 64}
     toy.save()
     assert workflow.expand(workflow.Choice(toy.folder / "config", "default")).cells

@@ -699,6 +699,17 @@ def test_what_is_no_number_is_refused_in_every_config_file(tmp_path, file, value
         config.load(toy.folder / "config")
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"), [("2024-01-01", "date"), ("!!binary aGk=", "bytes"), ("!!set {a, b}", "set")]
+)
+def test_what_json_does_not_have_is_refused_in_every_config_file(tmp_path, value, kind):
+    toy = Toy.make(tmp_path)
+    path = tmp_path / "config" / "systems.yaml"
+    path.write_text(path.read_text() + f"\nextra: {{deep: {value}}}\n")
+    with pytest.raises(ConfigError, match=rf"systems\.yaml: .* is read as a {kind}: quote it"):
+        config.load(toy.folder / "config")
+
+
 @pytest.mark.parametrize("file", ["parts", "storage", "config", "experiments/x"])
 def test_a_folder_in_the_place_of_a_config_file_is_named(tmp_path, file):
     """Finding 14: a folder named parts.yaml was a traceback."""

@@ -80,7 +80,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def _walk(body: Any, path: Path) -> None:
-    """ConfigError for what aliases can make of a small file (an endless one, one that holds itself), .inf and .nan."""
+    """ConfigError for what aliases can make of a small file (an endless one, one that holds itself), and for values
+    that are none of JSON's: .inf, .nan, dates, bytes, sets."""
     todo, seen = [body], 0
     while todo:
         part = todo.pop()
@@ -95,6 +96,8 @@ def _walk(body: Any, path: Path) -> None:
             todo.extend(part)
         elif isinstance(part, float) and not math.isfinite(part):
             raise ConfigError(f"{path}: {part} is not a finite number (.inf and .nan are not allowed)")
+        elif part is not None and not isinstance(part, str | int | float):
+            raise ConfigError(f"{path}: {part!r} is read as a {type(part).__name__}: quote it")
 
 
 @cache
@@ -178,6 +181,10 @@ def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Syste
     return systems
 
 
+_LOCAL = ("file", "parquet", "archive")
+"""Kinds of sources that may be paths of this machine."""
+
+
 def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Dataset]:
     """Datasets, each prefix with the keys of its whole dataset."""
     prefix, whole = spec.schema("datasets")["additionalProperties"]["oneOf"]
@@ -195,10 +202,11 @@ def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Data
             body = {**parent, "published_as": [], **entry, "rows": entry["prefix"]}
             del body["of"]
         for source in () if body.get("content") else body["sources"]:
-            if source["kind"] in ("file", "parquet") and any("$" in str(value) for value in source.values()):
+            texts = [str(value) for value in source.values()] if source["kind"] in _LOCAL else []
+            if any("$" in text or text.startswith("~") for text in texts):
                 raise ConfigError(
-                    f"{path}: {name}.sources: a path with a variable needs content: {{base: …, queries: …}}, as other "
-                    "files may be there on another machine, and the key holds no more than this text"
+                    f"{path}: {name}.sources: a path with a variable or ~ needs content: {{base: …, queries: …}}, as "
+                    "other files may be there for another user, and the key holds no more than this text"
                 )
         if body.get("zero_vectors", "refuse") != "refuse":
             where = f"{path}: {name}.zero_vectors: {body['zero_vectors']}"
@@ -308,6 +316,12 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         storage=optional("storage"),
         workloads=workloads,
         platforms=platforms,
-        epochs={stage: entry["epoch"] for stage, entry in epochs.items() if stage != "engines"},
-        engine_epochs={name: entry["epoch"] for name, entry in epochs.get("engines", {}).items() if entry["epoch"] > 1},
+        epochs={stage: entry["epoch"] for stage, entry in epochs.items() if stage not in ("engines", "features")},
+        engine_epochs=_bumped(epochs.get("engines", {})),
+        feature_epochs=_bumped(epochs.get("features", {})),
     )
+
+
+def _bumped(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Name → epoch, of those that are beyond their first one."""
+    return {name: entry["epoch"] for name, entry in entries.items() if entry["epoch"] > 1}

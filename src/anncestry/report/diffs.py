@@ -15,6 +15,7 @@ import pandas as pd
 from anncestry.provenance.records import replacing
 from anncestry.report.model.cells import Row
 from anncestry.report.model.numbers import rows_of
+from anncestry.report.model.quantities import not_ordinary
 
 FOLDERS = ("metrics", "plots/latency", "plots/qps")
 """Folders of `results/` that are written here; dvc.yaml names them."""
@@ -50,7 +51,9 @@ def files(df: pd.DataFrame, experiment: str) -> dict[str, str]:
     metrics: dict[str, dict[str, float]] = {}
     latency: dict[str, list[str]] = {}
     qps: dict[str, list[tuple[int, float]]] = {}
-    for row in rows_of(df[df["rebuild"].fillna(1) == 1]):
+    rows = rows_of(df[df["rebuild"].fillna(1) == 1])
+    special = not_ordinary(rows)
+    for row in rows:
         if row["value"] is None or row["metric"] not in _METRICS.get(row["phase"], ()):
             continue
         load = f"{experiment}/{row['dataset']}/{row['system']}/{row['topology']}"
@@ -58,7 +61,7 @@ def files(df: pd.DataFrame, experiment: str) -> dict[str, str]:
         metrics.setdefault(cell, {})[row["metric"]] = row["value"]
         if row["metric"] == "p50_ms":
             latency.setdefault(load, []).append(f"{row['workload']},{row['value']!r}")
-        if row["metric"] == "qps":
+        if row["metric"] == "qps" and row["workload"] not in special:
             qps.setdefault(f"{load}/{_asked(row)}", []).append((row["clients"], row["value"]))
     return {
         **{f"metrics/{cell}.json": json.dumps(values, indent=1) + "\n" for cell, values in metrics.items()},
@@ -75,8 +78,14 @@ def _csv(head: str, lines: list[str]) -> str:
 
 
 def _asked(row: Row) -> str:
-    """What workloads that differ in their number of clients have in common, as a file name: k10-category-in-1-4-7."""
+    """What workloads that differ in their number of clients have in common, as a file name: k10-category-in-1-4-7.
+
+    Of one that was chosen for a recall, the recall: its effort differs with the clients.
+    """
     timed = f"{row['duration_s']:g}s" if row["duration_s"] else ""
     asked_by = "" if row["client"] == "bytes" else row["client"]
-    text = "-".join(filter(None, (f"k{row['k']}", str(row["filter"]), timed, asked_by)))
+    effort = "" if row["ef_search"] is None else f"ef{row['ef_search']}"
+    effort = effort if row["target_recall"] is None else f"recall{row['target_recall']:g}"
+    batch = "" if row["nq"] in (1, None) else f"nq{row['nq']}"
+    text = "-".join(filter(None, (f"k{row['k']}", str(row["filter"]), timed, effort, batch, asked_by)))
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
