@@ -77,18 +77,20 @@ _REMADE = frozenset({"table", "report"})
 """Rules whose files can always be made again from results."""
 
 
-def begin(argv: Sequence[str], here: Path, settings: Any) -> None:
-    """Be the one run at work in `here`, if Snakemake's command line `argv` runs jobs (see `running.claim`).
-
-    `settings` are Snakemake's of its DAG. ConfigError where they have it make finished stages again.
-    """
-    if running.runs_jobs(argv):
-        _refuse_remaking(settings)
+def begin(argv: Sequence[str], here: Path) -> bool:
+    """Be the one run at work in `here`, if Snakemake's command line `argv` runs jobs (see `running.claim`); whether it
+    does."""
+    runs_jobs = running.runs_jobs(argv)
+    if runs_jobs:
         running.claim(here, kubernetes.refuse_living)
+    return runs_jobs
 
 
-def _refuse_remaking(settings: Any) -> None:
-    """A job's files are removed before it runs, and what a published measurement was made from is gone by then."""
+def refuse_remaking(settings: Any) -> None:
+    """ConfigError where Snakemake's `settings` of its DAG have it make finished stages again.
+
+    A job's files are removed before it runs, and what a published measurement was made from is gone by then.
+    """
     if (triggers := {trigger.name.lower() for trigger in settings.rerun_triggers}) != {"mtime"}:
         raise ConfigError(
             f"--rerun-triggers {' '.join(sorted(triggers))}: Snakemake would remove finished results to make them "

@@ -387,12 +387,14 @@ def test_other_code_of_the_table_is_told_from_other_records(finished):
     for path in list(Path("results/table").iterdir()):
         path.rename(path.with_name("default@0123456789ab"))
     remove("results/report/*/*")
-    assert reasons(finished)["the code of the table changed"]["table"] == 1
+    assert reasons(finished)["the code of the table changed, or what is listed and how arms are compared"]["table"] == 1
 
 
 def test_another_title_draws_the_page_only_and_is_said(finished):
     title(finished)
-    assert reasons(finished) == {"the title of the page changed, or its code or packages": {"report": 1}}
+    assert reasons(finished) == {
+        "the title of the page changed, how it decides or what it draws, or its code or packages": {"report": 1}
+    }
 
 
 def test_a_thousand_cells_with_one_reason_are_one_paragraph(finished):

@@ -212,7 +212,7 @@ def test_a_target_that_is_out_of_reach_is_no_number_with_the_best_that_was_seen(
 
 @pytest.mark.parametrize("search", [False, True])
 def test_a_rate_that_the_samples_do_not_have_is_found(bench, search):
-    asked = {"slo": {"p99_ms": 60_000, "max_probes": 2}, "duration_s": 0.5} if search else {"rate_per_s": 40}
+    asked = {"slo": {"p99_ms": 60_000, "max_probes": 3}, "duration_s": 0.5} if search else {"rate_per_s": 40}
     cell, record = finish(bench(change=open_loop(**asked)))
     files = {label: Path(cell.query_path).parent / entry["path"] for label, entry in record["outputs"].items()}
 

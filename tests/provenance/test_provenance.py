@@ -188,7 +188,7 @@ def test_changed_measuring_code_is_noticed_until_it_is_bumped_or_attested(tmp_pa
     assert code.changed(path) == []
     assert code._read(path)["query"]["epoch"] == before["query"]["epoch"] + 1
     assert path.read_text().startswith("# What measuring means")
-    with pytest.raises(ConfigError, match="unknown stage or engine 'qury'"):
+    with pytest.raises(ConfigError, match="unknown stage, feature or engine 'qury'"):
         code.settle(path, ["qury"], None)
 
 

@@ -19,8 +19,9 @@ from anncestry.errors import UserError, sentence_of
 
 try:
     CHOICE = anncestry_workflow.choose(config, ROOT)
-    if workflow.is_main_process:
-        anncestry_workflow.begin(sys.argv, Path.cwd(), workflow.dag_settings)
+    RUNS_JOBS = workflow.is_main_process and anncestry_workflow.begin(
+        sys.argv, Path.cwd()
+    )
     MATRIX, PLAN = anncestry_workflow.resolve(
         CHOICE, Path.cwd(), mend=workflow.is_main_process
     )
@@ -67,6 +68,8 @@ def inputs(stage):
 
     def of_job(wildcards):
         try:
+            if RUNS_JOBS:  # here, as Snakemake has no such settings yet while it parses
+                anncestry_workflow.refuse_remaking(workflow.dag_settings)
             missing = PLAN.missing_inputs(stage, wildcards)
         except UserError as error:
             raise WorkflowError(str(error)) from None
