@@ -330,8 +330,9 @@ def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(toy, tmp_
     before, after = (
         yaml.safe_load(path.read_text()) for path in (tmp_path / "epochs.yaml", code / "config/epochs.yaml")
     )
-    engines = [{name: entry["epoch"] for name, entry in epochs.pop("engines").items()} for epochs in (before, after)]
-    assert engines[0] == engines[1]
+    for kind in ("engines", "features"):
+        had, has = ({name: of["epoch"] for name, of in epochs.pop(kind).items()} for epochs in (before, after))
+        assert had == has
     assert {stage for stage in after if after[stage]["epoch"] != before[stage]["epoch"]} == {"query", "pair"}
 
 

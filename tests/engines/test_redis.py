@@ -36,6 +36,7 @@ from tests.servers import (
     small_payload,
     small_vectors,
 )
+from tests.waiting import until
 
 NAME, FLAT = "redis-7.4.1", {"type": "flat"}
 REDIS, OFFERS = engines.get("redis"), engines.offers_of("redis")
@@ -323,6 +324,8 @@ def test_what_is_stored_is_indexed_again_at_the_next_start(killed: bool, tmp_pat
         more = Batch(2000, vectors.base[:1], vectors.category[:1], vectors.price[:1], vectors.region[:1])
         assert server.insert(wire.insertion(more), 1) == {}  # type: ignore[attr-defined]
         if killed:
+            # While it syncs its log in the background, it writes to it up to two seconds later.
+            until(lambda: any(log.stat().st_size for log in data.rglob("*.incr.aof")), "the log to be written", 60)
             next(iter(server.group)).handle.kill()
     parts = {
         part.name: sum(p.stat().st_size for p in part.paths if p.is_file()) for part in REDIS.data_components(data)
