@@ -236,7 +236,7 @@ def tables(material: Material) -> list[Table]:
         return []
     verdicts = decide(list(chain.from_iterable(found.values())), n.verdicts)
     systems = sorted({row["system"] for row in n.rows})
-    printed = _printed(material, n) if n.k == _PAPER_K else {}
+    printed = _printed(material) if n.k == _PAPER_K else {}
     body = []
     for name, comparisons in found.items():
         ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
@@ -441,7 +441,7 @@ def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int,
     return Cell(said, best=bool(wins and not losses and not others), parents=ids)
 
 
-def _printed(material: Material, n: _Numbers) -> dict[tuple[str, str], str]:
+def _printed(material: Material) -> dict[tuple[str, str], str]:
     """The paper's verdicts, by criterion and our system; none where others than its two systems are compared."""
     ours: dict[str, set[str]] = {}
     for record in material.records.values():

@@ -136,8 +136,8 @@ class Finding:
 
 def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     """Write the config of a guard into `folder`; ConfigError or UserError if it can't be measured as asked."""
-    duet = config_files.read_yaml(config / "config.yaml").get("duet") or {}
-    blocks_s = 8 * duet.get("blocks", 5) * duet.get("slice_s", 0.5)
+    duet = config_files.load(config).duet
+    blocks_s = 8 * duet.blocks * duet.slice_s
     # Each workload has one control, on the first dataset.
     round_s = max(PAIR_S, START_S + blocks_s) * len(asked.workloads) * (len(asked.datasets) + 1)
     servers = min(int(asked.budget_s / round_s), SERVERS_MOST)
@@ -151,7 +151,9 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     if unknown:
         raise UserError(f"--quantity {min(unknown)}: unknown; known: {', '.join(QUANTITIES)}")
     target = copied(config, folder)
-    systems, workloads = (config_files.read_yaml(target / f"{name}.yaml") for name in ("systems", "workloads"))
+    main, systems, workloads = (
+        config_files.read_yaml(target / f"{name}.yaml") for name in ("config", "systems", "workloads")
+    )
     paired = [_side(side, given, systems) for side, given in zip(SIDES, (asked.base, asked.head), strict=True)]
     if paired[0] == paired[1]:
         raise UserError(f"--base and --head are both {asked.base}: the control of every guard measures that")
@@ -161,7 +163,7 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
         "title": f"{asked.head} against {asked.base}",
         "matrix": [block],
         "duet": {
-            **duet,
+            **(main.get("duet") or {}),
             "first": min(SERVERS_FIRST, servers),
             "most": servers,
             # Wider, a difference of nothing is not surely within the margin.

@@ -15,10 +15,11 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from anncestry import cli, guard
+from anncestry import cli, engine_check, guard
 from anncestry.commands import guarding
 from anncestry.errors import ConfigError, DataError, UserError
 from anncestry.metrics.decide import Rule
+from anncestry.report.site.more_pages import declared_gates
 from anncestry.runtimes import artifacts
 from tests.toy import ROOT, Toy
 
@@ -375,3 +376,10 @@ def test_a_time_is_read_with_its_unit() -> None:
 
 def config(toy: Toy) -> Path:
     return toy.folder / "config"
+
+
+def test_the_gates_that_convict_a_head_or_a_lie_are_gates() -> None:
+    gates = {name for name, _ in declared_gates()}
+    assert gates >= guard._OF_HEAD
+    caught_by = {gate for _, _, of in engine_check.LIES.values() for gate in of}
+    assert caught_by - {engine_check._DEFECTS} <= gates

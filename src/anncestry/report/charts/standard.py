@@ -12,7 +12,7 @@ import altair as alt
 from anncestry.report import charts
 from anncestry.report.charts import Data, Figure
 from anncestry.report.model import equal_recall
-from anncestry.report.model.cells import Row, text_of
+from anncestry.report.model.cells import Row, is_serial, text_of
 from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import PHASES, brief
@@ -115,7 +115,7 @@ def _by_workload(palette: dict[str, str]) -> dict[str, Any]:
 
 
 def _latency(rows: list[Row], look: Look) -> Any:
-    single = [row for row in rows if row["clients"] == 1 and row["duration_s"] is None]
+    single = [row for row in rows if is_serial(row)]
     points = [charts.datum(row, percentile=p) for p in _PERCENTILES for row in charts.measured_rows(single, f"{p}_ms")]
     if not points:
         return None
@@ -276,7 +276,7 @@ def _pareto(rows: list[Row], look: Look, metric: str) -> Any:
 
 
 def _selectivity(rows: list[Row], look: Look, metric: str) -> Any:
-    filtered = [row for row in rows if row["filter"] and row["clients"] == 1 and row["duration_s"] is None]
+    filtered = [row for row in rows if row["filter"] and is_serial(row)]
     shares = {(row["system"], row["workload"]): row["value"] for row in charts.measured_rows(filtered, "selectivity")}
     points = [
         charts.datum(row, share=shares[row["system"], row["workload"]], kind=kind_of(row["filter"]), k=row["k"])

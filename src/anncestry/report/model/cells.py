@@ -106,6 +106,11 @@ def in_order(places: Iterable[_Place], nodes: Mapping[str, int]) -> list[_Place]
     return sorted(places, key=lambda place: (place[0], nodes.get(place[1], 1), *place[1:]))
 
 
+def is_serial(row: Row) -> bool:
+    """Whether a number is of one client that asked a fixed count of queries; those of a fixed time are others."""
+    return row["clients"] == 1 and row["duration_s"] is None
+
+
 def is_control(row: Row) -> bool:
     """Whether a pair is of one load with itself."""
     a, _, b = str(row["system"]).partition("..")

@@ -9,7 +9,7 @@ from anncestry.cells.features import Place
 from anncestry.metrics.decide import IN_PAIRS, Outcome, Verdict
 from anncestry.metrics.defects import percent
 from anncestry.report.model import equal_recall
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, text_of, with_interval
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, is_serial, text_of, with_interval
 from anncestry.report.model.derived import COST
 from anncestry.report.model.equal_recall import AtTarget, Sweep
 from anncestry.report.model.material import Material
@@ -178,7 +178,7 @@ def kind_of(filter: str) -> str:
 
 def _filters(rows: Sequence[Row]) -> Table:
     """Recall and latency by selectivity, if there are at least two selectivities."""
-    asked = [row for row in rows if row["filter"] and row["clients"] == 1 and row["duration_s"] is None]
+    asked = [row for row in rows if row["filter"] and is_serial(row)]
     systems = sorted({row["system"] for row in asked})
     metrics = {
         "recall_by_id": ("Recall by id", "fraction"),

@@ -8,7 +8,7 @@ from functools import partial
 
 from anncestry.cells.features import Place, TableSpec
 from anncestry.metrics import robust
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline, is_serial
 from anncestry.report.model.equal_recall import RECALL
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
@@ -56,7 +56,7 @@ def at_one_recall(material: Material) -> list[Table]:
     tuned = [row for row in rows if row["target_recall"] is not None and not row["filter"]]
     if len({row["system"] for row in tuned}) < _SYSTEMS_MIN:
         return []
-    narrowed = [row for row in rows if row["filter"] and _is_plain_question(row)]
+    narrowed = [row for row in rows if row["filter"] and is_serial(row) and row["target_recall"] is None]
     filters = sorted({row["filter"] for row in narrowed}, key=_share)
     clients = sorted({row["clients"] for row in tuned})
     loads = pivot((row for row in rows if not row["workload"]), ("dataset", "topology", "system"))
@@ -135,11 +135,6 @@ def _memory(rows: Sequence[Row | None]) -> Cell:
     known = next((row for row in rows if row is not None and row["value"] is not None), rows[0])
     cell = _cell(known)
     return replace(cell, text=f"{cell.text} (RSS)") if known is not None and known["metric"] != _MEMORY[0] else cell
-
-
-def _is_plain_question(row: Row) -> bool:
-    """Whether a number is of one client, a count of queries, and the experiment's search effort."""
-    return bool(row["clients"] == 1 and row["duration_s"] is None and row["target_recall"] is None)
 
 
 def _won(verdicts: Verdicts, rows: Sequence[Row | None], system: str) -> Cell:

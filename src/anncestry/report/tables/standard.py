@@ -17,6 +17,7 @@ from anncestry.report.model.cells import (
     Table,
     TableRow,
     computed,
+    is_serial,
     marks,
     text_of,
 )
@@ -224,7 +225,7 @@ def _short(count: int) -> str:
 
 def single_sizes(rows: Iterable[Row], filtered: bool = False) -> list[int]:
     """Numbers of neighbours that one client asked for; those of the paper unless there are others."""
-    measured = {row["k"] for row in rows if _of_one_client(row) and bool(row["filter"]) == filtered}
+    measured = {row["k"] for row in rows if is_serial(row) and bool(row["filter"]) == filtered}
     return sorted(measured) if measured - set(PAPER_SIZES) else list(PAPER_SIZES)
 
 
@@ -299,7 +300,7 @@ class _Tables:
                 row["workload"]
                 for row in self._rows
                 if (row["k"], bool(row["filter"])) == kind
-                and _of_one_client(row)
+                and is_serial(row)
                 and place in (None, (row["dataset"], row["topology"]))
             }
         )
@@ -627,11 +628,6 @@ def said_effort(row: Row) -> str:
     return NO_CELL if row["ef_search"] is None else f"ef {row['ef_search']}"
 
 
-def _of_one_client(row: Row) -> bool:
-    """Whether a number is of one client that asked a fixed count of queries; a fixed time has its own table."""
-    return row["clients"] == 1 and row["duration_s"] is None
-
-
 def _timed(row: Row) -> bool:
     """Whether a number is of closed loops of a fixed time, without a filter."""
     return row["k"] is not None and not row["filter"] and bool(row["duration_s"])
@@ -646,4 +642,4 @@ def _asked(row: Row, many: bool) -> bool:
     """Whether a number is of the 10 nearest without a filter, by one client for a count of queries, or by `many`."""
     if row["k"] != 10 or row["filter"] or row["target_recall"] is not None:
         return False
-    return (row["clients"] or 0) > 1 and row["duration_s"] is not None if many else _of_one_client(row)
+    return (row["clients"] or 0) > 1 and row["duration_s"] is not None if many else is_serial(row)
