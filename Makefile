@@ -14,7 +14,6 @@ PUSH ?=
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
-	@PYTHONPATH=$(CURDIR)/src anncestry --experiment $(EXPERIMENT) summary --short
 
 EVIDENCE := cd evidence && PYTHONPATH=$(CURDIR)/src
 SHIPPED := smoke upgrade-small findings

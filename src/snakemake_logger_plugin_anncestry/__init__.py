@@ -61,7 +61,7 @@ class LogHandler(LogHandlerBase):
             elif event == LogEvent.ERROR or (event is None and record.levelno >= logging.WARNING):
                 self._print(record.getMessage())
             elif event is None and record.getMessage().startswith("Nothing to be done"):
-                self._print("everything is up to date")
+                self._nothing_to_do()
         except Exception:
             self.handleError(record)
 
@@ -87,6 +87,16 @@ class LogHandler(LogHandlerBase):
             self._live.start()
         else:
             self._print(self._board.headline)
+
+    def _nothing_to_do(self) -> None:
+        """Say where the page is, as Snakemake runs nothing of the workflow's that would (`onsuccess`)."""
+        from anncestry import workflow
+        from anncestry.commands import results
+
+        self._print("everything is up to date")
+        matrix, _ = workflow.resolve(workflow.choice_of_environment(), Path.cwd())
+        if Path(matrix.report_path).exists():
+            self._print(f"page: {results.current_page(matrix)}")
 
     def _begun(self, record: logging.LogRecord) -> None:
         job: dict[str, Any] = record.__dict__

@@ -103,6 +103,11 @@ def test_make_all_shows_a_page_before_the_last_round_and_the_whole_page_replaces
         log.read_text() for log in (tmp_path / "logs/session").iterdir()
     )
     assert (tmp_path / "reports/default/index.html").exists() and not (tmp_path / "reports/default/so-far").exists()
+    page = "page: reports/default/index.html"
+    assert said.count(page) == 1
+    again = toy.snakemake("--logger=anncestry", "all")
+    said = again.stdout + again.stderr
+    assert "everything is up to date" in said and said.count(page) == 1, "a run with nothing to do says it, too"
 
 
 def test_without_the_view_no_page_is_drawn_before_the_last_round(tmp_path):

@@ -29,11 +29,10 @@ def summary(run: Run, options: argparse.Namespace) -> None:
         raise DataError(f"{matrix.table_path}: missing; run `snakemake --cores 8 all`")
     if say_json(options, lambda: _highlights(matrix)):
         return
-    if not options.short:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(text.summary(_table(matrix), _nodes(matrix), width))
-        say_absent(matrix)
-    print(f"page: {_current_page(matrix)}")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(text.summary(_table(matrix), _nodes(matrix), width))
+    say_absent(matrix)
+    print(f"page: {current_page(matrix)}")
 
 
 def _highlights(matrix: Matrix) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def _highlights(matrix: Matrix) -> dict[str, Any]:
         found = {name: None if row is None else {key: row[key] for key in named} for name, row in shown.items()}
         place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k", "filter")}
         rows.append({**place, **found, "cells": {state: len(cells) for state, cells in item.cells.items()}})
-    return {"rows": rows, "page": str(_current_page(matrix))}
+    return {"rows": rows, "page": str(current_page(matrix))}
 
 
 def _nodes(matrix: Matrix) -> dict[str, int]:
@@ -60,7 +59,7 @@ def _table(matrix: Matrix) -> Any:
     return numbers.read(Path(matrix.table_path).parent)
 
 
-def _current_page(matrix: Matrix) -> Path:
+def current_page(matrix: Matrix) -> Path:
     """Copy the page of this matrix to `reports/EXPERIMENT/` unless it is there; return its path."""
     from anncestry.provenance.records import sha256_file
 
@@ -276,8 +275,7 @@ def _percent(text: str) -> float:
 
 
 def add(commands: Any) -> None:
-    parser = command(commands, summary, has_json=True)
-    parser.add_argument("--short", action="store_true", help="print only the path of the page")
+    command(commands, summary, has_json=True)
     parser = command(commands, compare, has_json=True)
     parser.add_argument(
         "a", metavar="A", help="a system, an experiment (or EXPERIMENT@KEY), a platform, or a git revision"
