@@ -29,7 +29,8 @@ from anncestry.cells import plan
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError, UserError
-from anncestry.measure import load, pair, publish, recall, samples
+from anncestry.measure import judge, load, pair, publish, recall, samples
+from anncestry.measure.duet import SIDES, workload_of
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.metrics.duet import to_stop_percent
@@ -275,13 +276,10 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     published = Published(measured["spec"]["workload"], files, stored=measured)
     columns = set(parquet.read_schema(files["samples"]).names)
     yield "its samples don't say which answers have a defect", "defect" in columns, True
-    workload = published.workload
-    if latency.closed(workload) and not any(of.members_may_fail(workload) for of in measuring_of(workload)):
-        stored = [gate for gate in measured["gates"] if gate["gate"] == gates.LITTLE]
-        busy = samples.busy_by_run(files["samples"], published.workload["clients"])
-        again = publish.combine([[asdict(gates.littles_law(**busy[run].facts()))] for run in sorted(busy)])
-        said = stored[0]["detail"] if stored else f"it has no gate on {gates.LITTLE}"
-        yield f"{said}, but the samples give: {again[0]['detail']}", stored, again
+    told = [{**measured, **of_run} for of_run in measured["rounds"]]
+    again = judge.gates_again(published.workload, files["samples"], published.by_run, told)
+    for gate in publish.combine([[asdict(gate) for gate in of_run] for of_run in again]):
+        yield _gate_again(measured["gates"], gate)
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
@@ -301,6 +299,13 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
         yield from measuring.again(published)
 
 
+def _gate_again(stored: Iterable[Mapping[str, Any]], again: Mapping[str, Any]) -> Remade:
+    """A gate that was made again beside the stored one of its name."""
+    known = next((gate for gate in stored if gate["gate"] == again["gate"]), None)
+    said = "missing" if known is None else known["detail"]
+    return f"its gate `{again['gate']}` is: {said}; but its samples give: {again['detail']}", known, again
+
+
 def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterator[Remade]:
     """The ratios of a pair, its recall and all else that its samples and slices give."""
     folder, spec = Path(stored.path).parent, measured["spec"]
@@ -312,6 +317,13 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
         if name == "sides":
             known = {side: {part: known[side].get(part) for part in of} for side, of in value.items()}
         yield f"its {name} are not those that its samples and slices give", known, value
+    for side in SIDES:
+        workload, path = workload_of(spec, side), files[f"samples_{side}"]
+        told = [each["sides"][side] for each in measured["rounds"]]
+        judged = judge.gates_again(workload, path, samples.by_run(path, workload), told)
+        for each, of_servers in zip(told, judged, strict=True):
+            for gate in of_servers:
+                yield _gate_again(each["gates"], asdict(gate))
     rule = spec["workload"]["rounds"]
     blocks = pair.Measured(files, spec["slices"]).blocks("qps")
     decision = rounds.decide(blocks, rule, to_stop_percent)

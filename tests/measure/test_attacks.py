@@ -17,7 +17,7 @@ import pytest
 
 from anncestry import verify
 from anncestry.errors import Damaged, DataError
-from anncestry.measure import recall, reference
+from anncestry.measure import judge, recall, reference, samples
 from anncestry.provenance import gates, records
 from tests.builders.bench import failed, reseal, resealed, scored
 from tests.flat.engine import ENGINE as flat
@@ -207,14 +207,14 @@ def test_latencies_divided_by_ten_contradict_the_rate(bench):
     parquet.write_table(table.set_column(table.column_names.index("latency_ns"), "latency_ns", tenth), samples)
     reseal(Path(cell.query_path), outputs=resealed(published, samples))
     assert re.search(
-        r"the samples give: rate × latency is 0\.\d\d requests in flight, of 2 clients", said_by_verify(honest)
+        r"its samples give: rate × latency is 0\.\d\d requests in flight, of 2 clients", said_by_verify(honest)
     )
 
 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ("gates", "it has no gate on"),
+        ("gates", f"its gate `{gates.LITTLE}` is: missing; but its samples give: rate × latency"),
         ("defects", "its defects do not match its samples"),
         ("summary", "qps is None, but the samples give"),
         ("server_cpu_us_per_query", "its server_cpu_us_per_query does not match"),
@@ -237,6 +237,46 @@ def test_what_is_taken_out_of_a_sealed_record_is_missed(bench, part, said):
         del body[part]
     records.write_json(Path(cell.query_path), records.seal(body))
     assert said in said_by_verify(honest)
+
+
+@pytest.mark.parametrize(
+    ("gate", "said", "true"),
+    [
+        ("answered", "39 of 40 requests answered", "40 of 40 requests answered"),
+        ("filter applied", "1 of 40 answers hold rows that violate", "0 of 40 answers hold rows that violate"),
+    ],
+)
+def test_a_gate_that_says_other_than_the_samples_is_told(bench, gate, said, true):
+    honest = bench()
+    cell = honest.matrix.cells[1]
+    honest.load(cell)
+    honest.query(cell, runs=2)
+    published, _ = scored(honest, cell)
+    assert verify.verify(honest.matrix, partial=True).problems == []
+    judged = [
+        {**each, "detail": each["detail"].replace(true, said)} if each["gate"] == gate else each
+        for each in published["gates"]
+    ]
+    assert judged != published["gates"]
+    reseal(Path(cell.query_path), gates=judged)
+    assert re.search(rf"its gate `{gate}` is: {said}.*; but its samples give: {true}", said_by_verify(honest))
+
+
+def test_a_target_that_no_effort_surely_reached_is_not_reached_however_the_record_calls_it(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell)
+    workload = {**honest.matrix.spec(cell.query, "query")["workload"], "target_recall": 0.95}
+    tried = {"ef_search": 20, "recall": 0.96, "low": 0.94}
+    tuning = {"ef_search": 20, "target_recall": 0.9, "reached": True, "queries": 50, "curve": [tried]}
+    path = Path(cell.run_path(0)).with_name("samples.parquet")
+    told = {"tuning": tuning, "selectivity": None, "counters": {}}
+    (of_run,) = judge.gates_again(workload, path, samples.by_run(path, workload), [told])
+    assert [gate.gate for gate in of_run if not gate.ok] == ["recall target"]
+    tuning["curve"] = [{**tried, "low": 0.95}]
+    (of_run,) = judge.gates_again(workload, path, samples.by_run(path, workload), [told])
+    assert all(gate.ok for gate in of_run)
 
 
 def test_samples_without_their_defects_are_refused(bench):

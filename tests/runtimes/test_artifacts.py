@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import lzma
+import os
 import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,35 @@ def test_an_artifact_is_fetched_once_and_unpacked_from_the_cache_then(
     assert sorted(path.name for path in (tmp_path / "out2").iterdir()) == sorted(
         {Path(name).parts[0] for name in first["outputs"]} | {"record.json"}
     )
+
+
+def test_two_jobs_that_need_the_same_jars_fetch_them_once_and_both_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "mvn").write_text(
+        f"#!{sys.executable}\n"
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "place = Path(next(word for word in sys.argv if word.startswith('-DoutputDirectory=')).partition('=')[2])\n"
+        "place.mkdir()\n"
+        "time.sleep(0.5)\n"
+        "(place / 'toy.jar').write_text('toy')\n"
+        f"with open({str(tmp_path / 'calls')!r}, 'a') as calls:\n"
+        "    calls.write('fetched ')\n"
+    )
+    (tools / "mvn").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    pin = artifacts.digest_of({"toy.jar": hashlib.sha256(b"toy").hexdigest()})
+    artifact = {"kind": "maven", "coordinates": ["org.toy:toy:1.2.3"], "sha256": pin}
+    spec = {"system": "toy-1.2.3", "version": "1.2.3", "artifact": artifact}
+    with ThreadPoolExecutor(2) as jobs:
+        outs = [tmp_path / "out1", tmp_path / "out2"]
+        both = list(jobs.map(lambda out: artifacts.run(spec, out, tmp_path / "cache", KEY)["digest"], outs))
+    assert both[0] == both[1]
+    assert [(out / "toy.jar").read_text() for out in outs] == ["toy", "toy"]
+    assert (tmp_path / "calls").read_text() == "fetched "
 
 
 def test_a_damaged_archive_in_the_cache_is_fetched_again(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from anncestry.drive import protocol
 from anncestry.drive.client import OK
 from anncestry.measure import samples as raw
 from anncestry.measure.requests import Answers, decode, decoder, distance_errors, impossible, nq_of
-from anncestry.measure.runs import Context, Findings, Job, Run
+from anncestry.measure.runs import Context, Findings, Job, Run, measuring_of
 from anncestry.measure.samples import Writer
+from anncestry.measure.tune import Tuned
 from anncestry.measure.vectors import Vectors
 from anncestry.metrics import defects, latency
 from anncestry.metrics.recall import exact_distances
@@ -226,6 +228,44 @@ def _move(run: Run, measured_dir: Path) -> None:
     records.clear(kept)
     kept.parent.mkdir(parents=True, exist_ok=True)
     durable.rename(run.folder, kept)
+
+
+def gates_again(
+    workload: Mapping[str, Any], path: Path, by_run: raw.Runs, told: Sequence[Mapping[str, Any]]
+) -> list[list[Gate]]:
+    """The gates of each run that its samples decide, `by_run` in the file `path`, or what its record has `told` of it.
+
+    They are equal to those of `_Judged.gates`. Of requests with several vectors, samples say that one of the answers
+    violates the filter, not how many do: that gate is left out there.
+    """
+    may_fail = any(of.members_may_fail(workload) for of in measuring_of(workload))
+    waits = latency.closed(workload) and not may_fail
+    busy = raw.busy_by_run(path, workload["clients"]) if waits else {}
+    found = []
+    for number, of_run in enumerate(told):
+        parts = [part for (run, _), part in by_run.items() if run == number]
+        good = sum(int((part.status == OK).sum()) for part in parts)
+        judged = [
+            gates.answered(good, sum(len(part.status) for part in parts)),
+            gates.littles_law(**busy[number].facts()) if number in busy else None,
+        ]
+        if (tuning := of_run["tuning"]) is not None:
+            judged.append(replace(Tuned.of(tuning), target_recall=workload["target_recall"]).gate())
+        if "counters" in of_run:
+            searches = {node: counted["searches"] for node, counted in of_run["counters"].items()}
+            judged.append(gates.shared(searches, workload["clients"]))
+        selectivity = of_run["selectivity"]
+        if selectivity is not None and nq_of(workload) == 1:
+            judged.append(gates.filtered(sum(map(_violating, parts)), good, selectivity))
+        found.append([gate for gate in judged if gate is not None])
+    return found
+
+
+def _violating(part: latency.Run) -> int:
+    """How many good answers hold a row that the filter excludes."""
+    if part.defect is None:
+        return 0
+    return int(((part.status == OK) & (part.defect & defects.BITS["violating"] > 0)).sum())
 
 
 def _distances(errors: Floats, context: Context) -> Gate:

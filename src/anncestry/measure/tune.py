@@ -57,11 +57,16 @@ class Tuned:
     def facts(self) -> dict[str, Any]:
         return {**asdict(self), "curve": [asdict(tried) for tried in self.curve]}
 
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Tuned:
+        """The one whose `facts` these are."""
+        return cls(**{**facts, "curve": tuple(Tried(**tried) for tried in facts["curve"])})
+
     def gate(self) -> Gate:
         """A target that can't be reached says what the best was."""
         at = next(tried for tried in self.curve if tried.ef_search == self.ef_search)
         said = f"recall {at.recall:.4f} (at least {at.low:.4f}) at ef {at.ef_search} on {self.queries} held-out queries"
-        if self.reached:
+        if at.low >= self.target_recall:
             return Gate("recall target", True, f"{said}, target {self.target_recall}")
         return Gate("recall target", False, f"target {self.target_recall} not reached, the best was {said}")
 
@@ -164,8 +169,7 @@ def once(path: Path, index: str, find: Callable[[], Tuned]) -> Tuned:
         with suppress(DataError, KeyError, TypeError):  # one that can't be read is no reason not to measure
             kept = records.read_json(path)
             if kept["index"] == index:
-                found = kept["tuned"]
-                return Tuned(**{**found, "curve": tuple(Tried(**tried) for tried in found["curve"])})
+                return Tuned.of(kept["tuned"])
     tuned = find()
     records.write_json(path, {"index": index, "tuned": redact.body(tuned.facts())})
     return tuned

@@ -295,22 +295,27 @@ def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: P
     What is a zip among them is unpacked into a folder of its name.
     """
     held = cache / "pinned" / artifact["sha256"]
-    if digest_of(building.hashes(held)) != artifact["sha256"]:
-        clear(held)
-        held.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=held.parent) as temporary:
-            jars = Path(temporary) / "jars"
-            _fetch_jars(system, artifact["coordinates"], jars)
-            found = digest_of(building.hashes(jars))
-            if found != artifact["sha256"]:
-                raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
-            os.replace(jars, held)
-    for jar in held.iterdir():
-        if jar.suffix == ".zip":
-            unpack(jar, files / jar.stem)
-        else:
-            _place(jar, files / jar.name)
+    held.parent.mkdir(parents=True, exist_ok=True)
+    with building.alone(held.with_suffix(".lock")):  # a folder of jars can't take the place of another
+        if digest_of(building.hashes(held)) != artifact["sha256"]:
+            clear(held)
+            _pin_jars(system, artifact, held)
+        for jar in held.iterdir():
+            if jar.suffix == ".zip":
+                unpack(jar, files / jar.stem)
+            else:
+                _place(jar, files / jar.name)
     return {}
+
+
+def _pin_jars(system: str, artifact: Mapping[str, Any], held: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=held.parent) as temporary:
+        jars = Path(temporary) / "jars"
+        _fetch_jars(system, artifact["coordinates"], jars)
+        found = digest_of(building.hashes(jars))
+        if found != artifact["sha256"]:
+            raise DataError(f"{system}: its jars are {found}, not the pinned {artifact['sha256']}")
+        os.replace(jars, held)
 
 
 def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:

@@ -21,7 +21,8 @@ import subprocess
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,7 @@ def built(entry: Path, build: Callable[[Path], Any]) -> dict[str, Any]:
     Returns {"files": name → sha256, "said": what `build` returned}. One job builds, others wait for it.
     """
     entry.mkdir(parents=True, exist_ok=True)
-    with open(entry / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(entry / "lock"):
         try:
             manifest: dict[str, Any] = read_json(entry / _MANIFEST)
             if manifest["files"] == hashes(entry / FILES):
@@ -105,6 +105,14 @@ def built(entry: Path, build: Callable[[Path], Any]) -> dict[str, Any]:
         manifest = {"files": hashes(entry / FILES), "said": said}
         write_json(entry / _MANIFEST, manifest)
     return manifest
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """One job at a time is within this lock; others wait for it."""
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def hashes(folder: Path) -> dict[str, str]:
