@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from anncestry import workflow
 from anncestry.cells import config, expand, features, spec
 from anncestry.errors import ConfigError
 from tests.builders.configs import refused
@@ -151,3 +152,29 @@ def test_a_prefix_has_the_keys_of_its_dataset_and_its_own_rows(toy):
 
 def test_the_readme_of_the_config_links_the_page():
     assert "docs/config.md" in (ROOT / "config" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("part", "written"),
+    [
+        ("workloads", {"client": "bytes"}),
+        ("workloads", {"loop": "closed"}),
+        ("workloads", {"start": "warm"}),
+        ("workloads", {"timeout_s": 30}),
+        ("workloads", {"duration_s": 2.0}),
+        ("topologies", {"entry": "first"}),
+        ("topologies", {"publish": False}),
+    ],
+)
+def test_a_default_that_is_written_out_and_another_form_of_a_number_are_no_other_cell(toy, part, written):
+    toy.block.update(datasets=["blobs-l2"], systems=["blue-1.0"], topologies=["standalone"], workloads=["k5"])
+    toy.files["workloads"]["k5"]["duration_s"] = 2
+
+    def keys_of_cell():
+        toy.save()
+        (cell,) = workflow.expand(workflow.Choice(toy.folder / "config", "default")).cells
+        return cell.load, cell.query
+
+    before = keys_of_cell()
+    toy.files[part]["k5" if part == "workloads" else "standalone"] |= written
+    assert keys_of_cell() == before

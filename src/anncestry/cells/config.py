@@ -243,9 +243,34 @@ def sweep(workloads: Mapping[str, Mapping[str, Any]], where: str) -> tuple[dict[
             full = "-".join([name, *(_variant(label, value) for _, label, value in values)])
             if full in expanded or (full != name and full in workloads):
                 raise ConfigError(f"{where}: {name}: its variant {full} has the name of another workload; rename one")
-            expanded[full] = variant
+            expanded[full] = _unsaid(variant, "workloads")
             names[name].append(full)
     return expanded, names
+
+
+_SILENT = {"workloads": ("client", "loop", "start", "timeout_s"), "topologies": ("entry", "publish")}
+"""By file, keys that say nothing where they have their default. (`nq: 1` says something: a batch of one.)"""
+
+
+def _unsaid(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An entry of the valid file `name`.yaml without defaults that are written out: whoever says them means no other
+    cell. Nor does whoever writes 2.0 for 2."""
+    properties = spec.schema(name)["additionalProperties"]["properties"]
+    kept = {
+        key: value
+        for key, value in entry.items()
+        if key not in _SILENT[name] or value != spec.resolved(properties[key])["default"]
+    }
+    return {key: _whole(value) for key, value in kept.items()}
+
+
+def _whole(value: Any) -> Any:
+    """The same with whole numbers as integers."""
+    if isinstance(value, Mapping):
+        return {key: _whole(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _variant(label: str, value: Any) -> str:
@@ -311,7 +336,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         arms=tuple(main.get("arms", ())),
         datasets=datasets,
         systems=systems,
-        topologies=spec.entries(Topology, part("topologies"), "topologies"),
+        topologies=spec.entries(Topology, _topologies(part("topologies")), "topologies"),
         parts=spec.entries(Part, optional("parts"), "parts"),
         storage=optional("storage"),
         workloads=workloads,
@@ -320,6 +345,10 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         engine_epochs=_bumped(epochs.get("engines", {})),
         feature_epochs=_bumped(epochs.get("features", {})),
     )
+
+
+def _topologies(bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: _unsaid(entry, "topologies") for name, entry in bodies.items()}
 
 
 def _bumped(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
