@@ -176,6 +176,10 @@ def test_what_a_source_is_does_not_matter_where_the_content_is_pinned(toy):
         ),
         ({"loop": "open", "slo": {"p99_ms": 0}, "duration_s": 1}, ["k5.slo.p99_ms"]),
         ({"loop": "open", "slo": {"recall": 0.9}, "duration_s": 1}, ["k5.slo", "'p99_ms' is missing"]),
+        (
+            {"loop": "open", "slo": {"p99_ms": 500}, "duration_s": 3},
+            ["k5.slo.p99_ms", "500 ms is too long for probes of 3 s", "set duration_s to 10 or more"],
+        ),
         ({"loop": "half-open"}, ["k5.loop"]),
     ],
 )

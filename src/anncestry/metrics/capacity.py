@@ -123,7 +123,8 @@ def verdict(
 
     `runs` are the probes of each run, `recalls` the recall (by id) of the answers at each run's accepted rate.
     The true limit is higher in the runs (from 1) that are `bound_by_probes` (no rate failed) and `client_bound` (the
-    first rate that failed may have done so by the client's own delay).
+    first rate that failed may have done so by the client's own delay). It may be higher by more than the precision in
+    those that are `unsettled`: their probes ran out.
     """
     rates: list[float] = []
     reasons: list[str] = []
@@ -145,4 +146,14 @@ def verdict(
         "reason": "; ".join(reasons),
         "bound_by_probes": [number for number, end in ends.items() if end is None],
         "client_bound": [number for number, end in ends.items() if end is not None and end["client_late"]],
+        "unsettled": [
+            number
+            for number, (probes, end) in enumerate(zip(runs, ends.values(), strict=True), start=1)
+            if end is not None and _apart(accepted(probes), end) > 1 + slo["precision"]
+        ],
     }
+
+
+def _apart(best: Mapping[str, Any] | None, end: Mapping[str, Any]) -> float:
+    """How many times the highest rate that passed the lowest one is that did not; 1 where none passed."""
+    return 1.0 if best is None else float(end["rate_per_s"] / best["rate_per_s"])

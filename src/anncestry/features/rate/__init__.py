@@ -16,6 +16,7 @@ _ARRIVALS_MIN = 20
 _LIMITS = {
     "client_bound": "bound by the client in run",
     "bound_by_probes": "a lower limit, no rate failed in run",
+    "unsettled": "out of probes before the two rates were within the precision in run",
 }
 
 
@@ -73,6 +74,19 @@ class Rate(Feature):
         workload.setdefault("arrivals", ARRIVALS)
         if slo is None:
             self._check_rate(workload, where)
+        else:
+            self._check_bound(workload["slo"], workload["duration_s"], where)
+
+    @staticmethod
+    def _check_bound(slo: Mapping[str, Any], duration_s: float, where: str) -> None:
+        """A system that falls behind by a share of the rate is late by that share of the probe when the probe ends."""
+        least_s = slo["p99_ms"] / 1e3 / slo["precision"]
+        if duration_s < least_s:
+            raise ConfigError(
+                f"{where}.slo.p99_ms: {slo['p99_ms']:g} ms is too long for probes of {duration_s:g} s: a system that "
+                f"falls behind by {slo['precision']:.1%} would pass, as its queue is not that long when a probe ends; "
+                f"set duration_s to {least_s:g} or more"
+            )
 
     @staticmethod
     def _check_rate(workload: Mapping[str, Any], where: str) -> None:
