@@ -169,9 +169,16 @@ def _make_python(system: str, version: str, artifact: Mapping[str, Any], files: 
 def pip(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str] = os.environ
 ) -> subprocess.CompletedProcess[str]:
-    """Run pip on a file of requirements, by the user's own configuration: nothing without a hash, nothing beside it."""
+    """Run pip on a file of requirements, by the user's own configuration: nothing without a hash, nothing beside it.
+
+    A mirror that keeps what it was asked for may list the versions of yesterday once more: then it is asked again.
+    """
     held = ["--no-deps", "--require-hashes", "--no-input", "--quiet", "--disable-pip-version-check"]
-    return building.run([sys.executable, "-m", "pip", *arguments, *held], folder, dict(environment))
+    command = [sys.executable, "-m", "pip", *arguments, *held]
+    done = building.run(command, folder, dict(environment))
+    if done.returncode != 0 and "No matching distribution found" in done.stderr:
+        done = building.run(command, folder, dict(environment))
+    return done
 
 
 def pip_reason(done: subprocess.CompletedProcess[str], mismatch: str) -> str:
