@@ -160,11 +160,15 @@ func (s *seat) prepare(folder string, number int) error {
 	return nil
 }
 
-func (s *seat) connect() error {
+func (s *seat) rest() {
 	if s.asking != nil {
 		_ = s.asking.Close()
 		s.asking = nil
 	}
+}
+
+func (s *seat) connect() error {
+	s.rest()
 	transport := s.job.Transport
 	target := transport.Target
 	if len(transport.Targets) > 0 {
@@ -421,6 +425,10 @@ func (s *seat) told(word, rest string) (string, error) {
 			return "", err
 		}
 		return "ready", s.prepare(folder, client)
+	}
+	if word == "rest" {
+		s.rest()
+		return "rested", nil
 	}
 	zero, err := strconv.ParseInt(rest, 10, 64)
 	if err != nil {

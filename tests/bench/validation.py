@@ -67,7 +67,7 @@ def _run(
     outcome = protocol.read_outcome(folder)
     samples = outcome.samples
     found = latency.of_run(latency.Run(samples["due_ns"], samples["latency_ns"], samples["status"], seconds))
-    seen = {"others_pct": 0.0, "steal_pct": 0.0, **disturbance.of_client([outcome.facts])}
+    seen = {"others_pct": 0.0, "steal_pct": 0.0, **disturbance.of_client([outcome.facts], rate_per_s is not None)}
     return found, [*complaints([outcome.facts]), *disturbance.above(seen, Disturbance.of().limits)]
 
 
@@ -94,7 +94,8 @@ def stall(driver: Driver, folder: Path, seconds: float) -> list[Finding]:
             driver.kind,
             f"the same stall, closed loop, 2 clients for {seconds:g} s",
             f"p99 {closed['p99_ms']:.1f} ms, max {closed['max_ms']:.0f} ms: hidden from p99 by the client's waiting",
-            closed["p99_ms"] < opened["p99_ms"] and closed["max_ms"] > 900,
+            # On a machine so slow that it answers few, the stall is among the slowest 1 %.
+            closed["max_ms"] > 900 and (closed["p99_ms"] < opened["p99_ms"] or closed["samples"] < 250),
         ),
     ]
 

@@ -211,8 +211,8 @@ def test_the_native_driver_waits_for_commands_in_no_system_call(echo, tmp_path):
 def test_several_jobs_run_on_one_clock_each_with_files_and_facts_of_its_own(driver, echo, tmp_path):
     for name, said in (("search", "find"), ("write", "put")):
         protocol.write_requests(tmp_path / name, [f"{said} {i}".encode() for i in range(10)])
-    searches = {"schedule": np.tile(np.arange(10), (2, 1)), "prime": np.full((2, 1), 9), "duration_s": 0.5}
-    due_ns = np.arange(0, 500_000_000, 50_000_000)
+    searches = {"schedule": np.tile(np.arange(10), (2, 1)), "prime": np.full((2, 1), 9), "duration_s": 2.0}
+    due_ns = np.arange(0, 2_000_000_000, 200_000_000)
     writes = {"schedule": np.arange(10), "prime": np.empty((1, 0), int), "due_ns": due_ns}
     for name, job in (("search", searches), ("write", writes)):
         protocol.write_job(

@@ -9,10 +9,11 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from anncestry.cells.spec import Disturbance
-from anncestry.drive import protocol
+from anncestry.drive import pools, protocol
 from anncestry.drive.client import ERROR, OK, TIMEOUT
 from anncestry.drive.driver import KINDS, Driver, client_facts, complaints
 from anncestry.drive.null import NullServer
@@ -224,7 +225,7 @@ def test_arrivals_whose_time_is_over_before_a_connection_is_free_are_timeouts_th
 
 def held_up(outcome) -> list[str]:
     """What disturbed the client, by the default limits."""
-    seen = {"others_pct": 0.0, "steal_pct": 0.0, **disturbance.of_client([outcome.facts])}
+    seen = {"others_pct": 0.0, "steal_pct": 0.0, **disturbance.of_client([outcome.facts], is_open=True)}
     return disturbance.above(seen, Disturbance.of().limits)
 
 
@@ -285,10 +286,16 @@ def test_many_connections_cause_no_collection_and_take_no_more_memory_or_files(d
     assert outcome.facts["rss_peak_mib"] < 512
 
 
-def test_a_collection_while_the_clock_runs_is_counted_and_disturbs_the_run(drivers, tmp_path):
-    # A request that is longer than a frame is copied, and the copy is garbage: in all more than a run may take.
+def test_long_requests_leave_no_garbage(drivers, tmp_path):
     with NullServer("grpc") as server:
         outcome = run(drivers["native"], tmp_path, server, requests=[b"x" * 8_000_000], count=100)
+    assert (outcome.samples["status"] == OK).all() and outcome.facts["gc_runs"] == 0
+
+
+def test_a_collection_while_the_clock_runs_is_counted_and_disturbs_the_run(drivers, tmp_path):
+    # Answers that stay in memory until they are written: in all more than a run may take.
+    with NullServer("http", reply_bytes=20_000_000) as server:
+        outcome = run(drivers["native"], tmp_path, server, count=80)
     assert outcome.facts["gc_runs"] > 0
     assert any("collected garbage" in text for text in held_up(outcome))
 
@@ -390,7 +397,49 @@ def test_a_record_says_which_driver_it_was_and_what_it_was_built_from(drivers, t
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_memory_of_who_starts_a_driver_is_not_taken_for_its_own(kind, tmp_path):
     """getrusage's maximum is handed on to a program that is started; nobody's client needs what a harness once had."""
-    held = bytearray(b"x" * (900 << 20))
+    held = bytearray(b"x") * (900 << 20)
     with Driver(kind) as driver, NullServer("http") as server:
         outcome = run(driver, tmp_path, server, count=10)
     assert 1 < outcome.facts["rss_peak_mib"] < 512 < len(held) >> 20
+
+
+def test_clients_of_another_kind_leave_no_connection_to_the_next_run(tmp_path):
+    def connected(pid, server):
+        port = int(server.transport["target"].rpartition(":")[2])
+        return [one for one in psutil.Process(pid).net_connections() if one.raddr and one.raddr.port == port]
+
+    with Driver("native") as driver, NullServer("http") as server:
+        run(driver, tmp_path / "first", server, clients=2)
+        (native,) = driver.pids()
+        assert connected(native, server), "its connections stay until somebody else asks"
+        driver.kind = "python"
+        run(driver, tmp_path / "second", server, clients=2)
+        assert not connected(native, server)
+        driver.kind = "native"
+        run(driver, tmp_path / "third", server, clients=2)
+        assert not any(connected(pid, server) for pid in driver.pids() if pid != native)
+
+
+def test_a_driver_that_was_killed_between_two_runs_fails_one_run_with_the_reason_and_no_other(tmp_path):
+    with Driver("native") as driver, NullServer("http") as server:
+        run(driver, tmp_path / "first", server)
+        (pid,) = driver.pids()
+        os.kill(pid, signal.SIGKILL)
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        with pytest.raises(
+            ServerError, match=r"the native driver failed: it died \(by signal 9, which the kernel sends"
+        ):
+            run(driver, tmp_path / "second", server)
+        assert (run(driver, tmp_path / "third", server).samples["status"] == OK).all()
+
+
+def test_a_driver_that_does_not_answer_holds_up_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "_REST_S", 0.6)
+    with Driver("native") as driver, NullServer("http") as server:
+        run(driver, tmp_path / "first", server)
+        (pid,) = driver.pids()
+        os.kill(pid, signal.SIGSTOP)
+        driver.kind = "python"
+        assert (run(driver, tmp_path / "second", server).samples["status"] == OK).all()
+        assert pid not in driver.pids() and not psutil.pid_exists(pid)

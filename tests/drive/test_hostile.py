@@ -154,7 +154,7 @@ def test_a_panic_of_the_driver_is_a_sentence(prime: int, tmp_path: Path) -> None
 
 
 def test_a_driver_that_is_ended_is_reported_with_the_last_it_said(tmp_path: Path) -> None:
-    died = r"^the native driver failed: it died \(exit 2: SIGABRT: abort\)$"
+    died = r"^the native driver failed: it died \(exit 2\): SIGABRT: abort$"
     with Driver() as driver, NullServer("http", delay_ms=20) as server:
         protocol.write_requests(tmp_path, [b"request"])
         rows = np.zeros((1, 1000), int)

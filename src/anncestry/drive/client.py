@@ -1,8 +1,8 @@
 """One client of the driver: a process of its own, so that no two clients share an interpreter lock.
 
-Reads commands from standard input (`known ADDRESSES`, `job CLIENT FOLDER`, then `go T0`), answers `ready` and
-`done FACTS` on standard output, and ends with its input. Imports nothing but the standard library, `redact`, and the
-transport it needs.
+Reads commands from standard input (`known ADDRESSES`, `job CLIENT FOLDER`, then `go T0`; `rest` where another's job
+comes), answers `ready`, `done FACTS` and `rested` on standard output, and ends with its input. Imports nothing but the
+standard library, `redact`, and the transport it needs.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class Client:
             job = json.load(file)
         if job["version"] != VERSION:
             raise ValueError(f"job.json: version {job['version']}, this client reads {VERSION}")
-        if self.transport is not None:
-            self.transport.close()
+        self.rest()
         self.folder, self.client = folder, client
         offsets = _numbers("Q", job["requests"], "requests.idx")
         with open(os.path.join(job["requests"], "requests.bin"), "rb") as file:  # noqa: PTH118
@@ -119,6 +118,12 @@ class Client:
         gc.collect()
         gc.freeze()
         gc.disable()
+
+    def rest(self) -> None:
+        """End the connection: another client's run comes next."""
+        if self.transport is not None:
+            self.transport.close()
+            self.transport = None
 
     def _closed(self, zero_ns: int) -> Iterator[tuple[int, bytes, int]]:
         """The requests to be sent and, as each is sent when it is asked for, when they are due."""
@@ -234,6 +239,9 @@ def main() -> None:
                 number, _, folder = rest.partition(" ")
                 client.prepare(folder, int(number))
                 answer = "ready"
+            elif word == "rest":
+                client.rest()
+                answer = "rested"
             else:
                 answer = "done " + json.dumps(client.run(int(rest)))
         except Exception as error:

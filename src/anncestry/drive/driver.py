@@ -50,7 +50,7 @@ class Driver:
 
     def pids(self) -> list[int]:
         """Process ids of all clients; but of those that are themselves what is measured, see `libraries`."""
-        return [pid for name, pool in self._pools.items() if name != _IN_PROCESS for pid in pool.pids()]
+        return [pid for name, pool in [*self._pools.items()] if name != _IN_PROCESS for pid in pool.pids()]
 
     def libraries(self) -> list[int]:
         """Process ids of the clients that search in their own process: what they use is the system's."""
@@ -82,6 +82,9 @@ class Driver:
         if clients not in self._pools:
             self._pools[clients] = self._elsewhere(hosts) if hosts else Apart(*apart)
         pool = self._pools[clients]
+        for other in self._pools.values():
+            if other is not pool:
+                other.rest(check)
         pool.ready = ready
         done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))
         for facts in (done, *done.get("together", {}).values()):

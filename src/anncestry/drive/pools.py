@@ -14,10 +14,12 @@ shortest round trip.
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,8 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 _PINGS = 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CHECK_S = 0.5
+_REST_S = 10.0
+"""Who does not end its connections by then is ended."""
 LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: every client must get its start message within it."""
 
@@ -90,6 +94,15 @@ class Pool(ABC):
             self._tell(number, f"go +{LEAD_NS}" if self.own_clocks else f"go {zero_ns}")
         return zero_ns, [json.loads(text) for text in self._answers(processes, "done", check)]
 
+    def rest(self, check: Callable[[], None]) -> None:
+        """End all connections: others' clients are measured next, and shall not share the server with idle ones."""
+        try:
+            for number in range(len(self._processes)):
+                self._tell(number, "rest")
+            self._answers(self._processes, "rested", check, _REST_S)
+        except ServerError:
+            self.close()  # it will be started anew
+
     def _tell(self, number: int, line: str) -> None:
         process = self._processes[number]
         assert process.stdin is not None
@@ -97,22 +110,27 @@ class Pool(ABC):
             process.stdin.write(line + "\n")
             process.stdin.flush()
         except BrokenPipeError:
-            raise ServerError(f"a client of the driver died (exit {process.poll()})") from None
+            self.close()  # the next job gets new ones
+            raise ServerError(redact.text(self._complaint(number, self._death(process)))) from None
 
-    def _answers(self, processes: list[subprocess.Popen[str]], word: str, check: Callable[[], None]) -> list[str]:
-        """One line from every process, in their order; each must start with `word`."""
+    def _answers(
+        self, processes: list[subprocess.Popen[str]], word: str, check: Callable[[], None], seconds: float = math.inf
+    ) -> list[str]:
+        """One line from every process, in their order; each must start with `word`, and come within `seconds`."""
         answers: dict[int, str] = {}
         with selectors.DefaultSelector() as selector:
             for number, process in enumerate(processes):
                 assert process.stdout is not None
                 selector.register(process.stdout, selectors.EVENT_READ, number)
-            checked = time.monotonic()
+            begun = checked = time.monotonic()
             while len(answers) < len(processes):
                 events = selector.select(timeout=_CHECK_S)
                 try:
                     if time.monotonic() - checked >= _CHECK_S:
                         check()
                         checked = time.monotonic()
+                        if checked - begun > seconds:
+                            raise ServerError(f"a client of the driver does not answer within {seconds:g} s")
                 except ServerError:
                     self.close()
                     raise
@@ -128,7 +146,9 @@ class Pool(ABC):
         return [answers[number] for number in range(len(processes))]
 
     def _death(self, process: subprocess.Popen[str]) -> str:
-        return "it died"
+        by = f"by signal {-process.returncode}" if (process.returncode or 0) < 0 else f"exit {process.returncode}"
+        killed = ", which the kernel sends when memory runs out" if process.returncode == -signal.SIGKILL else ""
+        return f"it died ({by}{killed})"
 
     def _complaint(self, number: int, reason: str) -> str:
         return f"client {number} of the driver failed: {reason}"
@@ -168,7 +188,7 @@ class Native(Pool):
     def _death(self, process: subprocess.Popen[str]) -> str:
         self._said.seek(0)
         said = self._said.read(10_000).strip().splitlines()
-        return f"it died (exit {process.returncode}{': ' + said[0] if said else ''})"
+        return super()._death(process) + (f": {said[0]}" if said else "")
 
     def _complaint(self, number: int, reason: str) -> str:
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
@@ -235,6 +255,14 @@ class InProcess(Python):
     def run(self, folder: Path, jobs: dict[str, dict[str, Any]], check: Callable[[], None]) -> dict[str, Any]:
         self.close()
         return super().run(folder, jobs, check)
+
+    def rest(self, check: Callable[[], None]) -> None:
+        pass
+
+    @staticmethod
+    def _facts(zero_ns: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        # Their processor time is the library's, which is measured as the server's.
+        return {**Python._facts(zero_ns, parts), "cpu_s": None}
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
         command = wrapped(self._held, command) if self._held else command
@@ -380,8 +408,11 @@ class Elsewhere(Pool):
     def _reach(self, transport: Mapping[str, Any], check: Callable[[], None]) -> None:
         """Start a driver on each machine, and learn what that is and how far the server is from there."""
         self._shared.mkdir(parents=True, exist_ok=True)
-        program = self._shared / "driver"
-        shutil.copy2(build.programs().driver, program)
+        program = self._shared / f"driver-{build.digest()[:12]}"
+        if not program.exists():  # others of this session may run it
+            new = program.with_name(f".{program.name}")
+            shutil.copy2(build.programs().driver, new)
+            os.replace(new, program)
         if shlex.quote(str(program)) != str(program):
             raise UserError(f"{program}: the shell of another machine would change this path: move the clone")
         for variable in self._variables:
@@ -416,13 +447,6 @@ class Elsewhere(Pool):
                     "start_within_us": min(took_ns) / 1e3,
                 }
             )
-
-    def _tell(self, number: int, line: str) -> None:
-        try:
-            super()._tell(number, line)
-        except ServerError:
-            self.close()
-            raise ServerError(self._complaint(number, "it died")) from None
 
     def _together(
         self, zero_ns: int, told: Sequence[Mapping[str, Any]], seats: Sequence[Sequence[int]]

@@ -48,7 +48,7 @@ No request is sent twice; after a lost connection the next request connects anew
 Facts in done.json
   zero_ns, end_ns                 CLOCK_MONOTONIC
   driver                          kind, and what it was built from
-  cpu_s                           of all clients, while the clock ran
+  cpu_s                           of all clients, while the clock ran; None where they are the library that is measured
   rss_peak_mib                    of all clients, since their processes began
   lag_p99_ms, lag_max_ms          how long after it could have, being due and a connection free, a request was sent
   queued_p99_ms, queued_max_ms    open loop: how long after it was due, for whatever reason

@@ -58,7 +58,8 @@ type grpcWire struct {
 	initial    int64
 	onStream   int64 // and on the stream
 	frameMax   int
-	rest       []byte // of the request, for which there was no window
+	whole      []byte // a request that is more than one frame, or for which there was no window
+	rest       []byte // of it, what is still to be sent
 	consumed   int64  // of the connection's window that we gave, and did not give back
 	prefix     [5]byte
 	prefixed   int
@@ -139,7 +140,7 @@ func (w *grpcWire) send(c *client, request []byte) {
 	block := w.again
 	if block == nil { // the first fills the server's table, all others point into it
 		block = w.encode()
-		w.again = w.encode()
+		w.again = pointers(w.encode())
 	}
 	w.stream += 2
 	w.onStream, w.prefixed, w.missing, w.good = w.initial, 0, 0, false
@@ -155,8 +156,10 @@ func (w *grpcWire) send(c *client, request []byte) {
 		w.onStream -= int64(whole)
 		return
 	}
-	w.rest = binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request)))
-	w.rest = append(w.rest, request...)
+	// In memory that is used again: what each request left behind would have to be collected while the clock runs.
+	w.whole = binary.BigEndian.AppendUint32(append(w.whole[:0], 0), uint32(len(request)))
+	w.whole = append(w.whole, request...)
+	w.rest = w.whole
 	w.more(c)
 }
 
@@ -166,6 +169,17 @@ func (w *grpcWire) encode() []byte {
 		_ = w.encoder.WriteField(field)
 	}
 	return bytes.Clone(w.encoded.Bytes())
+}
+
+// pointers is a block that only points into the table, and so stays true; nil for one with a field that the table has
+// no room for: to encode that changes the table each time.
+func pointers(block []byte) []byte {
+	for _, each := range block {
+		if each < 128 {
+			return nil
+		}
+	}
+	return block
 }
 
 // more sends as much of the request as there is window for.
@@ -346,6 +360,9 @@ func (w *grpcWire) data(c *client, part []byte) error {
 
 func (w *grpcWire) fail(c *client, text string) event {
 	c.failure = text
+	if len(w.rest) > 0 { // nobody waits for the rest of the request
+		w.cancel(c)
+	}
 	return answered
 }
 

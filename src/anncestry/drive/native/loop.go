@@ -498,7 +498,11 @@ func (l *loop) expire(now int64) {
 		if !usable {
 			l.drop(c)
 		}
-		l.finish(c, statusTimeout, "DEADLINE_EXCEEDED: no answer in time")
+		why := "no answer in time"
+		if !c.sent {
+			why = "no connection to the server in time"
+		}
+		l.finish(c, statusTimeout, "DEADLINE_EXCEEDED: "+why)
 		if usable {
 			l.flush(c)
 		}

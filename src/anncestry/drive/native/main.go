@@ -370,6 +370,9 @@ func (m *master) obey(line string) (answer string, err error) {
 		}
 	case "go":
 		return m.measure(rest)
+	case "rest":
+		closeAll(m.runs)
+		m.runs, answer = nil, "rested"
 	case "who":
 		var text []byte
 		if text, err = who(rest); err == nil {

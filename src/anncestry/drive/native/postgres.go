@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -82,6 +83,9 @@ func (w *postgresWire) open(c *client) bool {
 		w.setup = append(w.setup, setup{'Q', text})
 	}
 	for number, text := range w.transport.Prepare {
+		if text == "" { // another job's
+			continue
+		}
 		w.setup = append(w.setup, setup{'P', fmt.Sprintf("s%d\x00%s", number, text)})
 	}
 	if w.transport.TLS != nil {
@@ -124,7 +128,12 @@ func (w *postgresWire) cancel(c *client) bool { return false }
 
 func (w *postgresWire) reusable() bool { return true }
 
-func (w *postgresWire) ended(c *client) (event, error) { return nothing, errClosed }
+func (w *postgresWire) ended(c *client) (event, error) {
+	if c.busy && c.sent && c.failure != "" { // it said why
+		return nothing, errors.New(c.failure)
+	}
+	return nothing, errClosed
+}
 
 func (w *postgresWire) receive(c *client) (event, error) {
 	if w.phase == pgUpgrade {
