@@ -18,6 +18,8 @@ import numpy as np
 
 _SCRIPTS = {"l2norm(params.query, 'vector')": "l2_norm", "dotProduct(params.query, 'vector')": "dot_product"}
 
+_WHOLE = {"total": 1, "successful": 1, "skipped": 0, "failed": 0}
+
 
 class Refused(Exception):
     """Status and reason."""
@@ -75,7 +77,7 @@ class Standin:
             "_bulk": lambda: self._bulk(body),
             "_refresh": self._refresh,
             "_forcemerge": self._merge,
-            "_flush": lambda: {"_shards": {"failed": 0}},
+            "_flush": lambda: {"_shards": _WHOLE},
             "_count": lambda: self._count(json.loads(body) if body else {}),
             "_search": lambda: self._search(json.loads(body)),
         }
@@ -127,11 +129,11 @@ class Standin:
     def _refresh(self) -> Any:
         self.found = sorted(self.rows)
         self.seen.clear()
-        return {"_shards": {"failed": 0}}
+        return {"_shards": _WHOLE}
 
     def _merge(self) -> Any:
         self.segments = 1
-        return {"_shards": {"failed": 0}}
+        return {"_shards": _WHOLE}
 
     def _segments(self) -> dict[str, Any]:
         each, more = divmod(len(self.found), max(1, self.segments))
@@ -141,7 +143,7 @@ class Standin:
     def _count(self, body: dict[str, Any]) -> Any:
         _only("count", body, {"query"})
         passing = [row for row in self.found if "query" not in body or self._passes(body["query"], self.rows[row])]
-        return {"count": len(passing), "_shards": {"failed": 0}}
+        return {"count": len(passing), "_shards": _WHOLE}
 
     # Searches
 
@@ -194,7 +196,7 @@ class Standin:
             rows = [row for row in rows if filter is None or self._passes(filter, self.rows[row])]
             self.seen[kind] = rows, np.array([self.rows[row]["vector"] for row in rows], np.float64)
         hits = self._scored(np.array(query, np.float32), *self.seen[kind], most)
-        return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}}
+        return {"timed_out": False, "_shards": _WHOLE, "hits": {"hits": hits}}
 
     def _scored(self, query: np.ndarray, rows: list[int], vectors: np.ndarray, most: int) -> list[dict[str, Any]]:
         if not rows:

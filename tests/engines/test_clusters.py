@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -280,6 +280,7 @@ def ask(
     vectors: SmallVectors,
     clients: int,
     duration_s: float | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> protocol.Outcome:
     """Search for 200 rows by their own vector, each client for all of them, once or for some time."""
     asked = np.arange(200)
@@ -294,7 +295,7 @@ def ask(
         timeout_s=20,
         duration_s=duration_s,
     )
-    driver.run(folder, check=server.check_alive)
+    driver.run(folder, check=server.check_alive, ready=ready)
     return protocol.read_outcome(folder)
 
 
@@ -358,10 +359,9 @@ def test_three_nodes_of_weaviate_hold_what_is_declared_and_a_dead_one_is_named(
         assert sum(placed.rows or 0 for placed in probe.placement) == 2000 * replicas
         server.check_members()
         (pid,) = server.group["node2"].handle.pids()  # type: ignore[attr-defined]
-        killer = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))
-        killer.start()
+        killer = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))  # once all clients are connected
         with pytest.raises(ServerError, match=r"weaviate 1\.27\.0 node2 .*not running any more"), Driver() as driver:
-            ask(engine, server, driver, tmp_path / "long", vectors, clients=2, duration_s=60)
+            ask(engine, server, driver, tmp_path / "long", vectors, clients=2, duration_s=60, ready=killer.start)
         killer.join()
         assert not server.members()["node2"]["alive"]
     finally:

@@ -88,9 +88,10 @@ def test_the_graph_is_asked_for_plain_since_later_defaults_search_codes() -> Non
     assert body["settings"]["index"] == {"number_of_shards": 2, "number_of_replicas": 2}
 
 
-def reply(*hits: tuple[str, float], failed: int = 0, timed_out: bool = False) -> bytes:
+def reply(*hits: tuple[str, float], failed: int = 0, absent: int = 0, timed_out: bool = False) -> bytes:
     found = [{"_id": name, "_score": score} for name, score in hits]
-    return json.dumps({"timed_out": timed_out, "_shards": {"failed": failed}, "hits": {"hits": found}}).encode()
+    shards = {"total": 3, "successful": 3 - failed - absent, "skipped": 0, "failed": failed}
+    return json.dumps({"timed_out": timed_out, "_shards": shards, "hits": {"hits": found}}).encode()
 
 
 def test_scores_are_read_as_distances() -> None:
@@ -108,6 +109,7 @@ def test_scores_are_read_as_distances() -> None:
         b'{"hits":{}}',
         reply(("a", 1.0)),
         reply(("1", 1.0), failed=1),
+        reply(("1", 1.0), absent=1),
         reply(("1", 1.0), timed_out=True),
     ],
 )

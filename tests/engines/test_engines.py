@@ -678,6 +678,7 @@ def test_a_port_in_use_is_named_before_anything_starts(system: tuple[str, Path],
     name, artifact_dir = system
     first = free_ports(16)[0]
     with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", first + 2))
         listener.listen()
         with (

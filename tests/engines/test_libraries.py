@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from anncestry.engines.base import DecodeError, Server
 from anncestry.errors import ConfigError, DataError, ServerError
 from anncestry.measure import ceiling
 from anncestry.measure.oracle import Oracle, over_codes
+from anncestry.measure.server import System
 from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
@@ -118,7 +121,13 @@ def test_a_flat_index_has_nothing_to_choose() -> None:
         offers.check(version, STANDALONE, {"type": "flat", "M": 16}, None)
 
 
-def test_a_package_of_another_digest_is_not_used(tmp_path: Path) -> None:
+def test_a_package_of_another_digest_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "pybind11-2.13.6-py3-none-any.whl", "w") as wheel:
+        about = {"METADATA": "Metadata-Version: 2.1\nName: pybind11\nVersion: 2.13.6\n", "WHEEL": "Tag: py3-none-any\n"}
+        for name, text in {**about, "RECORD": ""}.items():
+            wheel.writestr(f"pybind11-2.13.6.dist-info/{name}", text)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     pinned = {"kind": "python", "package": "pybind11", "sha256": "0" * 64}
     spec = {"system": "other", "version": "2.13.6", "artifact": pinned}
     with pytest.raises(DataError, match=r"other: can't get pybind11 2\.13\.6: its sha256 is not the pinned 000000"):
@@ -181,6 +190,7 @@ def test_two_clients_find_the_nearest_rows_each_in_a_process_of_its_own(
     )
     with Driver() as driver:
         done = driver.run(tmp_path, server.check_alive)
+        assert done["cpu_s"] is None, "it is the library's"
         holders = driver.libraries()
         assert len(set(holders)) == 2 and not set(holders) & {os.getpid(), *server.group.pids()}
         assert driver.pids() == []  # what they use is the system's, not the client's
@@ -199,6 +209,14 @@ def test_two_clients_find_the_nearest_rows_each_in_a_process_of_its_own(
         hits += len(set(ids.tolist()) & set(np.argsort(far[sample["query"]])[:K].tolist()))
     assert hits / (2 * 50 * K) > 0.95  # threads build the graph: it differs from build to build
     assert ceiling.of_cell(tmp_path, [tmp_path], "here", Driver()) is None  # nothing to be bound by: no wire
+
+
+def test_while_clients_search_the_process_that_built_is_not_counted(loaded: tuple[str, Server, SmallVectors]) -> None:
+    _, server, _ = loaded
+    system: Any = SimpleNamespace(server=server, path=None)
+    clients = [1234, 1235]
+    assert System.sampler(system, libraries=lambda: clients)._groups["server"]() == clients
+    assert System.sampler(system)._groups["server"]() == server.group.pids()
 
 
 def test_the_oracle_is_exact_under_a_filter_whatever_a_search_under_it_finds(

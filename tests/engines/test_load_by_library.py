@@ -53,7 +53,7 @@ def test_rows_that_the_server_refuses_are_counted_with_its_reason(tmp_path: Path
         options = {"collection": "Bench", "http": http, "uuid_prefix": "a77ce570-0000-4000-8000-", "timeout_s": 10.0}
         first = batch(vectors, 0, 3)
         shorter = replace(first, first=5000, base=first.base[:, :7])
-        with sdk_rows.inserter(sys.executable, SDK, "weaviate-client", server.endpoint, options, 30.0) as (_, insert):
+        with sdk_rows.inserter(sys.executable, SDK, "weaviate-client", server.endpoint, options, 300.0) as (_, insert):
             refusals = insert(range(5000, 5003), sdk_rows.request(shorter))
             assert set(refusals) == {0, 1, 2} and "vector with length 7" in refusals[0]
             assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
@@ -64,7 +64,7 @@ def test_a_server_that_does_not_answer_is_told_by_the_library_s_own_words() -> N
     options = {"collection": "Bench", "http": http, "uuid_prefix": "a77ce570-0000-4000-8000-", "timeout_s": 2.0}
     with (
         pytest.raises(ServerError, match=r"^weaviate-client: Weaviate\w+Error: "),
-        sdk_rows.inserter(sys.executable, SDK, "weaviate-client", f"127.0.0.1:{grpc}", options, 30.0),
+        sdk_rows.inserter(sys.executable, SDK, "weaviate-client", f"127.0.0.1:{grpc}", options, 300.0),
     ):
         pass
 
@@ -74,7 +74,7 @@ def test_a_library_that_is_not_installed_is_told(tmp_path: Path) -> None:
     module.write_text("import nobody_wrote_this")
     with (
         pytest.raises(ServerError, match="nobody_wrote_this"),
-        sdk_rows.inserter(sys.executable, module, "nothing", "127.0.0.1:1", {}, 30.0),
+        sdk_rows.inserter(sys.executable, module, "nothing", "127.0.0.1:1", {}, 300.0),
     ):
         pass
 

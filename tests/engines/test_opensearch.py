@@ -63,9 +63,10 @@ def test_insertions_and_searches_carry_the_same_float32() -> None:
     assert json.loads(wire.scan(query, 7, {"field": "category", "in": [1]}, "l2"))["size"] == 7
 
 
-def reply(*hits: tuple[str, float], failed: int = 0, timed_out: bool = False) -> bytes:
+def reply(*hits: tuple[str, float], failed: int = 0, absent: int = 0, timed_out: bool = False) -> bytes:
     found = [{"_id": name, "_score": score} for name, score in hits]
-    return json.dumps({"timed_out": timed_out, "_shards": {"failed": failed}, "hits": {"hits": found}}).encode()
+    shards = {"total": 3, "successful": 3 - failed - absent, "skipped": 0, "failed": failed}
+    return json.dumps({"timed_out": timed_out, "_shards": shards, "hits": {"hits": found}}).encode()
 
 
 def test_scores_are_read_as_distances() -> None:
@@ -84,6 +85,7 @@ def test_scores_are_read_as_distances() -> None:
         reply(("a", 1.0)),
         reply(("1", 0.0)),
         reply(("1", 1.0), failed=1),
+        reply(("1", 1.0), absent=1),
         reply(("1", 1.0), timed_out=True),
     ],
 )
@@ -102,6 +104,18 @@ def test_a_java_without_vector_instructions_is_not_taken(tmp_path: Path, monkeyp
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "bare"))
     with pytest.raises(ServerError, match=f"version 21 or later with {serve.VECTOR_MODULE}"):
         serve.java_home()
+
+
+def test_data_that_another_java_loaded_is_not_opened(tmp_path: Path) -> None:
+    java, config = tmp_path / "java", tmp_path / "config"
+    java.mkdir()
+    config.mkdir()
+    for version in ("21.0.2", "21.0.2", "21.0.3"):
+        (java / "release").write_text(f'IMPLEMENTOR="Debian"\nJAVA_VERSION="{version}"\nMODULES="java.base"\n')
+        if version != "21.0.3":
+            serve._refuse_other_java(java, config)
+    with pytest.raises(ServerError, match=r'with the Java of .*"21\.0\.2", and .* is .*"21\.0\.3": set JAVA_HOME'):
+        serve._refuse_other_java(java, config)
 
 
 @pytest.mark.servers

@@ -60,6 +60,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Messages:
             {"topology": {**CONTAINER, "nodes": 3}, "system": {"artifact": IMAGE}},
             "has one container .* nodes is 1, not 3",
         ),
+        ({"topology": {**REMOTE, "nodes": 3}}, "not asked yet which node holds which shard"),
         ({"topology": {**REMOTE, "endpoints": {}}}, r"endpoints\.grpc is missing"),
         ({"index": {"type": "flat"}}, "flat is unsupported by qdrant; supported: hnsw"),
         ({"system": {"version": "1.8.4"}}, r"1\.8\.4 is older than 1\.9\.0"),

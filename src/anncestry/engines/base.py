@@ -583,6 +583,10 @@ class EngineOf(ABC, Generic[S]):
     def transport(self, server: S) -> dict[str, Any]:
         """How to send them: kind, target (host:port), method; `targets` where clients take several in turn."""
 
+    def transport_of(self, server: S, k: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+        """The same for a workload's searches: for `k` rows, each under one of these `filters`."""
+        return self.transport(server)
+
     @abstractmethod
     def decode(self, response: bytes, metric: str) -> Answer:
         """Ids (m,) and canonical distances (m,), nearest first; DecodeError where the reply is no answer.

@@ -39,7 +39,7 @@ from anncestry.engines.conditions import Comparison, compose
 from anncestry.engines.native import HOST, start_native
 from anncestry.engines.offers import Freeze, Offers
 from anncestry.errors import ServerError, Unsupported
-from anncestry.runtimes.base import Group, Limits, Member
+from anncestry.runtimes.base import LIBRARY, Group, Limits, Member
 from anncestry.runtimes.native import clean_environment
 from anncestry.runtimes.storage import FOLDER, data_folder
 from anncestry.web import host_and_port
@@ -214,7 +214,7 @@ class Library(EngineOf[LibraryServer]):
             log = data_dir / "logs" / f"{self.name}.log"
             title = f"{self.name} {system['version']}"
             handle = runner.start("library", title, argv, environment, data_dir, log, Limits(), [port])
-            group.add(Member("library", "library", handle, {"control": f"{HOST}:{port}"}, term_wait_s=10))
+            group.add(Member("library", LIBRARY, handle, {"control": f"{HOST}:{port}"}, term_wait_s=10))
             return LibraryServer(group, topology, folder, artifact_dir, secret)
 
         server = start_native(self.name, launch, lambda server: bool(server.call("version")), ("control",), first_port)
@@ -267,8 +267,7 @@ class Library(EngineOf[LibraryServer]):
         rows = int(said["rows"])
         indexed = int(said.get("indexed", rows))
         detail = f"{indexed} rows in the stored index"
-        settings = {**server.settings, **said["settings"]}
-        return Probe(server.call("version"), rows, indexed == rows, detail, settings, 1, 1, 1)
+        return Probe(server.call("version"), rows, indexed == rows, detail, said["settings"], 1, 1, 1)
 
     def encode(
         self, server: LibraryServer, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None

@@ -170,8 +170,11 @@ class Host:
         return time.monotonic() - started
 
     def describe(self) -> dict[str, Any]:
+        """What the stored index says of itself; and of what it does not tell, what clients are given that open it."""
         facts = facts_of(self.folder)
-        return self.adapter.Searcher(self.folder, facts).describe()  # type: ignore[no-any-return]
+        given = {**facts["settings"], **({"build_threads": facts["threads"]} if facts.get("threads") else {})}
+        said: dict[str, Any] = self.adapter.Searcher(self.folder, facts).describe()
+        return {**said, "settings": {**given, **said["settings"]}}
 
     def count(self, wanted: Comparisons) -> int:
         if not filters(self.adapter):

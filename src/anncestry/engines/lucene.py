@@ -37,6 +37,8 @@ from anncestry.runtimes.credentials import authorization
 HEADERS = {"Content-Type": "application/json"}
 FIELD = "vector"
 _CALL_S = 3600.0
+_MERGE_S = 24 * 3600.0
+"""Merging builds the graph of all rows."""
 _TYPES = {"category": "short", "price": "float", "region": "short"}
 _PAYLOAD_TYPES = {"keyword": "keyword", "int": "long", "float": "double"}
 _BOUNDS = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
@@ -99,7 +101,7 @@ def hits(response: bytes, system: str) -> tuple[NDArray[np.int64], NDArray[np.fl
         reply = json.loads(response)
         if "error" in reply:
             raise ErrorReplyError(f"{system}: {text(reply['error'])[:300]}")
-        if reply["timed_out"] or reply["_shards"]["failed"]:
+        if reply["timed_out"] or not _is_whole(reply["_shards"]):
             raise ErrorReplyError(f"{system}: a search of a part: {text(reply['_shards'])[:300]}")
         found = reply["hits"]["hits"]
         ids = np.array([int(hit["_id"]) for hit in found], np.int64)
@@ -109,6 +111,11 @@ def hits(response: bytes, system: str) -> tuple[NDArray[np.int64], NDArray[np.fl
     if scores.shape != ids.shape or not np.isfinite(scores).all() or (scores <= 0).any():
         raise DecodeError(f"a reply of {system} with {len(ids)} ids and scores {scores[:5].tolist()}")
     return ids, scores
+
+
+def _is_whole(shards: Mapping[str, Any]) -> bool:
+    """Whether all shards answered. One without a copy that runs has not failed, but it is not among the successful."""
+    return not shards["failed"] and shards["successful"] == shards["total"]
 
 
 # The server
@@ -127,30 +134,31 @@ class LuceneServer(Server):
         self.exact = False
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, endpoint: str | None = None
+        self, method: str, path: str, body: bytes | None = None, endpoint: str | None = None, seconds: float = _CALL_S
     ) -> tuple[bytes, int, str | None]:
         """What a call answers (at the first node), its status, and why it was refused; ServerError if nothing does."""
         header = authorization(self.credentials)
         headers = HEADERS if header is None else {**HEADERS, "Authorization": header}
         context = None if self.tls is None else tls.context(self.tls, ("http/1.1",))
         try:
-            status, reply = web.call(endpoint or self.endpoint, method, path, _CALL_S, body, headers, context)
+            status, reply = web.call(endpoint or self.endpoint, method, path, seconds, body, headers, context)
         except OSError as error:
             self.check_alive()
             raise ServerError(f"{self.name}: {method} {path}: {error}") from None
         said = f"HTTP {status}: {redact.short(reply.decode(errors='replace'))}"
         return reply, status, said if status >= 400 else None
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float = _CALL_S) -> Any:
         """What a call answers; ServerError with the system's reason if it fails."""
-        reply, _, refusal = self.ask(method, path, None if body is None else json.dumps(body).encode())
+        encoded = None if body is None else json.dumps(body).encode()
+        reply, _, refusal = self.ask(method, path, encoded, seconds=seconds)
         if refusal is not None:
             raise ServerError(f"{self.name}: {refusal}")
         return json.loads(reply)
 
-    def of_index(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def of_index(self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float = _CALL_S) -> Any:
         """The answer; ServerError also where it was done in some shards or copies only."""
-        told = self.call(method, f"/{self.collection}{path}", body)
+        told = self.call(method, f"/{self.collection}{path}", body, seconds)
         parts = told.get("_shards", {}) if isinstance(told, Mapping) else {}
         if isinstance(parts, Mapping) and parts.get("failed"):
             raise ServerError(f"{self.name}: {path}: {parts['failed']} of {parts.get('total')} copies failed")
@@ -201,6 +209,14 @@ class LuceneServer(Server):
 
         wait_for(f"{self.name}: a green index", done, self, _CALL_S, patient=True)
 
+    def check_copies(self) -> None:
+        """ServerError where a copy of a shard is missing: a search may answer without it."""
+        health = self.call("GET", f"/_cluster/health/{self.collection}?timeout=1s")
+        if health["status"] != "green":
+            raise ServerError(
+                f"{self.name}: the index is {health['status']}, with {health['unassigned_shards']} copies missing"
+            )
+
     def search_once(self) -> None:
         reply, _, refusal = self.ask("POST", f"/{self.collection}/_search", self.first_search())
         if refusal is not None or not json.loads(reply)["hits"]["hits"]:
@@ -238,8 +254,9 @@ class LuceneEngine(EngineOf[S]):
             if server.topology["replicas"] > 1:
                 server.await_green()  # a copy that is still made is not merged
             # The merged segment is searched only after a refresh.
-            for path in ("/_refresh", "/_forcemerge?max_num_segments=1", "/_refresh"):
-                server.of_index("POST", path)
+            server.of_index("POST", "/_refresh")
+            server.of_index("POST", "/_forcemerge?max_num_segments=1", seconds=_MERGE_S)
+            server.of_index("POST", "/_refresh")
         with result.phase("ready"):
             server.await_open()
         server.of_index("POST", "/_flush?wait_if_ongoing=true")
@@ -257,7 +274,10 @@ class LuceneEngine(EngineOf[S]):
 
     def count(self, server: S, filter: Spec | None) -> int:
         body = None if filter is None else {"query": condition(filter)}
-        return int(server.of_index("POST", "/_count", body)["count"])
+        told = server.of_index("POST", "/_count", body)
+        if not _is_whole(told["_shards"]):
+            raise ServerError(f"{server.name}: rows are counted in a part of the shards: {text(told['_shards'])}")
+        return int(told["count"])
 
     def covered(self, server: S, rows: int, shards: int) -> tuple[bool, str]:
         """Whether one segment of each shard, in every copy, holds all `rows`, and what there is."""

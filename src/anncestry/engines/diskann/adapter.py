@@ -21,11 +21,21 @@ _UNUSED = ("mem.index.data", "sample_data.bin", "sample_ids.bin", "vectors.bin")
 """What building leaves that no search reads."""
 
 
+def _most_cached(rows: int) -> int:
+    """How many nodes DiskANN keeps in memory at most, whatever it is asked."""
+    return max(1, round(rows / 10))
+
+
 class Builder:
     """Writes rows to a file as they come; the graph is built from it in the end."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder, self.facts = folder, facts
+        cached, most = facts["settings"].get("nodes_to_cache", 0), _most_cached(facts["rows"])
+        if cached > most:  # before hours of building
+            raise ValueError(
+                f"settings.nodes_to_cache: {cached} is more than {most}, a tenth of the rows, which DiskANN keeps"
+            )
         self.rows = folder / f"{_PREFIX}_rows.bin"
         self.file = self.rows.open("wb")
         self.file.write(struct.pack("<ii", facts["rows"], facts["dim"]))
@@ -75,7 +85,7 @@ class Searcher:
             cache_mechanism=2 if cached else 0,
             index_prefix=_PREFIX,
         )
-        self.beam_width = settings.get("beam_width", 2)
+        self.cached, self.beam_width = cached, settings.get("beam_width", 2)
         self.cosine = facts["metric"] == "cosine"
 
     def search(self, query: Any, k: int, ef: int) -> tuple[Any, Any]:
@@ -94,6 +104,8 @@ class Searcher:
             "metric": "cosine" if self.cosine else "l2",
             "max_degree": (node_bytes - 4 * dim) // 4 - 1,
             "m": code_bytes,
+            "beam_width": self.beam_width,
+            "nodes_to_cache": min(self.cached, _most_cached(rows)),
         }
         return {"rows": rows if rows == coded else min(rows, coded), "settings": settings}
 

@@ -111,6 +111,7 @@ class Searcher:
             "index_type": "hnsw",
             "metric": next((name for name, own in _METRICS.items() if own == metric), metric),
             "M": int(links) // 2,
+            "scan_filtered": int(self.scans),
             "vss": self._one("SELECT extension_version FROM duckdb_extensions() WHERE extension_name = 'vss'"),
         }
         return {"rows": self._one("SELECT count(*) FROM rows"), "indexed": indexed, "settings": settings}

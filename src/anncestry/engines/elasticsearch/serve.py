@@ -46,13 +46,9 @@ class ElasticsearchServer(LuceneServer):
         return wire.search(np.full(dimensions, dimensions**-0.5, np.float32), 1, 1, None)
 
     def check_members(self) -> None:
-        """ServerError where a copy of a shard is missing: a search may answer without it."""
+        """ServerError where a copy of a shard is missing."""
         self.check_alive()
-        health = self.call("GET", f"/_cluster/health/{self.collection}?timeout=1s")
-        if health["status"] != "green":
-            raise ServerError(
-                f"elasticsearch: the index is {health['status']}, with {health['unassigned_shards']} copies missing"
-            )
+        self.check_copies()
 
 
 def settings(folder: Path, listen: str, ports: Mapping[str, int]) -> dict[str, str]:

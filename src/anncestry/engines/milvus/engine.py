@@ -236,7 +236,7 @@ class Milvus(EngineOf[MilvusServer]):
     def encode_batches(
         self, server: MilvusServer, batches: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
     ) -> list[bytes]:
-        metric_type, params = server.rpc.metric_type(), search_params(server.index, ef_search)
+        metric_type, params = server.metric_type, search_params(server.index, ef_search)
         expr = wire.expression(filter)
         return [wire.search_request(batch, k, params, metric_type, expr).SerializeToString() for batch in batches]
 
@@ -252,7 +252,7 @@ class Milvus(EngineOf[MilvusServer]):
         options = {
             "k": k,
             "params": search_params(server.index, ef_search),
-            "metric_type": server.rpc.metric_type(),
+            "metric_type": server.metric_type,
             "expressions": [wire.expression(filter) for filter in filters],
             "collection": COLLECTION,
         }
@@ -294,12 +294,8 @@ class Milvus(EngineOf[MilvusServer]):
             "insert protocol": "gRPC, batches of columns, one connection, the next batch after the acknowledgement",
             **describe_index(index),
             "ef applies to": "each segment; travels in each request",
-            "segments": (
-                "as its settings have them"
-                if not any(name.startswith("dataCoord.segment.") for name in settings)
-                else "set to give one segment"
-            )
-            + ", sealed by the flush; the index is built after the flush",
+            "segments": "as many as its settings make of the rows (the load's record counts them), sealed by the flush;"
+            " the index is built after it",
             "filters": (
                 "evaluated over all rows first (no scalar index: the default); few matches (below about 7 %) are "
                 "scanned exactly, more are searched by HNSW, where 2.3 returns fewer than k rows for some queries "

@@ -9,7 +9,7 @@ import stat
 import urllib.parse
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,11 @@ class MilvusServer(Server):
         self.rpc = self._rpc()
         self.index: Spec = {"type": "hnsw"}
         """What it was loaded with, or is opened with."""
+
+    @cached_property
+    def metric_type(self) -> str:
+        """Of its index, by its own word. It is fixed once the index is there."""
+        return self.rpc.metric_type()
 
     def _rpc(self) -> Rpc:
         kind = EarlyRpc if self.facts.early else Rpc
@@ -323,10 +328,15 @@ def open_collection(server: MilvusServer) -> None:
             "milvus: data on every query node", lambda: placed_as_declared(server) or None, server, _LOAD_TIMEOUT_S
         )
     params = search_params(server.index, 1)
-    search = search_request(np.zeros((1, server.rpc.dimensions()), np.float32), 1, params, server.rpc.metric_type(), "")
+    search = search_request(np.ones((1, server.rpc.dimensions()), np.float32), 1, params, server.metric_type, "")
+
+    def found() -> bool | None:
+        reply = server.rpc.call("Search", search, milvus_pb2.SearchResults)
+        return bool(reply.results.ids.int_id.data) or None
+
     wait_for(
         "milvus: a first search",
-        lambda: server.rpc.call("Search", search, milvus_pb2.SearchResults),
+        found,
         server,
         _LOAD_TIMEOUT_S,
         poll_s=0.02,

@@ -25,6 +25,8 @@ STORE, CONFIG = "opensearch", "config"
 _PORTS = ("http", "transport")
 VECTOR_MODULE = "jdk.incubator.vector"
 _OLDEST_JAVA = 21
+_JAVA_FACTS = ("JAVA_VERSION=", "JAVA_RUNTIME_VERSION=", "IMPLEMENTOR=")
+"""Lines of a Java's file `release` that tell it from others."""
 JAVAS = Path("/usr/lib/jvm")
 """Where Debian and others put them."""
 _SOURCES = Path(__file__).parent / "java"
@@ -70,12 +72,13 @@ class OpenSearchServer(LuceneServer):
         return 0 if refusal is not None else int(json.loads(reply)["number_of_nodes"])
 
     def check_members(self) -> None:
-        """ServerError for a node that is gone, or does not see the others: they may answer without its shards."""
+        """ServerError for a node that is gone or does not see the others, and for a copy of a shard that is missing."""
         self.check_alive()
         missed = self.missed()
         if missed:
             self.check_alive()
             raise ServerError(f"opensearch: {', '.join(missed)} without the other members of the cluster")
+        self.check_copies()
 
     def first_search(self) -> bytes:
         return wire.search(np.ones(self.field["dimension"], np.float32), 1, 1, None)
@@ -100,12 +103,28 @@ def java_home() -> Path:
     )
 
 
+def _refuse_other_java(java: Path, config: Path) -> None:
+    """ServerError where the data was loaded with another Java: the two would be one system's numbers."""
+    told = [line for line in (java / "release").read_text().splitlines() if line.startswith(_JAVA_FACTS)]
+    found, file = "\n".join(sorted(told)) + "\n", config / "java"
+    if not file.exists():
+        file.write_text(found)
+    elif file.read_text() != found:
+        was, now = (" ".join(text.split()) for text in (file.read_text(), found))
+        raise ServerError(
+            f"opensearch: its data was loaded with the Java of {was}, and {java} is {now}: set JAVA_HOME to that one, "
+            "or load it again (`anncestry drop --load`)"
+        )
+
+
 def _prepared(java: Path, artifact: Path, knn: Path, config: Path) -> str:
     """The class path, with the launcher, which is compiled once a data folder and version."""
     jars, classes = f"{artifact}/*:{knn}/*", config / f"classes-{knn.name}"
     if not classes.exists():
         argv: list[str | Path] = [
             java / "bin" / "javac",
+            "--release",
+            str(_OLDEST_JAVA),
             "-d",
             config / "part",
             "-cp",
@@ -128,6 +147,7 @@ def start(
     (knn,) = artifact.glob("opensearch-knn-*/")
     first = node_dir(data, nodes[0], len(nodes)) / CONFIG
     first.mkdir(parents=True, exist_ok=True)
+    _refuse_other_java(java, first)
     class_path = _prepared(java, artifact, knn, first)
     heap_mib = (system.get("settings") or {}).get("heap_mib", HEAP_MIB)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Pgvector(EngineOf[PgvectorServer]):
         server.search_once()
 
     def probe(self, server: PgvectorServer) -> Probe:
-        # Among its settings every one that is not PostgreSQL's default.
+        # Among its settings those that were asked for, and every one that is not PostgreSQL's default.
         metric = server.metric()
         with server.connect() as fresh:
 
@@ -98,7 +98,7 @@ class Pgvector(EngineOf[PgvectorServer]):
             names = [
                 name for (name,) in fresh.execute("SELECT name FROM pg_settings WHERE source <> 'default'").fetchall()
             ]
-            settings: dict[str, Any] = {name: str(one(f"SHOW {name}")) for name in names}
+            settings: dict[str, Any] = {name: str(one(f"SHOW {name}")) for name in (*names, *server.asked)}
             kind = serve.index_type(fresh)
             effort, name = EFFORTS[kind]
             settings.update(
@@ -111,7 +111,7 @@ class Pgvector(EngineOf[PgvectorServer]):
             settings[effort] = int(one(f"SHOW {name}"))
             version = str(one("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))
             rows = int(one("SELECT count(*) FROM items"))
-        whole = bool(valid) and entries == rows
+        whole = bool(valid) and entries == int(np.float32(rows))  # PostgreSQL counts them in a float4
         return Probe(version, rows, whole, f"{entries} entries, valid: {valid}", settings, 1, 1, 1)
 
     def asked_settings(self, system: Spec, index: Spec, metric: str, ef_search: int | None) -> dict[str, Any]:
@@ -161,14 +161,21 @@ class Pgvector(EngineOf[PgvectorServer]):
     def encode(
         self, server: PgvectorServer, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None
     ) -> list[bytes]:
-        operator, _ = OPERATORS[server.metric()]
-        far = f"embedding {operator} $1"
-        statement = f"SELECT id, {far} FROM items{serve.condition(filter)} ORDER BY {far} LIMIT {int(k)}"
+        statement = _search(server.metric(), k, filter)
         number = server.statements.setdefault(statement, len(server.statements))
         return [wire.bind(number, query) for query in queries]
 
     def transport(self, server: PgvectorServer) -> dict[str, Any]:
-        prepared = {"prepare": list(server.statements), "raw": True}
+        return self._prepared(server, server.statements)
+
+    def transport_of(self, server: PgvectorServer, k: int, filters: Sequence[Spec | None]) -> dict[str, Any]:
+        # A server process holds what it has prepared: no other workload's searches.
+        metric = server.metric()
+        return self._prepared(server, {_search(metric, k, filter) for filter in filters})
+
+    def _prepared(self, server: PgvectorServer, wanted: Collection[str]) -> dict[str, Any]:
+        """Statements keep their numbers; those that are not `wanted` are empty, and not prepared."""
+        prepared = {"prepare": [text if text in wanted else "" for text in server.statements], "raw": True}
         return server.sql_transport(kind="postgres", user=server.user, database=server.database, **prepared)
 
     decode = staticmethod(wire.decode)
@@ -200,6 +207,11 @@ class Pgvector(EngineOf[PgvectorServer]):
             else "paths, port, loopback; enable_seqscan=off; VACUUM (ANALYZE) after the rows, CHECKPOINT at the end",
             "left at defaults": "planner, autovacuum, jit, checkpoints, caches that no setting names",
         }
+
+
+def _search(metric: str, k: int, filter: Spec | None) -> str:
+    far = f"embedding {OPERATORS[metric][0]} $1"
+    return f"SELECT id, {far} FROM items{serve.condition(filter)} ORDER BY {far} LIMIT {int(k)}"
 
 
 ENGINE = Pgvector()

@@ -18,6 +18,7 @@ from psycopg import sql
 from anncestry.engines.base import Server, Spec
 from anncestry.engines.conditions import Comparison, in_sql
 from anncestry.engines.native import HOST, start_native, take_remote
+from anncestry.engines.pgvector import REMOTE_SETTINGS
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes import credentials, namespaces, remote, tls
 from anncestry.runtimes.base import Group, Limits, Member, Runner
@@ -50,6 +51,8 @@ class PgvectorServer(Server):
         settings = system.get("settings") or {}
         self.user, self.database = str(settings.get("user", USER)), str(settings.get("database", DATABASE))
         self.of_extension = {n: str(v) for n, v in settings.items() if n.partition(".")[0] in ("hnsw", "ivfflat")}
+        self.asked = [name for name in settings if name not in REMOTE_SETTINGS]
+        """The names of its settings."""
         self.extended = False
         """Whether the extension is known to be there; then each connection to somebody else's server loads it."""
         self.statements: dict[str, int] = {}
@@ -201,6 +204,7 @@ def start(
 
     def answers(server: PgvectorServer) -> bool:
         server.ask("CREATE EXTENSION IF NOT EXISTS vector")
+        server.ask("ALTER EXTENSION vector UPDATE")  # data of an older version, upgraded in place
         return True
 
     return start_native("pgvector", launch, answers, ("sql",), first_port)

@@ -16,7 +16,12 @@ METRICS = {"l2": "Euclid", "cosine": "Dot"}
 
 @dataclass(frozen=True, kw_only=True)
 class QdrantOffers(Offers):
-    """Beside what every engine checks: filters on ids."""
+    """Beside what every engine checks: one node, and filters on ids."""
+
+    def check_topology(self, system: Spec, topology: Spec) -> None:
+        super().check_topology(system, topology)
+        if max(topology["nodes"], topology["replicas"]) > 1:
+            raise Unsupported("topology: qdrant is not asked yet which node holds which shard: take one, with one copy")
 
     def check_search(self, workload: Spec) -> None:
         super().check_search(workload)

@@ -195,6 +195,11 @@ class WeaviateOffers(Offers):
     def check_settings(self, system: Spec, topology: Spec, index: Spec) -> None:
         settings = system.get("settings") or {}
         refuse_unknown("settings of weaviate", settings, (*OF_GRAPHS, *OF_SERVERS))
+        if topology["runtime"] == "remote" and "asyncIndexing" in settings:
+            raise Unsupported(
+                "settings.asyncIndexing: unsupported of a weaviate that somebody else runs: it does not tell how it is "
+                "set, so its loads wait for an empty queue in any case"
+            )
         for key in OF_GRAPHS if index["type"] == "flat" else ():
             if key in settings:
                 raise ConfigError(f"settings.{key}: is of an index with a graph, not of a flat one")

@@ -57,7 +57,7 @@ def await_searchable(server: WeaviateServer) -> None:
 
         def found() -> bool | None:
             try:
-                return bool(search(request, timeout=OPEN_TIMEOUT_S)) or None
+                return bool(SearchReply.FromString(search(request, timeout=OPEN_TIMEOUT_S)).results) or None
             except grpc.RpcError as error:
                 raise ServerError(f"{error.code().name}: {error.details()}") from None
 

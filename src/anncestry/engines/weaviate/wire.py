@@ -265,6 +265,7 @@ def insert_json(link: http.client.HTTPConnection, body: bytes, sent: int, consis
         answer: Any = link.getresponse()
         reply = web.body_of(answer, web.ANSWER_BYTES + 4 * len(body))  # each row is repeated in it
     except (OSError, http.client.HTTPException) as error:
+        link.close()  # else the next batch can't even be sent
         raise ServerError(str(error) or type(error).__name__) from None
     if answer.status != 200:
         raise ServerError(f"HTTP {answer.status}: {redact.short(reply.decode(errors='replace'))}")
