@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,8 @@ class Board:
 
     @property
     def running(self) -> list[Planned]:
-        return [job for job in self._numbered.values() if job.state == RUNS]
+        # A copy: views are drawn in a thread of their own.
+        return [job for job in [*self._numbered.values()] if job.state == RUNS]
 
     @property
     def following(self) -> Job | None:
@@ -143,21 +145,23 @@ class Board:
         datasets = list(dict.fromkeys(cell.dataset for cell in self.matrix.measured))
         for cell in sorted(self.matrix.measured, key=lambda cell: datasets.index(cell.dataset)):
             places.setdefault((cell.dataset, cell.system, cell.topology), []).append(cell)
+        # Looked up once a view, which is drawn while others measure.
+        of_load = {job.job.key: job for job in self._of("load")}
+        of_round: dict[tuple[int | None, str], list[Planned]] = {}
+        for job in self._of("session", "duet"):
+            for cell in job.job.cells:
+                of_round.setdefault((job.job.round, cell.query), []).append(job)
+        waiting = {job.job.key for job in self._of("query", "pair") if job.state != DONE}
         for (dataset, system, topology), cells in places.items():
             loads = {load for cell in cells for load in (cell.loads if isinstance(cell, Pair) else (cell.load,))}
-            load = self._state(job for job in self._of("load") if job.job.key in loads)
+            load = self._state(of_load[key] for key in loads & of_load.keys())
             keys = {cell.query for cell in cells}
             each = [
-                self._state(
-                    job
-                    for job in self._of("session", "duet")
-                    if job.job.round == number and keys & {cell.query for cell in job.job.cells}
-                )
+                self._state(job for key in keys for job in of_round.get((number, key), ()))
                 if any(number < self.matrix.runs(cell) for cell in cells)
                 else NONE
                 for number in range(rounds)
             ]
-            waiting = {job.job.key for job in self._of("query", "pair") if job.state != DONE}
             shown = system.replace("..", " : ") + f", {topology.replace('..', ' : ')}"
             yield dataset, shown, load, each, f"{len(keys - waiting)} of {len(keys)}"
 
@@ -236,5 +240,5 @@ def logged(log: Path | None, lines: int = 5) -> list[str]:
 
 def seconds_of(guesses: Mapping[str, float], jobs: Sequence[Job]) -> list[float]:
     """The share of each job in the estimate of its rule."""
-    counts = {job.rule: sum(other.rule == job.rule for other in jobs) for job in jobs}
+    counts = Counter(job.rule for job in jobs)
     return [guesses.get(job.rule, 0.0) / counts[job.rule] for job in jobs]

@@ -103,12 +103,18 @@ def refuse_remaking(settings: Any) -> None:
         )
 
 
+def refuse_living(here: Path) -> None:
+    """DataError where jobs of this folder's runs live on in Kubernetes."""
+    kubernetes.refuse_living(here)
+
+
 def resolve(choice: Choice, here: Path, mend: bool = False) -> tuple[Matrix, plan.Plan]:
     """The matrix of a choice, and what of it is missing in the working directory `here`.
 
     With `mend`, what is damaged there is set aside first and said, unless another run is at work there.
     """
-    versioning.refuse_half_clone(here)
+    if running.RUN not in os.environ:  # a job's run was admitted when it began
+        versioning.refuse_half_clone(here)
     expanded = expand(choice)
     if mend and not running.by_another(here):
         for sentence in damage.mend(expanded):

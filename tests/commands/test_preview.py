@@ -13,6 +13,7 @@ from anncestry.commands import preview
 from anncestry.datasets import truth
 from anncestry.provenance import records
 from anncestry.report.model import numbers
+from tests.builders.bench import reseal
 from tests.toy import Toy
 
 
@@ -115,3 +116,17 @@ def test_without_the_view_no_page_is_drawn_before_the_last_round(tmp_path):
     toy.block.update(datasets=["blobs-l2"], topologies=["standalone"], workloads=["k5"])
     toy.snakemake("all")
     assert "So far" not in "".join(log.read_text() for log in (tmp_path / "logs/session").iterdir())
+
+
+def test_a_page_of_what_there_is_so_far_removes_no_run_of_another_build(two, capsys):
+    red = two.matrix.cells[0]
+    two.load(red)
+    publish_load(red)
+    two.query(red, runs=2)
+    run = Path(red.run_path(0))
+    record = records.read_json(run)
+    record["inputs"]["index"] = {**record["inputs"]["index"], "sha256": "0" * 64}
+    reseal(run, **record)
+    assert preview.draw(two.matrix) == "None of 2 cells has numbers yet."
+    assert "not shown: " in capsys.readouterr().err
+    assert run.exists() and Path(red.run_path(1)).exists()

@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 import tarfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from anncestry.datasets import fetching, parquet, payload
+from anncestry.datasets import fetching, parquet, payload, sources
 from anncestry.errors import ConfigError, DataError
 from tests.builders.publisher import (
     ASKED,
@@ -330,3 +332,51 @@ def test_a_damaged_or_endless_line_is_named(lines: str, said: str, tmp_path: Pat
 def test_an_entry_without_its_files_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"d: made\.sources\.0"):
         get(Path("x"), {"kind": "parquet", "url": "http://127.0.0.1:1/x", "queries": "test.parquet"})
+
+
+def test_two_members_of_one_name_are_two_files_and_another_choice_of_members_is_another_folder(tmp_path: Path) -> None:
+    members = {"train/vectors.fvecs": vecs(BASE, "<f4"), "test/vectors.fvecs": vecs(QUERIES, "<f4")}
+    path = archive(tmp_path / "x.tar.gz", {**members, "more/vectors.fvecs": vecs(QUERIES[::-1], "<f4")})
+    entry = {"kind": "archive", "format": "fvecs", "path": str(path), "base": "train/vectors.fvecs"}
+    stated = sources.Stated(ROWS, len(QUERIES), DIM, tmp_path / "cache")
+    for name, queries in (("test", QUERIES), ("more", QUERIES[::-1])):
+        content = sources.obtain({**entry, "queries": f"{name}/vectors.fvecs"}, stated)
+        assert content.parts["base"].path != content.parts["queries"].path
+        assert content.parts["queries"].path.read_bytes() == vecs(queries, "<f4")
+    assert len([each for each in (tmp_path / "cache/archive").iterdir() if each.is_dir()]) == 2
+
+
+def test_a_local_archive_that_is_not_there_leaves_the_next_source_its_turn(tmp_path: Path) -> None:
+    stated = sources.Stated(ROWS, len(QUERIES), DIM, tmp_path / "cache")
+    with pytest.raises(DataError, match=r"gone\.tar\.gz: missing"):
+        sources.obtain({**SIFT, "path": str(tmp_path / "gone.tar.gz")}, stated)
+
+
+def test_a_large_file_is_not_forgotten_for_what_the_config_may_have_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_FORGOTTEN_BYTES", 10)
+    large, small = tmp_path / "large", tmp_path / "small"
+    large.write_bytes(bytes(11))
+    small.write_bytes(bytes(10))
+    said = rf"no such column; if a file is what is wrong, remove it: {large}$"
+    with pytest.raises(DataError, match=said), sources.forgetting([large, small]):
+        raise DataError("no such column")
+    assert large.exists() and not small.exists()
+
+
+def test_downloads_give_up_when_whoever_asked_is_ended() -> None:
+    begun, seen = threading.Event(), []
+
+    def download() -> None:
+        begun.set()
+        while not fetching._is_ended():
+            time.sleep(0.01)
+        seen.append("ended")
+
+    with pytest.raises(KeyboardInterrupt), fetching.downloads(1) as pool:
+        pool.submit(download)
+        pool.submit(seen.append, "never begun")
+        begun.wait(10)
+        raise KeyboardInterrupt
+    assert seen == ["ended"]

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 import yaml
 
+from anncestry import workflow
 from anncestry.drive import build
 from anncestry.errors import DataError
-from anncestry.provenance import versioning
+from anncestry.provenance import running, versioning
 from anncestry.provenance.attempts import Ledger
 from tests.builders.s3 import s3_server
 from tests.toy import ROOT, TOY, Toy
@@ -624,3 +625,40 @@ def test_the_pipeline_never_produces_what_was_measured():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert list(stages) == ["verify"]
     assert "outs" not in stages["verify"]
+
+
+def test_a_damaged_result_of_another_experiment_is_not_kept_either(mine):
+    head, pointer = mine.git("rev-parse", "HEAD"), (mine.folder / "results.dvc").read_text()
+    mine.toy.files["config"]["matrix"][0]["systems"] = ["red-1.0"]
+    mine.toy.save()
+    mine.commit("one system less")
+    mine.toy.snakemake()
+    head = mine.git("rev-parse", "HEAD")
+    victim = next((mine.folder / "results" / "query").glob("*/blue-1.0/**/*.samples.parquet"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    done = mine.keep(check=False)
+    assert done.returncode == 2
+    assert f"{victim.name}: sha256" in done.stderr and "nothing is kept: `dvc checkout` with the path" in done.stderr
+    assert mine.git("rev-parse", "HEAD") == head
+    assert (mine.folder / "results.dvc").read_text() == pointer
+
+
+def test_what_is_kept_stands_still_meanwhile(mine):
+    with running.standing_still(mine.folder, "keep it"):
+        done = mine.toy.snakemake(check=False)
+        assert done.returncode != 0 and "is active here" in done.stdout + done.stderr
+        said = "a run is at work in this folder: keep it once it has ended"
+        with pytest.raises(DataError, match=said), running.standing_still(mine.folder, "keep it"):
+            pass
+    mine.toy.snakemake()
+
+
+def test_a_job_goes_on_when_newer_results_are_pulled_meanwhile(kept, tmp_path, monkeypatch):
+    b = kept.twin(tmp_path / "b" / "checkout")
+    shutil.rmtree(b.folder / "results")
+    shutil.rmtree(b.folder / ".dvc/cache", ignore_errors=True)
+    choice = workflow.Choice(b.folder / "config", "default")
+    with pytest.raises(DataError, match=r"results\.dvc lists results that are missing here"):
+        workflow.resolve(choice, b.folder)
+    monkeypatch.setenv(running.RUN, "1:1")
+    workflow.resolve(choice, b.folder)

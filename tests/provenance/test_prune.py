@@ -236,7 +236,7 @@ def test_listing_removes_nothing(toy):
 def test_nothing_is_removed_while_snakemake_runs_here(toy):
     touch(".snakemake/locks/0.input.lock")
     before = files()
-    with pytest.raises(DataError, match="Snakemake is running"):
+    with pytest.raises(DataError, match="a run is at work in this folder: remove these files, which it"):
         swept(toy, PATTERN)
     assert files() == before
 

@@ -105,6 +105,8 @@ def gc(run: Run, options: argparse.Namespace) -> None:
 def _sweep(sweep: prune.Sweep, options: argparse.Namespace) -> None:
     """List the files to remove; with `--yes`, remove them."""
     listed = {"remove": sweep.remove, "keep": sweep.keep}
+    if options.yes and sweep.remove:
+        workflow.refuse_living(HERE)
     if options.json and options.yes:
         prune.remove(sweep)
     if say_json(

@@ -6,6 +6,7 @@ import argparse
 import math
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,12 +163,20 @@ def verify(run: Run, options: argparse.Namespace) -> None:
 def keep(run: Run, options: argparse.Namespace) -> None:
     """Verify, put data/ and results/ under DVC, and commit their pointers; --push sends the files to the remote."""
     from anncestry.provenance import running, versioning
+
+    with running.standing_still(HERE, "keep its results"):
+        workflow.refuse_living(HERE)
+        _keep(run, options)
+    if options.push:
+        versioning.push(HERE)
+
+
+def _keep(run: Run, options: argparse.Namespace) -> None:
+    from anncestry.provenance import versioning
     from anncestry.report import diffs
     from anncestry.report.model import numbers
 
     matrix = run.matrix
-    if running.at_work(HERE):
-        raise DataError("a run is at work in this folder: keep its results once it has ended")
     incomplete = _incomplete(matrix)
     if incomplete and not options.partial:
         raise DataError(
@@ -177,10 +186,26 @@ def keep(run: Run, options: argparse.Namespace) -> None:
     whole = Path(matrix.table_path).parent
     frame = numbers.tidy([cell.paths for cell in matrix.tabled]) if incomplete else numbers.read(whole)
     diffs.write(frame, matrix.config.experiment, Path("results"))
-    message, remarks = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, push=options.push)
+    message, remarks = versioning.keep(HERE, matrix.config.experiment, gone=options.gone, vouch=_refuse_damaged)
     for remark in remarks:
         print(remark, file=sys.stderr)
     print(f"✓ committed: {message.rstrip()}" if message else "✓ nothing new to keep")
+
+
+def _refuse_damaged(paths: Iterable[str]) -> None:
+    """DataError if a file in results/ is not what its record says, of whichever experiment it is."""
+    from anncestry.provenance import prune, records
+
+    asked = {Path("results", path) for path in paths}
+    for record in sorted({each for file in asked for each in (prune.record_of(file), file.with_name("record.json"))}):
+        if record.exists():
+            try:
+                records.verify_outputs(record, records.read_record(record))
+            except DataError as error:
+                raise DataError(
+                    f"{error}; nothing is kept: `dvc checkout` with the path of that file brings back what was kept "
+                    "of it, `anncestry drop` removes its cell to measure it again"
+                ) from None
 
 
 def _incomplete(matrix: Matrix) -> str:

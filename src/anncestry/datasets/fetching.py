@@ -15,11 +15,13 @@ import ssl
 import struct
 import sys
 import tarfile
+import threading
 import time
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
@@ -148,6 +150,29 @@ def _opener(watch: Watch) -> urllib.request.OpenerDirector:
     return opener
 
 
+@contextmanager
+def downloads(at_once: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads to download in, which give up when this one is ended: what they have stays, to go on from."""
+    ended = threading.Event()
+    pool = ThreadPoolExecutor(at_once, initializer=lambda: setattr(_here, "ended", ended))
+    try:
+        yield pool
+    except BaseException:
+        ended.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=ended.is_set())
+
+
+_here = threading.local()
+
+
+def _is_ended() -> bool:
+    """Whether what this thread downloads for was ended."""
+    ended = getattr(_here, "ended", None)
+    return ended is not None and ended.is_set()
+
+
 def _download(url: str, part: Path, most: int, trust_partial: bool = False, whole: bool = True) -> int | None:
     """Bring `part` to its full length, or to `most` bytes if not the `whole` is wanted, in several attempts if need be.
 
@@ -156,7 +181,7 @@ def _download(url: str, part: Path, most: int, trust_partial: bool = False, whol
     failures, best, reason = 0, -1, ""
     seconds = _LONGEST_S + most / _SLOWEST_BYTES_PER_S
     with Watch(seconds) as watch:
-        while failures < _ATTEMPTS and not watch.over:
+        while failures < _ATTEMPTS and not watch.over and not _is_ended():
             try:
                 return _download_once(url, part, most, trust_partial, whole, watch)
             except _Unreachable as error:
@@ -194,8 +219,12 @@ def _download_once(url: str, part: Path, most: int, trust_partial: bool, whole: 
         if total is not None and total > most:
             raise _Unreachable(f"is {total} bytes long, but the config allows at most {most}")
         part.parent.mkdir(parents=True, exist_ok=True)
-        validator_file.write_text(_validator(response))
-        with open(part, "r+b" if start else "wb") as file, Progress(f"download {part.stem}", total, "B") as progress:
+        if not start:  # of another file, of which nothing must stay under the new validator
+            validator_file.unlink(missing_ok=True)
+            part.write_bytes(b"")
+        with replacing(validator_file) as temporary:
+            temporary.write_text(_validator(response))
+        with open(part, "r+b") as file, Progress(f"download {part.stem}", total, "B") as progress:
             file.seek(start)
             file.truncate()
             progress.at(start)
@@ -203,6 +232,8 @@ def _download_once(url: str, part: Path, most: int, trust_partial: bool, whole: 
             while data := response.read1(min(_READ_BYTES, most - file.tell() + whole)):
                 file.write(data)
                 progress.add(len(data))
+                if _is_ended():
+                    raise HTTPException("ended")
                 if file.tell() > most:
                     file.truncate(0)
                     raise _Unreachable(f"sends more than {most} bytes, the maximum for this config")
@@ -331,13 +362,13 @@ class _Header(tarfile.TarInfo):
 
 
 def extract(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str, Path]:
-    """Unpack these members into `folder`, under their last names; returns name of the member → file.
+    """Unpack these members into `folder`, under their names in the archive; returns name of the member → file.
 
     `members` says how many bytes each may have. Read in one pass, as a stream. DataError for a name that leads out of
     the archive, for a member that is longer, or no plain file (a link may lead anywhere), for one that is missing, and
     for a damaged archive.
     """
-    wanted = {_plain(archive, name): name for name in members}
+    wanted = {plain(archive, name): name for name in members}
     found: dict[str, Path] = {}
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -345,7 +376,7 @@ def extract(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str
         tarfile.open(archive, "r|*", tarinfo=_Header) as stream,
     ):
         for member in stream:
-            name = wanted.get(_plain(archive, member.name))
+            name = wanted.get(plain(archive, member.name))
             if name is None or name in found:
                 continue
             if not member.isreg() or member.issparse():
@@ -356,7 +387,8 @@ def extract(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str
                 )
             source = stream.extractfile(member)
             assert source is not None  # it is a plain file
-            path = folder / PurePosixPath(name).name
+            path = folder / plain(archive, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temporary, open(temporary, "wb") as target:
                 shutil.copyfileobj(source, target, _READ_BYTES)
             if path.stat().st_size != member.size:
@@ -368,7 +400,7 @@ def extract(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str
     raise DataError(f"{archive}: holds no {missing}")
 
 
-def _plain(archive: Path, name: str) -> str:
+def plain(archive: Path, name: str) -> str:
     """The name without a leading "./"; DataError for one that leads out of where it is unpacked."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:

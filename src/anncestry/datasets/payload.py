@@ -408,14 +408,16 @@ def place_queries(
             reader.add(number, test.get("conditions"))
     if not vectors:
         raise DataError(f"{path}: holds no queries")
-    np.save(queries_to, np.array(vectors))
+    with replacing(queries_to) as temporary, open(temporary, "wb") as file:
+        np.save(file, np.array(vectors))
     depths = {len(ids) for ids in closest}
     if len(closest) < len(vectors) or (reader is None and len(depths) != 1):
         return False
     padded = np.full((len(closest), max(depths)), -1, dtype=np.int64)
     for row, ids in zip(padded, closest, strict=True):
         row[: len(ids)] = ids
-    np.save(neighbors_to, padded)
+    with replacing(neighbors_to) as temporary, open(temporary, "wb") as file:
+        np.save(file, padded)
     return True
 
 

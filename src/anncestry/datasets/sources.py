@@ -32,7 +32,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +43,7 @@ from numpy.typing import NDArray
 
 from anncestry import durable, user_cache
 from anncestry.datasets import buckets, formats, parquet, payload
-from anncestry.datasets.fetching import TIMEOUT_S, extract, fetch, fetch_rows, locked, verified
+from anncestry.datasets.fetching import TIMEOUT_S, downloads, extract, fetch, fetch_rows, locked, plain, verified
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
 
@@ -62,6 +61,7 @@ _TRUTH_FORMATS = {
 _APT_TIMEOUT_S = 900
 _AT_ONCE = 4  # files of one source
 _BLOB_ROWS = 8192
+_FORGOTTEN_BYTES = 256 << 20
 _SLACK_BYTES = 16 << 20
 _TEXT_BYTES = 16 << 10  # of a line, beside its numbers
 
@@ -189,16 +189,24 @@ def _parts(entry: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Par
 
 @contextmanager
 def forgetting(cached: Sequence[Path]) -> Iterator[None]:
-    """Remove cached files that turn out to be of no use (DataError), so that the next run fetches them anew."""
+    """Remove cached files that turn out to be of no use (DataError), so that the next run fetches them anew.
+
+    Of a large file the config may be what is wrong, and others may be reading it: it stays, and the error says where.
+    """
     try:
         yield
-    except DataError:
+    except DataError as error:
+        kept = []
         for path in cached:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
+            elif path.exists() and path.stat().st_size > _FORGOTTEN_BYTES:
+                kept.append(path)
             else:
                 path.unlink(missing_ok=True)
-        raise
+        if not kept:
+            raise
+        raise DataError(f"{error}; if a file is what is wrong, remove it: {', '.join(map(str, kept))}") from None
 
 
 def _making(folder: Path, what: str) -> AbstractContextManager[None]:
@@ -268,7 +276,7 @@ def _obtain_url(entry: Mapping[str, Any], stated: Stated) -> Content:
         return fetch(urls[part], paths[part], _pinned(entry, part), stated.file_bytes()), ""
 
     one_of = {path: part for part, path in reversed(paths.items())}  # one file may hold several parts
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with downloads(_AT_ONCE) as pool:
         got = dict(zip(one_of, pool.map(get, one_of.values()), strict=True))
     files = {path.name: digest for path, (digest, _) in got.items()}
     notes = {path.name: note for path, (_, note) in got.items() if note}
@@ -383,11 +391,12 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
             raise DataError(f"{paths[name]}: missing")
         return sha256_file(paths[name])
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with downloads(_AT_ONCE) as pool:
         digests = dict(zip(paths, pool.map(get, paths), strict=True))
     parts = [digests[name] for name in base], None if last else digests[queries]
     given = {part: digests[name] for part, name in truths.items()}
-    told = json.dumps([*parts, given, rows, dim, last, id_column, vector], sort_keys=True)
+    placed_by = sha256_file(Path(parquet.__file__))
+    told = json.dumps([*parts, given, rows, dim, last, id_column, vector, placed_by], sort_keys=True)
     told = hashlib.sha256(told.encode()).hexdigest()[:12]
     folder = stated.cache_dir / "parquet" / told
     made = {part: folder / f"{part}.npy" for part in ("base", "queries", *truths)}
@@ -428,18 +437,22 @@ def _obtain_archive(entry: Mapping[str, Any], stated: Stated) -> Content:
         archive = _cache_path(str(entry["url"]), stated)
         digest = fetch(str(entry["url"]), archive, sha256, stated.file_bytes(payloads="payloads" in entry))
     else:
-        archive = user_cache.expanded(str(_need(entry, "path")))
+        archive = _local(str(_need(entry, "path")))
+        if not archive.is_file():
+            raise DataError(f"{archive}: missing")
         digest = verified(archive, sha256)
     names = _locations({key: value for key, value in entry.items() if key not in ("url", "path", "sha256")}, whole=None)
     payloads = [str(entry["payloads"])] if "payloads" in entry else []
     members: dict[str, int] = {}
     for part, name in (*names.items(), *(("payloads", name) for name in payloads)):
         members[name] = members.get(name, 0) + stated.part_bytes(part)
-    folder = stated.cache_dir / "archive" / digest[:12]
+    asked = [digest, names, payloads, list(stated.conditions), stated.rows, stated.queries, stated.dim]
+    told = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    folder = stated.cache_dir / "archive" / told
     cached = (folder, *((archive,) if "url" in entry and sha256 is None else ()))
     with _making(folder, f"the unpacking of {archive.name}"), forgetting(cached):
-        found = {part: folder / Path(name).name for part, name in names.items()}
-        rows_file = folder / Path(payloads[0]).name if payloads else folder
+        found = {part: folder / plain(archive, name) for part, name in names.items()}
+        rows_file = folder / plain(archive, payloads[0]) if payloads else folder
         if not all(path.exists() for path in (*found.values(), rows_file)):
             extract(archive, members, folder)
         parts, notes = {}, {}

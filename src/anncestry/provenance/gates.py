@@ -216,11 +216,17 @@ def artifact(expected: str, found: str) -> Gate:
     return Gate("artifact digest", not other, f"sha256 {found[:12]}…{other}")
 
 
-def stopped(clean: bool, signal: str | None, seconds: float) -> Gate:
-    """The loaded server ended when asked to: one that has to be killed may lose what it had not written."""
+def stopped(clean: bool, signal: str | None, seconds: float, returncode: int) -> Gate:
+    """The loaded server ended when asked to: one that has to be killed, or crashes, may lose what it had not written.
+
+    `returncode` is negative for one that was ended by that signal.
+    """
     how = f"ended {seconds:.1f} s after {signal or 'it was to be stopped'}"
-    if not clean:
+    if not clean and signal == "SIGKILL":
         how = f"did not end when asked to, and was killed after {seconds:.1f} s: what it had not written is lost"
+    elif not clean:
+        by = f"by signal {-returncode}" if returncode < 0 else f"with {returncode}"
+        how = f"ended by itself ({by}), not as it was asked to: what it had not written is lost"
     return Gate("stopped cleanly", clean, how)
 
 
@@ -274,6 +280,8 @@ def _fewer(found: int, rows: int, share: float, of_reference: int | None = None)
     A one-sided binomial test. `of_reference`: how many of these rows the reference finds; the share is then that of the
     reference, less 1 - `share`, and as it is an estimate itself, the difference must stand out of both errors.
     """
+    if not rows:
+        return False
     lost, missed = 1 - share, rows - found
     of_both = 0.0
     if of_reference is not None:
@@ -311,7 +319,9 @@ def findable(
     ok = not fewer and drop <= FINDABLE_TAIL_DROP_MAX
     detail = f"{share[0]:.3f} of {body_rows} sampled rows and {share[1]:.3f} of {tail_rows} of the last inserted found"
     or_behind = f", or ({behind}) behind rows that their codes put as near (an index of codes)"
-    said = "" if reference is None else f"; the reference index finds {sum(reference) / (body_rows + tail_rows):.3f}"
+    said = (
+        "" if reference is None else f"; the reference index finds {sum(reference) / max(1, body_rows + tail_rows):.3f}"
+    )
     return Gate("rows findable", ok, f"{detail} by their own vector{'' if behind is None else or_behind}{said}")
 
 

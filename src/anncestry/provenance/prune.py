@@ -83,18 +83,17 @@ def remove(sweep: Sweep) -> None:
 
     DataError while Snakemake runs here: what is of no use to the present config may be what it works on.
     """
-    if running.at_work(Path()):
-        raise DataError("Snakemake is running in this folder and may need these files: wait for its end")
-    for path, said in sweep.drops.items():
-        Ledger(path).add("drop", **said)
-    for item in sweep.remove:
-        if not _inside(item.path):
-            raise DataError(f"{item.path}: {_LINK}")
-        clear(item.path)
-        for parent in list(item.path.parents)[:-3]:
-            if any(parent.iterdir()):
-                break
-            parent.rmdir()
+    with running.standing_still(Path(), "remove these files, which it may need,"):
+        for path, said in sweep.drops.items():
+            Ledger(path).add("drop", **said)
+        for item in sweep.remove:
+            if not _inside(item.path):
+                raise DataError(f"{item.path}: {_LINK}")
+            clear(item.path)
+            for parent in list(item.path.parents)[:-3]:
+                if any(parent.iterdir()):
+                    break
+                parent.rmdir()
 
 
 # Drop

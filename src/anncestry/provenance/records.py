@@ -337,6 +337,27 @@ def state(file: Path, entry: Mapping[str, Any], label: str = "") -> State:
     return State.CHANGED
 
 
+def refuse_other_vectors(path: Path, record: Mapping[str, Any], vectors: Path) -> None:
+    """DataError if the record at `path` was made from other vectors than those of the record `vectors`.
+
+    A key says what a dataset is meant to be; a source whose content no config pins may give another one tomorrow.
+    """
+    if not vectors.exists():
+        raise DataError(f"{vectors}: missing; the next run of the workflow makes it again")
+    read_record(vectors)  # a damaged one says so
+    if state(vectors, record["inputs"]["vectors"], "vectors") is State.CHANGED:
+        raise DataError(
+            f"{path}: was made from other vectors than {vectors} has now: the dataset's source has changed. Pin its "
+            "`content` in datasets.yaml, and remove what was measured with `anncestry drop --load`"
+        )
+
+
+def vectors_of(record: Mapping[str, Any]) -> Any:
+    """What the vectors are that a record was made from: their contents, where they may be made again."""
+    entry = record["inputs"]["vectors"]
+    return entry.get("identity", entry["sha256"])
+
+
 def ceiling_of(record: Mapping[str, Any]) -> Path | None:
     """The record of the client's ceiling that a query record quotes; None for any other record."""
     quoted = (record.get("client") or {}).get("ceiling") or {} if record["stage"] == "query" else {}

@@ -18,8 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -107,10 +107,7 @@ def claim(here: Path, refuse_living: Callable[[Path], None] = lambda here: None)
         shutil.rmtree(locks)
         removed = f"removed the lock of a killed run (process {before['pid']}, since {before['since']})"
         print(removed, file=sys.stderr, flush=True)
-    marker.truncate(0)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, marker)
-    marker.flush()
+    _write(marker)
     _held = marker
 
 
@@ -144,6 +141,14 @@ def _lock(marker: TextIO) -> bool:
     return False
 
 
+def _write(marker: TextIO) -> None:
+    """Say who holds the marker."""
+    marker.truncate(0)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, marker)
+    marker.flush()
+
+
 def _read(marker: TextIO) -> dict[str, Any]:
     """What the last run wrote of itself; nothing if it was ended before it could."""
     marker.seek(0)
@@ -167,6 +172,22 @@ def at_work(here: Path) -> bool:
         pass
     locks = here / _FOLDER / "locks"
     return locks.is_dir() and any(locks.iterdir())
+
+
+@contextmanager
+def standing_still(here: Path, to: str) -> Iterator[None]:
+    """No run starts in `here` meanwhile. DataError while one is at work: what is asked `to` be done waits for it."""
+    refusal = f"a run is at work in this folder: {to} once it has ended"
+    if at_work(here):
+        raise DataError(refusal)
+    (here / _FOLDER).mkdir(exist_ok=True)
+    with open(here / _FOLDER / _MARKER, "a+") as marker:
+        if not _lock(marker):
+            raise DataError(refusal)
+        if orphans := in_slurm(here):
+            raise DataError(f"{refusal} (Slurm still has its jobs {', '.join(orphans)})")
+        _write(marker)
+        yield
 
 
 def by_another(here: Path) -> bool:

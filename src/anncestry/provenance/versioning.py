@@ -2,7 +2,7 @@
 
 A pointer (`results.dvc`, in git) names a listing (`….dir` in DVC's cache), which names every file by its md5. The
 listing is in the cache of a clone exactly if that clone pulled or made it, and so tells whether its files are here.
-The guard runs whenever Snakemake parses: it reads small texts and imports nothing of DVC.
+The guard runs whenever Snakemake parses: it reads small texts, and asks DVC itself only before it refuses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +117,21 @@ class Settings:
         return name if "://" in url or (self._path(url) / pointer.object).exists() else None
 
 
+def _cache(root: Path) -> Path:
+    """DVC's cache, by DVC itself, which also reads the config of the user and of the machine; takes a second."""
+    asked = _dvc(root, "cache", "dir")
+    if asked.returncode or not asked.stdout.strip():
+        raise DataError(f"dvc cache dir: {(asked.stderr or asked.stdout).strip() or 'it says nothing'}")
+    return Path(asked.stdout.strip().splitlines()[-1])
+
+
+def _is_cached(root: Path, pointer: Pointer) -> bool:
+    """Whether DVC's cache has the listing, wherever that is; not known, where DVC can't be asked."""
+    with suppress(DataError):
+        return (_cache(root) / pointer.object).exists()
+    return False
+
+
 def refuse_half_clone(root: Path) -> None:
     """Refuse a checkout whose `results.dvc` names results that were not pulled, where there is a remote to pull from.
 
@@ -130,7 +146,7 @@ def refuse_half_clone(root: Path) -> None:
     if here and (settings.cache / pointer.object).exists():
         return
     remote = settings.offered(pointer)
-    if remote:
+    if remote and not (here and _is_cached(root, pointer)):
         which = "results that are missing here" if not here else "newer results than those here"
         raise DataError(
             f"results.dvc lists {which}: run `dvc pull results.dvc` (from remote {remote}) first, "
@@ -151,10 +167,17 @@ def _change(before: Mapping[str, str], after: Mapping[str, str]) -> Change:
     }
 
 
-def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False) -> tuple[str, list[str]]:
-    """Add `data/` and `results/` to DVC and commit their pointers, nothing else; with `push`, send the files off.
+def keep(
+    root: Path,
+    experiment: str,
+    *,
+    gone: bool = False,
+    vouch: Callable[[Iterable[str]], None] = lambda paths: None,
+) -> tuple[str, list[str]]:
+    """Add `data/` and `results/` to DVC and commit their pointers, nothing else.
 
-    Returns the commit's message (empty if there was nothing new), and what the user should know.
+    Returns the commit's message (empty if there was nothing new), and what the user should know. `vouch` gets the
+    paths in `results/` that are new or changed, and may raise DataError: then nothing is committed.
     A result that the pointer lists and that is not here stops it, unless `gone` says that it shall go: a clone that
     forgot to pull must not take its team's results away. Data can be made again: where some of it is not here, its
     pointer is left as it is.
@@ -164,7 +187,7 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
     if not (root / "results").is_dir():
         raise DataError("results/: missing; run `snakemake --cores 8 all`")
     refuse_half_clone(root)
-    cache = Settings(root).cache
+    cache = _cache(root)
     remarks: list[str] = []
     before: dict[str, Mapping[str, str]] = {}
     for name in ("results", "data"):
@@ -182,6 +205,7 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
             remarks.append(f"data.dvc is unchanged: {lost}; `dvc pull data.dvc` fetches them")
         elif not (root / name).is_dir():
             del before[name]
+    pointers = {name: path.read_text() for name in before if (path := root / f"{name}.dvc").exists()}
     added = _dvc(root, "add", "--quiet", *before)
     if added.returncode:
         raise DataError(f"dvc add: {(added.stderr or added.stdout).strip()}")
@@ -189,13 +213,25 @@ def keep(root: Path, experiment: str, *, gone: bool = False, push: bool = False)
     for name, listing in before.items():
         pointer = read_pointer(root, name)
         changes[name] = _change(listing, _listing(cache, pointer) if pointer else {})
+    try:
+        vouch(changes["results"]["new"] | changes["results"]["changed"])
+    except DataError:
+        for name in before:
+            if name in pointers:
+                (root / f"{name}.dvc").write_text(pointers[name])
+            else:
+                (root / f"{name}.dvc").unlink(missing_ok=True)
+        raise
     message = describe(experiment, changes)
     if not _commit(root, [f"{name}.dvc" for name in before], message):
         message = ""
-    # The user sees DVC's own progress: a push can take long.
-    if push and _dvc(root, "push", capture_output=False).returncode:
-        raise DataError("`dvc push` failed after the commit: repeat `anncestry keep --push` to send the rest")
     return message, remarks
+
+
+def push(root: Path) -> None:
+    """Send the files off. The user sees DVC's own progress: it can take long."""
+    if _dvc(root, "push", capture_output=False).returncode:
+        raise DataError("`dvc push` failed after the commit: repeat `anncestry keep --push` to send the rest")
 
 
 def describe(experiment: str, changes: Mapping[str, Change]) -> str:
