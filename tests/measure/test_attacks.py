@@ -357,3 +357,27 @@ def test_which_build_is_the_newest_is_not_told_by_a_clock_that_was_set_back(benc
     with pytest.raises(DataError, match=r"build of the index: .* run 1 is dropped"):
         honest.publish(cell)
     assert new.exists()
+
+
+def test_vectors_that_the_source_has_changed_are_not_those_that_were_measured(bench):
+    honest = bench()
+    cell = honest.matrix.cells[0]
+    honest.load(cell)
+    honest.query(cell, runs=2)
+    published, _ = scored(honest, cell)
+    assert published["valid"]
+    vectors = Path(cell.vectors_path)
+    queries = np.load(vectors.with_name("queries.npy"))
+    np.save(vectors.with_name("queries.npy"), queries + 1)
+    record = records.read_record(vectors)
+    output = {**record["outputs"]["queries"], "sha256": records.sha256_file(vectors.with_name("queries.npy"))}
+    reseal(vectors, outputs={**record["outputs"], "queries": output})
+    said = "was made from other vectors than .* has now: the dataset's source has changed"
+    with pytest.raises(DataError, match=said):
+        honest.query(cell, runs=1)
+    with pytest.raises(DataError, match=said):
+        honest.publish(cell)
+    spec = honest.matrix.spec(cell.recall, "recall")
+    where = Path(cell.query_path), Path(cell.truth_path), vectors, Path("out.json")
+    with pytest.raises(DataError, match=said):
+        recall.run(spec, cell.recall, *where)

@@ -173,3 +173,11 @@ def test_whoever_takes_the_lock_away_makes_the_measurement_invalid(tmp_path, mon
         gate = gates.alone(lock.waited_s, lock.held())
     assert not gate.ok
     assert "somebody else may have measured" in gate.detail
+
+
+def test_a_late_start_is_a_delay_in_an_open_loop_only_and_a_librarys_garbage_is_its_own():
+    facts = {"gap_max_ms": 1.0, "lag_p99_ms": 9.0, "lag_max_ms": 9.0, "gc_runs": 2, "gc_pause_us": 5.0}
+    native, go = {**facts, "driver": {"kind": "native"}}, {**facts, "driver": {"kind": "go"}}
+    assert disturbance.of_client([native], is_open=True)["lag_p99_ms"] == 9.0
+    assert disturbance.of_client([native], is_open=False)["lag_p99_ms"] == 0.0
+    assert disturbance.of_client([native, go], is_open=False)["gc_runs"] == 2

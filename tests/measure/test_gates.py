@@ -15,9 +15,10 @@ from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure import requests
 from anncestry.measure.vectors import choose, open_vectors
 from anncestry.metrics import defects
-from anncestry.provenance import platform, records
+from anncestry.provenance import gates, platform, records
 from anncestry.runtimes.native import free_ports
 from tests.builders.bench import failed, lie_when_queried
+from tests.flat.engine import ENGINE as flat
 from tests.flat.engine import FlatServer
 
 
@@ -403,6 +404,7 @@ def test_a_port_in_use_is_named(bench):
     honest = bench()
     port = free_ports(1)[0]
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
         taken.listen()
         with pytest.raises(UserError, match=f"port {port} is in use"):
@@ -457,3 +459,29 @@ def test_two_measurements_never_run_at_once():
     for thread in threads:
         thread.join()
     assert [step.split()[1] for step in order] == ["in", "out", "in", "out"]
+
+
+def test_where_no_row_was_sampled_no_row_is_lost():
+    gate = gates.findable(590, 0, 600, 0, reference=(595, 0), comparable=True)
+    assert gate.ok and "1.000 of 0 of the last inserted" in gate.detail
+
+
+def test_a_server_that_can_not_be_asked_after_its_queries_vouches_for_none_of_them(bench, monkeypatch):
+    def then_cold(files):
+        files["workloads"]["k7"] = {"k": 5, "clients": 1, "runs": 1, "queries": 40, "warmup": 0, "start": "cold"}
+
+    honest = bench(change=then_cold)
+    first, _, cold = honest.matrix.cells
+    honest.load(first)
+    probe, asked = flat.probe, []
+
+    def dies_later(server):
+        asked.append(server)
+        if len(asked) > 1:
+            raise ServerError("not running any more")
+        return probe(server)
+
+    monkeypatch.setattr(flat, "probe", dies_later)
+    with pytest.raises(ServerError, match="asked after its queries: not running any more"):
+        honest.query(first, cold)
+    assert not Path(first.run_path(0)).exists(), "nor is it a failure of the cold start that came next"

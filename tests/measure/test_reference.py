@@ -24,8 +24,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def some(metric: str, rows: int) -> SimpleNamespace:
     """Vectors with the record that names them by their content."""
-    record = {"outputs": {"base": {"sha256": f"{metric}-{rows}"}}}
-    return SimpleNamespace(base=small_vectors(metric, rows).base, metric=metric, record=record)
+    record = {"outputs": {"base": {"sha256": f"{metric}-{rows}"}, "queries": {"sha256": "its queries"}}}
+    base = small_vectors(metric, rows).base
+    return SimpleNamespace(base=base, queries=base[:20] + np.float32(0.1), metric=metric, record=record)
 
 
 def answers(vectors, shards: int = 1) -> np.ndarray:
@@ -70,3 +71,13 @@ def test_graphs_that_were_used_longest_ago_are_forgotten(cache):
         os.utime(cache / f"{name}.faiss", (1000 - age, 1000 - age))
     reference._forget(cache, 250)
     assert sorted(path.stem for path in cache.glob("*.faiss")) == ["middle", "new"]
+
+
+def test_the_same_rows_of_other_queries_have_other_answers(cache):
+    vectors = some("l2", 300)
+    rows = np.arange(5)
+    _, far = Reference(vectors, INDEX).recall(rows, 5, 32)
+    assert (Reference(vectors, INDEX).recall(rows, 5, 32)[1] == far).all()
+    vectors.queries = np.asarray(vectors.queries)[::-1]
+    vectors.record["outputs"]["queries"] = {"sha256": "others"}
+    assert (Reference(vectors, INDEX).recall(rows, 5, 32)[1] != far).any()

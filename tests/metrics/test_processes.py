@@ -9,6 +9,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from anncestry.errors import ServerError
 from anncestry.metrics import processes, resources
 
 BURN = """
@@ -167,3 +168,16 @@ def test_nothing_that_a_server_did_outside_of_the_run_is_in_it():
     assert resources.cpu_between_edges(table, "server", (1.05, 3.1)) == 4.5
     unseen = resources.cpu_between_edges(table.drop_columns(["edge"]), "server", (1.05, 3.1))
     assert unseen != unseen  # of an earlier version: not a number
+
+
+def test_samples_that_have_ended_are_no_silence(monkeypatch):
+    asked = iter([[os.getpid()]])
+
+    def pids():
+        return next(asked)  # the second time there is nothing: StopIteration
+
+    said = r"processes are no longer sampled \(StopIteration\(\)\)"
+    with pytest.raises(ServerError, match=said), resources.Sampler({"server": pids}, every_s=0.01) as sampler:
+        while sampler._problem is None:
+            time.sleep(0.01)
+        sampler.edge()

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from anncestry.errors import ServerError, UserError
-from anncestry.runtimes import docker
+from anncestry.provenance import gates
+from anncestry.runtimes import control_groups, docker
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 from tests.waiting import until
 
@@ -36,6 +37,7 @@ def test_free_ports_are_adjacent_and_can_be_bound() -> None:
 def test_a_claimed_port_in_use_is_named() -> None:
     ports = free_ports(3)
     with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", ports[1]))
         listener.listen()
         with pytest.raises(UserError, match=f"port {ports[1]} is in use"):
@@ -158,3 +160,21 @@ def test_an_engine_that_is_not_reachable_is_said_in_one_sentence(
     with pytest.raises(UserError, match=rf"no container engine answers.*{tmp_path}/nobody\.sock") as error:
         docker.connect()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("script", ["trap 'kill -SEGV $$' TERM; echo up; while true; do sleep 0.02; done", "exit 3"])
+def test_a_server_that_crashes_while_it_stops_or_ended_before_did_not_stop_cleanly(tmp_path: Path, script: str) -> None:
+    process = start(tmp_path, script)
+    until(lambda: "up" in process.log_tail() or not process.alive())
+    ending = process.stop(10)
+    assert not ending.clean
+    gate = gates.stopped(ending.clean, ending.signal, ending.seconds, ending.returncode)
+    assert not gate.ok and f"ended by itself ({'with 3' if script == 'exit 3' else 'by signal 11'})" in gate.detail
+
+
+def test_groups_of_ours_are_told_from_units_that_somebody_called_like_them(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    ours = ("anncestry-12-0-node1", "anncestry-12-freeze-3")
+    for name in (*ours, "anncestry-nightly.service", "anncestry-20261128.scope", "anncestry-7-nightly.service"):
+        (tmp_path / name).mkdir()
+    assert [folder.name for folder in control_groups.groups(tmp_path)] == list(ours)

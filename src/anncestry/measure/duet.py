@@ -207,7 +207,10 @@ class _Duet:
                     self.measure(driver, both, clients)
                 except ServerError as error:
                     self.failures[both[0].key] = str(error)
-                    if any(side.server is None or not side.running.group.alive() for side in self.sides):
+                    dead = [side for side in self.sides if side.server is None or not side.running.group.alive()]
+                    for side in dead:
+                        side.to_look_after = False
+                    if dead:
                         for run, _ in runs:  # what was measured before on these servers counts
                             if not run.jobs:
                                 self.failures.setdefault(run.key, str(error))

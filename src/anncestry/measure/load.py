@@ -63,6 +63,7 @@ def run(spec: Mapping[str, Any], key: str, place: Place, out_dir: Path) -> dict[
         server.scratch = out_dir
         with system.sampler() as sampler, Progress(label, len(system.vectors.base), "row") as progress:
             result = system.engine.load(server, system.vectors, spec["index"], spec["load"], progress)
+        sampler.check()
         kill = _judge(system, result)
         return system.write(
             key,
@@ -175,6 +176,7 @@ def upgrade(
         Ledger.of(spec, key).attempt(stage="load"),
     ):
         older = records.read_record(older_index, stage="load", key=spec["upgrade_of"])
+        records.refuse_other_vectors(older_index, older, place.vectors)
         origin = older["spec"]["system"]
         system.begin(
             f"upgrade {origin['name']} → {spec['system']['name']} · {spec['dataset']['name']}: "
@@ -186,6 +188,7 @@ def upgrade(
             server = system.start()
             open_s = system.engine.open(server, spec["index"])
             _await_index(system.engine, server)
+        sampler.check()
         with Driver() as driver:
             checked = system.oracle(driver, out_dir / "oracle").check()
         system.judge(gates.older_load(older["valid"], origin["name"], older["created"]), checked, "after the upgrade")

@@ -249,6 +249,7 @@ def run(
     count = measured_by_need(folder, rule)
     runs = [_read(folder / f"run-{number}" / "record.json", spec, key) for number in range(count)]
     _refuse_other_origins(folder, runs)
+    records.refuse_other_vectors(folder / "run-0" / "record.json", runs[0], vectors_record)
     paths = {label: target.with_name(f"{target.stem}.{label}.parquet") for label in PAIR_FILES}
     for label, path in paths.items():
         parts = [folder / f"run-{number}" / each["outputs"][label]["path"] for number, each in enumerate(runs)]
@@ -372,7 +373,7 @@ def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
             ("driver", run["sides"][name]["client"]["jobs"][0]["driver"]),
         )
     }
-    machine = {name: run["platform"].get(name) for name in IDENTITY}
+    machine = {name: run["platform"].get(name) for name in IDENTITY} | {"vectors": records.vectors_of(run)}
     return {**of_sides, "client libraries": run["clients"], **machine}
 
 

@@ -41,7 +41,8 @@ def run(
     workload = spec["workload"]
     count = so_far or (workload["runs"] if "runs" in workload else measured_by_need(measured, workload["rounds"]))
     runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(count)]
-    _refuse_other_origins(measured, runs, index_record)
+    _refuse_other_origins(measured, runs, index_record, drop=not so_far)
+    records.refuse_other_vectors(measured / "run-0" / "record.json", runs[0], vectors_record)
     paths = _join(measured, runs, target)
     published = Published(spec["workload"], paths, runs)
     gates = combine([run["gates"] for run in runs])
@@ -192,6 +193,7 @@ def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
     jobs = run["client"]["jobs"]
     return {
         _BUILD: run["inputs"]["index"]["sha256"],
+        "vectors": records.vectors_of(run),
         "artifact": run["artifact"]["digest"],
         "driver": jobs[0]["driver"] if jobs else None,
         "client libraries": run["clients"],
@@ -199,8 +201,11 @@ def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_other_origins(measured: Path, runs: Sequence[Mapping[str, Any]], index_record: Path | None) -> None:
-    """Remove runs of another build than the one that lies here; where others differ, all: none is the right one.
+def _refuse_other_origins(
+    measured: Path, runs: Sequence[Mapping[str, Any]], index_record: Path | None, drop: bool
+) -> None:
+    """DataError where runs differ in their origin. With `drop`, those of another build than the one that lies here are
+    removed; where others differ, all: none is the right one.
 
     (What is newest isn't asked: clocks are set back.)
     """
@@ -208,17 +213,17 @@ def _refuse_other_origins(measured: Path, runs: Sequence[Mapping[str, Any]], ind
     differ = [name for name in origins[0] if any(origin[name] != origins[0][name] for origin in origins)]
     if not differ:
         return
-    drop = list(range(len(runs)))
+    others = list(range(len(runs)))
     if differ == [_BUILD] and index_record is not None and index_record.exists():
         here = records.sha256_file(index_record)
-        drop = [number for number in drop if origins[number][_BUILD] != here]
-    for number in drop:
+        others = [number for number in others if origins[number][_BUILD] != here]
+    for number in others if drop else ():
         shutil.rmtree(measured / f"run-{number}")
     found = "; ".join(f"{name}: {', '.join(dict.fromkeys(str(each[name]) for each in origins))}" for name in differ)
+    which = f"run {', '.join(str(number + 1) for number in others)}"
     raise DataError(
         f"{measured}: its runs were not measured on one build of the index by one client on one machine ({found}): "
-        f"run {', '.join(str(number + 1) for number in drop)} is dropped, and the next call of the workflow measures "
-        "it anew"
+        + (f"{which} is dropped, and the next call of the workflow measures it anew" if drop else f"not {which}")
     )
 
 

@@ -31,6 +31,7 @@ def run(
 ) -> dict[str, Any]:
     """Recall@k of every sample by both rules, averaged by run; writes the record to `out`."""
     measured = records.read_record(query_record, stage="query", key=spec["query"])
+    records.refuse_other_vectors(query_record, measured, vectors_record)
     files = records.verify_outputs(query_record, measured)
     verify_truth(truth_record, spec["truth"], vectors_record)
     return records.write_record(

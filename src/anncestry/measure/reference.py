@@ -107,7 +107,8 @@ class Reference:
 
     def recall(self, rows: Ids, k: int, ef_search: int) -> tuple[Floats, Floats]:
         """Of the (n,) rows of the queries: its recall by distance (n,), and the true distances (n, k), ascending."""
-        kept = user_cache.folder("reference") / f"{self._name(rows.tolist(), k, ef_search)}.npz"
+        asked = rows.tolist(), k, ef_search, self._vectors.record["outputs"]["queries"]["sha256"]
+        kept = user_cache.folder("reference") / f"{self._name(*asked)}.npz"
         try:
             with np.load(kept, allow_pickle=False) as stored:
                 return stored["recall"], stored["distances"]

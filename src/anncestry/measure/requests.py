@@ -91,9 +91,10 @@ def requests(
 def transport(
     engine: Engine, server: Server, work: Mapping[str, Any], ef_search: int, filtering: Filtering | None
 ) -> dict[str, Any]:
+    distinct = asked_of(filtering, 0).distinct
     if not by_library(work):
-        return dict(engine.transport(server))
-    return engine.library_transport(server, work["client"], work["k"], ef_search, asked_of(filtering, 0).distinct)
+        return dict(engine.transport_of(server, work["k"], distinct))
+    return engine.library_transport(server, work["client"], work["k"], ef_search, distinct)
 
 
 def schedule(workload: Mapping[str, Any], measured: int, seed: int, run: int, shared: bool = False) -> Ids:

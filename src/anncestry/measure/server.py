@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from anncestry.provenance.code import package_versions
 from anncestry.provenance.gates import Gate
 from anncestry.provenance.platform import Lock
 from anncestry.runtimes import artifacts, namespaces, storage, throttle
-from anncestry.runtimes.base import Ending
+from anncestry.runtimes.base import LIBRARY, Ending
 from anncestry.runtimes.storage import FOLDER, Placed, copy
 
 _CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy", "PyMySQL", "psycopg")
@@ -201,14 +202,27 @@ class System:
     def sampler(
         self,
         clients: Callable[[], Sequence[int]] = lambda: [os.getpid()],
-        libraries: Callable[[], Sequence[int]] = lambda: [],
+        libraries: Callable[[], Sequence[int]] | None = None,
     ) -> Sampler:
-        """Samples the server that runs, with `libraries` that are one, each of its members, and the `clients`."""
+        """Samples the server that runs, each of its members, and the `clients`.
+
+        Where clients search by themselves, they (`libraries`) are the server, and the process that built is none of it.
+        """
+
+        def of_server(ask: Callable[[Server], Any], nothing: Any) -> Callable[[], Any]:
+            # Another thread stops the server: it is looked at once.
+            return lambda: nothing if (server := self.server) is None else ask(server)
+
+        def by_member(server: Server) -> dict[str, list[int]]:
+            members = [one for one in server.group if libraries is None or one.role != LIBRARY]
+            return {member.name: member.handle.pids() for member in members}
+
+        by_name = of_server(by_member, {})
         return Sampler(
-            {"server": lambda: [*(self.server.group.pids() if self.server else []), *libraries()], "client": clients},
-            charged={"server": lambda: self.server.charged() if self.server else {}},
+            {"server": lambda: [*chain(*by_name().values()), *(libraries() if libraries else ())], "client": clients},
+            charged={"server": of_server(lambda server: server.charged(), {})},
             device=self._totals if self.path and self.path.totals() else None,
-            members={"server": lambda: self.server.group.pids_by_member() if self.server else {}},
+            members={"server": by_name},
         )
 
     def _totals(self) -> tuple[int, int, int, int]:
@@ -345,7 +359,7 @@ class Filling(System):
         table = sampler.table()
         used = by_group(table, windows)
         self.gates += [
-            gates.stopped(ending.clean, ending.signal, ending.seconds),
+            gates.stopped(ending.clean, ending.signal, ending.seconds, ending.returncode),
             gates.alone(self.lock.waited_s, self.lock.held()),
             gates.on_platform(self.spec["platform"]),
         ]

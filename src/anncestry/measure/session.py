@@ -33,7 +33,7 @@ from anncestry.measure.oracle import EF, Oracle, over_codes
 from anncestry.measure.runs import Context, Job, Measuring, Run
 from anncestry.measure.server import Place, System, client_versions, member_gates, probe_facts
 from anncestry.measure.vectors import Filtering, choose
-from anncestry.metrics import disturbance
+from anncestry.metrics import disturbance, latency
 from anncestry.metrics.resources import Sampler, by_group
 from anncestry.progress import Progress
 from anncestry.provenance import gates, platform, records
@@ -61,6 +61,10 @@ def _place(run: Run) -> tuple[bool, bool]:
     return run.own_server, run.spends_server
 
 
+class NotVouchedError(ServerError):
+    """A server that runs were measured on could not be asked afterwards: the session is measured again as a whole."""
+
+
 class ServerSession(System):
     """One server and what is measured on it; `run` below is its story. A pair has two (`measure.duet`)."""
 
@@ -79,6 +83,7 @@ class ServerSession(System):
     ) -> None:
         first = next(iter(cells.values()))
         self.loaded = records.read_record(index_record, stage="load", key=first["load"])
+        records.refuse_other_vectors(index_record, self.loaded, place.vectors)
         super().__init__(self.loaded["spec"], place, out_dir / "serve" / "data")
         self.out_dir, self.measured_dir, self.index_record = out_dir, measured_dir, index_record
         self.driver_kind: str = first["driver"]
@@ -136,20 +141,26 @@ class ServerSession(System):
     def close(self) -> None:
         """Stop the server, if one runs, and drop its copy of the data."""
         self.to_look_after = False
-        super().close()
-        shutil.rmtree(self.data_dir.parent, ignore_errors=True)
+        try:
+            super().close()
+        finally:
+            shutil.rmtree(self.data_dir.parent, ignore_errors=True)
 
     def look_after(self) -> None:
         """What must hold of a server after its queries: every row and member is still there, and no limit was hit.
 
         Before it is stopped, or a run changes what is on it; of a server that no run was measured on, nothing.
+        NotVouchedError where it can't be asked: what was measured on it is worth nothing then, whatever comes next.
         """
         if self.server is None or not self.to_look_after:
             return
         self.to_look_after = False
-        after = self.engine.probe(self.server)
+        try:
+            after = self.engine.probe(self.server)
+            members, of_members = member_gates(self.server, "after the queries")
+        except ServerError as error:
+            raise NotVouchedError(f"asked after its queries: {error.args[0]}", error.log_tail) from None
         self.gates.append(gates.row_count(after.rows, len(self.vectors.base), "after the queries"))
-        members, of_members = member_gates(self.server, "after the queries")
         self.facts["members"] = members
         self.gates += of_members
 
@@ -259,7 +270,9 @@ class ServerSession(System):
         quota_s = (after["quota"] or (0, 0))[1] - (before["quota"] or (0, 0))[1]
         facts = {
             **disturbance.of_phase(used, "query"),
-            **disturbance.of_client([protocol.open_outcome(job.folder).facts for job in run.counted]),
+            **disturbance.of_client(
+                [protocol.open_outcome(job.folder).facts for job in run.counted], not latency.closed(run.workload)
+            ),
             "server_delay_share": disturbance.delay_share(before["server"], after["server"], quota_s),
             "client_delay_share": disturbance.delay_share(before["client"], after["client"]),
             "repeats": run.repeats,
@@ -328,6 +341,8 @@ class ServerSession(System):
                 began = time.monotonic()
                 try:
                     self.measure_on_server(run)
+                except NotVouchedError:
+                    raise  # of earlier runs: it is no failure of this one
                 except ServerError as error:
                     run.failure = self._failure(error)
                     self.close()

@@ -16,6 +16,7 @@ import psutil
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from anncestry.errors import ServerError
 from anncestry.metrics.processes import Host, Tree, Used, harness, own_cpu_s
 
 CHARGED = ("charged_mib", "charged_anon_mib", "charged_cache_mib")
@@ -74,6 +75,8 @@ class Sampler:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._problem: Exception | None = None
+        """What ended the thread before its time."""
         self._seek_at = 0.0
 
     def __enter__(self) -> Sampler:
@@ -84,15 +87,26 @@ class Sampler:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.sample(thorough=True)
+        if self._problem is None:
+            self.sample(thorough=True)
 
     def _loop(self) -> None:
         while not self._stop.wait(self._every_s):
-            self.sample()
+            try:
+                self.sample()
+            except Exception as error:
+                self._problem = error
+                return
 
     def edge(self) -> None:
         """Sample right before the clock of a job starts, and once it has stopped: `cpu_between_edges` needs both."""
+        self.check()
         self.sample(thorough=True, edge=True)
+
+    def check(self) -> None:
+        """ServerError where the samples have ended before their time."""
+        if self._problem is not None:
+            raise ServerError(f"processes are no longer sampled ({self._problem!r}): please report this")
 
     def sample(self, thorough: bool = False, edge: bool = False) -> None:
         """Take a sample of every group now; a `thorough` one seeks every process and reads RESIDENT."""

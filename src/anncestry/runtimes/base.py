@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any
 
 from anncestry.errors import ServerError, UserError
 
+LIBRARY = "library"
+"""The role of a member that builds an index with a library: to search it is its clients' part."""
 POLL_S = 0.02
 _TAIL_BYTES = 64 << 10
 
@@ -23,7 +26,8 @@ class Ending:
     """How a member ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
 
     `returncode` is negative for a process ended by that signal, as in `subprocess`. `clean` is false for one that was
-    asked to end (SIGTERM) and had to be killed: what it had not written by then is lost.
+    asked to end (SIGTERM) and had to be killed, or did not end as it was asked: by another signal (a crash, the kernel
+    when memory ran out), or by itself before, with an error. What it had not written by then is lost.
     """
 
     signal: str | None
@@ -44,6 +48,14 @@ def end(running: Callable[[], bool], send: Callable[[str], object], term_wait_s:
         return sent, True
     send("SIGKILL")
     return "SIGKILL", sent is None
+
+
+def is_clean(clean: bool, sent: str | None, returncode: int, term_wait_s: float) -> bool:
+    """`clean` of an `Ending`, of what `end` says and the exit code."""
+    if term_wait_s <= 0:  # to be killed
+        return clean
+    by_itself = sent is None and returncode != 0
+    return clean and not by_itself and (returncode >= 0 or returncode == -signal.SIGTERM)
 
 
 def log_tail(path: Path, n: int = 15) -> str:
@@ -323,9 +335,11 @@ class Group:
                     problems.append(problem)
         if problems:
             raise ServerError(f"stopping failed: {problems[0]}") from problems[0]
-        signals = {ending.signal for ending in self.endings.values()}
+        # Of one that did not end as it should, else the hardest signal, and the exit code of the first.
+        endings = [self.endings[member.name] for member in self._members]
+        bad = [ending for ending in endings if not ending.clean]
+        signals = {ending.signal for ending in bad or endings}
         hardest = next((name for name in ("SIGKILL", "SIGTERM") if name in signals), None)
-        first = next((self.endings[m.name].returncode for m in self._members), 0)
-        clean = all(ending.clean for ending in self.endings.values())
-        self._ended = Ending(hardest, first, time.monotonic() - started, clean)
+        code = next((ending.returncode for ending in bad or endings), 0)
+        self._ended = Ending(hardest, code, time.monotonic() - started, not bad)
         return self._ended

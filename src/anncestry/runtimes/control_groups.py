@@ -254,6 +254,10 @@ def _make(enclosure: Enclosure, folder: Path, controller: str) -> Path:
     return folder
 
 
+_OURS = re.compile(rf"{PREFIX}\d+-(?!.*\.(scope|service|slice)$).+")
+"""By the pid of their maker. What somebody calls a unit of systemd, as anncestry-1-nightly.service, is not ours."""
+
+
 def groups(root: Path = ROOT) -> list[Path]:
     """All groups of ours that there are now, of whichever run."""
     found: list[Path] = []
@@ -262,5 +266,5 @@ def groups(root: Path = ROOT) -> list[Path]:
     places = parents_v2(root) if (root / "cgroup.controllers").exists() else single
     for place in places:
         with suppress(OSError):
-            found += [folder for folder in place.iterdir() if folder.name.startswith(PREFIX)]
+            found += [folder for folder in place.iterdir() if _OURS.fullmatch(folder.name)]
     return sorted(set(found))

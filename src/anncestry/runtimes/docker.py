@@ -32,7 +32,7 @@ from docker.types import IPAMConfig, IPAMPool, LogConfig
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner, owner_alive
 from anncestry.runtimes import control_groups
-from anncestry.runtimes.base import POLL_S, Ending, Handle, Limits, Program, Runner, end
+from anncestry.runtimes.base import POLL_S, Ending, Handle, Limits, Program, Runner, end, is_clean
 from anncestry.runtimes.images import PARTS, ImageFacts, file_of, image_of, local_image
 from anncestry.runtimes.native import free_ports, is_passed
 
@@ -538,8 +538,10 @@ class Container(Handle):
         finally:
             with suppress(NotFound):
                 self._container.remove(force=True, v=True)
-            # As for a process: negative where a signal ended it.
-            self._ending = Ending(sent, 128 - code if code > 128 else code, time.monotonic() - started, clean)
+            if 128 < code <= 128 + signal.SIGRTMAX:  # as for a process: negative where a signal ended it
+                code = 128 - code
+            clean = is_clean(clean, sent, code, term_wait_s) if code != -1 else clean
+            self._ending = Ending(sent, code, time.monotonic() - started, clean)
             self._pod._gone(self)
         return self._ending
 

@@ -194,7 +194,7 @@ def _places(pid: int, root: Path) -> Iterator[tuple[Path, str]]:
     """Folders in which a group can freeze a process, best first, and the file that freezes it."""
     two = root if (root / "cgroup.controllers").exists() else root / "unified"
     own = control_groups.of_process(pid, root).get("")
-    if own is not None and own.name.startswith(PREFIX):
+    if own is not None and own.name.startswith(f"{PREFIX}{os.getpid()}-"):
         yield own, "cgroup.freeze"  # that of its limits
     elif (two / "cgroup.procs").exists():
         for parent in (own, *control_groups.parents_v2(two)):

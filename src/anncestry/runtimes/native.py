@@ -19,7 +19,7 @@ from anncestry import web
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner
 from anncestry.runtimes import tls
-from anncestry.runtimes.base import NO_LIMITS, POLL_S, Ending, Handle, Limits, Program, Runner, end
+from anncestry.runtimes.base import NO_LIMITS, POLL_S, Ending, Handle, Limits, Program, Runner, end, is_clean
 from anncestry.runtimes.control_groups import enclose
 from anncestry.runtimes.namespaces import wrapped
 from anncestry.web import host_and_port
@@ -215,6 +215,7 @@ class NativeProcess(Handle):
             self._signal(signal.SIGKILL)
             returncode = self._popen.wait()
             self._enclosure.remove()
+            clean = is_clean(clean, sent, returncode, term_wait_s)
             self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
         return self._ending
 
