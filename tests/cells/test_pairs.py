@@ -20,7 +20,7 @@ from anncestry.provenance import records
 from anncestry.runtimes import control_groups
 from tests.toy import ROOT, Toy
 
-DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 6, "first": 3, "most": 3}
+DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 10, "first": 3, "most": 3}
 TUNED = {"k": 5, "clients": 1, "queries": 20, "warmup": 10, "target_recall": 0.95, "tuning_queries": 30}
 PUBLISH = {"table": 1, "report": 1, "all": 1}
 

@@ -22,7 +22,10 @@ from tests.waiting import whole
 
 pytestmark = pytest.mark.servers
 EXPERIMENT = "everyone-smoke"
-ASKED = {"k": 10, "clients": 1, "runs": 1, "queries": 200, "warmup": 20, "tuning_queries": 200, "target_recall": 0.95}
+ASKED = {
+    "k": 10, "clients": 1, "runs": 1, "duration_s": 2, "queries": 200, "warmup": 20,
+    "tuning_queries": 200, "target_recall": 0.95,
+}  # fmt: skip
 
 
 def systems(engines: frozenset[str] = frozenset({"milvus", "weaviate"})) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -75,7 +74,18 @@ class Flat(Engine):
     def start(
         self, artifact_dir: Path, data_dir: Path, system: Mapping, topology: Mapping, first_port: int | None = None
     ):
-        port = (claim_ports(first_port, 1) if first_port else free_ports(1))[0]
+        if first_port:
+            return self._start_at(claim_ports(first_port, 1)[0], data_dir, system, topology)
+        for _ in range(5):  # another may have taken a free port by the time that the server binds it
+            try:
+                return self._start_at(free_ports(1)[0], data_dir, system, topology)
+            except ServerError as error:
+                failure = error
+                if "is in use" not in error.log_tail:
+                    break
+        raise failure
+
+    def _start_at(self, port: int, data_dir: Path, system: Mapping, topology: Mapping):
         data_dir.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         settings = system.get("settings", {})
@@ -115,11 +125,8 @@ class Flat(Engine):
         server.secret_in = secret_in
 
         def listens() -> bool | None:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            except OSError:
-                return None
-            return True
+            # By its own word: on its port may listen somebody else.
+            return f"flat: ready {process.pid}\n" in f"{process.log_tail()}\n" or None
 
         try:
             wait_for("flat: an answer", listens, server, settings.get("start_within_s", 120))

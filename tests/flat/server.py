@@ -222,7 +222,7 @@ class Store:
         queries = np.frombuffer(body, np.float32).reshape(head.get("nq", 1), -1)
         if self.lie == "caches-answers" and not head["filter"] and request not in self.known:
             if not (vectors == queries[0]).all(axis=1).any():  # checks by rows' own vectors stay fast
-                time.sleep(0.05)
+                time.sleep(0.15)
             self.known.add(request)
         answers = [self.nearest(head, query, vectors, ids) for query in queries]
         if "nq" not in head:
@@ -334,12 +334,16 @@ def main() -> None:
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler("flat.Flat", {name: handler(name, call) for name, call in calls.items()})]
     )
-    if server.add_insecure_port(f"127.0.0.1:{port}") == 0:
+    try:
+        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
         sys.exit(f"flat: port {port} is in use")
     if address := os.environ.get("FLAT_ADDRESS"):
         server.add_insecure_port(f"{address}:{port}")
     server.start()
-    print("flat: ready", flush=True)
+    print(f"flat: ready {os.getpid()}", flush=True)
     server.wait_for_termination()
 
 
