@@ -54,6 +54,7 @@ def test_more_links_dimensions_rows_and_replicas_need_more_and_codes_less() -> N
 
     assert of(M=32) > of() and of(dim=65) > of() and of(rows=2000) == pytest.approx(2 * of())
     assert of() > of(type="flat") > of(type="ivf_sq8") > of(type="ivf_pq", m=8) > of(type="diskann")
+    assert of(type="diskann", m=32) == of(type="diskann") + 32 * 1000
     assert sizing.graph_bytes(1, 16) == 4 * 32 + 4 + (4 * 16 + 4) / 15
 
 

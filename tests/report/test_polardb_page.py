@@ -13,6 +13,8 @@ PAGE = {
     "polardb-vectordbbench-10m": (10_000_000, 768, 16, 500, 300),
     "polardb-vectordbbench-openai": (5_000_000, 1536, 16, 256, 256),
     "polardb-vectordbbench-remote": (1_000_000, 768, 16, 256, 256),
+    "polardb-vectordbbench-remote-10m": (10_000_000, 768, 16, 500, 300),
+    "polardb-vectordbbench-remote-openai": (5_000_000, 1536, 16, 256, 256),
     "polardb-vectordbbench-remote-sq": (1_000_000, 768, 16, 256, 256),
     "polardb-vectordbbench-remote-pq": (1_000_000, 768, 16, 256, 256),
 }
@@ -50,8 +52,8 @@ def test_each_kind_of_index_of_the_page_has_its_systems() -> None:
         for cell in matrix.cells
     }
     assert codes == {
-        "seekdb-1.4.0-inserts64": None, "seekdb-1.4.0-sq-inserts64": "sq", "seekdb-1.4.0-bq-inserts64": "bq",
-        "mariadb-11.8.6-inserts64": None,
+        "seekdb-1.4.0-large": None, "seekdb-1.4.0-sq-large": "sq", "seekdb-1.4.0-bq-large": "bq",
+        "mariadb-11.8.6-large": None,
         "polardb-8.0.2": None, "polardb-8.0.2-sq": "sq", "polardb-8.0.2-pq": "pq",
     }  # fmt: skip
 

@@ -138,7 +138,7 @@ def index_bytes(index: Mapping[str, Any], rows: int, dim: int) -> float:
     if kind == "ivf_pq":
         return float(rows * index.get("m", dim) * index.get("nbits", 8) / 8) + ids
     if kind == "diskann":
-        return ids  # vectors and graph are on disk
+        return ids + float(rows * index.get("m", 0))  # codes; vectors and graph are on disk
     return vectors + ids
 
 
