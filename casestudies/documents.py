@@ -135,8 +135,9 @@ _ALL = (
         "D4",
         "An index on disk beside one in memory",
         "DiskANN and HNSW by dataset and storage. The document's disks are behind NVMe over fabrics and its DiskANN is"
-        " that of Milvus; a storage path is what it is on the machine that was measured, and systems called -library are"
-        " the DiskANN library itself in its clients' processes, without a server. Memory (PSS, and of it what is in no file) and reads"
+        " that of Milvus; a storage path is what it is on the machine that was measured, and systems called -library"
+        " are the DiskANN library itself in its clients' processes, without a server. Memory (PSS, and of it what is in"
+        " no file) and reads"
         " are those of the server's processes, of a library its clients', each with what it holds of the index; reads"
         " are what reached storage (/proc/PID/io) by queries, over all runs.",
         ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s", "pss_mib", "pss_anon_mib", "read_bytes_per_query"),

@@ -26,8 +26,8 @@ class Ending:
     """How a member ended: the last signal it was sent (None: it had ended by itself), exit code, seconds it took.
 
     `returncode` is negative for a process ended by that signal, as in `subprocess`. `clean` is false for one that was
-    asked to end (SIGTERM) and had to be killed, or did not end as it was asked: by another signal (a crash, the kernel
-    when memory ran out), or by itself before, with an error. What it had not written by then is lost.
+    asked to end (SIGTERM) and had to be killed, or did not end as it was asked: it crashed, memory ran out, or it ended
+    by itself before, with an error. What it had not written by then is lost.
     """
 
     signal: str | None
@@ -50,12 +50,18 @@ def end(running: Callable[[], bool], send: Callable[[str], object], term_wait_s:
     return "SIGKILL", sent is None
 
 
-def is_clean(clean: bool, sent: str | None, returncode: int, term_wait_s: float) -> bool:
-    """`clean` of an `Ending`, of what `end` says and the exit code."""
+_CRASHES = {getattr(signal, f"SIG{name}") for name in ("ABRT", "BUS", "FPE", "ILL", "SEGV", "SYS", "TRAP")}
+
+
+def is_clean(clean: bool, sent: str | None, returncode: int, term_wait_s: float, out_of_memory: bool) -> bool:
+    """`clean` of an `Ending`, of what `end` says, the exit code, and whether the kernel killed it for its memory.
+
+    SIGKILL alone is no crash: seekdb ends itself by it, once it has stopped.
+    """
     if term_wait_s <= 0:  # to be killed
         return clean
     by_itself = sent is None and returncode != 0
-    return clean and not by_itself and (returncode >= 0 or returncode == -signal.SIGTERM)
+    return clean and not by_itself and not out_of_memory and -returncode not in _CRASHES
 
 
 def log_tail(path: Path, n: int = 15) -> str:
@@ -315,7 +321,7 @@ class Group:
         return {member.name: member.facts() for member in self._members}
 
     def stop(self) -> Ending:
-        """Stop all; `endings` then says how each ended. Returns the whole: its time, and the hardest of the signals.
+        """Stop all; `endings` then says how each ended. Returns the whole: its time, and an ending that was not clean.
 
         A member that can't be stopped does not keep the others from being stopped.
         """

@@ -524,13 +524,14 @@ class Container(Handle):
     def _stop(self, term_wait_s: float) -> Ending:
         started = time.monotonic()
         sent: str | None = None
-        clean, code = True, -1
+        clean, code, killed = True, -1, False
         try:
             if self._state()["Status"] == "paused":
                 self._container.unpause()
             sent, clean = end(lambda: self._state()["Status"] == "running", self._signal, term_wait_s)
             if self._state()["Status"] not in ("removed", "created"):
                 code = int(self._container.wait(timeout=_TIMEOUT_S)["StatusCode"])
+                killed = bool(self._state().get("OOMKilled"))
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(NotFound), open(self.log_path, "ab") as file:
                 for part in self._container.logs(stream=True, follow=False):
@@ -540,7 +541,7 @@ class Container(Handle):
                 self._container.remove(force=True, v=True)
             if 128 < code <= 128 + signal.SIGRTMAX:  # as for a process: negative where a signal ended it
                 code = 128 - code
-            clean = is_clean(clean, sent, code, term_wait_s) if code != -1 else clean
+            clean = is_clean(clean, sent, code, term_wait_s, killed) if code != -1 else clean
             self._ending = Ending(sent, code, time.monotonic() - started, clean)
             self._pod._gone(self)
         return self._ending

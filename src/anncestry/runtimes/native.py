@@ -213,9 +213,9 @@ class NativeProcess(Handle):
             # One that is paused would not hear the first signal.
             sent, clean = end(self.alive, lambda name: self._signal(signal.Signals[name], signal.SIGCONT), term_wait_s)
             self._signal(signal.SIGKILL)
-            returncode = self._popen.wait()
+            returncode, killed = self._popen.wait(), self._enclosure.usage().get("oom_kills")
             self._enclosure.remove()
-            clean = is_clean(clean, sent, returncode, term_wait_s)
+            clean = is_clean(clean, sent, returncode, term_wait_s, bool(killed))
             self._ending = Ending(sent, returncode, time.monotonic() - started, clean)
         return self._ending
 
