@@ -36,18 +36,24 @@ def test_every_attack_of_the_docs_names_tests_that_are_there():
             assert f"\ndef {test}(" in path.read_text(), f"{attack}: {path} has no {test}"
 
 
+def moved(cell, part: str) -> Path:
+    """Have all numbers in a part of a cell's vectors be others, with everything sealed again; returns their record."""
+    vectors = Path(cell.vectors_path)
+    file = vectors.with_name(f"{part}.npy")
+    np.save(file, np.load(file) + 1)
+    record = records.read_record(vectors)
+    output = {**record["outputs"][part], "sha256": records.sha256_file(file)}
+    reseal(vectors, outputs={**record["outputs"], part: output})
+    return vectors
+
+
 def test_a_truth_of_other_vectors_is_not_what_answers_are_scored_by(bench):
     honest = bench()
     cell = honest.matrix.cells[0]
     honest.load(cell)
     honest.query(cell, runs=2)
     scored(honest, cell)
-    vectors = Path(cell.vectors_path)
-    base = np.load(vectors.with_name("base.npy"))
-    np.save(vectors.with_name("base.npy"), base + 1)
-    record = records.read_record(vectors)
-    output = {**record["outputs"]["base"], "sha256": records.sha256_file(vectors.with_name("base.npy"))}
-    reseal(vectors, outputs={**record["outputs"], "base": output})
+    vectors = moved(cell, "base")
     with pytest.raises(Damaged, match="is the truth of other vectors than those of"):
         recall.verify_truth(Path(cell.truth_path), cell.truth, vectors)
     said = " ".join(problem.sentence for problem in verify.verify(honest.matrix, partial=True).problems)
@@ -366,12 +372,7 @@ def test_vectors_that_the_source_has_changed_are_not_those_that_were_measured(be
     honest.query(cell, runs=2)
     published, _ = scored(honest, cell)
     assert published["valid"]
-    vectors = Path(cell.vectors_path)
-    queries = np.load(vectors.with_name("queries.npy"))
-    np.save(vectors.with_name("queries.npy"), queries + 1)
-    record = records.read_record(vectors)
-    output = {**record["outputs"]["queries"], "sha256": records.sha256_file(vectors.with_name("queries.npy"))}
-    reseal(vectors, outputs={**record["outputs"], "queries": output})
+    vectors = moved(cell, "queries")
     said = "was made from other vectors than .* has now: the dataset's source has changed"
     with pytest.raises(DataError, match=said):
         honest.query(cell, runs=1)
