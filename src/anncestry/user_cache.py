@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import grp
 import os
 import pwd
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from anncestry.errors import ConfigError, UserError
+from anncestry.errors import ConfigError, DataError, UserError
 
 
 def folder(*parts: str) -> Path:
@@ -78,3 +82,22 @@ def _unmapped() -> set[int]:
     if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
         return set()
     return {int(Path("/proc/sys/kernel/overflowuid").read_text())}
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file, waiting for another process that has it. The system drops the lock of a process that dies."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise DataError(f"{path.parent}: the cache can't be written ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process to end {what}", file=sys.stderr)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

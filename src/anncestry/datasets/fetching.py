@@ -6,14 +6,11 @@ gzip, only named members are written, and nothing outside of the folder.
 
 from __future__ import annotations
 
-import fcntl
 import lzma
-import os
 import re
 import shutil
 import ssl
 import struct
-import sys
 import tarfile
 import threading
 import time
@@ -36,6 +33,7 @@ from anncestry.datasets import buckets
 from anncestry.errors import DataError, damage, of_machine
 from anncestry.progress import Progress
 from anncestry.provenance.records import replacing, sha256_file
+from anncestry.user_cache import locked
 from anncestry.web import Watch
 
 TIMEOUT_S = 10.0  # to connect, and between two reads
@@ -324,25 +322,6 @@ def verified(path: Path, pinned: str | None) -> str:
     if pinned is not None and found != pinned:
         raise DataError(f"{path}: sha256 {found[:12]}… differs from the declared {pinned[:12]}…")
     return found
-
-
-@contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file, waiting for another process that has it. The system drops the lock of a process that dies."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise DataError(f"{path.parent}: the cache can't be written ({error.strerror})") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process to end {what}", file=sys.stderr)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 # Archives

@@ -43,9 +43,10 @@ from numpy.typing import NDArray
 
 from anncestry import durable, user_cache
 from anncestry.datasets import buckets, formats, parquet, payload
-from anncestry.datasets.fetching import TIMEOUT_S, downloads, extract, fetch, fetch_rows, locked, plain, verified
+from anncestry.datasets.fetching import TIMEOUT_S, downloads, extract, fetch, fetch_rows, plain, verified
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
+from anncestry.user_cache import locked
 
 PARTS = ("base", "queries", "neighbors", "distances")
 _REQUIRED_PARTS = ("base", "queries")

@@ -303,7 +303,8 @@ def _make_maven(system: str, version: str, artifact: Mapping[str, Any], files: P
     """
     held = cache / "pinned" / artifact["sha256"]
     held.parent.mkdir(parents=True, exist_ok=True)
-    with building.alone(held.with_suffix(".lock")):  # a folder of jars can't take the place of another
+    # A folder of jars can't take the place of another.
+    with user_cache.locked(held.with_suffix(".lock"), f"the download of the jars of {system}"):
         if digest_of(building.hashes(held)) != artifact["sha256"]:
             clear(held)
             _pin_jars(system, artifact, held)

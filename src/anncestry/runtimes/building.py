@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -21,8 +20,7 @@ import subprocess
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +89,7 @@ def built(entry: Path, build: Callable[[Path], Any]) -> dict[str, Any]:
     Returns {"files": name → sha256, "said": what `build` returned}. One job builds, others wait for it.
     """
     entry.mkdir(parents=True, exist_ok=True)
-    with alone(entry / "lock"):
+    with user_cache.locked(entry / "lock", f"the building of {entry.name}"):
         try:
             manifest: dict[str, Any] = read_json(entry / _MANIFEST)
             if manifest["files"] == hashes(entry / FILES):
@@ -105,14 +103,6 @@ def built(entry: Path, build: Callable[[Path], Any]) -> dict[str, Any]:
         manifest = {"files": hashes(entry / FILES), "said": said}
         write_json(entry / _MANIFEST, manifest)
     return manifest
-
-
-@contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """One job at a time is within this lock; others wait for it."""
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def hashes(folder: Path) -> dict[str, str]:
