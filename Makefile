@@ -13,9 +13,9 @@ PUSH ?=
 .PHONY: all wheel evidence evidence-renew figures docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
-	@PYTHONPATH=$(CURDIR)/src snakemake --cores 8 all --logger anncestry $(CONFIG)
+	@PYTHONPATH="$(CURDIR)/src" snakemake --cores 8 all --logger anncestry $(CONFIG)
 
-EVIDENCE := cd evidence && PYTHONPATH=$(CURDIR)/src
+EVIDENCE := cd evidence && PYTHONPATH="$(CURDIR)/src"
 SHIPPED := smoke upgrade-small findings
 
 evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (offline; two minutes)
@@ -30,16 +30,16 @@ evidence-renew: env  ## measure again what changed of the results that ship with
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=$$experiment) || exit; \
 	done
-	@PYTHONPATH=$(CURDIR)/src python workflow/site/measured.py
+	@PYTHONPATH="$(CURDIR)/src" python workflow/site/measured.py
 	@$(EVIDENCE) anncestry gc --results --yes
 	@rm -rf evidence/results/table evidence/results/report evidence/store
 	@dvc commit --quiet --force evidence/results.dvc evidence/data.dvc && dvc push --quiet -r evidence evidence/results.dvc evidence/data.dvc
 
 wheel: env  ## build the wheel, with the driver for Linux on x86-64 and arm64, into dist/
 	@rm -rf dist scratch/ahead && mkdir -p scratch/ahead
-	@PYTHONPATH=$(CURDIR)/src python -m anncestry.drive.build scratch/ahead/drivers
-	@PYTHONPATH=$(CURDIR)/src python -c 'import json; from anncestry.provenance.code import tree_facts; print(json.dumps(tree_facts()))' > scratch/ahead/build.json
-	@ANNCESTRY_AHEAD=$(CURDIR)/scratch/ahead python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation \
+	@PYTHONPATH="$(CURDIR)/src" python -m anncestry.drive.build scratch/ahead/drivers
+	@PYTHONPATH="$(CURDIR)/src" python -c 'import json; from anncestry.provenance.code import tree_facts; print(json.dumps(tree_facts()))' > scratch/ahead/build.json
+	@ANNCESTRY_AHEAD="$(CURDIR)/scratch/ahead" python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation \
 	  --wheel-dir dist .
 	@rm -rf build && ls -l dist
 

@@ -77,7 +77,9 @@ def _still_asked(line: Mapping[str, str]) -> bool:
     """Whether the experiment has as many cells as were measured; says so if not."""
     now = asked(line["experiment"])
     if now != int(line["cells"]):
-        print(f"{line['experiment']}: left out: {line['cells']} cells were measured, and it has {now} now; run it again")
+        print(
+            f"{line['experiment']}: left out: {line['cells']} cells were measured, and it has {now} now; run it again"
+        )
     return now == int(line["cells"])
 
 

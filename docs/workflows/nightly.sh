@@ -21,7 +21,8 @@ if [ -n "${PUSH:-}" ]; then git push --quiet >&2; fi
   if git cat-file -e "$before:results.dvc" 2>/dev/null && [ "$before" != "$(git rev-parse HEAD)" ]; then
     echo "## Against the results before"
     echo '```'
-    anncestry compare "$before" HEAD --out "$out/compare"
+    # The first night of an experiment beside others that were kept has nothing to be compared with: it says so.
+    anncestry compare "$before" HEAD --out "$out/compare" 2>&1 || echo "Not compared."
     echo '```'
   else
     echo "No results were kept before, or none is new."

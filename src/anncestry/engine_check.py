@@ -185,7 +185,12 @@ def _prepare(
     engine: str, offers: Offers, system: Mapping[str, Any], metric: str, folder: Path, lies: Sequence[str]
 ) -> workflow.Choice:
     guard.refuse_foreign(folder)
-    if (folder / "config" / guard.MADE).exists():
+    made = folder / "config" / guard.MADE
+    if running.at_work(folder):
+        raise UserError(f"--folder {folder}: a run is at work there: wait for its end, or choose another folder")
+    if made.exists() and made.read_text() != _PACKAGE:
+        raise UserError(f"--folder {folder}: another command's results there would be lost; choose another folder")
+    if made.exists():
         # The keys of an engine from elsewhere don't hold its code, which its author changes between two checks.
         for name in ("results", "scratch"):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -228,7 +233,7 @@ def _prepare(
     }
     config = folder / "config"
     config.mkdir(exist_ok=True)
-    (config / guard.MADE).touch()
+    made.write_text(_PACKAGE)
     for name, body in files.items():
         (config / f"{name}.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
     return workflow.Choice(config.resolve(), "default")

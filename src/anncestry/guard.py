@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -27,7 +28,7 @@ from anncestry import workflow
 from anncestry.cells import config as config_files
 from anncestry.cells.matrix import Matrix
 from anncestry.cells.matrix import Pair as PairCell
-from anncestry.errors import ConfigError, DataError, UserError
+from anncestry.errors import ConfigError, DataError, UserError, plain
 from anncestry.home import HOME
 from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict, judge_all, ratio_of
 from anncestry.provenance import running
@@ -40,7 +41,8 @@ NAME = "guard"
 SERVERS_MIN, SERVERS_FIRST = 4, 6
 """Pairs of servers: with fewer than the first nothing is decided; the second are measured before any is judged."""
 SERVERS_MOST = 100
-"""As the schema of the config has it."""
+MARGIN_MOST = 50.0
+"""Percent; both as the schema of the config has them."""
 PAIR_S, START_S = 40.0, 20.0
 """About what one workload takes on one fresh pair of servers at least, and what of it their start takes."""
 _OF_HEAD = frozenset(
@@ -147,6 +149,8 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
             f"workload(s) on {len(asked.datasets)} dataset(s), each workload with its control, need about "
             f"{SERVERS_MIN * round_s:.0f} s"
         )
+    if not 0 < asked.margin_percent <= MARGIN_MOST:
+        raise UserError(f"--margin {asked.margin_percent:g}: must be more than 0 and at most {MARGIN_MOST:g} %")
     unknown = set(asked.quantities) - set(QUANTITIES)
     if unknown:
         raise UserError(f"--quantity {min(unknown)}: unknown; known: {', '.join(QUANTITIES)}")
@@ -160,7 +164,8 @@ def prepare(asked: Asked, config: Path, folder: Path) -> workflow.Choice:
     names = [_workload(name, asked.target_recall, workloads) for name in asked.workloads]
     block = {"datasets": list(asked.datasets), "topologies": ["standalone"], "workloads": names, "paired": paired}
     experiment = {
-        "title": f"{asked.head} against {asked.base}",
+        # A path is of this machine, and is not what was measured.
+        "title": " against ".join(re.sub("=.*", " (built)", side, flags=re.S) for side in (asked.head, asked.base)),
         "matrix": [block],
         "duet": {
             **(main.get("duet") or {}),
@@ -189,10 +194,10 @@ def copied(config: Path, folder: Path) -> Path:
     refuse_foreign(folder)
     if running.at_work(folder):
         raise UserError(f"--folder {folder}: a run is at work there: wait for its end, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(config, target)
-    (target / MADE).touch()
+    target.mkdir(parents=True, exist_ok=True)
+    (target / MADE).touch()  # before the copy, which may end early
+    config_files.copy(config, target)
     _keep_sources(target / "datasets.yaml")
     return target
 
@@ -451,7 +456,7 @@ def junit(found: Sequence[Finding]) -> str:
     suite = ElementTree.Element("testsuite", name="anncestry guard", tests=str(len(found)))
     for f in found:
         case = ElementTree.SubElement(suite, "testcase", classname=f"{f.dataset}.{f.workload}", name=f.quantity)
-        message = f"{_change(f)} {f.note}".strip()
+        message = plain(f"{_change(f)} {f.note}".strip())  # XML can't hold control characters
         if f.said is Said.REGRESSED:
             ElementTree.SubElement(case, "failure", message=message)
         elif f.said is Said.CANT_TELL:

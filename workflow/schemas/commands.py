@@ -68,7 +68,7 @@ def _command(name: str, parser: argparse.ArgumentParser, help_: str) -> Iterator
             for kind, of_kind in action.choices.items():
                 yield from _command(f"{name} {kind}", of_kind, inner[kind])
             continue
-        rows.append(f"| `{_form(action)}` | {_meaning(action)} |")
+        rows.append(f"| `{_form(action).replace('|', chr(92) + '|')}` | {_meaning(action)} |")
     if rows:
         yield "\n".join(["| argument | meaning |", "| --- | --- |", *rows])
 

@@ -64,7 +64,8 @@ def find(matrix: Matrix, number: str | None, selectors: Mapping[str, str]) -> tu
 
 def _read(folder: Path) -> pd.DataFrame:
     if not (folder / "numbers.parquet").exists():
-        raise DataError(f"{folder}: not made or pulled yet; `snakemake --cores 8 all` makes it from results")
+        experiment = folder.name.partition("@")[0]
+        raise DataError(f"{folder}: not made or pulled yet; see `anncestry --experiment {experiment} plan`")
     return numbers.read(folder)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import shutil
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from itertools import product
@@ -98,6 +99,21 @@ def _walk(body: Any, path: Path) -> None:
             raise ConfigError(f"{path}: {part} is not a finite number (.inf and .nan are not allowed)")
         elif part is not None and not isinstance(part, str | int | float):
             raise ConfigError(f"{path}: {part!r} is read as a {type(part).__name__}: quote it")
+
+
+def copy(folder: Path, target: Path, but: str = "") -> None:
+    """Copy the files of a config into `target`, `but` for a folder of it; hidden ones, as of an editor, stay behind."""
+    for path in sorted(folder.rglob("*")):
+        within = path.relative_to(folder)
+        if path.is_file() and within.parts[0] != but and not any(part.startswith(".") for part in within.parts):
+            (target / within).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / within)
+
+
+def check_name(name: str, option: str) -> None:
+    """ConfigError unless this can name an experiment, system, dataset, …"""
+    if not _NAME.match(name):
+        raise ConfigError(f"{option}: {name!r} can't be a name: use small letters, digits, '.', '_' and '-'")
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 from anncestry import engines, workflow
 from anncestry.cells.config import read_yaml
-from anncestry.commands import Run, command, own, results
+from anncestry.commands import Run, command, own, results, say_json
 from anncestry.errors import UserError
 
 
@@ -22,7 +23,11 @@ def bench(run: Run, options: argparse.Namespace) -> None:
     from anncestry import bench as benching
     from anncestry import guard as guarding
 
-    given = [name for name in ("artifact", "endpoint", "command_line") if getattr(options, name)]
+    given = [name for name in ("artifact", "endpoint", "command_line") if getattr(options, name) is not None]
+    for name in given:
+        # What is left of --artifact "$BUILD" where nothing was built: it must not measure the released server.
+        if not all(map(str.strip, [*getattr(options, name)] if name == "endpoint" else [getattr(options, name)])):
+            raise UserError(f"--{name.partition('_')[0]}: is empty: is a variable of your shell not set?")
     if len(given) > 1:
         raise UserError("give one of --artifact, --endpoint and --command: each says where the server comes from")
     folder: Path = options.folder.resolve()
@@ -37,22 +42,24 @@ def bench(run: Run, options: argparse.Namespace) -> None:
             options.k,
             options.clients,
             options.target_recall,
-            options.artifact,
+            None if options.artifact is None else Path(options.artifact),
             endpoints,
             options.credentials,
         )
         os.environ.update({benching.variable(interface): address for interface, address in endpoints.items()})
         choice = benching.prepare(asked, folder)
+        matrix = workflow.expand(choice)
+        is_drawn = (folder / matrix.report_path).exists()
         guarding.measure(choice, folder, options.cores, says_json=options.json)
     with chdir(folder):
-        matrix = workflow.expand(choice)
-        done = Run(None)
-        done.choice = choice
+        page = results.current_page(matrix).resolve()  # what was measured before is not what was drawn last
         if options.json:
-            results.summary(done, argparse.Namespace(json=True))
+            say_json(options, lambda: {**results.highlights_of(matrix), "page": str(page)})
+        elif is_drawn:  # else the workflow has printed it
+            results.print_table(matrix)
         invalid = [cell for cell in matrix.cells if not _is_valid(cell.query_path) or not _is_valid(cell.recall_path)]
     if not options.json:
-        print(f"page: {folder / 'reports' / benching.NAME / 'index.html'}")
+        print(f"page: {page}")
     if invalid:
         raise SystemExit(3)
 
@@ -67,10 +74,13 @@ def _dataset(options: argparse.Namespace, folder: Path) -> str:
     """The name of a dataset of the config; own vectors become one first."""
     path = Path(options.dataset)
     if path.suffix.lower() not in own.FORMATS:
+        for option in ("queries", "metric", "column"):
+            if getattr(options, option) is not None:
+                raise UserError(f"--{option}: is for own vectors, and --dataset {path} is no file of vectors")
         return str(options.dataset)
     if options.metric is None:
         raise UserError(f"--dataset {path}: own vectors need --metric cosine or --metric l2")
-    name = f"own-{path.stem.lower()}".replace("_", "-")
+    name = "own-" + re.sub("[^a-z0-9.]+", "-", path.stem.lower())
     shutil.rmtree(folder / "own" / name, ignore_errors=True)
     given = argparse.Namespace(
         name=name,
@@ -99,6 +109,8 @@ def _endpoints(
     from anncestry import bench as benching
 
     if not options.endpoint and not options.command_line:
+        if options.credentials is not None:
+            raise UserError("--credentials: is for a server that runs already, or that --command starts")
         yield {}
         return
     if system not in systems:
@@ -123,7 +135,7 @@ def add(commands: Any) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--system", metavar="NAME", help="a system of systems.yaml")
     what.add_argument("--engine", metavar="NAME", help="an engine: its newest system")
-    parser.add_argument("--artifact", type=Path, metavar="PATH", help="what you built of it: a file or folder")
+    parser.add_argument("--artifact", metavar="PATH", help="what you built of it: a file or folder")
     parser.add_argument(
         "--command", dest="command_line", metavar="COMMAND", help="starts it: './server -p {port} -D {data}'"
     )

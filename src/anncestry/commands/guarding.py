@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anncestry.commands import Run, command
+from anncestry.commands import Run, command, results
 from anncestry.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ def guard(run: Run, options: argparse.Namespace) -> None:
         return
     guarding.measure(choice, folder, options.cores)
     matrix = workflow.expand(choice)
+    with chdir(folder):
+        page = folder / results.current_page(matrix)  # what was measured before is not what was drawn last
     found = guarding.findings(matrix, folder, asked.quantities, rule_of(matrix.config))
     guarding.write(asked, found, folder)
     print(guarding.text(asked, found), end="")
-    print(f"page: {folder / 'reports' / guarding.NAME / 'index.html'}")
+    print(f"page: {page}")
     if status := guarding.status(found):
         raise SystemExit(status)
 
@@ -52,7 +55,7 @@ def _asked(options: argparse.Namespace) -> Asked:
         options.head,
         chosen(options.dataset, "datasets", ["fashion-mnist-784-euclidean"]),
         chosen(options.workload, "workloads", ["k10-clients4"]),
-        chosen(options.quantity, "quantities", guarding.DEFAULT),
+        list(dict.fromkeys(chosen(options.quantity, "quantities", guarding.DEFAULT))),
         chosen(options.target_recall, "target_recall", None),
         chosen(options.margin, "margin_percent", 5.0),
         seconds(chosen(options.budget, "budget", "10m")),

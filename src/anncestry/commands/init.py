@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.commands import Run, command
 from anncestry.errors import ConfigError
 from anncestry.home import CONFIG, EPOCHS, PROFILES
@@ -65,6 +64,8 @@ def _fill(folder: Path, experiments: list[Path]) -> None:
     for path in _FILES.iterdir():
         if path.is_file():
             shutil.copyfile(path, folder / path.name)
+    readme = folder / "README.md"
+    readme.write_text(readme.read_text().replace("{experiment}", _first(experiments)))
     (folder / "dvc.yaml").write_text(_DVC)
     (folder / ".gitignore").write_text("\n".join(IGNORED) + "\n")
     (folder / ".dvcignore").write_text("\n".join(NOT_OF_DVC) + "\n")
@@ -80,11 +81,14 @@ def _experiments(names: list[str]) -> list[Path]:
     return [known[name] for name in names]
 
 
-def _command(experiments: list[Path]) -> str:
+def _first(experiments: list[Path]) -> str:
+    """Which experiment to begin with."""
     names = [path.stem for path in experiments]
-    first = _SMALLEST if _SMALLEST in names else next(iter(names), DEFAULT_EXPERIMENT)
-    choice = "" if first == DEFAULT_EXPERIMENT else f" --config experiment={first}"
-    return f"snakemake --cores 8 all --logger anncestry{choice}"
+    return _SMALLEST if _SMALLEST in names else names[0]
+
+
+def _command(experiments: list[Path]) -> str:
+    return f"snakemake --cores 8 all --logger anncestry --config experiment={_first(experiments)}"
 
 
 def add(commands: Any) -> None:

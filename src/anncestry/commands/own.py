@@ -170,15 +170,19 @@ def dataset(run: Run, options: argparse.Namespace) -> None:
     config.validate({name: {"of": "any", "prefix": 1}}, "datasets", file)
     if options.metric == "ip":
         raise ConfigError("--metric ip: give cosine or l2; for vectors of length 1, cosine has the order of ip")
+    if options.seed < 0:
+        raise ConfigError(f"--seed {options.seed}: must be at least 0")
     rule = options.zero_vectors
     if rule != "refuse" and options.metric != "cosine":
         raise ConfigError(f"--zero-vectors {rule}: needs --metric cosine")
     base = _Vectors(_files(options.base), options.column)
     queries = _queries(options, base)
+    if queries is not None and options.hold_out is not None:
+        raise ConfigError("--hold-out: there are queries, so none are held out; leave it out")
     rows, dim, zeros = base.survey()
     held: NDArray[np.int64] = np.zeros(0, np.int64)
     if queries is None:
-        count = options.hold_out or min(_HELD_OUT, rows // 10)
+        count = min(_HELD_OUT, rows // 10) if options.hold_out is None else options.hold_out
         if not 0 < count < rows:
             raise DataError(f"{base.files[0]}: can't hold out {count} queries of {rows} rows; give --queries")
         held = np.sort(np.random.default_rng(options.seed).choice(rows, count, replace=False))
@@ -292,13 +296,14 @@ def endpoint(run: Run, options: argparse.Namespace) -> None:
 def experiment(run: Run, options: argparse.Namespace) -> None:
     """Add an experiment: datasets × systems × topologies × workloads, in a file of its own."""
     folder, name = run.choice.folder, options.name
+    config.check_name(name, "NAME")
     target = folder / "experiments" / f"{name}.yaml"
     if target.exists() or name == config.DEFAULT_EXPERIMENT:
         raise ConfigError(f"{target}: experiment {name} is there already; choose another name")
     block = {key: getattr(options, key) for key in ("datasets", "systems", "topologies", "workloads")}
     body = {"title": options.title or name, "matrix": [block]}
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120)
-    matrix = _try(folder, f"experiments/{name}.yaml", text, name)
+    matrix = _try(folder, f"experiments/{name}.yaml", text.encode(), name)
     target.parent.mkdir(exist_ok=True)
     with replacing(target) as new:
         new.write_text(text)
@@ -325,21 +330,23 @@ def _append(run: Run, table: str, name: str, entry: Mapping[str, Any], remarks: 
     """Write an entry to the end of a config file, if the whole config is valid with it."""
     path = (run.choice.folder / f"{table}.yaml").resolve()
     known = _require_free(run, name, table)
-    before = path.read_text()
-    text = before + ("" if before.endswith("\n") else "\n") + "\n" + "".join(f"# {remark}\n" for remark in remarks)
-    text += yaml.safe_dump({name: dict(entry)}, sort_keys=False, allow_unicode=True, width=120)
-    _try(run.choice.folder, path.name, text, config.DEFAULT_EXPERIMENT, {**known, name: entry})
+    before = path.read_bytes()
+    end = b"\r\n" if b"\r\n" in before else b"\n"
+    added = "\n" + "".join(f"# {remark}\n" for remark in remarks)
+    added += yaml.safe_dump({name: dict(entry)}, sort_keys=False, allow_unicode=True, width=120)
+    after = before + (b"" if before.endswith(end) else end) + added.encode().replace(b"\n", end)
+    _try(run.choice.folder, path.name, after, config.DEFAULT_EXPERIMENT, {**known, name: entry})
     with replacing(path) as new:
-        new.write_text(text)
+        new.write_bytes(after)
 
 
-def _try(folder: Path, file: str, text: str, name: str, expected: Mapping[str, Any] | None = None) -> Any:
-    """The matrix of an experiment as the config will be with this text; ConfigError leaves the config as it is."""
+def _try(folder: Path, file: str, content: bytes, name: str, expected: Mapping[str, Any] | None = None) -> Any:
+    """The matrix of an experiment as the config will be with this file; ConfigError leaves the config as it is."""
     with tempfile.TemporaryDirectory() as temporary:
         trial = Path(temporary, "config")
-        shutil.copytree(folder, trial, ignore=shutil.ignore_patterns("published"))
-        (trial / "experiments").mkdir(exist_ok=True)
-        (trial / file).write_text(text)
+        config.copy(folder, trial, but="published")
+        (trial / file).parent.mkdir(parents=True, exist_ok=True)
+        (trial / file).write_bytes(content)
         try:
             if expected is not None and config.read_yaml(trial / file) != expected:
                 raise ConfigError(f"{trial / file}: no entry can be added at its end; add it by hand")

@@ -23,20 +23,25 @@ _SELECTORS = ("dataset", "system", "topology", "workload", "phase", "metric")
 
 def summary(run: Run, options: argparse.Namespace) -> None:
     """Print the main numbers of an experiment and the path of its page."""
-    from anncestry.report.model import highlights as text
-
     matrix = run.matrix
     if not Path(matrix.table_path).exists():
-        raise DataError(f"{matrix.table_path}: missing; run `snakemake --cores 8 all`")
-    if say_json(options, lambda: _highlights(matrix)):
+        raise DataError(f"{matrix.table_path}: missing; run `{command_of(matrix)}`")
+    if say_json(options, lambda: highlights_of(matrix)):
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(text.summary(_table(matrix), _nodes(matrix), width))
-    say_absent(matrix)
+    print_table(matrix)
     print(f"page: {current_page(matrix)}")
 
 
-def _highlights(matrix: Matrix) -> dict[str, Any]:
+def print_table(matrix: Matrix) -> None:
+    """Print the main numbers as a table, and which cells are not among them."""
+    from anncestry.report.model import highlights
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(highlights.summary(_table(matrix), _nodes(matrix), width))
+    say_absent(matrix)
+
+
+def highlights_of(matrix: Matrix) -> dict[str, Any]:
     """The numbers of the summary with their ids, a row for each dataset, topology and system; and the page."""
     from anncestry.report.model import highlights, numbers
 

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from anncestry import durable
@@ -37,8 +38,8 @@ REVISIONS = Path("scratch/revision")
 
 _NAMES_MAX = 12
 
-_DERIVED = ("metrics/", "plots/")
-"""Folders of `results/` that are made from the current table alone: what leaves them is no loss."""
+_DERIVED = ("metrics/", "plots/", "table/", "report/")
+"""Folders of `results/` that are made from records alone: what leaves them is no loss, and `drop` removes tables."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class Settings:
 
 def _cache(root: Path) -> Path:
     """DVC's cache, by DVC itself, which also reads the config of the user and of the machine; takes a second."""
+    if find_spec("dvc") is None:
+        raise ModuleNotFoundError("No module named 'dvc'", name="dvc")
     asked = _dvc(root, "cache", "dir")
     if asked.returncode or not asked.stdout.strip():
         raise DataError(f"dvc cache dir: {(asked.stderr or asked.stdout).strip() or 'it says nothing'}")
@@ -127,7 +130,7 @@ def _cache(root: Path) -> Path:
 
 def _is_cached(root: Path, pointer: Pointer) -> bool:
     """Whether DVC's cache has the listing, wherever that is; not known, where DVC can't be asked."""
-    with suppress(DataError):
+    with suppress(DataError, ModuleNotFoundError):
         return (_cache(root) / pointer.object).exists()
     return False
 
