@@ -55,9 +55,17 @@ def test_own_vectors_on_a_system_become_a_table_a_page_and_records_that_verify(
         "2",
     ]
     assert run(*arguments, "--json") == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    said = json.loads(capsys.readouterr().out)
+    assert said["page"] == str((toy.folder / "bench/reports/bench/index.html").resolve())
+    (row,) = said["rows"]
     assert row["dataset"] == "own-my-vectors" and row["recall"]["value"] == 1 and row["qps"]["clients"] == 2
-    assert (toy.folder / "bench/reports/bench/index.html").exists()
+    page = toy.folder / "bench/reports/bench/index.html"
+    drawn = page.read_bytes()
+    for file in (page, page.with_name(".report")):
+        file.write_text("of another bench")
+    assert run(*arguments) == 0, "nothing is measured again, and all is said again"
+    assert "own-my-vectors" in capsys.readouterr().out
+    assert page.read_bytes() == drawn
     assert before == {path: path.read_bytes() for path in (toy.folder / "config").rglob("*") if path.is_file()}
     monkeypatch.chdir("bench")
     monkeypatch.setenv("ANNCESTRY_CONFIG", str(Path("config").resolve()))
@@ -78,6 +86,11 @@ def test_own_vectors_on_a_system_become_a_table_a_page_and_records_that_verify(
             ["--system", "red-1.0", "--endpoint", "h:1", "--command", "x"],
             "give one of --artifact, --endpoint and --command",
         ),
+        (["--system", "red-1.0", "--command", ""], "--command: is empty: is a variable of your shell not set?"),
+        (["--system", "red-1.0", "--artifact", " "], "--artifact: is empty"),
+        (["--system", "red-1.0", "--endpoint", ""], "--endpoint: is empty"),
+        (["--system", "red-1.0", "--metric", "l2"], "--metric: is for own vectors, and --dataset blobs-l2 is no file"),
+        (["--system", "red-1.0", "--credentials", "KEY"], "--credentials: is for a server that runs already"),
     ],
 )
 def test_what_can_not_be_measured_is_refused_before_anything_is_started(

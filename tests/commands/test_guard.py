@@ -92,6 +92,7 @@ def test_a_budget_without_room_for_four_pairs_of_servers_is_refused_before_anyth
         ({"head": "slow-1.0="}, "--head slow-1.0=: is neither SYSTEM, nor SYSTEM=PATH"),
         ({"head": "slow-1.0@"}, "--head slow-1.0@: is neither SYSTEM, nor SYSTEM=PATH"),
         ({"workloads": ["k5000"]}, "--workload: no workload 'k5000'"),
+        ({"margin_percent": 60.0}, "--margin 60: must be more than 0 and at most 50 %"),
         ({"quantities": ["beauty"]}, "--quantity beauty: unknown; known: server_cpu_us_per_query, qps"),
     ],
 )

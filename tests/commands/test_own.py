@@ -135,6 +135,22 @@ def test_comments_and_order_of_the_users_files_survive_byte_by_byte(tmp_path: Pa
     assert file.read_text().startswith(before)
 
 
+def test_lines_of_another_system_keep_their_ends(tmp_path: Path) -> None:
+    file = tmp_path / "config/datasets.yaml"
+    before = file.read_bytes().replace(b"\n", b"\r\n")
+    file.write_bytes(before)
+    npy(tmp_path / "x.npy", BASE)
+    assert add("--base", "x.npy") == 0
+    after = file.read_bytes()
+    assert after.startswith(before) and after.count(b"\n") == after.count(b"\r\n") > before.count(b"\n")
+
+
+def test_what_an_editor_left_in_the_config_stops_no_entry(tmp_path: Path) -> None:
+    (tmp_path / "config/.#systems.yaml").symlink_to("somebody@host.1")
+    npy(tmp_path / "x.npy", BASE)
+    assert add("--base", "x.npy") == 0
+
+
 def with_row(row: int, value: float) -> Floats:
     changed = BASE.copy()
     changed[row] = value
@@ -152,6 +168,9 @@ def with_row(row: int, value: float) -> Floats:
         (BASE, ["--queries", "y.txt"], "l2", "y.txt: unknown ending '.txt'"),
         (BASE[:5], [], "l2", "can't hold out 0 queries of 5 rows; give --queries"),
         (BASE, ["--zero-vectors", "keep"], "l2", "--zero-vectors keep: needs --metric cosine"),
+        (BASE, ["--seed", "-1"], "l2", "--seed -1: must be at least 0"),
+        (BASE, ["--hold-out", "0"], "l2", "can't hold out 0 queries of"),
+        (BASE, ["--hold-out", "5", "--queries", "x.npy"], "l2", "--hold-out: there are queries, so none are held out"),
     ],
 )
 def test_what_can_be_no_dataset_is_refused_in_one_sentence_and_leaves_nothing(
@@ -225,6 +244,8 @@ def test_a_system_that_changes_one_setting_keeps_the_other_settings_of_the_syste
         ["endpoint", "standalone", "--interface", "mysql=FAR"],
         ["endpoint", "far", "--interface", "mysql"],
         ["experiment", "my", "--datasets", "absent", "--systems", "red-1.0"],
+        ["experiment", "My", "--datasets", "blobs-l2", "--systems", "red-1.0"],
+        ["experiment", "../x", "--datasets", "blobs-l2", "--systems", "red-1.0"],
         ["experiment", "default", "--datasets", "blobs-l2", "--systems", "red-1.0"],
     ],
 )

@@ -21,11 +21,12 @@ from anncestry.metrics.decide import Outcome, proportion_interval
 from anncestry.metrics.defects import percent
 from anncestry.provenance.records import identity, sha256_file
 from anncestry.report import diffs
-from anncestry.report.compare.lines import HEADLINE, Comparison, Line, compare
+from anncestry.report.compare.lines import AMOUNT, HEADLINE, RECALL, Comparison, Line, Words, compare, words_of
 from anncestry.report.compare.sides import Side, find, of_results, side
 from anncestry.report.compare.text import summary
 from anncestry.report.model import numbers
 from anncestry.report.model.noise import asked
+from anncestry.report.model.quantities import state_of
 from anncestry.report.site.compare_page import write
 from tests.builders.world import HOSTILE, World, made_invalid, numbers_behind, parsed, unpacked
 
@@ -737,6 +738,53 @@ def test_shares_of_defective_answers_are_compared_as_shares(world: World) -> Non
     line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "defect_share"))
     assert line.verdict == "more" and line.better == "a"
     assert (line.judged.low, line.judged.high) == pytest.approx(proportion_interval(0.02, 1000, 0.0, 1000))
+
+
+def test_a_rate_that_a_search_found_is_compared_over_its_runs_and_is_no_share(world: World) -> None:
+    for system, rates in ((MILVUS, [950.0, 960.0, 940.0]), (WEAVIATE, [1900.0, 1920.0, 1880.0])):
+
+        def edit(record: dict[str, Any], rates: list[float] = rates) -> None:
+            mean, std = statistics.mean(rates), statistics.stdev(rates)
+            record["slo"] = {"max_rate_per_s": {"value": mean, "std": std, "runs": rates}}
+
+        world.edit(world.cell(system, "k10")["recall_path"], edit)
+    found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
+    line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "max_rate_per_s"))
+    assert line.a.value == 950 and line.verdict == "higher"
+
+
+def test_a_search_that_did_not_reach_its_target_is_no_invalid_number(world: World) -> None:
+    missed = {"max_rate_per_s": {"value": None, "std": None, "runs": []}, "reason": "p99 of run 1 is 12 ms"}
+    for system in (MILVUS, WEAVIATE):
+        world.edit(world.cell(system, "k10")["recall_path"], lambda record: record.update(slo=missed))
+    rows = numbers.rows_of(world.tidy())
+    reasons = {row["reason"] for row in rows if row["system"] == MILVUS and row["workload"] == "k10"}
+    assert "target not reached: p99 of run 1 is 12 ms" in reasons
+    assert state_of(reasons) == "valid"
+    found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
+    line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "max_rate_per_s"))
+    assert line.a.problem == "target not reached: p99 of run 1 is 12 ms"
+
+
+def test_systems_of_several_builds_are_judged_by_these(world: World) -> None:
+    frame = world.tidy()
+    chosen = (frame["metric"] == "load_s") & (frame["rebuild"].fillna(1) == 1)
+    assert len(set(frame[chosen]["system"])) == 2
+    for system, mean in ((MILVUS, 10.0), (WEAVIATE, 20.0)):
+        rows = chosen & (frame["system"] == system)
+        frame.loc[rows, ["value", "rebuild_mean", "rebuild_std", "rebuilds"]] = [mean, mean, mean / 100, 3]
+    sides = (side(name, frame[frame["system"] == name], RESULTS) for name in (MILVUS, WEAVIATE))
+    lines = [line for line in compare(*sides).lines if line.metric == "load_s"]
+    assert lines and {line.verdict for line in lines} == {"slower"}
+    assert {line.judged.noise for line in lines} == {"builds"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [("robustness_0.9", RECALL), ("ndcg", RECALL), ("recall_worst1", RECALL), ("recall_zero_share", AMOUNT)],
+)
+def test_a_percentage_of_noise_is_meant_for_no_kind_of_recall(metric: str, words: Words) -> None:
+    assert words_of(metric) is words
 
 
 def test_what_only_one_side_has_is_counted_at_the_end_and_hides_nothing_that_both_have(world: World) -> None:

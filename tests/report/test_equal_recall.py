@@ -213,6 +213,12 @@ def test_nothing_is_said_beyond_the_ends_of_a_sweep():
     assert at_target([], 0.5, lower=False).value is None
 
 
+def test_an_effort_that_another_beats_is_not_forgotten_as_the_smallest_that_was_asked():
+    beaten = point(16, 0.8, 900)
+    said = at_target([beaten, *SWEEP[1:]], 0.5, lower=False).why
+    assert said == "the least recall of the front, at ef 32, is 0.9000"
+
+
 def test_the_uncertainty_of_both_neighbours_is_that_of_what_lies_between():
     exact = at_target(SWEEP, 0.94, lower=False)
     assert exact.low == exact.high == exact.value

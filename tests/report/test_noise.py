@@ -84,8 +84,16 @@ def frame(values: dict[int, float | None], metric: str = "p50_ms") -> pd.DataFra
 
 def test_a_floor_is_the_largest_difference_of_any_two_builds():
     found = noise.floors(frame({1: 1.0, 2: 1.1, 3: 0.9}))
-    assert found["p50_ms"].relative == pytest.approx(1 - 0.9 / 1.1)
+    assert found["p50_ms"].relative == pytest.approx(1.1 / 0.9 - 1)
     assert "3 numbers measured twice" in str(found["p50_ms"])
+
+
+def test_a_floor_is_the_same_whichever_of_two_is_named_first():
+    assert noise.floors(frame({1: 50.0, 2: 100.0})) == noise.floors(frame({1: 100.0, 2: 50.0}))
+    floor = noise.Floor(0.35, "between builds")
+    assert not floor.hides(100, 70) and not floor.hides(70, 100)
+    assert floor.hides(100, 75) and floor.hides(75, 100)
+    assert floor.hides(0, 0) and not floor.hides(0, 1)
 
 
 def test_one_build_or_a_number_that_is_missing_says_nothing_of_noise():

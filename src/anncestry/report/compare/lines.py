@@ -18,10 +18,11 @@ from anncestry.metrics.defects import MARKED_SHARE
 from anncestry.provenance.platform import IDENTITY
 from anncestry.report.compare.sides import Body, Side, listed, quoted_input
 from anncestry.report.model.cells import Row, marks
+from anncestry.report.model.derived import COST as COST_OF_MILLION
 from anncestry.report.model.noise import Noise, above, between_pairs
 from anncestry.report.model.numbers import rows_of
-from anncestry.report.model.quantities import ABSENT, HARDEST, PHASES, SERVER_CPU, is_missing, stage_of
-from anncestry.report.model.verdicts import Paired, of_queries, of_runs
+from anncestry.report.model.quantities import ABSENT, HARDEST, PHASES, SERVER_CPU, is_absent, is_missing, stage_of
+from anncestry.report.model.verdicts import Paired, built, of_builds, of_queries, of_runs
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
@@ -56,9 +57,13 @@ COST = Words("less", "more", -1)
 AMOUNT = Words("lower", "higher", 0)  # being busy is neither good nor bad
 
 
+_SCORES = {*HARDEST, "ndcg", "mrr", "stream_fresh_recall", "fault_recall_during"}
+"""Recall by other names: more is better, and a share of it is no noise that anybody means by so many percent."""
+
+
 def words_of(metric: str) -> Words:
     """The words for a metric of the tidy table."""
-    if metric.startswith("recall_"):
+    if metric in _SCORES or (metric.startswith("recall_") and metric != "recall_zero_share"):
         return RECALL
     if metric.startswith("storage_"):
         return SIZE
@@ -266,9 +271,14 @@ def _floored(line: Line, pair: Pair | None, noise: Noise, rule: Rule) -> Line:
     floor = noise.floor(line.metric, common=line.words not in (RECALL, FAILURES))
     if floor is None or line.a.value is None or line.b.value is None:
         return line
+    if pair is not None and pair.of == "builds":
+        return line  # what differs between builds is in it
     ratio = None if pair is None or pair.ratio is None else pair.ratio.log
+    margin = rule.margin
+    if pair is not None and isinstance(pair.a, Share) and line.a.value:
+        margin = rule.recall_margin / abs(line.a.value)
     values = (line.a.value, line.b.value) if ratio is None else (1.0, math.exp(ratio))
-    return replace(line, judged=above(line.judged, floor, *values, rule.margin))
+    return replace(line, judged=above(line.judged, floor, *values, margin))
 
 
 def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
@@ -337,7 +347,7 @@ class _Half:
             if row["value"] is not None:
                 return ""
             reason = str(row["reason"])
-            return reason if reason in ABSENT or is_missing(reason) else f"invalid: {reason}"
+            return reason if is_absent(reason) or is_missing(reason) else f"invalid: {reason}"
         if not self.system:
             return f"no system to set against {other}"
         return "no such number" if key[:3] in self.cells else "no such cell"
@@ -398,15 +408,18 @@ class _Systems:
         stage = stage_of(key[3])
         records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
         samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
-        ratio = self._pairs.ratio(key[:3], a["system"], b["system"], key[4]) if key[3] == "query" else None
+        metric = "server_cpu_us_per_query" if key[4] == COST_OF_MILLION else key[4]
+        ratio = self._pairs.ratio(key[:3], a["system"], b["system"], metric) if key[3] == "query" else None
         if ratio is not None:
             return Pair(samples[0], samples[1], key[4], ratio=ratio)
         if key[4] == "defect_share":
             return Pair(_share(a, records[0]), _share(b, records[1]), key[4])
+        if stage != "recall" and built(a, b):
+            return Pair(of_builds(a), of_builds(b), key[4], of="builds")
         few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
         if few and key[4] not in HARDEST:  # of queries, whose answers in all runs are one observation
             return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
-        if stage != "recall":
+        if stage != "recall" or a["unit"] != "fraction":  # such as the rate that a search found
             return Pair(samples[0], samples[1], key[4], paired=self._of_one_experiment)
         first, second = (of_queries(row, record) for row, record in zip((a, b), records, strict=True))
         return Pair(first, second, key[4])

@@ -107,7 +107,9 @@ def at_target(points: Sequence[Point], target: float, *, lower: bool) -> AtTarge
         why = f"target not reached, best was {best.recall['value']:.4f}"
         return AtTarget(None, None, None, (best.recall,), why)
     if least.recall["value"] > target:
-        why = f"the smallest ef asked, {least.ef_search}, already has {least.recall['value']:.4f}"
+        why = f"the least recall of the front, at ef {least.ef_search}, is {least.recall['value']:.4f}"
+        if least.ef_search == min(point.ef_search for point in points):
+            why = f"the smallest ef asked, {least.ef_search}, already has {least.recall['value']:.4f}"
         return AtTarget(None, None, None, (least.recall,), why)
     above = next(place for place, point in enumerate(ordered) if point.recall["value"] >= target)
     right = ordered[above]

@@ -31,7 +31,7 @@ _CELL = ["dataset", "system", "topology", "workload", "phase", "metric"]
 
 @dataclass(frozen=True)
 class Floor:
-    """The largest difference that is noise, as a share of the first value (0.05: 5 %), and where it comes from."""
+    """The largest difference that is noise, as a share of the lesser value (0.05: 5 %), and where it comes from."""
 
     relative: float
     source: str
@@ -41,7 +41,13 @@ class Floor:
 
     def hides(self, a: float, b: float) -> bool:
         """Whether the difference of two values is no larger than this."""
-        return abs(b - a) <= self.relative * abs(a)
+        return _apart(a, b) <= self.relative
+
+
+def _apart(a: float, b: float) -> float:
+    """How far two values are apart, as a share of the lesser: whichever is named first. Infinite where one is 0."""
+    lesser, larger = sorted((abs(a), abs(b)))
+    return 0.0 if a == b else math.inf if not lesser else larger / lesser - 1
 
 
 def above(verdict: Verdict, floor: Floor, a: float, b: float, margin: float) -> Verdict:
@@ -102,8 +108,8 @@ def between_pairs(pairs: Iterable[tuple[str, float, float]]) -> dict[str, Floor]
     """
     apart: dict[str, list[float]] = {}
     for metric, first, second in pairs:
-        if first:
-            apart.setdefault(metric, []).append(abs(second / first - 1))
+        if first and second:
+            apart.setdefault(metric, []).append(_apart(first, second))
     return {
         metric: Floor(max(shares), f"between {len(shares)} number{'s' if len(shares) > 1 else ''} measured twice")
         for metric, shares in apart.items()

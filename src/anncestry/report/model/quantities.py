@@ -247,9 +247,14 @@ def is_missing(reason: str) -> bool:
     return reason in MISSING or reason.startswith(TRIED)
 
 
+def is_absent(reason: str) -> bool:
+    """Whether a reason says that there is no such number, which is no fault of the record."""
+    return reason in ABSENT or reason.startswith(UNREACHED)
+
+
 def state_of(reasons: Iterable[str]) -> str:
     """The state of a cell by what the rows of its records say: valid, invalid, failed or not measured."""
-    said = {reason for reason in reasons if reason and reason not in ABSENT}
+    said = {reason for reason in reasons if reason and not is_absent(reason)}
     if not all(map(is_missing, said)):
         return "invalid"
     if any(reason.startswith(TRIED) for reason in said):

@@ -106,23 +106,21 @@ class Verdicts:
         record = self._records.get(row["record"]) or {}
         if row["phase"] == "recall":
             return of_queries(row, record)
-        if (row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None:
-            return Sample(row["rebuild_mean"], row["rebuild_std"], row["rebuilds"])
-        return of_runs(row, record)
+        return of_builds(row) if built(row) else of_runs(row, record)
 
     def pair(self, a: Row, b: Row) -> Pair:
         """Two numbers of one session's rounds, as what `decide` judges."""
-        built = _built(a, b)
-        if built or a["phase"] == "recall":
+        several = built(a, b)
+        if several or a["phase"] == "recall":
             first, second = self.evidence(a), self.evidence(b)
         else:
             first, second = (of_runs(row, self._records.get(row["record"]) or {}) for row in (a, b))
-        of = "builds" if built or not a["workload"] else "rounds"
+        of = "builds" if several or not a["workload"] else "rounds"
         place, elsewhere = _cell(a), _cell(b)
         ratio = None
         if (place[:2], place[3]) == (elsewhere[:2], elsewhere[3]):
             ratio = self._paired.ratio((*place[:2], place[3]), place[2], elsewhere[2], a["metric"])
-        return Pair(first, second, a["metric"], paired=not built, of=of, ratio=ratio)
+        return Pair(first, second, a["metric"], paired=not several, of=of, ratio=ratio)
 
     def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
         """The second of each pair against the first, at a level that holds for all of these together."""
@@ -140,7 +138,7 @@ class Verdicts:
             return verdict
         if ratio is not None and ratio.log is not None:
             return above(verdict, floor, 1.0, math.exp(ratio.log), self.rule.margin)
-        return verdict if _built(a, b) else above(verdict, floor, a["value"], b["value"], self.rule.margin)
+        return verdict if built(a, b) else above(verdict, floor, a["value"], b["value"], self.rule.margin)
 
     @cached_property
     def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:
@@ -196,14 +194,19 @@ class Verdicts:
         return "" if enough else f"with recall {mine['value']:.4f} against {theirs['value']:.4f}"
 
 
-def _built(*rows: Row) -> bool:
+def built(*rows: Row) -> bool:
     """Whether each of these numbers was measured on several builds."""
     return all((row["rebuilds"] or 0) > 1 and row["rebuild_std"] is not None for row in rows)
 
 
+def of_builds(row: Row) -> Sample:
+    """A number over the builds that it was measured on."""
+    return Sample(row["rebuild_mean"], row["rebuild_std"], row["rebuilds"])
+
+
 def judged_values(a: Row, b: Row) -> tuple[float, float]:
     """What a verdict holds against each other: the means over builds where both have several, else the numbers."""
-    of = "rebuild_mean" if _built(a, b) else "value"
+    of = "rebuild_mean" if built(a, b) else "value"
     return float(a[of]), float(b[of])
 
 

@@ -21,7 +21,7 @@ from anncestry.metrics import capacity, defects, latency, recall, resources, rob
 from anncestry.provenance import attempts, gates
 from anncestry.report.model import derived
 from anncestry.report.model.material import Material
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, STAGES, stage_of, state_of
+from anncestry.report.model.quantities import LOAD_INVALID, STAGES, is_absent, stage_of, state_of
 from anncestry.report.model.records import Records, flat
 from anncestry.report.site import sheets, shell
 from anncestry.report.site.shell import DIMENSIONS, Sheet
@@ -106,7 +106,7 @@ def cells_of(material: Material) -> list[CellState]:
             continue
         cell = found.setdefault((*place, row["rebuild"]), CellState(place, row["rebuild"]))
         cell.records.setdefault(stage_of(row["phase"]), row["record"])
-        if row["reason"] and row["reason"] not in ABSENT:
+        if row["reason"] and not is_absent(row["reason"]):
             cell.reasons.setdefault(row["reason"])
         if not cell.number and row["metric"] in ("p50_ms", "pair_qps"):
             cell.number = row["number_id"]

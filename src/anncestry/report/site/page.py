@@ -23,7 +23,7 @@ from anncestry.report.model.highlights import highlights, pairs_told, summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.noise import speed_percent
 from anncestry.report.model.numbers import write
-from anncestry.report.model.quantities import ABSENT, LOAD_INVALID, TRIED, is_missing, stage_of
+from anncestry.report.model.quantities import LOAD_INVALID, TRIED, is_absent, is_missing, stage_of
 from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
 from anncestry.report.model.verdicts import rule_of
 from anncestry.report.published import Published
@@ -276,7 +276,7 @@ def _gaps(rows: Sequence[Row]) -> tuple[Sheet, list[dict[str, Any]]]:
     missing: dict[tuple[str, ...], list[str]] = {}
     invalid: dict[tuple[str, ...], list[str]] = {}
     # One row a record will do; what has no number only for what it was made from stands with that.
-    for row in {row["record"]: row for row in rows if row["reason"] not in {*ABSENT, ""}}.values():
+    for row in {row["record"]: row for row in rows if row["reason"] and not is_absent(row["reason"])}.values():
         place = (row["dataset"], row["system"], row["topology"])
         stage = stage_of(row["phase"])
         name = f"{stage} {row['workload']}".strip()

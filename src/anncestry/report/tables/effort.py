@@ -241,10 +241,12 @@ def _comparisons(verdicts: Verdicts) -> Table:
         both = (a["number_id"], b["number_id"])
         # The interval is of B - A; the table says A against B.
         base, other = judged_values(a, b)
+        if base <= 0 or other <= 0:
+            continue  # nothing is so many percent of nothing
+        in_pairs = found.noise.startswith(IN_PAIRS)
         ends = sorted(100 * (1 / (1 + end / base) - 1) for end in (found.low, found.high) if end > -base)
         apart = base / other - 1
-        in_pairs = found.noise.startswith(IN_PAIRS)
-        if in_pairs:  # the pair's own ratio, which need not be that of the rounds
+        if len(ends) == 2:  # of what the verdict rests on: the pair's ratio, or the rounds that both have
             apart = 1 / math.sqrt((1 + found.low / base) * (1 + found.high / base)) - 1
         change = f"{100 * apart:+.1f}"
         if len(ends) == 2:

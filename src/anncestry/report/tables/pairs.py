@@ -41,7 +41,8 @@ def verdicts(material: Material) -> dict[str, Verdict]:
         entry = _entry(row, material.records)
         if entry is None:
             continue
-        pair = Pair(one, one, str(row["metric"]), ratio=ratio_of(entry, row["runs"] or 1))
+        servers = len(material.records[row["record"]]["rounds"])
+        pair = Pair(one, one, str(row["metric"]), ratio=ratio_of(entry, servers))
         if is_control(row):
             beside.append(pair)
         else:
@@ -107,7 +108,9 @@ def _order(place: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _record(rows: Sequence[Row], material: Material) -> Mapping[str, Any]:
-    return next((material.records[row["record"]] for row in rows if row["record"] in material.records), {})
+    """The valid record of a pair's numbers: of an invalid one nothing is shown."""
+    found = (material.records[row["record"]] for row in rows if row["record"] in material.records)
+    return next((record for record in found if record["valid"]), {})
 
 
 def _named(row: Row) -> str:
@@ -148,9 +151,9 @@ def _under(record: Mapping[str, Any], name: str) -> str:
     """The contention, once a pair, and the ratio as it was under it, where others used the machine."""
     if not record:
         return NO_CELL
-    said, seen, of = [], record["contention"], record["quantities"][name]
+    said, seen, of = [], record["contention"], record["quantities"].get(name) or {}
     as_it_was = of.get("unadjusted") or {"low": None}
-    if as_it_was["low"] is not None and of["per_core_of_others"] and seen["others_pct"] >= _OTHERS_PCT:
+    if as_it_was["low"] is not None and of.get("per_core_of_others") and seen["others_pct"] >= _OTHERS_PCT:
         said.append(f"as it was {as_it_was['value']:.3f} ({as_it_was['low']:.3f} … {as_it_was['high']:.3f})")
     if name == "qps":
         cores = seen["server_cores"]

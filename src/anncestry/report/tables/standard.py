@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -520,13 +521,20 @@ class _Tables:
         failing = sorted({row["clients"] for row in asked if row["metric"] == "fail_per_s" and row["value"]})
         # Where workloads share a number of clients, each search effort has rows of its own.
         shared = len({(*_place(row), row["system"], row["clients"]) for row in rates}) < len(rates)
+        # Nor does the effort tell all apart: then what the names of their workloads say beside the clients does.
+        alike = len({(*_place(row), row["system"], row["clients"], said_effort(row)) for row in rates}) < len(rates)
+
+        def asked_with(row: Row) -> str:
+            said = [said_effort(row) if shared else "", re.sub(r"-?clients\d+", "", row["workload"]) if alike else ""]
+            return ", ".join(filter(None, said))
+
         cells: dict[tuple[Place, str, str], dict[tuple[str, int], Cell]] = {}
         for place, workload in sorted({(_place(row), row["workload"]) for row in rates}):
             of_systems = self._of_systems(place, workload, "query", "qps")
             for row, cell in zip(of_systems, self._compared(number, of_systems, lower=False), strict=True):
                 if row is None:
                     continue
-                line = cells.setdefault((place, said_effort(row) if shared else "", row["system"]), {})
+                line = cells.setdefault((place, asked_with(row), row["system"]), {})
                 failures = self._row(place, row["system"], workload, "query", "fail_per_s")
                 line.setdefault(("", row["clients"]), cell)
                 line.setdefault(("Failed", row["clients"]), self._cell(failures))
