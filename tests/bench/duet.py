@@ -237,8 +237,9 @@ def section(known: Sequence[Mapping[str, str]]) -> str:
 `make bench-duet` measures what pairs tell, quiet and under a load of its own, and adds a line a comparison to
 [duet.csv](duet.csv); this section is written from it. Weaviate 1.27.0 on Fashion-MNIST is compared with itself under
 three workloads (A/A), and with itself at a higher search effort (planted differences; their ratio is that of all
-comparisons together). The same slices also say what is unadjusted, without regard to what others used in each of them,
-and unpaired; rounds are what each pair of servers says as a round of each side, in the same time. The comparisons of a
+comparisons together). The same slices give three other half-widths: *unadjusted*, without the correction for other
+programs; *unpaired*, with the blocks of both sides unpaired; *rounds*, with each pair of servers as one round of each
+side. The comparisons of a
 turn share its servers. The {GOALS}.
 
 {tables}
