@@ -80,7 +80,7 @@ def test_what_ran_is_marked_where_it_belongs_and_what_is_next_is_the_next_round(
     assert states(run)["blue-1.0, standalone"] == ("✓", ["▸", "·"], "0 of 1")
     assert run.board.following.round == 1
     assert f"3 of {len(run.board.jobs)} jobs, 25 s; some 16 s left" in run.text
-    assert f"▸ session {blue.key}  0 s" in run.text
+    assert f"▸ 0 s  session {blue.key}" in run.text
 
 
 def test_jobs_that_take_twice_as_long_as_estimated_double_what_is_left(run):
@@ -105,7 +105,10 @@ def test_a_job_that_failed_is_marked_and_one_that_is_tried_again_is_not(run):
     assert run.do(load, 3, failed=True).message == f"load {load.key}"
     assert states(run)["red-1.0, standalone"][0] == "✗"
     assert run.board.done == 0
+    assert f"0 of {len(run.board.jobs)} jobs, 3 s; 1 failed" in run.text, "what is left is not known"
+    assert "then " not in run.text
     run.do(load, 10)
+    assert " left\n" in run.text and "failed" not in run.text
     assert states(run)["red-1.0, standalone"][0] == "✓"
 
 
@@ -117,8 +120,15 @@ def test_what_is_not_of_the_plan_counts_for_nothing(run):
 
 def test_how_far_a_job_is_comes_from_its_log(run, tmp_path):
     log = tmp_path / "log"
-    log.write_text("starting\nload red-1.0:  40%|####  | 216/540\n")
+    last = "load red-1.0 ← blobs-l2:  40%|####      | 216/540 [00:09<00:13, 23.9row/s]"
+    log.write_text(f"starting\n{last}\n")
     run.begin(run.of("load")[0], log)
-    assert "0 s, 40%" in run.text
-    assert board.logged(log, 1) == ["load red-1.0:  40%|####  | 216/540"]
+    assert "▸ 0 s, 40%  load " in run.text
+    assert board.logged(log, 1) == [last]
     assert board.logged(tmp_path / "none") == []
+
+
+def test_on_a_small_terminal_what_runs_and_what_comes_next_stay_in_sight(run):
+    run.begin(run.of("load")[0])
+    lines = run.text.splitlines()
+    assert lines[1].startswith("▸ ") and lines[2].startswith("  then ")

@@ -5,6 +5,7 @@ It is fed with what Snakemake says of its jobs. What they are, and how long they
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections import Counter
@@ -25,6 +26,8 @@ MEASURING = ("load", "session", "duet", "rounds")
 WAITS, RUNS, DONE, FAILED, NONE = "·", "▸", "✓", "✗", ""
 _STYLES = {WAITS: "dim", RUNS: "bold cyan", DONE: "green", FAILED: "bold red", NONE: ""}
 _TAIL_BYTES = 400
+_PERCENT = re.compile(r"(\d+%)\|")
+"""How a progress bar (tqdm's) begins."""
 _PACE = (0.5, 3.0)
 """By how much the time that jobs took so far may correct the estimate."""
 
@@ -88,6 +91,11 @@ class Board:
         return sum(job.state == DONE for job in self._planned.values())
 
     @property
+    def failed(self) -> int:
+        """How many jobs of the plan failed, and were not tried again yet."""
+        return sum(job.state == FAILED for job in self._planned.values())
+
+    @property
     def left_s(self) -> float:
         """Seconds that all that is left will take, by the plan's estimate and the pace so far.
 
@@ -119,6 +127,8 @@ class Board:
     def headline(self) -> str:
         """How much of it is done, since when, and how long it will take."""
         spent = f"{self.done} of {len(self._planned)} jobs, {spell(self.clock() - self._since)}"
+        if self.failed:  # what else will run is Snakemake's to decide
+            return f"{spent}; {self.failed} failed"
         return f"{spent}; some {spell(self.left_s)} left" if self.done < len(self._planned) else spent
 
     @property
@@ -191,15 +201,17 @@ class Board:
                 dataset = of
             marks = [Text(state, style=_STYLES[state]) for state in (load, *rounds)]
             table.add_row(f"  {system}", *marks, published)
-        lines: list[Text | Table] = [Text(f"{self.matrix.config.experiment}: {self.headline}", style="bold"), table]
+        # The table last: of a view that is taller than the terminal, the end is cut off.
+        lines: list[Text | Table] = [Text(f"{self.matrix.config.experiment}: {self.headline}", style="bold")]
         now = sorted(self.running, key=lambda job: job.job.rule not in MEASURING)
         for job in now[:4]:
-            lines.append(Text(f"▸ {job.message}  {spell(self.clock() - job.begun)}{_progress(job.log)}", no_wrap=True))
+            far = f"{spell(self.clock() - job.begun)}{_progress(job.log)}"
+            lines.append(Text(f"▸ {far}  {job.message}", no_wrap=True, overflow="ellipsis"))
         if len(now) > 4:
             lines.append(Text(f"  and {len(now) - 4} more", style="dim"))
-        if (following := self.following) is not None:
-            lines.append(Text(f"  then {_title(following)}", style="dim", no_wrap=True))
-        return Group(*lines)
+        if not self.failed and (following := self.following) is not None:
+            lines.append(Text(f"  then {_title(following)}", style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(*lines, table)
 
 
 def spell(seconds: float) -> str:
@@ -227,7 +239,7 @@ def _progress(log: Path | None) -> str:
             last = file.read().decode(errors="replace").splitlines()[-1:]
     except OSError:
         return ""
-    return "".join(f", {line.rpartition(':')[2].split('|')[0].strip()}" for line in last if "%" in line)
+    return "".join(f", {found[1]}" for line in last if (found := _PERCENT.search(line)))
 
 
 def logged(log: Path | None, lines: int = 5) -> list[str]:

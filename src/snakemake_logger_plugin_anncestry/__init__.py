@@ -25,6 +25,14 @@ PREVIEW = "ANNCESTRY_PREVIEW"
 """Tells sessions that somebody looks, so that a page of what is measured so far is worth drawing."""
 
 
+_TOLD = ("Terminating processes", "Will exit", "Shutting down", "Trying to restart")
+"""How what Snakemake says begins when it stops, or tries again: it may take a while."""
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or record.getMessage().startswith(_TOLD)
+
+
 class LogHandler(LogHandlerBase):
     """Shows the board; everything else that matters is printed above it."""
 
@@ -35,7 +43,8 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        self._console = Console(file=sys.stderr, highlight=False)
+        # By the file alone: FORCE_COLOR, which CI sets, makes no terminal of a log.
+        self._console = Console(file=sys.stderr, highlight=False, force_terminal=sys.stderr.isatty())
         self._board: Board | None = None
         self._live: Live | None = None
         self._shown_ns = 0
@@ -58,7 +67,7 @@ class LogHandler(LogHandlerBase):
                 self._ended(record.__dict__["job_id"])
             elif event == LogEvent.JOB_ERROR:
                 self._failed(record.__dict__["jobid"])
-            elif event == LogEvent.ERROR or (event is None and record.levelno >= logging.WARNING):
+            elif event == LogEvent.ERROR or (event is None and _is_told(record)):
                 self._print(record.getMessage())
             elif event is None and record.getMessage().startswith("Nothing to be done"):
                 self._nothing_to_do()
@@ -80,7 +89,7 @@ class LogHandler(LogHandlerBase):
         guesses = {each.rule: each.seconds for each in estimate.estimate(matrix, jobs, explain.Earlier())}
         self._shown_ns = time.time_ns()  # not one of an earlier run
         self._board = Board(plan, jobs, seconds_of(guesses, jobs))
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             draw = self._board.draw
             # Seldom, as it is drawn while others measure: a view costs some milliseconds.
             self._live = Live(console=self._console, get_renderable=draw, refresh_per_second=0.5, redirect_stdout=False)

@@ -180,12 +180,12 @@ def test_what_a_pair_shows_is_held_against_the_floor_of_builds_by_its_own_ratio(
 def test_a_difference_of_builds_is_told_of_their_means_and_not_of_the_first_ones() -> None:
     common = {"dataset": "d", "topology": "t", "number_id": "n", "unit": "ms"}
     a, b = ({**row(10.0, mean), **common, "system": name} for name, mean in (("a", 12.0), ("b", 10.0)))
-    found = replace(FASTER, low=12 / 1.25 - 12, high=12 / 1.15 - 12)
+    found = replace(FASTER, low=12 / 1.25 - 12, high=12 / 1.152 - 12)
     stub: Any = SimpleNamespace(
         of_systems={("a", "b"): (a, b, found)}, rule=Rule(), noise=Noise(), obstacle=lambda best, other: ""
     )
     (shown,) = effort.comparisons(SimpleNamespace(verdicts=stub))  # type: ignore[arg-type]
-    assert shown.rows[0].cells[0].text == "+20.0 (+15.0 to +25.0)"
+    assert shown.rows[0].cells[0].text == "+20.0 (+15.2 to +25.0)"
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.00003, "0.00003"), (0.9993, "0.9993"), (0.0, "0.0000")])

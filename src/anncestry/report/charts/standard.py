@@ -196,7 +196,7 @@ def _cpu(rows: list[Row], look: Look) -> Any:
         alt.Step(17, **{"for": "offset"}),
         spread.encode(x=alt.X("low:Q"), x2="high:Q", **base),
         charts.points_of([charts.datum(row) for row in used], 60).encode(
-            x=x, tooltip=charts.tooltip("workload"), **base
+            x=x, shape=charts.shape_of(look.palette), tooltip=charts.tooltip("workload"), **base
         ),
     )
 

@@ -40,11 +40,12 @@ def _panels(material: Material) -> Iterator[tuple[str, Any]]:
             limits = path.get("limits", {}).get("asked", {})
             by_dataset.setdefault(row["dataset"], []).append((row, limits))
     for dataset, rows in sorted(by_dataset.items()):
+        several = sum(any(limit in limits for _, limits in rows) for limit in _LIMITS) > 1
         for limit, unit in _LIMITS.items():
             at = [(row, limits.get(limit, inf)) for row, limits in rows if not limits or limit in limits]
             for metric, title in _SHOWN.items():
                 chart = _panel([each for each in at if each[0]["metric"] == metric], unit, title, palette)
-                yield f"{dataset} · {title}", chart
+                yield f"{dataset} · {title}" + (f", by {unit}" if several else ""), chart
 
 
 def _panel(rows: list[tuple[Row, float]], unit: str, title: str, palette: dict[str, str]) -> Any:

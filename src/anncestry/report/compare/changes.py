@@ -365,7 +365,8 @@ def _slopes(made: Sequence[Pair], arms: tuple[str, str], palette: dict[str, str]
     x = alt.X("arm:N", title=None, sort=list(arms), axis=alt.Axis(labelAngle=0))
     title = {"ms": "milliseconds", "1/s": "queries per second"}.get(question.unit, "recall")
     base = {"x": x, "y": alt.Y("value:Q", title=title, scale=scale), "color": charts.colour_of(palette)}
-    shown = charts.points_of(points, 70).encode(tooltip=charts.tooltip("arm", "workload"), **base)
+    shape, tips = charts.shape_of(palette), charts.tooltip("arm", "workload")
+    shown = charts.points_of(points, 70).encode(shape=shape, tooltip=tips, **base)
     return charts.layered(200, _lines(points, "place", **base), shown)
 
 
@@ -380,7 +381,8 @@ def _curves(made: Sequence[Pair], arms: tuple[str, str], palette: dict[str, str]
     base = {"x": x, "y": y, "color": charts.colour_of(palette)}
     faint = alt.Opacity("arm:N", scale=alt.Scale(domain=list(arms), range=[0.45, 1.0]), legend=None)
     marks = charts.layer_of(points).mark_point(filled=True, size=70)
-    shown = marks.encode(opacity=faint, tooltip=charts.tooltip("arm", "clients"), **base)
+    shape, tips = charts.shape_of(palette), charts.tooltip("arm", "clients")
+    shown = marks.encode(opacity=faint, shape=shape, tooltip=tips, **base)
     return charts.layered(220, _lines(points, "series", opacity=faint, **base), shown)
 
 

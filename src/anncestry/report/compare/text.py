@@ -49,6 +49,8 @@ def summary(comparison: Comparison, *, everything: bool = False) -> str:
         paragraphs.append(_printable(f"also differs: {texts}"))
     paragraphs += _one_sided([line for line in asked if line.missing_in])
     paragraphs += [f"{sign} {words}" for sign, words in signs_of(shown)]
+    if any(line.judged.further is not None for line in shown):
+        paragraphs.append("+9: nine more rounds would probably determine it")
     for paragraph in paragraphs:
         out += textwrap.wrap(paragraph, _WIDTH, subsequent_indent="    ")
     out += textwrap.wrap(counted(comparison), _WIDTH)
@@ -124,7 +126,7 @@ def counted(comparison: Comparison) -> str:
     counts = ", ".join(f"{verdict} {count}" for verdict, count in comparison.counts().items()) or "nothing to compare"
     return (
         f"{counts}. Of {judged} numbers with a known noise {differ} differ, corrected for all of"
-        f" them (Holm); equivalent: within {comparison.rule.words}; +9: nine more rounds would probably determine it."
+        f" them (Holm); equivalent: within {comparison.rule.words}."
         f" Noise: {_noise(comparison)}."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from anncestry.metrics.decide import Sample
 from anncestry.metrics.defects import HEADLINE_SHARE, percent
@@ -129,6 +129,11 @@ def headline(row: Row, unit: str = "") -> str:
     if (row["defect_share"] or 0) > HEADLINE_SHARE:
         return f"{percent(row['defect_share'])} of answers defective"
     return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
+
+
+def is_shown(row: Row | None) -> TypeGuard[Row]:
+    """Whether a headline shows the number itself, and no words in its place."""
+    return row is not None and row["value"] is not None and (row["defect_share"] or 0) <= HEADLINE_SHARE
 
 
 def text_of(value: float, std: float | None, unit: str) -> str:

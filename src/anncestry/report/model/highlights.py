@@ -8,7 +8,17 @@ from typing import Any
 
 import pandas as pd
 
-from anncestry.report.model.cells import Row, arrow, headline, in_order, is_control
+from anncestry.report.model.cells import (
+    CLIENT_BOUND,
+    DEFECT,
+    DISTURBED,
+    Row,
+    arrow,
+    headline,
+    in_order,
+    is_control,
+    is_shown,
+)
 from anncestry.report.model.numbers import PAIRED, first_builds, is_plain, rows_of
 from anncestry.report.model.quantities import not_ordinary, state_of
 
@@ -160,9 +170,9 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
         (
             *(str(getattr(item, name)) for name in names),
             _text(item.load),
-            _text(item.p50) + (f" @{item.p50['clients']}" if item.p50 and item.p50["clients"] != 1 else ""),
-            _text(item.recall) + item.by_id_differs,
-            _text(item.qps) + (f" @{item.qps['clients']}" if item.qps and item.qps["value"] is not None else ""),
+            _text(item.p50) + (f" @{item.p50['clients']}" if is_shown(item.p50) and item.p50["clients"] != 1 else ""),
+            _text(item.recall) + (item.by_id_differs if is_shown(item.recall) else ""),
+            _text(item.qps) + (f" @{item.qps['clients']}" if is_shown(item.qps) else ""),
             str(len(item.cells["invalid"])),
         )
         for item in found
@@ -182,11 +192,20 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     missing = sum(len(item.cells["missing"]) for item in found)
     if found and found[0].filter:
         lines.append(f"with the filter {found[0].filter}")
+    lines += [
+        f"{sign} {words}" for sign, words in _SIGNS.items() if any(sign in text for line in body for text in line)
+    ]
     if missing:
         lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
     return "\n".join(lines) + "\n"
 
 
+_SIGNS = {
+    CLIENT_BOUND: "the client may have been the limit",
+    DISTURBED: "other programs disturbed it",
+    DEFECT: "so many answers are short, empty, repeating or failed",
+}
+"""What the marks behind numbers say, in short (`cells.MARKS` has it whole)."""
 _TOLD = {"pair_qps": "QPS", "pair_server_cpu_us_per_query": "CPU a query"}
 
 
@@ -219,8 +238,8 @@ def _highlight(
     p50 = _first(of_single, "p50_ms")
     recall, by_id = (_first(of_single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
     qps, cpu = _first(of_many, "qps"), _first(of_many, "server_cpu_us_per_query")
-    known = [_first(of_many, name) for name in ("pss_mib", "rss_peak_mib")]
-    memory = next((each for each in known if each is not None and each["value"] is not None), None)
+    known = [row for row in (_first(of_many, name) for name in ("pss_mib", "rss_peak_mib")) if row is not None]
+    memory = next((row for row in known if row["value"] is not None), next(iter(known), None))
     return Highlight(
         *place, k, filter, _first(rows, "load_s"), p50, recall, by_id, qps, cpu, memory, {**_NO_CELLS, **cells}
     )

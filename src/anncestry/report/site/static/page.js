@@ -95,8 +95,15 @@
   const DIMENSIONS = ["dataset", "system", "topology", "workload"];
   const carriers = DIMENSIONS.map((name) => "[data-" + name + "]").join();
   const known = Object.fromEntries(DIMENSIONS.map((name) => [name, new Set()]));
-  for (const row of ancestry.rows) for (const name of DIMENSIONS) known[name].add(row[column[name]]);
-  for (const element of all(carriers)) for (const name of DIMENSIONS) known[name].add(element.dataset[name]);
+  // Of two systems or topologies beside each other ("a..b") each is one. Labels of rows are no names: a row of several
+  // workloads has one label.
+  const partsOf = (value) => (value || "").split("..");
+  for (const row of ancestry.rows) {
+    for (const name of DIMENSIONS) for (const part of partsOf(row[column[name]])) known[name].add(part);
+  }
+  for (const cell of all("[data-cell]")) {
+    for (const name of DIMENSIONS) for (const part of partsOf(cell.dataset[name])) known[name].add(part);
+  }
   for (const values of Object.values(known)) { values.delete(""); values.delete(undefined); }
   const asked = new URLSearchParams(location.search);
   const chosen = Object.fromEntries(DIMENSIONS.map((name) =>
@@ -106,8 +113,9 @@
     [name, asked.getAll(name).filter((value) => !known[name].has(value))]));
 
   const admits = (of) => DIMENSIONS.every((name) => {
-    const value = of(name);
-    return !chosen[name].size || value === undefined || value === "" || chosen[name].has(value);
+    if (!chosen[name].size) return true;
+    const named = partsOf(of(name)).filter((part) => known[name].has(part));
+    return !named.length || named.some((part) => chosen[name].has(part));
   });
   const admitsNumber = (id) => !numbers.has(id) || admits((name) => numbers.get(id)[column[name]]);
   const admitsElement = (element) => admits((name) => element.dataset[name]);
@@ -202,7 +210,11 @@
     const query = address();
     if (query !== location.search) history.replaceState(null, "", location.pathname + query + location.hash);
     link.href = location.pathname + query;
-    for (const other of all("nav.pages a")) other.href = other.getAttribute("href").split("?")[0] + query;
+    for (const other of all('nav.pages a, a[href*=".html"]:not([download])')) {
+      if (other === link || /^[a-z]+:/.test(other.getAttribute("href"))) continue;
+      const [path, place] = other.getAttribute("href").split("#");
+      other.href = path.split("?")[0] + query + (place ? "#" + place : "");
+    }
     drawAll();
   };
 
@@ -369,8 +381,12 @@
     for (const chart of charts) {
       const { empty, sign } = leftOf(chart.spec);
       chart.element.closest(".panel").hidden = empty;
-      if (empty) chart.waiting = false;
-      if (empty || sign === chart.sign) continue;
+      if (empty) {
+        chart.waiting = false;
+        chart.sign = undefined;  // it has to be drawn again, whether it was drawn before or is being drawn now
+        continue;
+      }
+      if (sign === chart.sign) continue;
       chart.sign = sign;
       chart.waiting = true;
     }
@@ -386,7 +402,8 @@
   // What the address leads to is opened, if it can be.
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target && target.tagName === "DETAILS") target.open = true;
+    for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+    if (target) target.scrollIntoView();
   };
   addEventListener("hashchange", unfold);
   unfold();
