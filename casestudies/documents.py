@@ -200,9 +200,11 @@ def _printed(document: Document, material: Material) -> Iterator[TableRow]:
         )
         if wanted and figure.dataset and (figure.system or figure.version):
             system = " ".join(filter(None, (figure.system, figure.version, figure.index)))
-            # What is of a load stands with the first row of its configuration, as the document has it.
-            asked = ", ".join(filter(None, (figure.place, _clients(figure.clients))))
-            place = (figure.dataset, figure.topology, system, f"{asked}; {figure.detail}" if figure.detail else asked)
+            k = f"K = {figure.k}" if figure.k else ""
+            asked = ", ".join(filter(None, (figure.place, k, _clients(figure.clients))))
+            # How a number is printed is no part of what was asked.
+            detail = "; ".join(part for part in figure.detail.split("; ") if part and "printed" not in part)
+            place = (figure.dataset, figure.topology, system, f"{asked}; {detail}" if detail else asked)
             places.setdefault(place, {})[figure.metric] = figure
     for place, of in places.items():
         cells = (

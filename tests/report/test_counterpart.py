@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +14,10 @@ from anncestry.cells import config
 from anncestry.cells.blocks import Room
 from anncestry.cells.expand import expand as expand_matrix
 from anncestry.report import counterpart
-from anncestry.report.counterpart import Asked
+from anncestry.report.counterpart import Asked, Joined
+from anncestry.report.model.numbers import rows_of
 from anncestry.report.published import Figure, Published
+from tests.builders.world import World
 from tests.toy import ROOT
 
 FACTS = Published.beside(config.load(ROOT / "config"))
@@ -132,6 +136,28 @@ def test_a_load_by_grpc_never_stands_beside_one_by_rest() -> None:
 def test_one_client_of_vectordbbench_asks_a_fixed_count_of_queries() -> None:
     alone = [f for f in COMPARABLE if f.document == "polardb" and f.clients == "1" and f.k]
     assert alone and not any(asked(figure).timed for figure in alone if figure.metric.endswith("_ms"))
+
+
+def test_latencies_of_the_document_on_diskann_are_of_one_client() -> None:
+    latencies = [f for f in COMPARABLE if f.document == "diskann" and f.metric.endswith("_ms")]
+    assert latencies and {(asked(f).clients, asked(f).timed) for f in latencies} == {(1, False)}
+
+
+def test_a_load_whose_server_was_killed_stands_beside_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = World({"fashion-mnist-784-euclidean": ("l2", 60000, 784)})
+    figures = [f for f in COMPARABLE if f.place == "Table II" and f.metric == "load_s"]
+
+    def beside() -> int:
+        rows = rows_of(world.tidy())
+        records = {row["record"]: json.loads(Path(row["record"]).read_text()) for row in rows}
+        joined = Joined(rows, records, FACTS)
+        return sum(len(joined.rows(figure)) for figure in figures)
+
+    assert beside() == 2
+    for path in {cell["load_path"] for cell in world.cells}:
+        world.edit(path, lambda record: record["spec"].setdefault("load", {}).update(kill={"after_share": 0.5}))
+    assert beside() == 0
 
 
 def test_megabytes_of_ten_to_the_sixth_bytes_are_turned_into_mebibytes() -> None:

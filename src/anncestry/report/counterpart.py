@@ -201,6 +201,8 @@ def _question(figure: Figure, nq: int) -> dict[str, Any]:
     asked: dict[str, Any] = {"k": k, "nq": nq, "filtered": "category" if figure.filtered == "1" else "none"}
     if figure.metric == "recall_by_id":  # whoever asks: recall is of the answers
         return {**asked, "clients": 1, "timed": False}
+    if figure.document == "diskann" and figure.metric.endswith("_ms"):
+        return {**asked, "clients": 1, "timed": False}  # VectorDBBench's latencies are of its serial search
     if figure.document != "paper" and not figure.clients:
         return {**asked, "timed": True}
     clients = int(figure.clients or 1)
@@ -299,13 +301,19 @@ class Joined:
     def __init__(self, rows: Sequence[Row], records: Mapping[str, Mapping[str, Any]], facts: Published) -> None:
         """`rows` of the tidy table; their `records` by path: a row without one has no known conditions."""
         self._facts = facts
-        known = [row for row in rows if row["target_recall"] is None]
+        loads = {
+            _load_of(row): (records.get(row["record"]) or {}).get("spec") or {}
+            for row in rows
+            if row["phase"] == "load"
+        }
+        # A load that was killed meanwhile holds a restart, which nobody else's does.
+        killed = {place for place, spec in loads.items() if (spec.get("load") or {}).get("kill")}
+        known = [row for row in rows if row["target_recall"] is None and _load_of(row) not in killed]
         self._by_metric: dict[tuple[str, str, str], list[Row]] = {}
         for row in known:
             if row["value"] is not None:
                 self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
         specs = {row["record"]: (records.get(row["record"]) or {}).get("spec") or {} for row in known}
-        loads = {_load_of(row): specs[row["record"]] for row in known if row["phase"] == "load"}
         queries = {row["key"]: specs[row["record"]] for row in known if row["phase"] == "query"}
         self._asked: dict[str, Asked] = {}
         for row in known:
