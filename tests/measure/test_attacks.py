@@ -1,4 +1,4 @@
-"""Ways to publish what was not measured, each tried by a server, a client or a file (docs/measuring.md, "Attacks").
+"""Ways to publish what was not measured, each tried by a server, a client or a file (docs/gates.md, "Attacks").
 
 That table names what catches each attack, in which test, and what nothing here can catch.
 """
@@ -25,7 +25,7 @@ from tests.toy import ROOT
 
 
 def test_every_attack_of_the_docs_names_tests_that_are_there():
-    section = (ROOT / "docs/measuring.md").read_text().partition("### Attacks\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/gates.md").read_text().partition("### Attacks\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")][2:]
     assert len(rows) >= 20
     for attack, _, named in rows:

@@ -1,6 +1,6 @@
 """What is wrong with answers that can be trusted to be the system's own: short, empty, repeating, violating, failed.
 
-Recall charges these rows, and the share of such answers stands beside every number of their cell (docs/measuring.md).
+Recall charges these rows, and the share of such answers stands beside every number of their cell (docs/gates.md).
 """
 
 from __future__ import annotations
