@@ -104,7 +104,7 @@ def _settings(said: Mapping[str, str], known: Mapping[str, str]) -> Iterator[tup
 
 
 def _systems(config_: Config) -> Iterator[tuple[str, ...]]:
-    yield "system", "as", "index", "set by its entry"
+    yield "system", "engine", "index", "set by its entry"
     for name, system in config_.systems.items():
         try:
             words = told(config_, system).get("set by the system", "nothing")
