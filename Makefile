@@ -26,7 +26,8 @@ evidence: env  ## pull the results that ship with the repository, draw their pag
 	done
 
 evidence-renew: env  ## measure again what changed of the results that ship with the repository (ALL=1: all of them)
-	@$(if $(ALL),rm -rf evidence/results evidence/data,dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc)
+	@$(if $(ALL),rm -rf evidence/results evidence/data,rm -rf evidence/results/table evidence/results/report)
+	@[ -d evidence/results ] || $(if $(ALL),true,dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc)
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=$$experiment) || exit; \
 	done

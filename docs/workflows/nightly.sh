@@ -22,7 +22,7 @@ if [ -n "${PUSH:-}" ]; then git push --quiet >&2; fi
     echo "## Against the results before"
     echo '```'
     # The first night of an experiment beside others that were kept has nothing to be compared with: it says so.
-    anncestry compare "$before" HEAD --out "$out/compare" 2>&1 || echo "Not compared."
+    anncestry compare "$before" HEAD --out "$out/compare" 2>&1 || { [ $? -eq 2 ] && echo "Not compared."; }
     echo '```'
   else
     echo "No results were kept before, or none is new."

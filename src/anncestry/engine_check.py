@@ -188,7 +188,7 @@ def _prepare(
     made = folder / "config" / guard.MADE
     if running.at_work(folder):
         raise UserError(f"--folder {folder}: a run is at work there: wait for its end, or choose another folder")
-    if made.exists() and made.read_text() != _PACKAGE:
+    if made.exists() and not (folder / _PACKAGE).is_dir():
         raise UserError(f"--folder {folder}: another command's results there would be lost; choose another folder")
     if made.exists():
         # The keys of an engine from elsewhere don't hold its code, which its author changes between two checks.
@@ -233,7 +233,7 @@ def _prepare(
     }
     config = folder / "config"
     config.mkdir(exist_ok=True)
-    made.write_text(_PACKAGE)
+    made.touch()
     for name, body in files.items():
         (config / f"{name}.yaml").write_text(yaml.safe_dump(body, sort_keys=False))
     return workflow.Choice(config.resolve(), "default")

@@ -772,11 +772,14 @@ def test_systems_of_several_builds_are_judged_by_these(world: World) -> None:
     assert len(set(frame[chosen]["system"])) == 2
     for system, mean in ((MILVUS, 10.0), (WEAVIATE, 20.0)):
         rows = chosen & (frame["system"] == system)
-        frame.loc[rows, ["value", "rebuild_mean", "rebuild_std", "rebuilds"]] = [mean, mean, mean / 100, 3]
-    sides = (side(name, frame[frame["system"] == name], RESULTS) for name in (MILVUS, WEAVIATE))
-    lines = [line for line in compare(*sides).lines if line.metric == "load_s"]
-    assert lines and {line.verdict for line in lines} == {"slower"}
-    assert {line.judged.noise for line in lines} == {"builds"}
+        frame.loc[rows, ["value", "rebuild_mean", "rebuild_std", "rebuilds"]] = [12.0, mean, mean / 100, 3]
+    sides = [side(name, frame[frame["system"] == name], RESULTS) for name in (MILVUS, WEAVIATE)]
+    (line,) = (line for line in compare(*sides).lines if line.metric == "load_s")
+    assert (line.verdict, line.judged.noise) == ("slower", "builds")
+    assert line.ratio == 2, "of all builds, not of the first ones"
+    assert line.judged.low is not None and 9 < line.judged.low < 10
+    (line,) = (line for line in compare(*sides, noise=asked(120)).lines if line.metric == "load_s")
+    assert line.verdict == UNKNOWN, "a noise that is asked for holds for builds, too"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from anncestry.report.model.cells import (
 )
 from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
-from anncestry.report.model.noise import builds
+from anncestry.report.model.noise import apart, builds
 from anncestry.report.model.numbers import by_bytes, rows_of
 from anncestry.report.tables.spec import made
 
@@ -98,16 +98,16 @@ def _floor(material: Material) -> Table:
     pairs: dict[str, list[tuple[float, Row, Row]]] = {}
     for a, b in builds(by_bytes(material.numbers)):
         if a["value"] and b["value"]:
-            pairs.setdefault(a["metric"], []).append((abs(b["value"] / a["value"] - 1), a, b))
+            pairs.setdefault(a["metric"], []).append((apart(a["value"], b["value"]), a, b))
     body = []
     for metric in HEADLINE:
         if metric not in pairs:
             continue
-        apart, a, b = max(pairs[metric], key=lambda found: found[0])
+        share, a, b = max(pairs[metric], key=lambda found: found[0])
         both = (a["number_id"], b["number_id"])
         every = tuple(dict.fromkeys(row["number_id"] for _, *two in pairs[metric] for row in two))
         cells = (
-            Cell(f"{100 * apart:.1f}", 100 * apart, parents=both),
+            Cell(f"{100 * share:.1f}", 100 * share, parents=both),
             *(
                 Cell(text_of(row["value"], None, row["unit"]), row["value"], number_id=row["number_id"])
                 for row in (a, b)

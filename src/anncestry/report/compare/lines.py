@@ -121,6 +121,8 @@ class Line:
     judged: Verdict
     recall_differs: bool = False
     """Of a query's speed and cost: whether the recall of the two differs."""
+    means: tuple[float, float] | None = None
+    """Over builds, where both sides have several: then these are what is judged, and not the first ones."""
 
     @property
     def words(self) -> Words:
@@ -140,9 +142,15 @@ class Line:
     @property
     def ratio(self) -> float | None:
         """B / A; None for what can't be compared."""
-        if self.judged.outcome is Outcome.NOT_COMPARABLE or not self.a.value or self.b.value is None:
+        a, b = self.judged_values
+        if self.judged.outcome is Outcome.NOT_COMPARABLE or not a or b is None:
             return None
-        return float(self.b.value) / float(self.a.value)
+        return float(b) / float(a)
+
+    @property
+    def judged_values(self) -> tuple[float | None, float | None]:
+        """What the verdict holds against each other."""
+        return self.means or (self.a.value, self.b.value)
 
     @property
     def missing_in(self) -> str:
@@ -268,16 +276,18 @@ def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule
 def _floored(line: Line, pair: Pair | None, noise: Noise, rule: Rule) -> Line:
     """The line, judged by the floor of its metric as well: of a `pair` of servers, its ratio."""
     # A share of a recall, or of a count of failures, is no noise that anybody means by so many percent.
-    floor = noise.floor(line.metric, common=line.words not in (RECALL, FAILURES))
-    if floor is None or line.a.value is None or line.b.value is None:
+    common = line.words not in (RECALL, FAILURES)
+    floor = noise.floor(line.metric, common=common)
+    if line.means:  # what differs between builds is in the verdict
+        floor = noise.common if common else None
+    a, b = line.judged_values
+    if floor is None or a is None or b is None:
         return line
-    if pair is not None and pair.of == "builds":
-        return line  # what differs between builds is in it
     ratio = None if pair is None or pair.ratio is None else pair.ratio.log
     margin = rule.margin
-    if pair is not None and isinstance(pair.a, Share) and line.a.value:
-        margin = rule.recall_margin / abs(line.a.value)
-    values = (line.a.value, line.b.value) if ratio is None else (1.0, math.exp(ratio))
+    if pair is not None and isinstance(pair.a, Share) and a:
+        margin = rule.recall_margin / abs(a)
+    values = (a, b) if ratio is None else (1.0, math.exp(ratio))
     return replace(line, judged=above(line.judged, floor, *values, margin))
 
 
@@ -377,6 +387,8 @@ class _Systems:
             said = self._judged(key, rows, problems)
             judged, pair = (said, None) if isinstance(said, Verdict) else (Verdict(Outcome.UNDETERMINED), said)
             line = Line(dataset, topology, workload, first.system, second.system, phase, metric, unit, a, b, judged)
+            if pair is not None and pair.of == "builds":
+                line = replace(line, means=(pair.a.mean, pair.b.mean))
             yield line, pair
 
     def differences(self) -> Iterator[tuple[str, str, str]]:

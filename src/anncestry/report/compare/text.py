@@ -172,9 +172,10 @@ def _interval(line: Line) -> str:
     if line.judged.low is None or line.judged.high is None:
         return NO_CELL
     bounds = [line.judged.low, line.judged.high]
-    if line.unit == "fraction" or not line.a.value:
+    a, _ = line.judged_values
+    if line.unit == "fraction" or not a:
         return " … ".join(_signed(bound, ".4f") for bound in bounds)
-    bounds = [100 * bound / line.a.value for bound in bounds]
+    bounds = [100 * bound / a for bound in bounds]
     return " … ".join(_signed(bound, ".1f" if abs(bound) < 100 else ",.0f") for bound in bounds) + " %"
 
 

@@ -41,13 +41,13 @@ class Floor:
 
     def hides(self, a: float, b: float) -> bool:
         """Whether the difference of two values is no larger than this."""
-        return _apart(a, b) <= self.relative
+        return apart(a, b) <= self.relative
 
 
-def _apart(a: float, b: float) -> float:
+def apart(a: float, b: float) -> float:
     """How far two values are apart, as a share of the lesser: whichever is named first. Infinite where one is 0."""
-    lesser, larger = sorted((abs(a), abs(b)))
-    return 0.0 if a == b else math.inf if not lesser else larger / lesser - 1
+    lesser = min(abs(a), abs(b))
+    return 0.0 if a == b else math.inf if not lesser else abs(b - a) / lesser
 
 
 def above(verdict: Verdict, floor: Floor, a: float, b: float, margin: float) -> Verdict:
@@ -106,13 +106,13 @@ def between_pairs(pairs: Iterable[tuple[str, float, float]]) -> dict[str, Floor]
 
     A floor is the largest relative difference of a metric's pairs: no estimate of a quantile, but what was seen.
     """
-    apart: dict[str, list[float]] = {}
+    shares_of: dict[str, list[float]] = {}
     for metric, first, second in pairs:
         if first and second:
-            apart.setdefault(metric, []).append(_apart(first, second))
+            shares_of.setdefault(metric, []).append(apart(first, second))
     return {
         metric: Floor(max(shares), f"between {len(shares)} number{'s' if len(shares) > 1 else ''} measured twice")
-        for metric, shares in apart.items()
+        for metric, shares in shares_of.items()
     }
 
 

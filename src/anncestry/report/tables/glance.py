@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline
+from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline, is_shown
 from anncestry.report.model.highlights import Highlight, highlights, workloads
 from anncestry.report.model.material import Material
 from anncestry.report.tables.spec import made
@@ -93,9 +93,9 @@ def _cell(
         return Cell(headline(row), number_id=row["number_id"], problem=row["reason"])
     best = material.verdicts.best([number(other) for other in beside], lower=lower)
     won = best is not None and beside[best] is item
-    shown = headline(row) + (f" @{row['clients']}" if several else "")
-    if row is item.recall:
-        shown += item.by_id_differs
-    if row is item.memory and row["metric"] != "pss_mib":
-        shown += " (RSS)"
+    shown = headline(row)
+    if is_shown(row):
+        shown += f" @{row['clients']}" if several else ""
+        shown += item.by_id_differs if row is item.recall else ""
+        shown += " (RSS)" if row is item.memory and row["metric"] != "pss_mib" else ""
     return Cell(shown, row["value"], row["std"], row["number_id"], best=won)

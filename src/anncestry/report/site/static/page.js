@@ -88,21 +88,26 @@
     link.scrollIntoView({ block: "center", behavior: "instant" });
     show([id], link);
   };
-  addEventListener("hashchange", fromAddress);
 
   // What is chosen of each dimension; nothing chosen is all. The state is the query of the address, so that it can be
   // linked to, and is carried along to the other pages.
   const DIMENSIONS = ["dataset", "system", "topology", "workload"];
   const carriers = DIMENSIONS.map((name) => "[data-" + name + "]").join();
   const known = Object.fromEntries(DIMENSIONS.map((name) => [name, new Set()]));
-  // Of two systems or topologies beside each other ("a..b") each is one. Labels of rows are no names: a row of several
-  // workloads has one label.
+  // Of two systems or topologies beside each other ("a..b") each is one. What a row of several workloads is labelled with
+  // is the name of none.
   const partsOf = (value) => (value || "").split("..");
   for (const row of ancestry.rows) {
     for (const name of DIMENSIONS) for (const part of partsOf(row[column[name]])) known[name].add(part);
   }
   for (const cell of all("[data-cell]")) {
     for (const name of DIMENSIONS) for (const part of partsOf(cell.dataset[name])) known[name].add(part);
+  }
+  for (const element of all(carriers)) {
+    for (const name of DIMENSIONS) {
+      const value = element.dataset[name] || "";
+      if (name !== "workload" && !/ \/ | \(|, ef | → /.test(value)) for (const part of partsOf(value)) known[name].add(part);
+    }
   }
   for (const values of Object.values(known)) { values.delete(""); values.delete(undefined); }
   const asked = new URLSearchParams(location.search);
@@ -403,9 +408,10 @@
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-    if (target) target.scrollIntoView();
+    if (target && !numbers.has(target.id)) target.scrollIntoView();
   };
   addEventListener("hashchange", unfold);
+  addEventListener("hashchange", fromAddress);  // after it: a number is shown where it then stands
   unfold();
   apply();
   fromAddress();
