@@ -1,7 +1,8 @@
 """The ledger of docs/documents.md: each experiment that was measured whole, when, at which commit, with which outcome.
 
 `python -m casestudies.ledger FOLDER` adds what the newest tables in FOLDER/results say to docs/ledger.csv, a line an
-experiment; `python -m casestudies.rows` writes the section. A line is made of records whose digests the table quotes.
+experiment, and leaves out lines of experiments that have another number of cells by now; `python -m casestudies.rows`
+writes the section. A line is made of records whose digests the table quotes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.errors import DataError
-from anncestry.home import HOME
+from anncestry.home import CONFIG, HOME
+from anncestry.workflow import Choice, expand
 
 FILE = HOME / "docs" / "ledger.csv"
 HEADING = "## Experiments that ran\n"
@@ -62,6 +65,22 @@ def of_folder(folder: Path) -> Iterator[dict[str, str]]:
         }
 
 
+def asked(experiment: str) -> int:
+    """How many cells and pairs the experiment has today; 0 if there is none of this name."""
+    if experiment != DEFAULT_EXPERIMENT and not (CONFIG / f"experiments/{experiment}.yaml").exists():
+        return 0
+    matrix = expand(Choice(CONFIG, experiment))
+    return len(matrix.cells) + len(matrix.pairs)
+
+
+def _still_asked(line: Mapping[str, str]) -> bool:
+    """Whether the experiment has as many cells as were measured; says so if not."""
+    now = asked(line["experiment"])
+    if now != int(line["cells"]):
+        print(f"{line['experiment']}: left out: {line['cells']} cells were measured, and it has {now} now; run it again")
+    return now == int(line["cells"])
+
+
 def _quoted(folder: Path, path: str, digest: str) -> Mapping[str, Any]:
     try:
         content = (folder / path).read_bytes()
@@ -103,6 +122,7 @@ def main(folders: Sequence[str]) -> None:
     table: Sequence[Mapping[str, str]] = lines()
     for folder in folders:
         table = merged(table, list(of_folder(Path(folder))))
+    table = [line for line in table if _still_asked(line)]
     with open(FILE, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

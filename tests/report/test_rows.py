@@ -72,6 +72,25 @@ def test_of_two_runs_of_an_experiment_the_ledger_has_the_later_one() -> None:
     assert ledger.merged([old, other], [new]) == [new, other]
 
 
+@pytest.mark.parametrize("line", ledger.lines(), ids=lambda line: line["experiment"])
+def test_the_ledger_knows_experiments_with_as_many_cells_as_today(line: dict[str, str]) -> None:
+    assert int(line["cells"]) == ledger.asked(line["experiment"]), "run it again: python -m casestudies.ledger FOLDER"
+    assert int(line["cells"]) == int(line["valid"]) + int(line["invalid"])
+
+
+def test_a_line_of_another_matrix_leaves_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {line["experiment"]: line for line in ledger.lines()}
+    smaller = {**known["noise"], "cells": "1"}
+    gone = {**smaller, "experiment": "no-such-experiment"}
+    monkeypatch.setattr(ledger, "FILE", tmp_path / "ledger.csv")
+    monkeypatch.setattr(ledger, "lines", lambda: [smaller, gone, known["equal"]])
+    ledger.main([])
+    assert [line.split(",")[0] for line in (tmp_path / "ledger.csv").read_text().splitlines()] == ["experiment", "equal"]
+    assert "noise: left out: 1 cells were measured, and it has" in capsys.readouterr().out
+
+
 def measured(folder: Path) -> Path:
     """A folder with two tables of an experiment, of which the later one quotes a load and three cells."""
     made = {"load.json": {"stage": "load", "created": "2026-11-02T10:01:00+00:00", "server": {"up_s": 60.0}}}
