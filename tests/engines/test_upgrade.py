@@ -161,6 +161,8 @@ def test_an_upgrade_in_place_passes_the_gates_of_a_load_and_names_the_load_that_
     assert newer["spec"]["upgrade_of"] == newer["upgraded_from"]["load"] == older["key"]
     assert newer["inputs"]["older"]["path"].endswith(f"@{older['key']}.json")
     assert (newer["server"]["version"], older["server"]["version"]) == ("1.1", "1.0")
+    # The toy's server is a Python program: to start it takes this much of a processor at the least.
+    assert newer["resources"]["server"]["upgrade"]["cpu_s"] > 0.02
 
 
 def test_the_older_index_and_results_are_as_they_were(measured, upgraded):

@@ -201,6 +201,29 @@ def test_the_sampler_charges_cpu_to_the_process_that_burns_it():
     assert server["rss_peak_mib"] > 1
 
 
+def test_a_server_that_starts_meanwhile_is_charged_for_its_start_and_nobody_else_is() -> None:
+    server: list[int] = []
+    groups = {"server": lambda: server, "client": lambda: [os.getpid()]}
+    with resources.Sampler(groups, 0.05, members={"server": lambda: {"node1": server}}, starting=["server"]) as sampler:
+        start_s, own_s = time.monotonic(), time.process_time()
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+            try:
+                burning = psutil.Process(process.pid)
+                while burning.cpu_times().user < 0.5:  # it starts; nobody knows yet what it is
+                    sampler.sample(thorough=True)
+                    time.sleep(0.05)
+                server.append(process.pid)
+                sampler.sample(thorough=True)
+                end_s, own_s = time.monotonic(), time.process_time() - own_s
+                burnt_s = sum(burning.cpu_times()[:2])
+            finally:
+                process.kill()
+    used = resources.by_group(sampler.table(), {"upgrade": [(start_s, end_s)]})
+    assert 0.5 <= used["server"]["upgrade"]["cpu_s"] <= burnt_s + 0.02
+    assert used["client"]["upgrade"]["cpu_s"] <= own_s + 0.1
+    assert used["server"]["upgrade"]["rss_peak_mib"] > 1
+
+
 def test_storage_counts_blocks_once_and_no_holes(tmp_path):
     (tmp_path / "full").write_bytes(os.urandom(3 << 20))
     with open(tmp_path / "sparse", "wb") as file:

@@ -45,6 +45,8 @@ DRAWN_WITH = ("altair", "vl-convert-python")
 """Packages whose code ends up in the page."""
 
 Spec = Mapping[str, Any]
+_UPGRADE_EPOCH = 2
+"""Since 2 an upgrade is charged for the start of its server."""
 _AXES = {"datasets": "dataset", "systems": "system", "topologies": "topology", "workloads": "workload"}
 
 
@@ -390,7 +392,7 @@ class _Load:
             topology={"name": topology, **self.placed.plain},
             index=self.index,
             load=how,
-            **({"upgrade_of": self.older.key} if self.older else {}),
+            **({"upgrade_of": self.older.key, "upgrade_epoch": _UPGRADE_EPOCH} if self.older else {}),
             platform=config.platform,
             # Of a second build its number; of an arm its name: another arm's load, made at another time, is no other
             # half of this comparison.

@@ -184,7 +184,7 @@ def upgrade(
             older_index.parent / "data",
         )
         result = LoadResult()
-        with system.sampler() as sampler, result.phase(_UPGRADE):
+        with system.sampler(starting=True) as sampler, result.phase(_UPGRADE):
             server = system.start()
             open_s = system.engine.open(server, spec["index"])
             _await_index(system.engine, server)

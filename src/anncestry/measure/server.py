@@ -203,8 +203,9 @@ class System:
         self,
         clients: Callable[[], Sequence[int]] = lambda: [os.getpid()],
         libraries: Callable[[], Sequence[int]] | None = None,
+        starting: bool = False,
     ) -> Sampler:
-        """Samples the server that runs, each of its members, and the `clients`.
+        """Samples the server that runs, or is `starting` meanwhile, each of its members, and the `clients`.
 
         Where clients search by themselves, they (`libraries`) are the server, and the process that built is none of it.
         """
@@ -223,6 +224,7 @@ class System:
             charged={"server": of_server(lambda server: server.charged(), {})},
             device=self._totals if self.path and self.path.totals() else None,
             members={"server": by_name},
+            starting=("server",) if starting else (),
         )
 
     def _totals(self) -> tuple[int, int, int, int]:

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class Sampler:
     a group "device": its IO, by whatever program. `members` gives for a group its main pids by name of the member (a
     node, a store of metadata): where there are several, each is also a group of its own, "server/NAME" of "server",
     with what it started.
+    Groups that are `starting` have no process yet when the sampler begins, so they used nothing then; until each has a
+    main process, no group seeks children, as these may be another's.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Sampler:
         charged: Mapping[str, Callable[[], Mapping[str, float]]] | None = None,
         device: Callable[[], tuple[int, int, int, int]] | None = None,
         members: Mapping[str, Callable[[], Mapping[str, Sequence[int]]]] | None = None,
+        starting: Collection[str] = (),
     ) -> None:
         self._groups = dict(groups)
         self._device = device
@@ -70,6 +73,8 @@ class Sampler:
         self._rows: list[tuple[Any, ...]] = []
         self._trees = {name: Tree() for name in groups}
         self._members = dict(members or {})
+        self._starting, self._from_nothing = set(starting), frozenset(starting)
+        self._began_s = math.inf
         self._accounts: dict[str, _Account] = {}
         self._host, self._harness = Host(), harness()
         self._lock = threading.Lock()
@@ -112,12 +117,15 @@ class Sampler:
         """Take a sample of every group now; a `thorough` one seeks every process and reads RESIDENT."""
         with self._lock:
             now = time.monotonic()
-            seek = thorough or now >= self._seek_at
-            if seek:
-                self._seek_at = now + _SEEK_S
+            self._began_s = min(self._began_s, now)
             mains = {name: dict.fromkeys(pids(), "") for name, pids in self._groups.items()}
             for name, by_member in self._members.items():
                 mains[name] |= {pid: member for member, pids in by_member().items() for pid in pids}
+            started = {name for name in self._starting if mains[name]}
+            self._starting -= started
+            seek = not self._starting and (thorough or bool(started) or now >= self._seek_at)
+            if seek:
+                self._seek_at = now + _SEEK_S
             for name, tree in self._trees.items():
                 # The server is a child of the harness: it is not to be charged to the client, too.
                 others = {pid for other, pids in mains.items() if other != name for pid in pids}
@@ -164,7 +172,10 @@ class Sampler:
     def table(self) -> pa.Table:
         """All samples so far, with COLUMNS; `at_s` on the clock of `time.monotonic`."""
         with self._lock:
-            rows = sorted(self._rows, key=lambda row: (row[0], row[1]))
+            rows = list(self._rows)
+        late = {row[1] for row in rows if row[1].partition("/")[0] in self._from_nothing}
+        rows += [(self._began_s, group, *[0.0] * (4 + len(CHARGED)), *[None] * len(RESIDENT), False) for group in late]
+        rows.sort(key=lambda row: (row[0], row[1]))
         names = COLUMNS if self._device is None else (*COLUMNS, *OPERATIONS)
         columns = {
             name: pa.array([row[i] if i < len(row) else None for row in rows], _TYPES.get(name))

@@ -209,6 +209,7 @@ _PARTS = {
     },
     "truth": {"metric": "dataset.metric", "filter": "workload.filter", "depth": "truth.depth"},
     "artifact": {"system": "system.name", "version": "system.version"},
+    "load": {"upgrade_epoch": "epoch of upgrades"},
 }
 """What the parts of a spec are called by people, who know them from the files in config/."""
 

@@ -430,6 +430,9 @@ class _Systems:
         epochs = [record["spec"].get("engine_epoch", 1) for record in (a, b)]
         if engines[0] == engines[1] and epochs[0] != epochs[1]:
             yield f"other epoch of engine {engines[0]}: {epochs[0]} against {epochs[1]}"
+        epochs = [record["spec"].get("upgrade_epoch", 1) for record in (a, b) if "upgrade_of" in record["spec"]]
+        if len(set(epochs)) > 1:
+            yield f"other epoch of upgrades: {epochs[0]} against {epochs[1]}"
         yield from _other("dataset", a["spec"]["dataset"], b["spec"]["dataset"])
         yield from _other("topology", a["spec"]["topology"], b["spec"]["topology"])
         yield from self._other_content("vectors", "dataset", ("base", "queries", "category", "price"), a, b)
