@@ -25,13 +25,14 @@ evidence: env  ## pull the results that ship with the repository, draw their pag
 	  ($(EVIDENCE) anncestry --experiment $$experiment verify) || exit; \
 	done
 
-evidence-renew: env  ## measure the results again that ship with the repository
-	@rm -rf evidence/results evidence/data evidence/store
+evidence-renew: env  ## measure again what changed of the results that ship with the repository (ALL=1: all of them)
+	@$(if $(ALL),rm -rf evidence/results evidence/data,dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc)
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=$$experiment) || exit; \
 	done
 	@PYTHONPATH=$(CURDIR)/src python workflow/site/measured.py
-	@rm -rf evidence/results/table evidence/results/report
+	@$(EVIDENCE) anncestry gc --results --yes
+	@rm -rf evidence/results/table evidence/results/report evidence/store
 	@dvc commit --quiet --force evidence/results.dvc evidence/data.dvc && dvc push --quiet -r evidence evidence/results.dvc evidence/data.dvc
 
 wheel: env  ## build the wheel, with the driver for Linux on x86-64 and arm64, into dist/
