@@ -279,6 +279,7 @@ def test_a_side_that_dies_is_named_and_tried_again_and_one_that_answers_wrongly_
     assert len(pairs_of(toy)) == 3
 
 
+@pytest.mark.long
 def test_a_killed_controller_leaves_nothing_frozen_and_the_next_run_goes_on_at_equal_recall(tmp_path):
     toy = paired(tmp_path, workloads=["tuned"])
     toy.files["workloads"]["tuned"] = TUNED

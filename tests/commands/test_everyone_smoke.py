@@ -20,7 +20,7 @@ import yaml
 from tests.toy import ROOT
 from tests.waiting import whole
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.long]
 EXPERIMENT = "everyone-smoke"
 ASKED = {
     "k": 10, "clients": 1, "runs": 1, "duration_s": 2, "queries": 200, "warmup": 20,

@@ -147,6 +147,7 @@ def test_a_project_has_all_that_a_run_reads_and_nothing_of_the_package(project):
 
 
 @pytest.mark.servers
+@pytest.mark.long
 def test_the_core_measures_and_verifies_a_library_without_any_extra(python, project):
     (site,) = python.parents[1].glob("lib/python3*/site-packages")
     blocker = site / "sitecustomize.py"

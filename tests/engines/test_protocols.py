@@ -136,7 +136,7 @@ def test_what_milvus_2_1_stored_is_not_opened_by_a_later_one() -> None:
 @pytest.mark.parametrize(
     ("experiment", "cells"),
     [
-        ("indexes", 35),
+        ("indexes", 36),
         ("weaviate-grpc", 48),
         ("weaviate-grpc-laptop", 24),
         ("weaviate-grpc-client", 108),

@@ -306,6 +306,7 @@ def test_a_clone_with_pulled_results_verifies_them_and_says_why(kept, tmp_path):
     assert "✗" not in said
 
 
+@pytest.mark.long
 def test_results_of_two_branches_merge_cell_by_cell(mine):
     mine.git("checkout", "--quiet", "-b", "other")
     mine.bump("red-1.0", "1.1")
@@ -594,6 +595,7 @@ def test_a_killed_push_leaves_the_remote_usable(mine, tmp_path):
     assert b.run("anncestry", "verify").returncode == 0
 
 
+@pytest.mark.long
 def test_a_remote_in_an_s3_bucket_as_the_docs_set_it_up(mine, tmp_path):
     import boto3
 
