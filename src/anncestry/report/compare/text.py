@@ -9,7 +9,7 @@ from itertools import groupby
 from anncestry.metrics.decide import Outcome
 from anncestry.report.compare.lines import HEADLINE, Comparison, Line, Number
 from anncestry.report.compare.sides import Side
-from anncestry.report.model.cells import MARKS, NO_CELL, Cell, TableRow, text_of
+from anncestry.report.model.cells import NO_CELL, Cell, TableRow, marks_in, text_of
 from anncestry.report.model.quantities import PHASES, brief
 
 _WIDTH = 100
@@ -73,8 +73,7 @@ def _one_sided(lines: Sequence[Line]) -> list[str]:
 
 def signs_of(lines: Sequence[Line]) -> list[tuple[str, str]]:
     """The signs that stand behind numbers of these lines, with what they mean."""
-    used = "".join(number.marks for line in lines for number in (line.a, line.b))
-    return [(sign, words) for sign, words in MARKS.items() if sign in used]
+    return marks_in(number.marks for line in lines for number in (line.a, line.b))
 
 
 def _columns(line: Line, notes: dict[str, int]) -> tuple[str, ...]:

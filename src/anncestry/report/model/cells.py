@@ -34,6 +34,14 @@ MARKS = {
     " charges what they lack. Above 0.1 % of them, nothing of the cell is bold or a point at equal recall.",
 }
 """What stands behind numbers, and what each sign says of them."""
+
+
+def marks_in(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """The signs that stand in these texts, with what each says."""
+    seen = "".join(texts)
+    return [(sign, words) for sign, words in MARKS.items() if sign in seen]
+
+
 _CLIENT_MATTERS = frozenset({"qps", "p50_ms", "p95_ms", "p99_ms", "mean_ms"})
 
 

@@ -25,7 +25,7 @@ from tabulate import tabulate  # type: ignore[import-untyped]
 
 from anncestry.provenance.records import replacing, write_json
 from anncestry.report.charts import Figure
-from anncestry.report.model.cells import MARKS, Cell, Row, Table
+from anncestry.report.model.cells import Cell, Row, Table, marks_in
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import inert
 from anncestry.report.site.latex import as_tex, heading
@@ -182,7 +182,7 @@ def as_markdown(table: Table) -> str:
 def write_text(out_dir: Path, title: str, opening: str, tables: Sequence[Table]) -> None:
     """Write report.txt: what the terminal prints at the end of a run, and every table, each number with its marks."""
     texts = [*map(as_text, tables)]
-    said = [f"{sign} {words}" for sign, words in MARKS.items() if any(sign in text for text in texts)]
+    said = [f"{sign} {words}" for sign, words in marks_in(texts)]
     said = ["* better than every other system's, by more than noise", "(a to b): the 95 % interval", *said]
     key = "\n".join(textwrap.fill(line, 100, subsequent_indent="  ") for line in said)
     parts = [f"{title}\n{'=' * len(title)}", opening.rstrip("\n"), key, *texts]

@@ -6,7 +6,7 @@ run, and nothing is fetched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from anncestry.home import PUBLISHED
 from anncestry.metrics.decide import Rule
 from anncestry.report.charts import SHAPES, Figure, colours, shapes
 from anncestry.report.charts.standard import PHASE_OPACITY
-from anncestry.report.model.cells import MARKS, Cell, Row, Table
+from anncestry.report.model.cells import Row, Table, marks_in
 from anncestry.report.model.highlights import highlights, pairs_told, summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.noise import speed_percent
@@ -143,7 +143,7 @@ def _write_index(
         **_tables(material, groups, catalogue.RESULTS),
         summary=_summary(material),
         opening=opening,
-        opening_marks=marks_in(cell for table in opening for row in table.rows for cell in row.cells),
+        opening_marks=marks_in(cell.text for table in opening for row in table.rows for cell in row.cells),
         so_far=so_far,
         rule=material.rule,
         listed=sentence(material.absent),
@@ -198,14 +198,8 @@ def _tables(material: Material, groups: _Groups, page: str) -> dict[str, Any]:
         "table_files": downloads.names,
         "linked": any(cell.number_id or cell.parents or cell.source for cell in cells),
         "published": any(cell.published for cell in cells),
-        "marks": marks_in(cells),
+        "marks": marks_in(cell.text for cell in cells),
     }
-
-
-def marks_in(cells: Iterable[Cell]) -> list[tuple[str, str]]:
-    """The signs that stand behind numbers of these cells, with what they say."""
-    texts = [cell.text for cell in cells]
-    return [(sign, words) for sign, words in MARKS.items() if any(sign in text for text in texts)]
 
 
 def _places(groups: _Groups) -> dict[str, str]:
