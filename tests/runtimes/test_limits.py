@@ -176,7 +176,8 @@ def test_without_control_groups_something_weaker_stands_in_and_is_named(tmp_path
     unmet = control_groups.enclose("a", Limits(cpus + 0.5), tmp_path / "none")
     assert unmet.limits() == {"cpus": {"asked": cpus + 0.5, "by": None}}
     judged = gates.limits({"a": {"alive": True, "limits": unmet.limits(), "usage": {}}})
-    assert judged is not None and judged.ok and "not enforced" in judged.detail
+    assert judged is not None and not judged.ok and "not enforced" in judged.detail
+    assert "nothing holds cpus of a (docs/topologies.md, Limits, says what can)" in judged.detail
 
 
 def test_what_stands_in_reaches_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def shared(searches: Mapping[str, float], clients: int) -> Gate | None:
 
 
 def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
-    """No member was killed by its own memory limit, and where it can be read back, the limit is the one asked.
+    """Every limit asked is enforced, is the one asked where it can be read back, and killed no member for its memory.
 
     How each limit is enforced is said; None where none was asked.
     """
@@ -157,6 +157,9 @@ def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
     lines = [f"{name}: {limit} {how['asked']} by {how['by'] or 'nothing: not enforced'}" for name, limit, how in asked]
     wrong = [each for each in asked if each[2].get("effective", each[2]["asked"]) != each[2]["asked"]]
     problems = [f"{limit} of {name} is {how['effective']}" for name, limit, how in wrong]
+    unmet = [f"{limit} of {name}" for name, limit, how in asked if how["by"] is None and "effective" not in how]
+    if unmet:
+        problems.append(f"nothing holds {', '.join(unmet)} (docs/topologies.md, Limits, says what can)")
     if killed := [name for name, facts in members.items() if facts.get("usage", {}).get("oom_kills")]:
         problems.append(f"killed for memory: {', '.join(killed)}")
     return Gate("limits", not problems, "; ".join([*lines, *problems]))
