@@ -28,6 +28,7 @@ from anncestry import verify_published
 from anncestry.cells import plan
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
+from anncestry.datasets import formats, payload
 from anncestry.errors import DataError, UserError
 from anncestry.measure import judge, load, pair, publish, recall, samples
 from anncestry.measure.duet import SIDES, workload_of
@@ -73,8 +74,8 @@ class _Verifier:
         loads = {cell.load_path: cell for cell in matrix.loaded}
         with Progress("verify", len(loads) + len(matrix.measured) + 1, "record") as progress:
             for cell in loads.values():
-                for path in (cell.download_path, cell.vectors_path):
-                    self._data_record(path)
+                for stage in ("download", "normalize"):
+                    self._data_record(cell, stage)
                 loaded = self._record(cell.load_path, "load", cell.load)
                 if loaded is not None and not self.quick:
                     fewer = matrix.config.datasets[cell.dataset].zero_vectors == "leave_out"
@@ -152,18 +153,31 @@ class _Verifier:
                 )
         self._facts.add(path, body)
 
-    def _data_record(self, path: str) -> bool:
-        """Whether data is here and is what its record says; looked at once."""
+    def _data_record(self, cell: Cell, stage: str) -> bool:
+        """Whether data is here, is what its record says, and is of the asked spec and content; looked at once."""
+        path = STAGES[stage].path(cell)
         if path not in self._data:
-            file = Path(path)
-            left = {*file.parent.glob(f"*{records.DAMAGED}"), *file.parent.glob(".*")}  # of killed jobs, too
-            whole = partial(verify_published.whole, self.findings, file, left)
+            whole = partial(self._data_whole, cell, stage, Path(path))
             self._data[path] = os.path.lexists(path) and self.findings.check(path, whole)
         return self._data[path]
 
+    def _data_whole(self, cell: Cell, stage: str, path: Path) -> None:
+        left = {*path.parent.glob(f"*{records.DAMAGED}"), *path.parent.glob(".*")}  # of killed jobs, too
+        key = STAGES[stage].key_of(cell)
+        body = verify_published.whole(self.findings, path, left, stage=stage, key=key)
+        # That of a download says also where it may be had from, which is not in the key.
+        asked = self.matrix.spec(key, stage)
+        if {name: body["spec"].get(name) for name in asked} != asked:
+            raise DataError(f"{path}: its spec does not match its key")
+        if stage == "download" and not self.quick:
+            pinned = self.matrix.config.datasets[cell.origin].content
+            _compare(str(path), _content(path.parent, body["content"], pinned))
+        for label, entry in body["inputs"].items():
+            self._input(str(path), label, entry)
+
     def _cell(self, cell: Cell) -> None:
         findings = self.findings
-        here = [self._data_record(path) for path in (cell.truth_path, cell.vectors_path)]
+        here = [self._data_record(cell, stage) for stage in ("truth", "normalize")]
         measured = self._record(cell.query_path, "query", cell.query)
         scored = self._record(cell.recall_path, "recall", cell.recall)
         if measured is not None and scored is not None and scored["valid"] != measured["valid"]:
@@ -174,12 +188,14 @@ class _Verifier:
         self._compare(cell.query_path, _query_resources(cell, measured))
         if scored is not None and all(here):
             self._compare(cell.recall_path, _recall(cell, measured, scored))
+        findings.unscored += scored is not None and not all(here)
 
     def _pair(self, paired: Pair) -> None:
-        here = [self._data_record(path) for path in (paired.a.truth_path, paired.a.vectors_path)]
+        here = [self._data_record(paired.a, stage) for stage in ("truth", "normalize")]
         measured = self._record(paired.path, "pair", paired.pair)
         if measured is not None and not self.quick:
             self._compare(paired.path, _pair(paired, measured, all(here)))
+            self.findings.unscored += not all(here)
 
     def _compare(self, path: str, remade: Iterable[Remade]) -> None:
         self.findings.check(path, lambda: _compare(path, remade))
@@ -190,13 +206,13 @@ class _Verifier:
         ours = plan.files(self.matrix, stages)
         counted: Counter[str] = Counter()
         for stage in (STAGES[name] for name in stages):
-            for file in sorted(stage.folder.rglob("*.json")):
+            for file in sorted(stage.folder.rglob("[!.]*.json")):  # hidden ones are of killed jobs
                 if str(file) not in ours:
                     self.findings.check(str(file), partial(self._count, file, stage.spec, counted))
             for file in sorted(stage.folder.rglob("[!.]*")):
                 if not (file.is_dir() or file.suffix in (".json", records.DAMAGED) or self._is_listed(file)):
                     self.findings.add(Problem(f"{file}: no record lists this file; remove it", str(file)))
-        for file in sorted(STAGES["ceiling"].folder.glob("*.json")):
+        for file in sorted(STAGES["ceiling"].folder.glob("[!.]*.json")):
             self.findings.files += 1
             self.findings.check(str(file), partial(records.read_record, file, stage="ceiling"))
         for file in sorted(STAGES["attempts"].folder.rglob("*.jsonl")):
@@ -240,6 +256,8 @@ def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
     if file.exists():
         findings.files += 1
         findings.check(str(file), lambda: kept.update(kept_facts(file, platform)))
+    elif any(Path(cell.load_path).exists() for cell in matrix.loaded):
+        findings.add(Problem(f"{file}: missing: what was measured here was measured on the machine that it names", str(file)))
     return kept
 
 
@@ -254,19 +272,34 @@ def _compare(path: str, remade: Iterable[Remade]) -> None:
             raise DataError(f"{path}: {problem}")
 
 
+def _content(folder: Path, stated: Mapping[str, str], pinned: Mapping[str, str]) -> Iterator[Remade]:
+    """The digests of a dataset's arrays: as its record states them, as the config pins them, and of what lies here."""
+    for name, digest in stated.items():
+        declared = pinned.get(name) or digest
+        yield f"its {name} have sha256 {digest[:12]}…, but the config declares {declared[:12]}…", digest, declared
+        found = payload.content(folder) if name == "payload" else formats.content(folder / f"{name}.npy")
+        yield f"its {name} have sha256 {found[:12]}…, but the record says {digest[:12]}…", digest, found
+
+
 def _ceiling(path: str, body: Mapping[str, Any]) -> None:
-    """The ceiling that a query record quotes is the best run in the ceiling's own record."""
+    """The ceiling that a query record quotes is the best of its runs; so is that in the ceiling's own record.
+
+    Two clones may each have measured one, and a merge keeps one file: a quote brings the runs that it is the best of.
+    (Earlier ones didn't, and must be those of the file.)
+    """
     file = records.ceiling_of(body)
     if file is None:
         return
     quoted = body["client"]["ceiling"]
     record = records.read_record(file, stage="ceiling", key=quoted["record"])
     records.check_schema(record, file, whole=True)
-    best = max(record["runs"], key=lambda run: run["qps"])
-    values = [(name, quoted[name], record[name], best[name]) for name in ("qps", "floor_ms", "cpu_us_per_query")]
-    _compare(str(file), ((f"{name} is {own}, but its runs give {top}", own, top) for name, _, own, top in values))
-    quotes = ((f"quotes a ceiling of {name} {q}, but {file} has {own}", q, own) for name, q, own, _ in values)
-    _compare(path, quotes)
+    for where, stated, runs in (
+        (str(file), record, record["runs"]),
+        (f"{path}: its ceiling", quoted, quoted.get("runs", record["runs"])),
+    ):
+        best = max(runs, key=lambda run: run["qps"])
+        _compare(where, ((f"{name} is {stated[name]}, but the runs give {best[name]}", stated[name], best[name])
+                         for name in ("qps", "floor_ms", "cpu_us_per_query")))
 
 
 def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:

@@ -67,6 +67,8 @@ class Findings:
     files: int = 0
     absent: set[str] = field(default_factory=set)
     remarks: list[str] = field(default_factory=list)
+    unscored: int = 0
+    """Records whose recall was not made again, as the data that it needs is not here."""
     broken: set[str] = field(default_factory=set)
 
     def add(self, problem: Problem) -> None:
@@ -100,19 +102,31 @@ def hashes(findings: Findings, matrix: Matrix) -> None:
     for stage, path, key in (("table", matrix.table_path, matrix.table), ("report", matrix.report_path, matrix.report)):
         folder = Path(path).parent
         if folder.exists():
-            findings.check(str(folder), partial(whole, findings, folder / "record.json", stage=stage, key=key))
+            findings.check(str(folder), partial(_published, findings, folder / "record.json", stage, key, matrix))
         else:
             findings.add(Problem(f"{folder}: missing; run `snakemake --cores 8 all`", str(folder)))
 
 
-def whole(findings: Findings, record: Path, left: Collection[Path] = (), **of: str) -> None:
-    """DataError if a record or a file that it lists is not what it was, or beside them lies more than what is `left`.
+def _published(findings: Findings, record: Path, stage: str, key: str, matrix: Matrix) -> None:
+    """Table or page are whole, of the asked spec, and made from what lies here."""
+    body = whole(findings, record, stage=stage, key=key)
+    if body["spec"] != matrix.spec(key, stage):
+        raise DataError(f"{record}: its spec does not match its key")
+    for label, entry in body["inputs"].items():
+        if records.state(Path(entry["path"]), entry) is not records.State.SAME:
+            raise DataError(f"{record}: was made from another {label} than {entry['path']}: make the page again")
+
+
+def whole(findings: Findings, record: Path, left: Collection[Path] = (), **of: str) -> dict[str, Any]:
+    """The record; DataError if it or a file that it lists is not what it was, or beside them lies more than is `left`.
 
     `of` may name the record's stage and key.
     """
-    listed = records.verify_outputs(record, records.read_record(record, **of))
+    body = records.read_record(record, **of)
+    listed = records.verify_outputs(record, body)
     findings.files += len(listed)
     refuse_others(record.parent, {record, *listed.values(), *left}, str(record))
+    return body
 
 
 def contents(findings: Findings, matrix: Matrix, facts: numbers.Facts) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
     subjects: dict[str, str] = {}
     used: dict[str, str] = {}
     created: list[str] = []
-    commits: set[str] = set()
+    codes: dict[str, Mapping[str, Any]] = {}
     for stage in walk(matrix):
         # What lies outside of results/ can be made again; it is named among what went in.
         mine = stage.path.startswith("results/")
@@ -60,7 +60,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
             used.setdefault(file.path, file.sha256)
         if mine:
             created.append(str(stage.body["created"]))
-            commits.add(str((stage.body.get("code") or {}).get("commit") or ""))
+            codes |= {records.canonical(code): code for code in records.all_codes(stage.body)}
     platform = Path(STAGES["platform"].output.format(platform=matrix.config.platform))
     if platform.exists():
         subjects[str(platform)] = records.sha256_file(platform)
@@ -71,10 +71,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
     materials = [
         {"name": path, "digest": {"sha256": digest}} for path, digest in sorted(used.items()) if path not in subjects
     ]
-    lock = code_facts()["lock_sha256"]
-    if lock:
-        materials.append({"name": "requirements.lock", "digest": {"sha256": lock}})
-    materials += [{"name": "code", "digest": {"gitCommit": commit}} for commit in sorted(commits - {""})]
+    materials += _programs(codes.values())
     return {
         "_type": STATEMENT,
         "subject": [{"name": path, "digest": {"sha256": digest}} for path, digest in sorted(subjects.items())],
@@ -105,6 +102,19 @@ def statement(matrix: Matrix) -> dict[str, Any]:
             },
         },
     }
+
+
+def _programs(codes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The commits that made results, what trees had beyond them, and the lock files of their packages; each once."""
+    found: dict[tuple[str, str, str], None] = {}
+    for code in codes:
+        commit = str(code.get("commit") or "")
+        found[("code", "gitCommit", commit)] = None
+        found[(f"uncommitted changes to {commit}", "sha256", str(code.get("diff_sha256") or ""))] = None
+        found[("requirements.lock", "sha256", str(code.get("lock_sha256") or ""))] = None
+    for name, algorithm, digest in sorted(found):
+        if digest:
+            yield {"name": name, "digest": {algorithm: digest}}
 
 
 def verify(path: Path, key: Path, here: Path) -> str:

@@ -225,10 +225,8 @@ class _Writer:
         )
 
     def _code(self, code: Any) -> Any:
-        """The code of a stage, as its agent: a commit, and of a tree that differed from it the digest of the diff."""
-        text = f"{code.get('commit') or 'no-commit'}" + (
-            f"-{str(code.get('diff_sha256'))[:12]}" if code.get("dirty") else ""
-        )
+        """The code of a stage, as an agent of it."""
+        text = _code_name(code)
         return self._context(
             f"#code-{text}",
             type="Organization",
@@ -246,7 +244,7 @@ class _Writer:
             name=f"{stage.stage} {stage.key}",
             description=f"{_STAGES[stage.stage]}: {stage.path}",
             instrument=self._tool(stage.stage),
-            agent=self._code(stage.body.get("code") or {}),
+            agent=[self._code(code) for code in records.all_codes(stage.body)],
             object=[self._entity(file) for file in stage.used],
             result=[self._entity(file) for file in stage.made],
             endTime=str(stage.body["created"]),
@@ -307,7 +305,7 @@ class _Writer:
             )
             for stage, action in self.actions
         ]
-        agent = self.actions[0][1]["agent"]
+        agent = list({of.id: of for _, action in self.actions for of in action["agent"]}.values())
         made = {result.id for _, action in self.actions for result in action["result"]}
         run = self._context(
             "#run",
@@ -336,6 +334,12 @@ class _Writer:
         root["mentions"] = [run, organised, *(action for _, action in self.actions)]
 
 
+def _code_name(code: Mapping[str, Any]) -> str:
+    """A commit, and of a tree that differed from it the begin of the difference's digest."""
+    differs = f"-{str(code.get('diff_sha256'))[:12]}" if code.get("dirty") else ""
+    return f"{code.get('commit') or 'no-commit'}{differs}"
+
+
 # PROV
 
 
@@ -344,7 +348,11 @@ def document(matrix: Matrix) -> ProvDocument:
     doc = ProvDocument()
     doc.add_namespace("anncestry", NAMESPACE)
     counts: Counter[str] = Counter()
-    agents: dict[str, Any] = {}
+
+    @cache
+    def agent(name: str, version: str) -> Any:
+        label = f"anncestry {version} at {name}"
+        return doc.agent(f"anncestry:code-{name}", {"prov:type": "prov:SoftwareAgent", "prov:label": label})
 
     @cache
     def entity(file: File) -> Any:
@@ -357,18 +365,12 @@ def document(matrix: Matrix) -> ProvDocument:
         )
 
     for stage in walk(matrix):
-        code = stage.body.get("code") or {}
-        commit = str(code.get("commit") or "unknown")
-        if commit not in agents:
-            agents[commit] = doc.agent(
-                f"anncestry:code-{commit}",
-                {"prov:type": "prov:SoftwareAgent", "prov:label": f"anncestry {code.get('anncestry', '')} at {commit}"},
-            )
         ended = datetime.fromisoformat(str(stage.body["created"]))
         activity = doc.activity(
             f"anncestry:{stage.stage}-{stage.key}", None, ended, {"prov:label": f"{stage.stage} {stage.key}"}
         )
-        doc.wasAssociatedWith(activity, agents[commit])
+        for code in records.all_codes(stage.body):
+            doc.wasAssociatedWith(activity, agent(_code_name(code), str(code.get("anncestry", ""))))
         for file in stage.used:
             doc.used(activity, entity(file))
         for file in stage.made:

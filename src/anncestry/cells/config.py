@@ -346,7 +346,8 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
     return spec.read(
         Config,
         spec.schema("config"),
-        {**main, "matrix": blocks},
+        # Rounds and slices are in keys: 10.0 is no other cell than 10.
+        {**_whole(main), "matrix": blocks},
         folder=folder,
         experiment=experiment,
         arms=tuple(main.get("arms", ())),

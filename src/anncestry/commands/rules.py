@@ -15,7 +15,7 @@ from anncestry import user_cache
 from anncestry.cells.matrix import Cell, Pair
 from anncestry.cells.plan import Session
 from anncestry.cells.stage import STAGES
-from anncestry.commands import Run, command
+from anncestry.commands import Run, command, command_of
 from anncestry.errors import Damaged, DataError, ServerError, UserError
 from anncestry.provenance import platform, records, running
 
@@ -189,9 +189,13 @@ def _refuse_missing(run: Run, options: argparse.Namespace, spec: Spec, cell: Cel
     missing = [number for number in range(run.matrix.runs(cell)) if not Path(cell.run_path(number)).exists()]
     if not missing:
         return
-    if not options.sessions:
+    if not options.sessions and Path(cell.query_path).exists():
         raise DataError(
             f"{cell.query_path} exists already: to measure it again, run `anncestry drop {options.key} --yes` first"
+        )
+    if not options.sessions:
+        raise DataError(
+            f"{cell.run_path(missing[0])}: missing; sessions measure runs: `{command_of(run.matrix)}`"
         )
     said: dict[str, str] = {}
     for session_file in map(Path, options.sessions):

@@ -157,5 +157,5 @@ def of_cell(folder: Path, run_folders: Sequence[Path], platform: str, driver: Dr
         "record": record["key"],
         "transport": transport,
         **{name: record["spec"][name] for name in ("clients", "request_bytes", "reply_bytes")},
-        **{name: record[name] for name in ("qps", "floor_ms", "cpu_us_per_query")},
+        **{name: record[name] for name in ("qps", "floor_ms", "cpu_us_per_query", "runs")},
     }

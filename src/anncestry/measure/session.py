@@ -412,7 +412,10 @@ class ServerSession(System):
                 # What other machines could have done at most can't be found by asking a server here of clients here.
                 if run.failure is None and not run.workload.get("driver_hosts"):
                     folders = [job.folder for job in run.jobs]
-                    run.ceiling = ceiling.of_cell(run.folder, folders, self.spec["platform"], driver)
+                    try:
+                        run.ceiling = ceiling.of_cell(run.folder, folders, self.spec["platform"], driver)
+                    except UserError as error:  # what was measured is measured: only this is not known of it
+                        print(f"{run.workload['name']}: no ceiling: {error}", file=sys.stderr, flush=True)
 
     def refer(self) -> None:
         """Have the reference answer what was asked, while nothing is measured; it is looked up later."""

@@ -183,7 +183,17 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         if made & removed:
             said = sweep.drops.setdefault(Path(STAGES["attempts"].path(first)), {"load": again, "queries": []})
             said["queries"].append(each.query)
+    # Loads that no cell of this matrix is first measured on: second sides of pairs, and upgrades of other experiments.
+    others = {Path(cell.load_path): STAGES["attempts"].path(cell) for cell in loads.values()}
+    others |= {record: STAGES["attempts"].output.format(**_names_of(record)) for record in upgraded.values()}
+    for record, ledger in others.items():
+        if record in removed:
+            sweep.drops.setdefault(Path(ledger), {"load": True, "queries": []})
     return sweep
+
+
+def _names_of(record: Path) -> dict[str, str]:
+    return STAGES["record"].match(str(record)) or {}
 
 
 def _upgraded(sweep: Sweep, loads: Collection[str]) -> dict[str, Path]:

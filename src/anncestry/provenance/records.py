@@ -348,7 +348,7 @@ def refuse_other_vectors(path: Path, record: Mapping[str, Any], vectors: Path) -
     if state(vectors, record["inputs"]["vectors"], "vectors") is State.CHANGED:
         raise DataError(
             f"{path}: was made from other vectors than {vectors} has now: the dataset's source has changed. Pin its "
-            "`content` in datasets.yaml, and remove what was measured with `anncestry drop --load`"
+            "`content` in datasets.yaml: what is measured then has other keys, and `anncestry gc --results` lists the rest"
         )
 
 
@@ -356,6 +356,12 @@ def vectors_of(record: Mapping[str, Any]) -> Any:
     """What the vectors are that a record was made from: their contents, where they may be made again."""
     entry = record["inputs"]["vectors"]
     return entry.get("identity", entry["sha256"])
+
+
+def all_codes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The code that wrote a record, then that of each of its rounds where it is another: those did the measuring."""
+    rounds = (each.get("code") or {} for each in record.get("rounds") or ())
+    return list({canonical(code): code for code in (record.get("code") or {}, *rounds)}.values())
 
 
 def ceiling_of(record: Mapping[str, Any]) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from anncestry.errors import DataError
-from anncestry.provenance.records import read_record, sha256_file, write_record
+from anncestry.provenance.records import all_codes, read_record, sha256_file, write_record
 
 Records = Mapping[str, Mapping[str, Any]]
 """Records by path, each with its `sha256`."""
@@ -65,9 +65,12 @@ def seal_report(folder: Path, key: str, spec: Mapping[str, Any], table_dir: Path
     )
 
 
-def code_of(record: Mapping[str, Any]) -> str:
-    """With which version of this program a record was made, in words."""
-    code = record.get("code") or {}
+def codes_of(record: Mapping[str, Any]) -> list[str]:
+    """With which versions of this program a record and its rounds were made, in words; each once."""
+    return list(dict.fromkeys(map(_code_text, all_codes(record))))
+
+
+def _code_text(code: Mapping[str, Any]) -> str:
     commit = str(code.get("commit") or "no commit")[:12]
     changed = " with uncommitted changes" if code.get("dirty") else ""
     return f"anncestry {code.get('anncestry', '')} at {commit}{changed}"

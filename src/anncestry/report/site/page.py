@@ -24,7 +24,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.noise import speed_percent
 from anncestry.report.model.numbers import write
 from anncestry.report.model.quantities import LOAD_INVALID, TRIED, is_absent, is_missing, stage_of
-from anncestry.report.model.records import Records, code_of, flat, merged, of_stage, read_records
+from anncestry.report.model.records import Records, codes_of, flat, merged, of_stage, read_records
 from anncestry.report.model.verdicts import rule_of
 from anncestry.report.published import Published
 from anncestry.report.site import catalogue, downloads, more_pages, sheets, shell
@@ -238,7 +238,7 @@ def _facts(records: Records) -> dict[str, str]:
         "Kernel": machine.get("kernel", ""),
         "Speed, round to round": _speed(records),
         "Records made": " to ".join(sorted({_minute(created[0]), _minute(created[-1])})) if created else "",
-        "Code": listed(sorted({code_of(record) for record in records.values()})),
+        "Code": listed(sorted({code for record in records.values() for code in codes_of(record)})),
     }
 
 

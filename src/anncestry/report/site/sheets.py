@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from anncestry.report.model.records import Records, code_of, flat, merged, of_stage
+from anncestry.report.model.records import Records, codes_of, flat, merged, of_stage
 from anncestry.report.site.shell import Sheet, listed
 
 _Facts = Iterable[tuple[str, str]]
@@ -15,8 +15,7 @@ _Facts = Iterable[tuple[str, str]]
 def machine(records: Records) -> Sheet:
     loads = of_stage(records, "load")
     facts = merged(dict(flat(record.get("platform"))) for record in records.values())
-    codes = sorted({code_of(record) for record in records.values()})
-    facts["code"] = listed(codes)
+    facts["code"] = listed(sorted({code for record in records.values() for code in codes_of(record)}))
     facts |= {f"client {name}": value for name, value in merged(dict(flat(r.get("clients"))) for r in loads).items()}
     facts["drawn with"] = f"altair {version('altair')}, vl-convert {version('vl-convert-python')}"
     return Sheet(("Fact", "Value"), [(_words(name), value) for name, value in facts.items()], "Machine", "tight")

@@ -29,7 +29,7 @@ from markupsafe import Markup
 from anncestry import user_cache
 from anncestry.provenance.records import replacing
 from anncestry.report.model.cells import Column, Row, Table, text_of
-from anncestry.report.model.records import Records, code_of
+from anncestry.report.model.records import Records, codes_of
 
 _SITE = Path(__file__).parent
 _ENTRY = "window.vegaEmbed = vegaEmbed;"
@@ -256,7 +256,7 @@ def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
             path: {
                 "sha256": record["sha256"],
                 "created": str(record["created"]),
-                "code": code_of(record),
+                "code": "; ".join(codes_of(record)),
                 "parts": [
                     [f"{kind.removesuffix('s')}: {label}", str(entry["path"]), str(entry["sha256"])]
                     for kind in ("inputs", "outputs")
