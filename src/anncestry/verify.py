@@ -257,7 +257,7 @@ def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
         findings.files += 1
         findings.check(str(file), lambda: kept.update(kept_facts(file, platform)))
     elif any(Path(cell.load_path).exists() for cell in matrix.loaded):
-        findings.add(Problem(f"{file}: missing: what was measured here was measured on the machine that it names", str(file)))
+        findings.add(Problem(f"{file}: missing: it holds the machine that all of this was measured on", str(file)))
     return kept
 
 
@@ -298,8 +298,13 @@ def _ceiling(path: str, body: Mapping[str, Any]) -> None:
         (f"{path}: its ceiling", quoted, quoted.get("runs", record["runs"])),
     ):
         best = max(runs, key=lambda run: run["qps"])
-        _compare(where, ((f"{name} is {stated[name]}, but the runs give {best[name]}", stated[name], best[name])
-                         for name in ("qps", "floor_ms", "cpu_us_per_query")))
+        _compare(
+            where,
+            (
+                (f"{name} is {stated[name]}, but the runs give {best[name]}", stated[name], best[name])
+                for name in ("qps", "floor_ms", "cpu_us_per_query")
+            ),
+        )
 
 
 def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ def test_what_can_not_be_loaded_by_a_library_is_refused_by_name(
 def test_an_old_server_is_loaded_by_the_client_of_its_time_whose_environment_is_in_the_key() -> None:
     told = offers_of("weaviate").load_env(SYSTEMS["weaviate-1.23.9"])
     assert told["client_env"]["name"] == "weaviate-client-4.4.4" and len(told["client_env"]["sha256"]) == 64
-    assert offers_of("weaviate").load_env(SYSTEMS[NAME]) == {}
+    own = {"package": "weaviate-client", "version": version("weaviate-client")}
+    assert offers_of("weaviate").load_env(SYSTEMS[NAME]) == {"client_env": own}
 
 
 @pytest.mark.parametrize("more", [{"kill": {"after_share": 0.5}}, {"upgrade_from": "blue-1.0"}])

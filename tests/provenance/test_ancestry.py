@@ -187,6 +187,33 @@ def test_an_attestation_is_an_in_toto_statement_of_slsa_provenance_without_secre
     assert str(Path.cwd()) not in payload and "PRIVATE" not in payload
 
 
+def test_an_attestation_names_every_commit_difference_and_lock_file_that_measured_a_round():
+    ours = {"anncestry": "0.1.0", "commit": "a" * 40, "dirty": False, "diff_sha256": None, "lock_sha256": "1" * 64}
+    other = {**ours, "commit": "b" * 40, "dirty": True, "diff_sha256": "d" * 64, "lock_sha256": "2" * 64}
+    record = {"stage": "query", "code": ours, "rounds": [{"code": other}, {"code": ours}, {"code": other}]}
+    assert records.all_codes(record) == [ours, other]
+    named = [(each["name"], *each["digest"].items()) for each in signing.programs(records.all_codes(record))]
+    assert named == [
+        ("code", ("gitCommit", "a" * 40)),
+        ("code", ("gitCommit", "b" * 40)),
+        ("requirements.lock", ("sha256", "1" * 64)),
+        ("requirements.lock", ("sha256", "2" * 64)),
+        (f"uncommitted changes to {'b' * 40}", ("sha256", "d" * 64)),
+    ]
+
+
+def test_the_crate_and_prov_name_the_code_of_each_round(run, tmp_path):
+    path = one("results/query/*/*/*/*.json")
+    body = json.loads(path.read_text())
+    body["rounds"][0]["code"] |= {"commit": "c" * 40, "dirty": True, "diff_sha256": "d" * 64}
+    path.write_text(json.dumps(records.seal(body)))
+    assert run("export", "crate", str(tmp_path / "crate"))[0] == 0
+    assert run("export", "prov", str(tmp_path / "prov.json"))[0] == 0
+    name = f"{'c' * 40}-{'d' * 12}"
+    assert name in (tmp_path / "crate" / "ro-crate-metadata.json").read_text()
+    assert name in (tmp_path / "prov.json").read_text()
+
+
 def test_another_key_a_changed_payload_and_a_changed_file_are_each_named(run, attested, tmp_path):
     _, other = keys(tmp_path, "other")
     status, said = run("verify-attestation", "attestation.json", "--key", other)

@@ -495,6 +495,8 @@ def test_a_dropped_load_takes_what_another_experiment_upgraded_from_it(toy):
     assert all(Path(path).exists() for path in of_up)
     gone = swept(toy, "blobs-l2/red-1.0/standalone/*", load=True)
     assert of_up <= gone
+    ledgers = {STAGES["attempts"].path(cell) for cell in other.cells}
+    assert ledgers <= {str(path) for path in prune.drop(expand(toy), ["blobs-l2/red-1.0/standalone/*"], True).drops}
     assert all(not Path(cell.index_path).parent.exists() for cell in other.cells)
 
 

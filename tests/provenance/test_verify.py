@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -73,6 +74,72 @@ def test_a_clone_without_data_verifies_what_is_there_and_says_what_is_not(audit)
     status, said = audit()
     assert status == 0, said
     assert re.search(r"not here: inputs in data, scratch/|not here: inputs in data/", said)
+    assert re.search(r"but the recall of \d+ records was not made again, as\s+its data is not here", said)
+
+
+def test_data_that_are_not_of_the_asked_content_or_spec_or_were_made_from_other_data_are_named(audit):
+    """Each sealed anew, with all its digests right: only what was asked for, and what it was made from, tell."""
+    pinned = one("data/download/*/base.npy")
+    array = np.load(pinned)
+    array[0, 0] += 1
+    for stage, name in (("download", "download"), ("vectors", "normalize"), ("truth", "truth")):
+        record = one(f"data/{stage}/*/record.json")
+        before = record.read_bytes()
+        body = json.loads(before)
+        record.write_text(json.dumps(records.seal({**body, "spec": {**body["spec"], "epoch": 7}})))
+        status, said = audit("--quick")
+        assert status == 2 and f"{record}: its spec does not match its key" in said, name
+        record.write_bytes(before)
+    record, kept = pinned.with_name("record.json"), pinned.read_bytes()
+    body = json.loads(record.read_text())
+    np.save(pinned, array)
+    body["outputs"]["base"]["sha256"] = records.sha256_file(pinned)
+    record.write_text(json.dumps(records.seal(body)))
+    status, said = audit()
+    assert status == 2 and re.search(rf"{record}: its base have sha256 \w{{12}}…, but the record says \w{{12}}…", said)
+    assert re.search(rf"{record}: differs from the download of data/vectors/", said)
+    pinned.write_bytes(kept)
+
+
+def test_a_table_and_a_page_are_held_against_their_specs_and_the_page_against_its_table(audit):
+    for stage in ("table", "report"):
+        record = one(f"results/{stage}/*/record.json")
+        before = record.read_bytes()
+        body = json.loads(before)
+        record.write_text(json.dumps(records.seal({**body, "spec": {**body["spec"], "experiment": "other"}})))
+        status, said = audit("--quick")
+        assert status == 2 and f"{record}: its spec does not match its key" in said, stage
+        record.write_bytes(before)
+    body["inputs"]["table"]["sha256"] = "0" * 64
+    record.write_text(json.dumps(records.seal(body)))
+    status, said = audit("--quick")
+    assert status == 2 and f"{record}: was made from another table than results/table/" in said
+
+
+def test_two_clones_may_quote_a_ceiling_each_and_one_that_is_not_the_best_of_its_runs_is_named(audit):
+    file = one("results/ceiling/*.json")
+    other = json.loads(file.read_text())
+    for each in (other, *other["runs"]):
+        each["qps"] *= 2
+    file.write_text(json.dumps(records.seal(other)))
+    status, said = audit()
+    assert status == 0, said  # a merge kept the other clone's file
+    path = next(path for path in sorted(Path().glob("results/query/*/*/*/*.json")) if "ceiling" in path.read_text())
+    body = json.loads(path.read_text())
+    body["client"]["ceiling"]["qps"] *= 2
+    path.write_text(json.dumps(records.seal(body)))
+    status, said = audit("--quick")
+    assert status == 2 and f"{path}: its ceiling: qps is " in said
+
+
+def test_what_a_killed_job_left_hidden_is_no_problem_and_a_machine_that_is_gone_is_one(audit):
+    (path := one("results/query/*/*/*/*.json")).with_name(f".{path.name}.abcd.json").write_text("")
+    path.with_name(f".{path.name}.efgh.json").write_bytes(path.read_bytes())
+    status, said = audit("--quick")
+    assert status == 0 and "does not use" not in said, said
+    (machine := one("results/platform/*.json")).unlink()
+    status, said = audit("--quick")
+    assert status == 2 and f"{machine}: missing: it holds the machine" in said
 
 
 KINDS = [

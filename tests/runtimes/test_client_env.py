@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from anncestry.drive import build, protocol
 from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver, client_facts
 from anncestry.drive.transports import unpack
+from anncestry.engines import offers
 from anncestry.errors import ConfigError, DataError, Unsupported
 from anncestry.measure import requests as clients
 from anncestry.measure.vectors import Filtering
@@ -29,25 +31,46 @@ SDK = {"k": 10, "ef_search": 100, "client": "sdk"}
 
 def test_the_old_client_is_taken_where_it_knows_the_server_and_the_others_are_refused_by_name() -> None:
     weaviate = engines.offers_of("weaviate")
-    of = {version: weaviate.client_env({"version": version}, SDK) for version in ("1.23.9", "1.27.0", "1.35.2")}
+    of = {server: weaviate.client_env({"version": server}, SDK) for server in ("1.23.9", "1.27.0", "1.35.2")}
     digest = hashlib.sha256(PINNED.read_bytes()).hexdigest()
-    assert of == {"1.23.9": {"name": NAME, "sha256": digest}, "1.27.0": None, "1.35.2": None}
+    own = {"package": "weaviate-client", "version": version("weaviate-client")}
+    assert of == {"1.23.9": {"name": NAME, "sha256": digest}, "1.27.0": own, "1.35.2": own}
+    assert weaviate.client_env({"version": "1.27.0"}, {**SDK, "client": "bytes"}) is None
     weaviate.check({"version": "1.23.9"}, STANDALONE, INDEX, SDK)
-    for version in ("1.24.0", "1.26.14"):
-        said = rf"client: sdk is unsupported by weaviate {re.escape(version)}: .*from 1\.27\.0 on, .*below 1\.24\.0"
+    for server in ("1.24.0", "1.26.14"):
+        said = rf"client: sdk is unsupported by weaviate {re.escape(server)}: .*from 1\.27\.0 on, .*below 1\.24\.0"
         with pytest.raises(Unsupported, match=said):
-            weaviate.check({"version": version}, STANDALONE, INDEX, SDK)
+            weaviate.check({"version": server}, STANDALONE, INDEX, SDK)
 
 
-def test_only_what_goes_by_the_old_client_has_its_packages_in_its_key() -> None:
+def test_what_a_library_asks_or_inserts_has_that_library_in_its_key_and_nothing_else_has() -> None:
     matrix = workflow.expand(workflow.Choice(ROOT / "config", "weaviate-grpc-client-laptop"))
     for cell in matrix.cells:
         spec = matrix.spec(cell.query, "query")
-        older = spec["system"]["version"] == "1.23.9" and spec["workload"].get("client") == "sdk"
         name = BEFORE_GRPC if "-rest" in spec["system"]["name"] else NAME
-        assert spec.get("client_env") == (build.identity(name) if older else None)
+        own = {"package": "weaviate-client", "version": version("weaviate-client")}
+        library = build.identity(name) if spec["system"]["version"] == "1.23.9" else own
         load = matrix.spec(cell.load, "load")["load"]
-        assert load.get("client_env") == (build.identity(name) if older and load.get("client") == "sdk" else None)
+        for part in (spec["workload"], load):
+            told = spec.get("client_env") if part is not load else load.get("client_env")
+            assert told == (library if part.get("client") == "sdk" else None)
+
+
+def test_another_version_of_the_locked_library_measures_its_cells_again_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keys() -> dict[bool, set[str]]:
+        matrix = workflow.expand(workflow.Choice(ROOT / "config", "paper-sdk"))
+        found: dict[bool, set[str]] = {True: set(), False: set()}
+        for cell in matrix.cells:
+            found[matrix.spec(cell.query, "query")["workload"].get("client") == "sdk"].add(cell.query)
+        return found
+
+    before = keys()
+    monkeypatch.setattr(offers, "version", lambda package: "99.0")
+    after = keys()
+    assert before[True] and before[False]
+    assert after[False] == before[False] and after[True].isdisjoint(before[True])
 
 
 def test_an_environment_without_requirements_is_refused_by_their_name() -> None:

@@ -24,7 +24,7 @@ from securesystemslib.signer._key import SSlibKey
 
 from anncestry.ancestry.export import walk
 from anncestry.cells.matrix import Matrix
-from anncestry.cells.stage import STAGES
+from anncestry.cells.stage import STAGES, canonical
 from anncestry.errors import DataError
 from anncestry.provenance import records
 from anncestry.provenance.code import code_facts
@@ -60,7 +60,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
             used.setdefault(file.path, file.sha256)
         if mine:
             created.append(str(stage.body["created"]))
-            codes |= {records.canonical(code): code for code in records.all_codes(stage.body)}
+            codes |= {canonical(code): code for code in records.all_codes(stage.body)}
     platform = Path(STAGES["platform"].output.format(platform=matrix.config.platform))
     if platform.exists():
         subjects[str(platform)] = records.sha256_file(platform)
@@ -68,10 +68,12 @@ def statement(matrix: Matrix) -> dict[str, Any]:
         state = records.state(Path(path), {"sha256": digest})
         if state is not records.State.SAME:
             raise DataError(f"{path}: {state}; `anncestry attest` signs only results that pass `anncestry verify`")
+        if used.get(path, digest) != digest:
+            raise DataError(f"{path}: is not what later results were made from: `anncestry verify` names them")
     materials = [
         {"name": path, "digest": {"sha256": digest}} for path, digest in sorted(used.items()) if path not in subjects
     ]
-    materials += _programs(codes.values())
+    materials += programs(codes.values())
     return {
         "_type": STATEMENT,
         "subject": [{"name": path, "digest": {"sha256": digest}} for path, digest in sorted(subjects.items())],
@@ -104,7 +106,7 @@ def statement(matrix: Matrix) -> dict[str, Any]:
     }
 
 
-def _programs(codes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def programs(codes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The commits that made results, what trees had beyond them, and the lock files of their packages; each once."""
     found: dict[tuple[str, str, str], None] = {}
     for code in codes:

@@ -84,7 +84,7 @@ class Run:
 
         build.programs()
         for spec in asked:
-            if "client_env" in spec:
+            if "name" in spec.get("client_env", {}):  # else it is anncestry's own
                 build.make(spec["client_env"]["name"])
         namespaces.enter(self.program, workflow.needs_interface(load["system"] for load in loads))
 

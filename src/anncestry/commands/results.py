@@ -167,8 +167,8 @@ def verify(run: Run, options: argparse.Namespace) -> None:
         print(f"✓ {looked}")
     elif findings.unscored:
         count = f"{findings.unscored} record{'s' if findings.unscored > 1 else ''}"
-        print(f"✓ all published numbers agree with the raw samples, but for the recall of {count}: without the data it was")
-        print(f"  not made again (`{command_of(run.matrix)}` or `dvc pull data.dvc` brings it); {looked}")
+        print(f"✓ all published numbers agree with the raw samples, but the recall of {count} was not made again, as")
+        print(f"  its data is not here (`{command_of(run.matrix)}` or `dvc pull data.dvc` brings it); {looked}")
     else:
         print(f"✓ all published numbers agree with the raw samples; {looked}")
 

@@ -194,9 +194,7 @@ def _refuse_missing(run: Run, options: argparse.Namespace, spec: Spec, cell: Cel
             f"{cell.query_path} exists already: to measure it again, run `anncestry drop {options.key} --yes` first"
         )
     if not options.sessions:
-        raise DataError(
-            f"{cell.run_path(missing[0])}: missing; sessions measure runs: `{command_of(run.matrix)}`"
-        )
+        raise DataError(f"{cell.run_path(missing[0])}: missing; sessions measure runs: `{command_of(run.matrix)}`")
     said: dict[str, str] = {}
     for session_file in map(Path, options.sessions):
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,8 @@ class Offers:
     libraries: Sequence[str] = ()
     """Values of a workload's `client` that are libraries through which clients can ask: sdk, the database's own for
     Python; sdk-go, its own for Go; vectordbbench, that benchmark's client."""
+    sdk: str = ""
+    """The distribution of the database's own Python library, as anncestry itself has it."""
     stream: bool = False
     """Rows can be inserted and deleted during a search workload."""
     batches: bool = False
@@ -235,8 +238,10 @@ class Offers:
         return ["node1"]
 
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
-        """The environment (name, sha256) that the workload's client needs; None: that of anncestry itself."""
-        return None
+        """What the key holds of the library that asks: its environment (name, sha256), or, where it is that of
+        anncestry itself, package and version. None where no library asks."""
+        asked = workload.get("client") == "sdk" and self.sdk
+        return {"package": self.sdk, "version": version(self.sdk)} if asked else None
 
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled."""
@@ -260,8 +265,9 @@ class Offers:
             )
 
     def load_env(self, system: Spec) -> Mapping[str, Any]:
-        """What the key of such a load holds of the environment of the library; nothing if it is that of anncestry."""
-        return {}
+        """What the key of such a load holds of its library: as `client_env`."""
+        told = self.client_env(system, {"client": "sdk"})
+        return {} if told is None else {"client_env": told}
 
     def check_version(self, system: Spec, topology: Spec) -> None:
         """ConfigError for a version that was not tried, unless it is one that only a remote server can have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import count, takewhile
@@ -175,6 +175,14 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         for part in files_of(record):
             sweep.add(part, f"load of {_cell_of(record)}, upgraded from one of these")
         sweep.add(Path(STAGES["load"].output.format(key=load)).parent, f"index of {_cell_of(record)}")
+    _add_drops(sweep, cells, loads, upgraded)
+    return sweep
+
+
+def _add_drops(
+    sweep: Sweep, cells: Iterable[Cell | Pair], loads: Mapping[str, Cell], upgraded: Mapping[str, Path]
+) -> None:
+    """Add what the ledgers will say of the measured `cells` and of the loads that the sweep removes."""
     removed = {item.path for item in sweep.remove}
     for each in cells:
         first = each.a if isinstance(each, Pair) else each
@@ -189,7 +197,6 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
     for record, ledger in others.items():
         if record in removed:
             sweep.drops.setdefault(Path(ledger), {"load": True, "queries": []})
-    return sweep
 
 
 def _names_of(record: Path) -> dict[str, str]:

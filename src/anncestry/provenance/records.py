@@ -348,7 +348,7 @@ def refuse_other_vectors(path: Path, record: Mapping[str, Any], vectors: Path) -
     if state(vectors, record["inputs"]["vectors"], "vectors") is State.CHANGED:
         raise DataError(
             f"{path}: was made from other vectors than {vectors} has now: the dataset's source has changed. Pin its "
-            "`content` in datasets.yaml: what is measured then has other keys, and `anncestry gc --results` lists the rest"
+            "`content` in datasets.yaml: that gives new keys; `anncestry gc --results` lists what the old ones left"
         )
 
 

@@ -267,7 +267,7 @@ class MilvusOffers(Offers):
 
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         name = {"sdk-go": SDK_GO, VECTORDBBENCH: VECTORDBBENCH}.get(workload.get("client", "bytes"))
-        return None if name is None else identity(name)
+        return super().client_env(system, workload) if name is None else identity(name)
 
     def limited(self, system: Spec, topology: Spec) -> int:
         # What stands beside Milvus has the limits of `external_limits`.
@@ -323,6 +323,7 @@ OFFERS = MilvusOffers(
     since={"scann": (2, 3, 0)},
     largest_k=16_384,
     libraries=("sdk", "sdk-go", VECTORDBBENCH),
+    sdk="pymilvus",
     stream=True,
     batches=True,
     no_fault=None,

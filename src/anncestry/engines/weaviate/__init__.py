@@ -239,13 +239,9 @@ class WeaviateOffers(Offers):
         """The early ones look for a private address to advertise, whatever address they are told."""
         return version_of(system) < _SDK_FROM
 
-    def load_env(self, system: Spec) -> Mapping[str, Any]:
-        name = sdk_environment(system)
-        return {} if name is None else {"client_env": identity(name)}
-
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         name = sdk_environment(system) if workload.get("client") == "sdk" else None
-        return None if name is None else identity(name)
+        return super().client_env(system, workload) if name is None else identity(name)
 
     def limited(self, system: Spec, topology: Spec) -> int:
         return int(topology["nodes"])
@@ -275,6 +271,7 @@ OFFERS = WeaviateOffers(
     quantizers=QUANTIZERS,
     since={"bq": (1, 24), "sq": (1, 26), "dynamic": (1, 25), "rq8": (1, 32), "rq1": (1, 33)},
     libraries=("sdk",),
+    sdk="weaviate-client",
     stream=True,
     no_fault=None,
     no_zero_vectors=None,
