@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,6 +168,26 @@ def test_the_accounts_of_a_v2_group_are_read(tmp_path: Path) -> None:
     assert (found["oom_kills"], found["cpu_s"], found["throttled_s"]) == (1, 2.5, 1.5)
 
 
+@pytest.mark.parametrize(
+    ("limits", "peak_mib", "said"),
+    [
+        (Limits(1, 100), 99, "by its memory limit of 100 MiB"),
+        (Limits(1, 100), 40, "by the kernel, as the machine ran out of memory"),
+        (Limits(1), 40, "by the kernel, as the machine ran out of memory"),
+    ],
+)
+def test_who_is_killed_for_its_memory_is_told_whose_limit_it_was(
+    tmp_path: Path, limits: Limits, peak_mib: int, said: str
+) -> None:
+    enclosure = control_groups.enclose("a", limits, fake_v2(tmp_path, "cpu memory"))
+    folder = enclosure.folders[""]
+    (folder / "memory.peak").write_text(f"{peak_mib << 20}\n")
+    (folder / "memory.events").write_text("oom 1\noom_kill 0\n")
+    assert enclosure.killed() == ""
+    (folder / "memory.events").write_text("oom 1\noom_kill 1\n")
+    assert enclosure.killed() == said
+
+
 def test_without_control_groups_something_weaker_stands_in_and_is_named(tmp_path: Path) -> None:
     cpus = len(os.sched_getaffinity(0))
     enclosure = control_groups.enclose("a", Limits(1, 100), tmp_path / "none")
@@ -180,8 +201,19 @@ def test_without_control_groups_something_weaker_stands_in_and_is_named(tmp_path
     assert "nothing holds cpus of a (docs/topologies.md, Limits, says what can)" in judged.detail
 
 
+def test_without_control_groups_members_of_one_server_have_cpus_of_their_own_or_are_not_held(tmp_path: Path) -> None:
+    """Two query nodes of one CPU each are not two nodes on the same one; a pair's other server is none of them."""
+    cpus = len(os.sched_getaffinity(0))
+    pinned: Counter[int] = Counter()
+    members = [control_groups.enclose("a", Limits(1), tmp_path / "none", pinned) for _ in range(cpus + 1)]
+    assert {cpu for member in members[:-1] for cpu in member.affinity} == os.sched_getaffinity(0)
+    assert [len(member.affinity) for member in members] == [1] * cpus + [0]
+    assert members[-1].limits() == {"cpus": {"asked": 1, "by": None}}
+    assert control_groups.enclose("b", Limits(1), tmp_path / "none", Counter()).affinity == members[0].affinity
+
+
 def test_what_stands_in_reaches_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_groups.enclose, "__defaults__", (tmp_path / "none",))
+    monkeypatch.setattr(control_groups.enclose, "__defaults__", (tmp_path / "none", None))
     process = start(tmp_path, "ulimit -d; sleep 60", Limits(cpus=1, memory_mib=64))
     try:
         until(lambda: "65536" in process.log_tail())

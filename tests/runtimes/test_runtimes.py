@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ import pytest
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance import gates
 from anncestry.runtimes import control_groups, docker
+from anncestry.runtimes.base import Ending, Group, Handle, Member
 from anncestry.runtimes.native import NativeProcess, claim_ports, clean_environment, free_ports
 from tests.waiting import until
 
@@ -82,11 +85,64 @@ def test_a_program_that_is_not_there_is_named_in_the_log(tmp_path: Path) -> None
 
 
 def test_a_server_that_ends_on_sigterm_is_not_killed(tmp_path: Path) -> None:
-    process = start(tmp_path, "trap 'exit 7' TERM; echo up; while true; do sleep 0.02; done")
+    process = start(tmp_path, "trap 'exit 0' TERM; echo up; while true; do sleep 0.02; done")
     until(lambda: "up" in process.log_tail())
     ending = process.stop(10)
-    assert (ending.signal, ending.returncode, ending.clean) == ("SIGTERM", 7, True)
+    assert (ending.signal, ending.returncode, ending.clean) == ("SIGTERM", 0, True)
     assert process.stop(10) == ending
+
+
+@pytest.mark.parametrize(("status", "clean"), [(0, True), (143, True), (1, False), (2, False), (101, False)])
+def test_a_server_that_crashes_while_it_stops_did_not_end_as_it_was_asked_to(
+    tmp_path: Path, status: int, clean: bool
+) -> None:
+    process = start(tmp_path, f"trap 'exit {status}' TERM; echo up; while true; do sleep 0.02; done")
+    until(lambda: "up" in process.log_tail())
+    ending = process.stop(10)
+    assert (ending.signal, ending.returncode, ending.clean) == ("SIGTERM", status, clean)
+
+
+def test_a_start_is_not_judged_by_what_an_earlier_server_wrote_into_the_same_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("bind: address already in use\n")
+    process = start(tmp_path, "echo mine; exit 3")
+    until(lambda: not process.alive())
+    assert process.log_tail() == "mine"
+    process.stop(0)
+
+
+def test_a_signal_while_a_server_is_stopped_keeps_none_of_its_members_running() -> None:
+    """As Ctrl-C in the seconds in which a first member still ends: the others are stopped, then it is heeded."""
+    group, stopped = Group(), []
+
+    class Slow(Handle):
+        def __init__(self, name: str, is_signalled: bool) -> None:
+            self.name, self._is_signalled = name, is_signalled
+
+        def alive(self) -> bool:
+            return self.name not in stopped
+
+        def check_alive(self) -> None:
+            assert self.alive()
+
+        def stop(self, term_wait_s: float) -> Ending:
+            if self._is_signalled:
+                os.kill(os.getpid(), signal.SIGHUP)
+                time.sleep(0.3)
+            stopped.append(self.name)
+            return Ending("SIGTERM", 0, 0.0)
+
+    def heed(*_: object) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGHUP, heed)
+    try:
+        group.add(Member("etcd", "etcd", Slow("etcd", False)))
+        group.add(Member("node", "node", Slow("node", True)))
+        with pytest.raises(SystemExit):
+            group.stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stopped == ["node", "etcd"] and group.stop().clean
 
 
 def test_the_whole_group_is_gone_after_a_stop(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
@@ -53,23 +54,28 @@ def end(running: Callable[[], bool], send: Callable[[str], object], term_wait_s:
 _CRASHES = {getattr(signal, f"SIG{name}") for name in ("ABRT", "BUS", "FPE", "ILL", "SEGV", "SYS", "TRAP")}
 
 
+_TERMINATED = 128 + signal.SIGTERM
+
+
 def is_clean(clean: bool, sent: str | None, returncode: int, term_wait_s: float, out_of_memory: bool) -> bool:
     """`clean` of an `Ending`, of what `end` says, the exit code, and whether the kernel killed it for its memory.
 
+    One that was asked to end says 0, is ended by a signal, or says so as a shell and a Java runtime do (128 + SIGTERM).
+    Any other code is of a crash: 2 of a panic in Go, 101 in Rust, 1 of PostgreSQL after an abnormal shutdown.
     SIGKILL alone is no crash: seekdb ends itself by it, once it has stopped.
     """
     if term_wait_s <= 0:  # to be killed
         return clean
-    by_itself = sent is None and returncode != 0
-    return clean and not by_itself and not out_of_memory and -returncode not in _CRASHES
+    asked = sent is not None and (returncode < 0 or returncode == _TERMINATED)
+    return clean and not out_of_memory and -returncode not in _CRASHES and (asked or returncode == 0)
 
 
-def log_tail(path: Path, n: int = 15) -> str:
-    """The last `n` lines of a log, "" where there is none."""
+def log_tail(path: Path, n: int = 15, start: int = 0) -> str:
+    """The last `n` lines of a log, of what follows its first `start` bytes; "" where there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            file.seek(max(start, file.tell() - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
@@ -323,12 +329,28 @@ class Group:
     def stop(self) -> Ending:
         """Stop all; `endings` then says how each ended. Returns the whole: its time, and an ending that was not clean.
 
-        A member that can't be stopped does not keep the others from being stopped.
+        A member that can't be stopped does not keep the others from being stopped; nor does a signal to this process,
+        which is heeded once all are.
         """
         if self._ended is not None:
             return self._ended
         started = time.monotonic()
         problems: list[BaseException] = []
+        interrupted = _to_its_end(lambda: self._stop_all(problems))
+        if problems and interrupted is None:
+            raise ServerError(f"stopping failed: {problems[0]}") from problems[0]
+        # Of one that did not end as it should, else the hardest signal, and the exit code of the first.
+        endings = [self.endings[member.name] for member in self._members if member.name in self.endings]
+        bad = [ending for ending in endings if not ending.clean]
+        signals = {ending.signal for ending in bad or endings}
+        hardest = next((name for name in ("SIGKILL", "SIGTERM") if name in signals), None)
+        code = next((ending.returncode for ending in bad or endings), 0)
+        self._ended = Ending(hardest, code, time.monotonic() - started, not bad and not problems)
+        if interrupted is not None:
+            raise interrupted
+        return self._ended
+
+    def _stop_all(self, problems: list[BaseException]) -> None:
         for _, tier in groupby(reversed(self._members), key=lambda member: member.role):
             members = list(tier)
             with ThreadPoolExecutor(len(members)) as pool:
@@ -339,13 +361,25 @@ class Group:
                     self.endings[member.name] = end.result()
                 else:
                     problems.append(problem)
-        if problems:
-            raise ServerError(f"stopping failed: {problems[0]}") from problems[0]
-        # Of one that did not end as it should, else the hardest signal, and the exit code of the first.
-        endings = [self.endings[member.name] for member in self._members]
-        bad = [ending for ending in endings if not ending.clean]
-        signals = {ending.signal for ending in bad or endings}
-        hardest = next((name for name in ("SIGKILL", "SIGTERM") if name in signals), None)
-        code = next((ending.returncode for ending in bad or endings), 0)
-        self._ended = Ending(hardest, code, time.monotonic() - started, not bad)
-        return self._ended
+
+
+def _to_its_end(work: Callable[[], object]) -> BaseException | None:
+    """Do `work` to its end, whatever signals ask of this thread meanwhile; returns what they raised, if anything."""
+    done, interrupted = Event(), None  # an interrupted Thread.join takes the thread for ended (Python 3.11)
+
+    def whole() -> None:
+        try:
+            work()
+        finally:
+            done.set()
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    Thread(target=whole).start()
+    while not done.is_set():
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            done.wait()
+        except (KeyboardInterrupt, SystemExit) as asked:
+            interrupted = asked
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return interrupted

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ PERIOD_US = 100_000
 _OWN = Path("/proc/self/cgroup")
 _MIB = 1 << 20
 _REMOVE_S = 5.0
+_REACHED = 0.9
+"""Of a memory limit: who is killed by it came this far at least, before its last request was refused."""
 
 
 Folders = Mapping[str, Path]
@@ -140,6 +143,14 @@ class Enclosure:
         """What the groups account, read now. Charged memory is not RSS: file pages count for who read them first."""
         return usage(self.folders)
 
+    def killed(self) -> str:
+        """By what the kernel killed one of them for its memory; "" if it didn't. It counts both reasons as one."""
+        used, limit = self.usage(), self.asked.memory_mib
+        if not used.get("oom_kills"):
+            return ""
+        reached = limit is not None and used.get("memory_peak_mib", limit) >= _REACHED * limit
+        return f"by its memory limit of {limit} MiB" if reached else "by the kernel, as the machine ran out of memory"
+
     def remove(self) -> None:
         """Remove the groups, which must be empty by now; ServerError names one that stays."""
         for folder in dict.fromkeys(self.folders.values()):
@@ -160,8 +171,11 @@ def remove(folder: Path) -> None:
             time.sleep(0.02)
 
 
-def enclose(name: str, limits: Limits, root: Path = ROOT) -> Enclosure:
-    """Prepare what enforces `limits`, in the best way that this machine and user allow. Nothing, if none are asked."""
+def enclose(name: str, limits: Limits, root: Path = ROOT, pinned: Counter[int] | None = None) -> Enclosure:
+    """Prepare what enforces `limits`, in the best way that this machine and user allow. Nothing, if none are asked.
+
+    `pinned` counts, by CPU, the other members of the same server that may run on that CPU alone, and is added to.
+    """
     enclosure = Enclosure(limits)
     if limits == Limits():
         return enclosure
@@ -171,18 +185,22 @@ def enclose(name: str, limits: Limits, root: Path = ROOT) -> Enclosure:
     else:
         _enclose_v1(enclosure, root, group)
     if limits.cpus is not None and enclosure.by.get("cpus") is None:
-        _fall_back_to_affinity(enclosure, limits.cpus)
+        _fall_back_to_affinity(enclosure, limits.cpus, Counter() if pinned is None else pinned)
     if limits.memory_mib is not None and enclosure.by.get("memory_mib") is None:
         enclosure.data_bytes = limits.memory_mib * _MIB
         enclosure.by["memory_mib"] = "RLIMIT_DATA of each process: its heap, not mapped files"
     return enclosure
 
 
-def _fall_back_to_affinity(enclosure: Enclosure, cpus: float) -> None:
-    """Pin to the last CPUs: a whole number of them can be had without a group."""
-    available = sorted(os.sched_getaffinity(0))
-    if cpus == int(cpus) and cpus <= len(available):
-        enclosure.affinity = tuple(available[-int(cpus) :])
+def _fall_back_to_affinity(enclosure: Enclosure, cpus: float, pinned: Counter[int]) -> None:
+    """Pin to the last CPUs that no other member has: a whole number of them can be had without a group.
+
+    Where there are too few for all members, nothing holds this one to its own: quotas would give each its share.
+    """
+    free = [cpu for cpu in sorted(os.sched_getaffinity(0)) if not pinned[cpu]]
+    if cpus == int(cpus) and cpus <= len(free):
+        enclosure.affinity = tuple(free[-int(cpus) :])
+        pinned.update(enclosure.affinity)
         enclosure.by["cpus"] = f"affinity to CPU {', '.join(map(str, enclosure.affinity))}"
     else:
         enclosure.by["cpus"] = None

@@ -541,7 +541,7 @@ class Container(Handle):
                 self._container.remove(force=True, v=True)
             if 128 < code <= 128 + signal.SIGRTMAX:  # as for a process: negative where a signal ended it
                 code = 128 - code
-            clean = is_clean(clean, sent, code, term_wait_s, killed) if code != -1 else clean
+            clean = is_clean(clean, sent, code, term_wait_s, killed)  # -1: somebody else removed it
             self._ending = Ending(sent, code, time.monotonic() - started, clean)
             self._pod._gone(self)
         return self._ending

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -19,7 +20,18 @@ from anncestry import web
 from anncestry.errors import ServerError, UserError
 from anncestry.provenance.running import owner
 from anncestry.runtimes import tls
-from anncestry.runtimes.base import NO_LIMITS, POLL_S, Ending, Handle, Limits, Program, Runner, end, is_clean
+from anncestry.runtimes.base import (
+    NO_LIMITS,
+    POLL_S,
+    Ending,
+    Handle,
+    Limits,
+    Program,
+    Runner,
+    end,
+    is_clean,
+    log_tail,
+)
 from anncestry.runtimes.control_groups import enclose
 from anncestry.runtimes.namespaces import wrapped
 from anncestry.web import host_and_port
@@ -144,15 +156,16 @@ class NativeProcess(Handle):
         log_path: Path,
         limits: Limits = NO_LIMITS,
         apart: Sequence[str] = (),
+        pinned: Counter[int] | None = None,
     ) -> None:
         """Start `argv` (an absolute path first) with exactly `env`, appending both outputs to `log_path`.
 
-        Held by `limits` from its first instruction on, without capabilities, and set `apart` by more options of
-        `namespaces.wrapped`. Its environment says whose it is (see `leftovers`).
+        Held by `limits` from its first instruction on (see `enclose`, also of `pinned`), without capabilities, and set
+        `apart` by more options of `namespaces.wrapped`. Its environment says whose it is (see `leftovers`).
         """
         self.name, self.log_path, self._cwd = name, log_path, cwd
         self._ending: Ending | None = None
-        self._enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits)
+        self._enclosure = enclose(re.sub(r"[^a-z0-9.]+", "-", name.lower()), limits, pinned=pinned)
         loader = [f"{variable}={env[variable]}" for variable in _LOADER_VARIABLES if variable in env]
         options = [f"--tie={os.getpid()}", *self._enclosure.arguments(), *apart, "--powerless", *loader]
         self._command = wrapped(options, argv)
@@ -160,6 +173,8 @@ class NativeProcess(Handle):
         self._env[MARK] = owner(os.getpid())
         try:
             log_path.parent.mkdir(parents=True, exist_ok=True)
+            # A log goes with its data folder: what earlier servers wrote into it says nothing of this one.
+            self._log_from = log_path.stat().st_size if log_path.exists() else 0
             self._popen = self._spawn()
         except BaseException:
             self._enclosure.remove()
@@ -185,6 +200,9 @@ class NativeProcess(Handle):
     def pids(self) -> list[int]:
         return [self.pid]
 
+    def log_tail(self, n: int = 15) -> str:
+        return log_tail(self.log_path, n, self._log_from)
+
     def limits(self) -> dict[str, Any]:
         return self._enclosure.limits()
 
@@ -199,8 +217,8 @@ class NativeProcess(Handle):
 
     def check_alive(self) -> None:
         if not self.alive():
-            killed = self._enclosure.usage().get("oom_kills")
-            why = f": killed by its memory limit of {self._enclosure.asked.memory_mib} MiB" if killed else ""
+            killed = self._enclosure.killed()
+            why = f": killed {killed}" if killed else ""
             raise ServerError(f"{self.name} (pid {self.pid}) is not running any more{why}", self.log_tail())
 
     def stop(self, term_wait_s: float) -> Ending:
@@ -251,6 +269,9 @@ class NativeRunner(Runner):
     listen = "127.0.0.1"
     apart = False
 
+    def __init__(self) -> None:
+        self._pinned: Counter[int] = Counter()
+
     def host(self, member: str) -> str:
         return self.listen
 
@@ -259,7 +280,8 @@ class NativeRunner(Runner):
 
     def run(self, program: Program) -> NativeProcess:
         return NativeProcess(
-            *(program.title, program.argv, program.env, program.cwd, program.log_path, program.limits, program.apart)
+            *(program.title, program.argv, program.env, program.cwd, program.log_path, program.limits, program.apart),
+            pinned=self._pinned,
         )
 
     def close(self) -> None:
