@@ -1,8 +1,8 @@
 # Needs Python >= 3.11 (PYTHON=python3.12 chooses another), git and make. `make help` lists the targets.
 PYTHON ?= python3
-VENV ?= .venv
+VENV = .venv
 BIN := $(VENV)/bin
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PATH := $(if $(filter /%,$(BIN)),$(BIN),$(CURDIR)/$(BIN)):$(PATH)
 # The experiment: make all EXPERIMENT=smoke
 EXPERIMENT ?= default
 CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIMENT))

@@ -13,7 +13,7 @@ from anncestry.engines.milvus.serve import PASSING
 from anncestry.engines.native import start_native
 from anncestry.errors import ServerError
 from anncestry.runtimes.base import Limits, Member
-from anncestry.runtimes.native import clean_environment
+from anncestry.runtimes.native import clean_environment, free_ports
 
 PROGRAM = """
 import pathlib, socket, sys
@@ -33,8 +33,9 @@ class Listener(Server):
         return next(iter(self.group)).addresses["port"]
 
 
-def start(folder: Path, fails: int, words: str) -> Listener:
+def start(folder: Path, fails: int, words: str, first_port: int | None = None) -> Listener:
     """A server whose first `fails` starts end with these words."""
+    folder.mkdir(exist_ok=True)
 
     def launch(group, ports, runner) -> Listener:
         command = [sys.executable, "-c", PROGRAM, str(ports["port"]), str(fails), words]
@@ -51,7 +52,7 @@ def start(folder: Path, fails: int, words: str) -> Listener:
             return None
         return True
 
-    return start_native("one", launch, answers, ["port"], None, passing=PASSING)
+    return start_native("one", launch, answers, ["port"], first_port, passing=PASSING)
 
 
 PANIC = "panic: find no available datacoord, check datacoord state"
@@ -67,6 +68,30 @@ def test_a_start_that_finds_a_part_of_itself_not_registered_yet_is_made_once_mor
         assert said in capfd.readouterr().err
     finally:
         server.stop()
+
+
+TAKEN = "listen tcp 127.0.0.1: bind: address already in use"
+
+
+def test_a_start_whose_port_was_taken_meanwhile_is_made_again_on_others_and_says_so(tmp_path):
+    server = start(tmp_path, 2, TAKEN)
+    try:
+        ports = (tmp_path / "starts").read_text().split()
+        assert len(ports) == 3 and len(set(ports)) > 1
+        assert server.repeats() == {
+            "start_repeated": "another program had taken a port; another program had taken a port"
+        }
+    finally:
+        server.stop()
+
+
+def test_a_start_on_ports_that_the_user_chose_and_a_third_one_in_vain_are_errors(tmp_path):
+    with pytest.raises(ServerError, match="start failed"):
+        start(tmp_path / "chosen", 1, TAKEN, free_ports(1)[0])
+    assert len((tmp_path / "chosen" / "starts").read_text().split()) == 1
+    with pytest.raises(ServerError, match="start failed"):
+        start(tmp_path / "any", 3, TAKEN)
+    assert len((tmp_path / "any" / "starts").read_text().split()) == 3
 
 
 def test_a_server_that_was_started_once_says_nothing_of_it(tmp_path):

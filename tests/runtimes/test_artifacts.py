@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from anncestry import user_cache
 from anncestry.cells.stage import key_of
 from anncestry.errors import Damaged, DataError, UserError
 from anncestry.provenance.records import sha256_file, write_json
-from anncestry.runtimes import artifacts, building
+from anncestry.runtimes import artifacts, building, images
 
 KEY = "0123456789ab"
 
@@ -53,6 +54,54 @@ def test_a_wheel_is_unpacked_with_its_programs_ready_to_run(wheel_spec: dict[str
     hashes = {name: output["sha256"] for name, output in record["outputs"].items()}
     assert hashes["toyserver/bin/program"] == sha256_file(program)
     assert record["digest"] == artifacts.digest_of(hashes)
+
+
+def test_everybody_may_read_an_artifact_whatever_the_umask_as_some_programs_run_as_nobody(
+    wheel_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        record = artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    finally:
+        os.umask(before)
+    files = [tmp_path / "out" / output["path"] for output in record["outputs"].values()]
+    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(tmp_path / "out")}
+    assert all(file.stat().st_mode & 0o004 for file in files)
+    assert all(folder.stat().st_mode & 0o005 == 0o005 for folder in folders)
+    (program,) = [file for file in files if file.name == "program"]
+    assert program.stat().st_mode & 0o777 == 0o755
+
+
+def test_what_a_killed_job_left_unpacked_is_gone_with_the_next_one_and_in_no_image(
+    wheel_spec: dict[str, Any], tmp_path: Path
+) -> None:
+    left = tmp_path / "out" / ".abcd1234" / "whole" / "program"
+    left.parent.mkdir(parents=True)
+    left.write_text("half of it")
+    assert [name for name, _ in images._artifact_files(tmp_path / "out", "/opt")] == []
+    artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    assert not left.parent.parent.exists()
+
+
+def test_a_build_of_ones_own_that_is_damaged_in_the_cache_is_kept_again_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    build = tmp_path / "build" / "bin" / "server"
+    build.parent.mkdir(parents=True)
+    build.write_text("#!/bin/sh\necho mine\n")
+    artifact = artifacts.kept(tmp_path / "build")
+    spec = {"system": "mine", "version": "1.0.0", "artifact": artifact}
+    (copy,) = (tmp_path / "cache").rglob("server")
+    copy.chmod(0o644)
+    copy.write_text("#!/bin/sh\n")
+    with pytest.raises(DataError, match=r"mine: the build with the digest .* is not what it was: give its path again"):
+        artifacts.run(spec, tmp_path / "out", user_cache.folder(), KEY)
+    build.chmod(0o755)  # the digest is of contents: that it is a program comes along, too
+    assert artifacts.kept(tmp_path / "build") == artifact
+    artifacts.run(spec, tmp_path / "out", user_cache.folder(), KEY)
+    program = tmp_path / "out" / "bin" / "server"
+    assert subprocess.run([program], capture_output=True, check=True).stdout == b"mine\n"
 
 
 def test_files_of_another_wheel_come_beside_and_a_text_is_changed_where_it_is_declared(

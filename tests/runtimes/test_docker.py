@@ -153,7 +153,7 @@ def test_a_taken_port_is_told(bench: Bench) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))
         holder.listen()
-        with pytest.raises(UserError, match="test one: a port is in use"):
+        with pytest.raises(ServerError, match="test one: address already in use"):
             bench.start(bench.pod(publish=True), "one", "sleep", "60", ports=(port,))
 
 

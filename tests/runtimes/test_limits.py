@@ -145,6 +145,16 @@ def test_below_a_root_that_is_not_ours_the_group_is_made_in_what_was_delegated(
     assert control_groups.groups(tmp_path) == [enclosure.folders[""]]
 
 
+def test_groups_of_ours_are_found_wherever_they_lie_in_a_tree_of_version_2(tmp_path: Path) -> None:
+    """One to freeze lies within the group of the session that began it, which another session has not above it."""
+    assert control_groups.groups(tmp_path / "none") == []
+    within = "user.slice/session-3.scope/anncestry-1-freeze-1"
+    for tree, root in ((tmp_path / "pure", ""), (tmp_path / "hybrid", "unified")):
+        (tree / root / within).mkdir(parents=True)
+        (tree / root / "cgroup.controllers").write_text("cpu")
+        assert control_groups.groups(tree) == [tree / root / within]
+
+
 def test_a_tree_of_v2_without_its_controllers_is_not_taken_for_one_that_limits(tmp_path: Path) -> None:
     """A real one, where this machine has both versions: a group there would hold nothing."""
     tree = control_groups.ROOT / "unified"

@@ -54,13 +54,14 @@ def start_native(
 
     The ports are adjacent, in this order. They begin at `first_port` (UserError if one is in use); without it, where
     they began at the last start, which the file `kept` holds, if all are free there; else anywhere, and a start that
-    finds one of them snatched meanwhile is repeated on others. ServerError with the end of its log if a member dies or
-    nothing answers within two minutes: then nothing of it is left.
+    finds one of them snatched meanwhile is repeated on others, at most twice. ServerError with the end of its log if a
+    member dies or nothing answers within two minutes: then nothing of it is left.
 
     A start of which a member dies before anything answered, with one of the texts `passing` in its log, is repeated
-    once, on the same ports: the system fell over what passes. The server then says so (`repeated`), for its record.
+    once, on the same ports: the system fell over what passes. The server says of either (`repeated`), for its record.
     """
-    repeated, at_kept = "", 1
+    repeated: list[str] = []
+    passed, at_kept = False, 1
     kept_first_port = min(read_json(kept).values()) if kept is not None and kept.exists() else None
     for attempt in range(1, _ATTEMPTS + 1):
         numbers = _ports(len(port_names), first_port, kept_first_port if attempt == at_kept else None)
@@ -77,14 +78,15 @@ def start_native(
             group.stop()
             runner.close()
             log = group.log_tail(_LOG_LINES)
-            snatched = "address already in use" in log.lower()
+            snatched = "address already in use" in f"{error.args[0]}\n{log}".lower()
             fell_over = next((text for text in passing if text in log), None)
-            if dead and fell_over and not repeated and attempt < _ATTEMPTS:
-                repeated = f"{', '.join(dead)} died before anything answered: {fell_over}"
-                print(f"{name}: {repeated}; started again", file=sys.stderr, flush=True)
-                kept_first_port, at_kept = numbers[0], attempt + 1
+            if dead and fell_over and not passed and attempt < _ATTEMPTS:
+                repeated.append(f"{', '.join(dead)} died before anything answered: {fell_over}")
+                print(f"{name}: {repeated[-1]}; started again", file=sys.stderr, flush=True)
+                passed, kept_first_port, at_kept = True, numbers[0], attempt + 1
                 continue
             if snatched and first_port is None and attempt < _ATTEMPTS:
+                repeated.append("another program had taken a port")
                 continue
             raise ServerError(f"start failed: {error.args[0]}", error.log_tail or group.log_tail()) from None
         except BaseException:
@@ -92,7 +94,7 @@ def start_native(
             runner.close()
             raise
         server.start_s = time.monotonic() - started
-        server.repeated = repeated
+        server.repeated = "; ".join(repeated)
         return server
     raise AssertionError("not reached")
 

@@ -72,7 +72,7 @@ class _Side(ServerSession):
         return STAGES["servers"].folder / run.key / f"tuning-{self.name}.json"
 
     def ready(self, driver: Driver) -> None:
-        """Start the server, and judge it alone."""
+        """Start the server, and judge it. (The other one may run: it is asked nothing meanwhile.)"""
         self.driver = driver
         self.open()
         self.judge()
@@ -208,8 +208,9 @@ class _Duet:
                 except ServerError as error:
                     self.failures[both[0].key] = str(error)
                     dead = [side for side in self.sides if side.server is None or not side.running.group.alive()]
-                    for side in dead:
-                        side.to_look_after = False
+                    for side, failed in zip(self.sides, both, strict=True):
+                        if side in dead:
+                            side.give_up(failed)
                     if dead:
                         for run, _ in runs:  # what was measured before on these servers counts
                             if not run.jobs:
@@ -244,7 +245,7 @@ class _Duet:
         for side, run in zip(self.sides, both, strict=True):
             run.jobs.append(Job(0, whole / side.name, window))
             run.disturbance = side.disturbance_of(run, {"server": None, "client": None, "quota": None})
-            side.to_look_after = True
+            side.not_vouched.append(run)
         table = pa.Table.from_pylist(slicer.rows)
         for name in ("thaw_ns", "thawed_ns", "freeze_ns", "frozen_ns"):
             place = table.schema.get_field_index(name)
@@ -345,7 +346,6 @@ def run(
     Leaves the run of each in its folder (`STAGES` has it), and writes `session.json` last. Returns "ok" or why one
     failed, by key.
     """
-    leftovers.end_frozen()
     records.clear(out_dir)
     out_dir.mkdir(parents=True)
     build.programs()
@@ -355,6 +355,7 @@ def run(
         loaded = (loaded[0], replace(loaded[1], place=replace(loaded[1].place, first_port=first_port + _PORTS)))
     with ExitStack() as stack:
         lock = stack.enter_context(platform.alone())
+        leftovers.end_frozen()  # takes cores and seconds: not beside another's measurement
         sides = [
             stack.enter_context(
                 closing(_Side(name, number, {k: of_side(spec, name) for k, spec in specs.items()}, loaded[i], out_dir))

@@ -15,7 +15,7 @@ from anncestry.measure import pair
 from anncestry.measure.publish import measured_by_need, rates_of
 from anncestry.metrics.duet import to_stop_percent
 from anncestry.metrics.rounds import WIDE, decide
-from anncestry.provenance import records
+from anncestry.provenance import platform, records
 
 Hold = Callable[[Session], Mapping[str, str]]
 """Holds a session; returns "ok" or why its run failed, by query key."""
@@ -39,14 +39,17 @@ def run(matrix: Matrix, cells: Sequence[Cell | Pair], hold: Hold) -> dict[str, A
         for query, state in hold(session).items():
             if state != "ok":
                 why[query] = f"run {session.round + 1} failed: {state}"
-                Path(session.failed_path).touch()
+                failed = Path(session.failed_path)
+                failed.parent.mkdir(parents=True, exist_ok=True)  # it may have died before it made its folder
+                failed.touch()
     spent = round((time.monotonic() - started) / 60, 2)
     decided: dict[str, Any] = {}
-    for cell in cells:
-        wide, valid, count = _state(matrix, cell)
-        stopped = why[cell.query] if valid else "a gate failed, so that no number is shown"
-        decided[cell.query] = {"runs": count, "minutes": spent, **({"stopped": stopped} if wide else {})}
-        records.write_json(Path(cell.decided_path), decided[cell.query])
+    with platform.beside_none():
+        for cell in cells:
+            wide, valid, count = _state(matrix, cell)
+            stopped = why[cell.query] if valid else "a gate failed, so that no number is shown"
+            decided[cell.query] = {"runs": count, "minutes": spent, **({"stopped": stopped} if wide else {})}
+            records.write_json(Path(cell.decided_path), decided[cell.query])
     return decided
 
 
@@ -69,9 +72,10 @@ def _sessions(matrix: Matrix, cells: Sequence[Cell | Pair]) -> Iterator[Session]
     first, most = (of(map(matrix.runs if of is min else matrix.runs_most, cells), default=0) for of in (min, max))
     for number in range(first, most):
         wanting: dict[str, list[Cell | Pair]] = {}
-        for cell in cells:
-            wide, valid, count = _state(matrix, cell)
-            if wide and valid and count == number:
-                wanting.setdefault(cell.load, []).append(cell)
+        with platform.beside_none():  # to read and sort all samples takes a core, also from another run's measurement
+            for cell in cells:
+                wide, valid, count = _state(matrix, cell)
+                if wide and valid and count == number:
+                    wanting.setdefault(cell.load, []).append(cell)
         sessions = [next_attempt(number, tuple(of_load), matrix.config.arms) for of_load in wanting.values()]
         yield from sorted(sessions, key=lambda session: session.place)

@@ -99,6 +99,7 @@ class _Judged:
         searches = {node: counted["searches"] for node, counted in run.counters.items()}
         judged = [
             *context.gates,
+            *run.afterwards,
             *context.settings[run.ef_search],
             *context.batched.get(self.nq, ()),
             *(() if run.filtering is None else context.filtered.get(repr(run.filtering.asked.distinct), ())),

@@ -41,7 +41,8 @@ def run(
     workload = spec["workload"]
     count = so_far or (workload["runs"] if "runs" in workload else measured_by_need(measured, workload["rounds"]))
     runs = [_read(measured / f"run-{number}" / "record.json", spec, key) for number in range(count)]
-    _refuse_other_origins(measured, runs, index_record, drop=not so_far)
+    first = None if "runs" in workload else int(workload["rounds"]["first"])
+    _refuse_other_origins(measured, runs, index_record, first, drop=not so_far)
     records.refuse_other_vectors(measured / "run-0" / "record.json", runs[0], vectors_record)
     paths = _join(measured, runs, target)
     published = Published(spec["workload"], paths, runs)
@@ -202,10 +203,11 @@ def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_origins(
-    measured: Path, runs: Sequence[Mapping[str, Any]], index_record: Path | None, drop: bool
+    measured: Path, runs: Sequence[Mapping[str, Any]], index_record: Path | None, first: int | None, drop: bool
 ) -> None:
     """DataError where runs differ in their origin. With `drop`, those of another build than the one that lies here are
-    removed; where others differ, all: none is the right one.
+    removed; where others differ, all: none is the right one. Of a cell by need, runs after the `first` go along: those
+    before them asked for them.
 
     (What is newest isn't asked: clocks are set back.)
     """
@@ -217,13 +219,20 @@ def _refuse_other_origins(
     if differ == [_BUILD] and index_record is not None and index_record.exists():
         here = records.sha256_file(index_record)
         others = [number for number in others if origins[number][_BUILD] != here]
-    for number in others if drop else ():
-        shutil.rmtree(measured / f"run-{number}")
+    if drop:
+        later = () if first is None else range(first, len(runs))
+        others = sorted({*others, *later})
+        (measured / "rounds.json").unlink(missing_ok=True)
+        for number in others:
+            shutil.rmtree(measured / f"run-{number}")
     found = "; ".join(f"{name}: {', '.join(dict.fromkeys(str(each[name]) for each in origins))}" for name in differ)
-    which = f"run {', '.join(str(number + 1) for number in others)}"
+    several = len(others) > 1
+    which = f"run{'s' if several else ''} {', '.join(str(number + 1) for number in others)}"
+    verb, again = ("are", "them") if several else ("is", "it")
+    dropped = f"{which} {verb} dropped, and the next call of the workflow measures {again} anew"
     raise DataError(
         f"{measured}: its runs were not measured on one build of the index by one client on one machine ({found}): "
-        + (f"{which} is dropped, and the next call of the workflow measures it anew" if drop else f"not {which}")
+        + (dropped if drop else f"not {which}")
     )
 
 

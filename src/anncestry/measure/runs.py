@@ -61,6 +61,8 @@ class Run:
     filtering: Filtering | None = None
     tuned: Tuned | None = None
     jobs: list[Job] = field(default_factory=list)
+    afterwards: list[Gate] = field(default_factory=list)
+    """What its server was like after it."""
     counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What each member of the server counted meanwhile, the warm-up included: member → name → count."""
     failure: str | None = None
@@ -302,6 +304,9 @@ class Measuring:
 
     def ready(self) -> None:
         """Note that all clients are connected and warm: in a moment, the clock of the job starts."""
+
+    def abandon(self) -> None:
+        """End what it does beside a job that has failed."""
 
     def after(self, system: System, server: Server, zero_s: float) -> None:
         """Do what comes right after a job whose clock began at `zero_s` (of `time.monotonic`)."""

@@ -41,6 +41,8 @@ from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.platform import Lock
 from anncestry.runtimes import namespaces
 
+_STARTS = 3
+"""How often a server is started for a run that needs one which was started once."""
 _SEARCH = "search"
 """The job of the queries, where a feature has others beside it."""
 
@@ -93,8 +95,8 @@ class ServerSession(System):
         # What leaves no server behind comes last, so that as few runs as can be need a server of their own; and cold
         # starts, which need one anyway, after all.
         self.runs = sorted((runs[i] for i in order), key=_place)
-        self.to_look_after = False
-        """Whether a run was measured on the server that runs, and nobody has looked at it since."""
+        self.not_vouched: list[Run] = []
+        """What was measured on the server that runs, since somebody looked at it."""
         self.ef_search: int | None = None
         self.open_s: list[float] = []
         self.start_s: list[float] = []
@@ -140,7 +142,7 @@ class ServerSession(System):
 
     def close(self) -> None:
         """Stop the server, if one runs, and drop its copy of the data."""
-        self.to_look_after = False
+        self.not_vouched = []
         try:
             super().close()
         finally:
@@ -152,17 +154,33 @@ class ServerSession(System):
         Before it is stopped, or a run changes what is on it; of a server that no run was measured on, nothing.
         NotVouchedError where it can't be asked: what was measured on it is worth nothing then, whatever comes next.
         """
-        if self.server is None or not self.to_look_after:
+        if self.server is None or not self.not_vouched:
             return
-        self.to_look_after = False
         try:
             after = self.engine.probe(self.server)
             members, of_members = member_gates(self.server, "after the queries")
         except ServerError as error:
             raise NotVouchedError(f"asked after its queries: {error.args[0]}", error.log_tail) from None
-        self.gates.append(gates.row_count(after.rows, len(self.vectors.base), "after the queries"))
         self.facts["members"] = members
-        self.gates += of_members
+        for run in self.not_vouched:
+            rows = gates.row_count(after.rows, len(self.vectors.base), "after the queries")
+            run.afterwards = [rows, *of_members]
+        self.not_vouched = []
+
+    def give_up(self, failed: Run) -> None:
+        """Drop the server on which a run failed, and look after those measured on it before, if it can still be asked.
+
+        What they were answered was judged as any run's: it counts, and says that nobody saw the server afterwards.
+        """
+        try:
+            if self.server is not None and self.server.group.alive():
+                self.look_after()
+            why = "the server died"
+        except NotVouchedError as error:
+            why = str(error.args[0])
+        for run in self.not_vouched:
+            run.afterwards = [gates.not_asked(failed.workload["name"], why)]
+        self.close()
 
     def apply(self, ef_search: int) -> None:
         if self.ef_search != ef_search:
@@ -254,7 +272,7 @@ class ServerSession(System):
         if run.spends_server:
             self.close()  # no other run may get its data and members
         else:
-            self.to_look_after = True
+            self.not_vouched.append(run)
 
     def waited(self) -> dict[str, disturbance.Delay | None]:
         """What the threads of server and client ran, and waited for a core, so far; and the server under its quotas."""
@@ -297,7 +315,12 @@ class ServerSession(System):
             for feature in run.features:
                 feature.ready()
 
-        done = self.driver.run(whole, check, hosts, ready=ready)
+        try:
+            done = self.driver.run(whole, check, hosts, ready=ready)
+        except BaseException:
+            for feature in run.features:
+                feature.abandon()
+            raise
         self.sampled.edge()
         job = Job(number, folder, (done["zero_ns"] / 1e9, done["end_ns"] / 1e9), rate_per_s)
         run.jobs.append(job)
@@ -345,7 +368,7 @@ class ServerSession(System):
                     raise  # of earlier runs: it is no failure of this one
                 except ServerError as error:
                     run.failure = self._failure(error)
-                    self.close()
+                    self.give_up(run)
                 took_s = time.monotonic() - began
                 if run.repeats:
                     self.again_s += took_s
@@ -382,7 +405,13 @@ class ServerSession(System):
         if run.own_server:
             self.look_after()
             self.close()
-            self.open(run.features)
+            for _ in range(_STARTS):
+                self.open(run.features)
+                if not self.running.repeats():
+                    break
+                self.close()  # the start before it has read the data: this one was not the first to
+            else:
+                raise ServerError(f"its server had to be started twice, {_STARTS} times in a row")
             for feature in run.features:
                 feature.opened(self.start_s[-1], self.open_s[-1])
             self.measure(run)

@@ -162,6 +162,11 @@ def _useless(damaged: _Found, matrix: Matrix) -> Iterator[tuple[Path, str]]:
         # Its session is over, and would not be held again.
         folders = [str(STAGES[name].folder) for name in ("session", "duet")]
         yield from _swept(prune.add_sessions(prune.Sweep(), runs), "its session", folders)
+        for cell in (one for one in matrix.measured if one.query in runs and matrix.by_need(one)):
+            further = range(matrix.runs(cell), matrix.runs_most(cell))
+            for path in (*(Path(cell.run_path(number)).parent for number in further), Path(cell.decided_path)):
+                if path.exists() and path / "record.json" not in damaged.reasons:
+                    yield path, "was measured because of that run"
     if recalls := damaged.keys.get("recall"):
         yield from _swept(prune.add_published(prune.Sweep(), recalls), "shows it")
 

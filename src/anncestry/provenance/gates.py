@@ -145,6 +145,11 @@ def shared(searches: Mapping[str, float], clients: int) -> Gate | None:
     return Gate("searches shared", not idle or clients < len(searches), f"searches by node: {counts}{unused}")
 
 
+def not_asked(failed: str, why: str) -> Gate:
+    """That nobody could ask a server after its queries, as a later run failed on it: told, not judged."""
+    return Gate("asked after the queries", True, f"not asked: {why} in a later run ({failed})")
+
+
 def limits(members: Mapping[str, Mapping[str, Any]]) -> Gate | None:
     """Every limit asked is enforced, is the one asked where it can be read back, and killed no member for its memory.
 

@@ -45,6 +45,8 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     """
     members = {"": spec} | {f"parts/{name}": {"system": name, **part} for name, part in spec.get("parts", {}).items()}
     out_dir.mkdir(parents=True, exist_ok=True)
+    for left in out_dir.glob(".*"):  # of a job that was killed
+        clear(left)
     toolchain: dict[str, str] = {}
     with tempfile.TemporaryDirectory(dir=out_dir, prefix=".") as temporary:
         whole = Path(temporary) / "whole"
@@ -56,10 +58,25 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
         for name in names:
             (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
             durable.place(whole / name, out_dir / name)
+    _readable(out_dir)
     outputs = {name: out_dir / name for name in names}
     hashes = {name: sha256_file(path) for name, path in outputs.items()}
     body = {"digest": digest_of(hashes), "toolchain": toolchain}
     return write_record(out_dir / "record.json", stage="artifact", key=key, spec=spec, outputs=outputs, body=body)
+
+
+def _readable(folder: Path) -> None:
+    """Let others read, whatever the umask: some programs run as another user. Copies only: the cache stays as it is."""
+    for path in (folder, *folder.rglob("*")):
+        mode = path.stat().st_mode
+        wanted = 0o755 if path.is_dir() or mode & 0o100 else 0o644
+        if path.is_symlink() or mode & wanted == wanted:
+            continue
+        if path.is_file() and path.stat().st_nlink > 1:
+            copy = path.with_name(f".{path.name}.copy")
+            shutil.copyfile(path, copy)
+            copy.replace(path)
+        path.chmod(wanted)
 
 
 def opened(path: Path, key: str) -> dict[str, Any]:
@@ -402,31 +419,41 @@ def kept(path: Path) -> dict[str, str]:
     """
     if not path.exists():
         raise UserError(f"{path}: does not exist: give the file or folder that was built")
-    files = (
-        {path.name: path}
-        if path.is_file()
-        else {each.relative_to(path).as_posix(): each for each in sorted(path.rglob("*")) if each.is_file()}
-    )
+    files = {path.name: path} if path.is_file() else _files_of(path)
     if not files:
         raise UserError(f"{path}: holds no file")
-    digest = digest_of({name: sha256_file(each) for name, each in files.items()})
+    digest = _digest_of(files)
     entry = user_cache.folder("paths") / digest
-    if not entry.exists():
-        with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".") as temporary:
-            for name, each in files.items():
-                target = Path(temporary, "whole", name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(each, target)
-            Path(temporary, "whole").rename(entry)
+    with user_cache.locked(entry.with_name(f"{digest}.lock"), f"keeping {path}"):
+        if _modes(_files_of(entry)) != _modes(files) or _digest_of(_files_of(entry)) != digest:
+            clear(entry)  # not here, or damaged since
+            with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".") as temporary:
+                for name, each in files.items():
+                    target = Path(temporary, "whole", name)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(each, target)
+                durable.place(Path(temporary, "whole"), entry)
     return {"kind": "path", "sha256": digest}
+
+
+def _files_of(folder: Path) -> dict[str, Path]:
+    return {each.relative_to(folder).as_posix(): each for each in sorted(folder.rglob("*")) if each.is_file()}
+
+
+def _modes(files: Mapping[str, Path]) -> dict[str, bool]:
+    """Which of them are programs."""
+    return {name: bool(each.stat().st_mode & 0o100) for name, each in files.items()}
+
+
+def _digest_of(files: Mapping[str, Path]) -> str:
+    return digest_of({name: sha256_file(each) for name, each in files.items()})
 
 
 def _make_path(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
     """What `kept` keeps."""
     entry = cache / "paths" / artifact["sha256"]
-    found = {each.relative_to(entry).as_posix(): each for each in sorted(entry.rglob("*")) if each.is_file()}
-    digest = digest_of({name: sha256_file(each) for name, each in found.items()})
-    if digest != artifact["sha256"]:
+    found = _files_of(entry)
+    if _digest_of(found) != artifact["sha256"]:
         what = "is not what it was" if found else "is not in this user's cache"
         raise DataError(f"{system}: the build with the digest {artifact['sha256'][:12]}… {what}: give its path again")
     for name, each in found.items():

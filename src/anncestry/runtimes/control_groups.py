@@ -277,12 +277,14 @@ _OURS = re.compile(rf"{PREFIX}\d+-(?!.*\.(scope|service|slice)$).+")
 
 
 def groups(root: Path = ROOT) -> list[Path]:
-    """All groups of ours that there are now, of whichever run."""
-    found: list[Path] = []
-    # Of version 1, some are links to one that holds several controllers.
-    single = [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]
-    places = parents_v2(root) if (root / "cgroup.controllers").exists() else single
-    for place in places:
-        with suppress(OSError):
-            found += [folder for folder in place.iterdir() if _OURS.fullmatch(folder.name)]
-    return sorted(set(found))
+    """All groups of ours that there are now, of whichever run: below each controller of version 1, and anywhere in the
+    tree of version 2, as a group to freeze lies within that of the session which began it."""
+    found: set[Path] = set()
+    if not (whole := (root / "cgroup.controllers").exists()) and root.is_dir():
+        # Some are links to one that holds several controllers.
+        for place in (each for each in root.iterdir() if each.is_dir() and not each.is_symlink()):
+            with suppress(OSError):
+                found |= {folder for folder in place.iterdir() if _OURS.fullmatch(folder.name)}
+    for inner, names, _ in os.walk(root if whole else root / "unified"):
+        found |= {Path(inner, name) for name in names if _OURS.fullmatch(name)}
+    return sorted(found)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import docker
 import psutil
@@ -66,7 +67,13 @@ def where() -> str:
 
 
 def connect() -> docker.DockerClient:
-    """A client of the container engine; UserError says what to do where none answers."""
+    """A client of the container engine; UserError says what to do where none answers, or one of another machine."""
+    place = urlsplit(where())
+    if place.scheme not in ("unix", "npipe") and place.hostname not in ("localhost", "127.0.0.1", "::1"):
+        raise UserError(
+            f"DOCKER_HOST is {where()}: containers must run on this machine, as their data folders and ports are those "
+            "of here; unset it, or measure on that machine"
+        )
     try:
         client = docker.from_env(timeout=_TIMEOUT_S)
         client.ping()
@@ -165,15 +172,22 @@ def pod_for(topology: Mapping[str, Any], artifacts: Sequence[Path]) -> Pod:
     Names what killed runs left behind, on standard error: it holds memory, and perhaps ports.
     """
     client = connect()
-    behind = [remnant.name for remnant in remnants(client) if remnant.used is False]
-    if behind:
-        print(
-            f"left behind by killed runs: {', '.join(behind)} (`anncestry leftovers --clean` removes them)",
-            file=sys.stderr,
-            flush=True,
-        )
-    images = {folder: image_of(client, name, folder) for name, folder in _programs(artifacts)}
-    return Pod(client, images, publish=bool(topology.get("publish", False)))
+    try:
+        behind = [remnant.name for remnant in remnants(client) if remnant.used is False]
+        if behind:
+            print(
+                f"left behind by killed runs: {', '.join(behind)} (`anncestry leftovers --clean` removes them)",
+                file=sys.stderr,
+                flush=True,
+            )
+        images = {folder: image_of(client, name, folder) for name, folder in _programs(artifacts)}
+        return Pod(client, images, publish=bool(topology.get("publish", False)))
+    except APIError as error:
+        raise ServerError(f"the container engine at {where()} refuses: {_explanation(error)}") from None
+    except _ENGINE_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of a file of this machine
+        raise EngineGone("the images of a server", error) from None
 
 
 def _programs(artifacts: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -197,8 +211,9 @@ def _image_name(folder: Path) -> str:
 class Pod(Runner):
     """A network, and the containers on it. Addresses are known before anything starts, and stay.
 
-    Clients on the engine's own machine reach a container at its address; elsewhere, or with `publish`, through ports
-    that the engine publishes on loopback, by a proxy that costs about 0.5 ms a request: a record says which.
+    Clients reach a container at its address where the engine is a process of this machine; where it is not (in a
+    virtual machine, say), or with `publish`, through ports that the engine publishes on loopback, by a proxy that costs
+    about 0.5 ms a request: a record says which.
     """
 
     listen = "0.0.0.0"
@@ -279,7 +294,7 @@ class Pod(Runner):
             reason = _explanation(error)
             made.stop(0)
             if "port is already allocated" in reason or "address already in use" in reason:
-                raise UserError(f"{title}: a port is in use: {reason}") from None
+                raise ServerError(f"{title}: address already in use: {reason}") from None
             raise ServerError(f"{title}: the engine can't start its container: {reason}") from None
         except BaseException:
             made.stop(0)

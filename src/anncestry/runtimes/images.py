@@ -111,9 +111,15 @@ def pulled_image(client: docker.DockerClient, reference: str) -> ImageFacts:
             image = client.images.pull(reference)
         except APIError as error:
             raise DataError(f"image {reference}: can't be pulled: {error.explanation or error}") from None
-    if reference not in image.attrs["RepoDigests"]:
+    if _familiar(reference) not in map(_familiar, image.attrs["RepoDigests"]):
         raise DataError(f"image {reference}: the engine knows it as {image.attrs['RepoDigests'] or 'nothing'}")
     return ImageFacts(reference, str(image.id), list(image.attrs["RootFS"]["Layers"]))
+
+
+def _familiar(reference: str) -> str:
+    """As Docker's engine writes it: of its own registry's images, neither that nor the folder `library` is said."""
+    own = reference.removeprefix("docker.io/")
+    return reference if own == reference else own.removeprefix("library/")
 
 
 def file_of(client: docker.DockerClient, image: ImageFacts, path: str, labels: Mapping[str, str]) -> bytes | None:
@@ -186,7 +192,7 @@ def import_image(
 def _artifact_files(artifact_dir: Path, root: str) -> Iterator[tuple[str, Path]]:
     for path in sorted(artifact_dir.rglob("*")):
         name = path.relative_to(artifact_dir).as_posix()
-        if path.is_file() and name != "record.json" and not name.startswith(f"{PARTS}/"):
+        if path.is_file() and name != "record.json" and not name.startswith((f"{PARTS}/", ".")):
             yield f"{root}/{name}", path
 
 

@@ -39,7 +39,10 @@ from functools import cache
 from pathlib import Path
 
 NETWORK = "ANNCESTRY_NETWORK"
-"""In the environment of a measurement: "own", or "host" and why. A user who sets it to "host" gets that."""
+"""In the environment of a measurement: "host" and why, or what tells that the network is its own. A user who sets it
+to "host" gets that."""
+_ELSEWHERE = "own, not "
+"""Before the number of the network that a measurement left for its own."""
 NOBODY = 65_534
 _PROBE_S = 60
 _NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
@@ -71,7 +74,14 @@ def refused(*options: str, trial: tuple[str | Path, ...] = (sys.executable, "-I"
 
 def network() -> str:
     """Whose network this process' servers are on: "own" (of this measurement), or "host", with why it isn't."""
-    return os.environ.get(NETWORK) or "host"
+    said = os.environ.get(NETWORK) or "host"
+    if not said.startswith(_ELSEWHERE):
+        return said
+    return "own" if said != f"{_ELSEWHERE}{_number()}" else "host"
+
+
+def _number() -> int:
+    return Path("/proc/self/ns/net").stat().st_ino
 
 
 def enter(arguments: Sequence[str], interface: bool = False) -> None:
@@ -79,8 +89,12 @@ def enter(arguments: Sequence[str], interface: bool = False) -> None:
 
     `interface`: with one beside the loopback.
     """
-    if os.environ.get(NETWORK):
-        return
+    if said := os.environ.get(NETWORK):
+        if said.startswith((_ELSEWHERE, "host")):
+            return
+        from anncestry.errors import UserError  # not by the program that this file is
+
+        raise UserError(f"{NETWORK} is {said!r}: only host can be chosen, servers have a network of their own else")
     options = ["--network", *(["--interface"] if interface else [])]
     if why := refused(*options):
         print(
@@ -91,7 +105,7 @@ def enter(arguments: Sequence[str], interface: bool = False) -> None:
         )
         os.environ[NETWORK] = f"host ({why})"
         return
-    os.environ[NETWORK] = "own"
+    os.environ[NETWORK] = f"{_ELSEWHERE}{_number()}"
     sys.stdout.flush()
     command = wrapped(options, [sys.executable, "-m", "anncestry", *arguments])
     os.execve(command[0], command, os.environ)

@@ -107,6 +107,10 @@ class Fault:
         if self._wrong is not None:
             raise self._wrong
 
+    def abandon(self) -> None:
+        """Ask the system no more: the run has failed, and its server goes."""
+        self._over.set()
+
     def _mend_now(self) -> None:
         self._mend()
         self.mended_s = time.monotonic()
@@ -238,6 +242,9 @@ class OfRun(Measuring):
 
     def ready(self) -> None:
         self.fault.begin()
+
+    def abandon(self) -> None:
+        self.fault.abandon()
 
     def after(self, system: System, server: Server, zero_s: float) -> None:
         self.fault.end(_WHOLE_S)

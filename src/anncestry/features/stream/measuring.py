@@ -29,7 +29,7 @@ from anncestry.engines.base import WRITES, Batch, DecodeError, Engine, Server
 from anncestry.errors import DataError
 from anncestry.features.stream import changes_of
 from anncestry.measure.recall import Truth, score_answers
-from anncestry.measure.runs import Context, Findings, Measuring, Published, Scoring
+from anncestry.measure.runs import Context, Findings, Measuring, Published, Scoring, runs_of
 from anncestry.measure.samples import lists
 from anncestry.measure.server import System
 from anncestry.measure.vectors import Vectors, held_out
@@ -285,7 +285,7 @@ class _OfMoments(Scoring):
                 f"answers of {self.measured['key']} so many near rows were deleted that the next ones are not known"
             )
         answered = table["status"].to_numpy() == OK
-        self.freshness = freshness(judged, ids, runs, work["runs"], answered)
+        self.freshness = freshness(judged, ids, runs, runs_of(self.measured), answered)
         return score_answers(ids, exact, judged.ids, judged.distances, work["k"], truth.vectors.metric)
 
     def body(self, means: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def tidy(cells: Sequence[Mapping[str, Any]], facts: Facts | None = None) -> pd.D
         if cell.get("recall_path"):
             reason = _recall_reason(recall, query, query_reason)
             where = {**row, "client_bound": None, "disturbed": None}
-            rows += _rows(where, str(cell["recall_path"]), recall, reason, quantities.of_recall)
+            scored = _rows(where, str(cell["recall_path"]), recall, reason, quantities.of_recall)
+            rows += (_as_disturbed(each, query) for each in scored)
     for cell, pair in pairs:
         reason = _missing(_ledger(cell), cell) if pair is None else pair.failed_gates()
         row = {**facts.of(cell, workload=str(cell["workload"])), **_of_sides(pair)}
@@ -344,6 +345,18 @@ def _disturbed(record: _Record | None) -> bool | None:
     return None if above is None else bool(above)
 
 
+def _as_disturbed(row: dict[str, Any], query: _Record | None) -> dict[str, Any]:
+    """A row of a recall record with what disturbed the queries, where it is a time or a rate; answers stay the same."""
+    if row["unit"] in quantities.DISTURBED and query is not None:
+        said = "; ".join(_disturbances(query.body)) if row["value"] is not None else ""
+        row |= {"disturbed": _disturbed(query), "note": "; ".join(filter(None, (row["note"], said)))}
+    return row
+
+
+def _disturbances(body: Mapping[str, Any]) -> Iterator[str]:
+    return (f"disturbed: {text}" for text in at(body, ("disturbance", "above")) or ())
+
+
 def _rows(
     where: Mapping[str, Any],
     path: str,
@@ -423,7 +436,7 @@ def _note(body: Mapping[str, Any], metric: Metric) -> str:
     notes = (feature.note(metric, body) for feature in features.among(body))
     said = [next((note for note in notes if note), "")]
     if metric.unit in quantities.DISTURBED:
-        said += (f"disturbed: {text}" for text in at(body, ("disturbance", "above")) or ())
+        said += _disturbances(body)
     return "; ".join(filter(None, said))
 
 

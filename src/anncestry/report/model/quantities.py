@@ -37,7 +37,7 @@ HARDEST = (*map(robust.name_of, robust.DELTAS), "recall_worst1")
 COUNTED = ("vectors", "dimensions", "queries", "searches")
 """Units of numbers that are exact."""
 
-DISTURBED = ("s", "ms", "1/s", "vectors/s")
+DISTURBED = ("s", "ms", "1/s", "vectors/s", "requests/s")
 """Units of numbers that others disturb: times and rates."""
 
 _RESOURCES = {
