@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anncestry.errors import ConfigError, ServerError, UserError
-from anncestry.measure import requests
+from anncestry.measure import requests, session
 from anncestry.measure.vectors import choose, open_vectors
 from anncestry.metrics import defects
 from anncestry.provenance import gates, platform, records
@@ -249,6 +249,38 @@ def test_a_server_is_looked_at_after_its_queries_though_the_last_run_of_the_roun
     assert failed(record)["row count"] == "539 of 540 rows after the queries"
     when = [gate["detail"] for gate in record["gates"] if gate["gate"] == "members alive"]
     assert any(detail.endswith("after the queries") for detail in when)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_server_is_looked_at_after_its_queries_though_a_later_run_on_it_fails(bench, monkeypatch, dies):
+    """Where it died, that nobody could ask it is told: what it answered before was judged as any answer."""
+    measured, measure = [], session.ServerSession.measure
+
+    def fails_second(self, run) -> None:
+        measured.append(run.key)
+        if len(measured) == 2:
+            if dies:
+                self.running.group["flat"].handle.kill()
+            raise ServerError("client 1 of the driver failed")
+        measure(self, run)
+
+    def change(files) -> None:
+        files["workloads"]["k5"]["k"] = 7  # it loses a row in the course of such queries
+
+    monkeypatch.setattr(session.ServerSession, "measure", fails_second)
+    liar = bench("lose-later", change=change)
+    cells = [cell for cell in liar.matrix.cells if cell.workload in ("k7", "k5")]
+    liar.load(cells[0])
+    outcome = liar.query(*cells)
+    first = next(cell for cell in cells if cell.query == measured[0])
+    assert outcome.pop(first.query) == "ok"
+    assert ("is not running any more" if dies else "client 1 of the driver failed") in str([*outcome.values()])
+    record = liar.record(first)
+    if dies:
+        (told,) = [gate for gate in record["gates"] if gate["gate"] == "asked after the queries"]
+        assert record["valid"] and told["detail"].startswith("not asked: the server died in a later run (k")
+    else:
+        assert failed(record) == {"row count": "539 of 540 rows after the queries"}
 
 
 def test_another_program_than_the_one_that_loaded_is_invalid(bench):
