@@ -24,6 +24,7 @@ import yaml
 
 from anncestry import workflow
 from anncestry.cells.config import read_yaml
+from anncestry.cells.expand import tuning_least
 from anncestry.errors import ServerError, UserError
 from anncestry.guard import built
 from anncestry.provenance.running import owner
@@ -103,7 +104,9 @@ def workload(asked: Asked, clients: int, there: int) -> dict[str, Any]:
     body: dict[str, Any] = {"k": asked.k, "clients": clients, "runs": _RUNS, "duration_s": _RUN_S}
     tuning = 0
     if asked.target_recall is not None:
-        tuning = max(20, min(200, there // 3))
+        tuning, least = max(20, min(200, there // 3)), tuning_least(asked.target_recall)
+        if tuning < least <= there // 2:  # where that many are not there, the config's error says so
+            tuning = int(least)
         body |= {"target_recall": asked.target_recall, "tuning_queries": tuning}
     queries = min(_QUERIES, there - tuning)
     return {**body, "queries": queries, "warmup": min(100, queries)}

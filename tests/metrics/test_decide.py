@@ -153,6 +153,36 @@ def test_numbers_that_may_be_zero_are_compared_as_they_are():
     assert found.outcome is Outcome.MORE and found.low < 99.5 < found.high
 
 
+def test_counts_that_are_zero_on_both_sides_are_equal_whatever_others_of_their_kind_do():
+    none = Sample(0.0, 0.0, 3, (0.0, 0.0, 0.0))
+    some, other = (
+        Sample(float(np.mean(v)), float(np.std(v, ddof=1)), 3, v) for v in ((0.0, 5.0, 1.0), (3.0, 0.0, 2.0))
+    )
+    *equal, last = judge_all(
+        [*[Pair(none, none, "fail_per_s", paired=True)] * 5, Pair(some, other, "fail_per_s", paired=True)]
+    )
+    assert [verdict.outcome for verdict in equal] == [Outcome.EQUAL] * 5
+    assert last.outcome is Outcome.UNDETERMINED
+
+
+def test_a_number_that_is_compared_with_two_others_is_one_variance_and_three_are_too_few():
+    a, b, c = (Sample(mean, 0.01 * mean, 2) for mean in (1.0, 1.5, 2.0))
+    for verdict in judge_all([Pair(*two, "load_s", of="builds") for two in ((a, b), (a, c), (b, c))]):
+        assert verdict.outcome is Outcome.UNDETERMINED and "at least 3 runs are needed" in verdict.reason
+
+
+def test_a_share_of_defects_that_marks_a_number_is_not_equivalent_to_none():
+    none, marked = Share(0.0, 10_000), Share(0.002, 10_000)
+    assert judge_all([Pair(none, marked, "defect_share")])[0].outcome is Outcome.MORE
+    assert judge_all([Pair(none, marked, "recall_by_id")])[0].outcome is Outcome.EQUIVALENT
+
+
+def test_a_ratio_without_an_error_is_equal_only_if_it_is_one():
+    one = Sample(1.0, 0.0, 1)
+    half, same = (judge_all([Pair(one, one, ratio=Ratio(log, 0.0, 2, 4))])[0] for log in (math.log(0.5), 0.0))
+    assert (half.outcome, same.outcome) == (Outcome.UNDETERMINED, Outcome.EQUAL)
+
+
 def test_equal_systems_are_called_different_no_more_often_than_the_level():
     """Fourteen comparisons of rounds with bursts, in 150 worlds: `make bench-decisions` has more kinds, and 1,000."""
     alarms = 0

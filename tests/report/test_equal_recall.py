@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anncestry.cells.expand import tuning_least
 from anncestry.engines import offers_of
-from anncestry.errors import ConfigError
+from anncestry.errors import ConfigError, DataError
 from anncestry.measure import tune
 from anncestry.measure.tune import Tried, Tuned
 from anncestry.measure.vectors import choose, held_out, open_vectors
@@ -62,6 +63,26 @@ def test_a_target_that_can_not_be_reached_ends_with_the_best_and_says_so():
     assert gate.detail.startswith("target 0.95 not reached, the best was recall 0.9300")
 
 
+def test_answers_that_are_all_whole_show_no_more_than_their_number_does():
+    """Of 20 queries without a miss, 14 % of all may find nothing: p = 0.86 ** 20 = 5 %."""
+    assert tune.surely(np.ones(20)) == pytest.approx(0.881, abs=1e-3)
+    assert tune.surely(np.ones(400)) == pytest.approx(0.9933, abs=1e-4)
+    assert tune.surely(np.ones(1)) == 0
+    some = np.array([1.0] * 90 + [0.9] * 10)
+    assert tune.surely(some) == pytest.approx(some.mean() - 1.645 * some.std(ddof=1) / 10, abs=1e-4)
+    assert [tuning_least(target) for target in (0.5, 0.9, 0.95, 0.99)] == [3, 25, 52, 268]
+    assert tune.surely(np.ones(268)) >= 0.99 > tune.surely(np.ones(267))
+
+
+def test_queries_that_were_left_out_leave_no_fewer_to_tune_on_than_asked():
+    from types import SimpleNamespace
+
+    vectors = SimpleNamespace(queries=np.ones((590, 1), np.float32))
+    assert len(held_out(vectors, 500, 40, 50, seed=3)) == 50
+    with pytest.raises(DataError, match=r"590 queries .* leave 40 of the 50 held-out ones after 500"):
+        held_out(vectors, 500, 50, 50, seed=3)
+
+
 def test_the_redis_fork_calibrates_on_the_queries_it_reports_and_ours_on_others():
     from types import SimpleNamespace
 
@@ -74,7 +95,7 @@ def test_the_redis_fork_calibrates_on_the_queries_it_reports_and_ours_on_others(
     assert reported.isdisjoint(kept.tolist())
 
 
-TUNED = {"k": 5, "clients": 1, "runs": 2, "queries": 20, "warmup": 10, "tuning_queries": 30, "target_recall": 0.95}
+TUNED = {"k": 5, "clients": 1, "runs": 2, "queries": 20, "warmup": 10, "tuning_queries": 30, "target_recall": 0.9}
 
 
 def with_target(**more):
@@ -96,7 +117,7 @@ def test_a_tuned_cell_records_how_its_effort_was_found_and_measures_other_querie
     record = honest.publish(cell)
     assert failed(record) == {}
     tuning = record["tuning"]
-    assert (tuning["target_recall"], tuning["reached"], tuning["queries"]) == (0.95, True, 30)
+    assert (tuning["target_recall"], tuning["reached"], tuning["queries"]) == (0.9, True, 30)
     assert record["ef_search"] == tuning["ef_search"] == 8, "a flat scan is exact at any effort"
     assert [tried["ef_search"] for tried in tuning["curve"]] == [8] and tuning["curve"][0]["recall"] == 1
     samples = Path(cell.samples_path)
@@ -110,7 +131,7 @@ def test_cells_that_differ_in_clients_and_targets_only_are_tuned_on_one_another_
     """The server is asked once at each effort, and both numbers of clients are measured at the same one."""
 
     def change(files):
-        both = {"target_recall": [0.9, 0.95]}
+        both = {"target_recall": [0.85, 0.9]}
         files["workloads"] = {"one": {**TUNED, **both}, "two": {**TUNED, **both, "clients": 2}, "k3": {**TUNED, "k": 3}}
         files["config"]["matrix"][0]["workloads"] = ["one", "two", "k3"]
 
@@ -139,6 +160,8 @@ def test_a_system_that_never_reaches_the_target_has_no_number_and_the_reason(ben
         ({"ef_search": 50}, "both target_recall and ef_search"),
         ({"tuning_queries": 31}, "queries of dataset blobs-l2; tuning needs"),
         ({"target_recall": 1.5}, "target_recall"),
+        ({"target_recall": 0.95}, "even if all 30 find everything, they don't show a recall of 0.95; take at least 52"),
+        ({"target_recall": 1.0}, "don't show a recall of 1; take at least inf"),
     ],
 )
 def test_an_impossible_target_is_refused_while_parsing(bench, more, because):

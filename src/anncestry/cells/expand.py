@@ -27,6 +27,8 @@ from anncestry.home import CASE_STUDIES, PUBLISHED
 
 TUNING_QUERIES = 400
 """Held-out queries that a target recall is tuned on, where the workload does not say."""
+SURE_Z = 1.6448536269514722
+"""Quantile 0.95 of the standard normal distribution: of what a target recall is surely reached by."""
 TRUTH_QUERIES = 1000
 """Truth is of no fewer queries, as far as the dataset has them."""
 STORED = ("keyword", "int", "float")
@@ -48,6 +50,17 @@ Spec = Mapping[str, Any]
 _UPGRADE_EPOCH = 2
 """Since 2 an upgrade is charged for the start of its server."""
 _AXES = {"datasets": "dataset", "systems": "system", "topologies": "topology", "workloads": "workload"}
+
+
+def shown_at_least(queries: int) -> float:
+    """The recall that so many queries show which all find everything: the lower end of Wilson's one-sided 95 % interval
+    (1927). Their spread, which is none, would show a recall of 1."""
+    return queries / (queries + SURE_Z**2)
+
+
+def tuning_least(target: float) -> float:
+    """How many held-out queries can show a recall at all; infinity for a recall of 1."""
+    return math.inf if target >= 1 else math.ceil(SURE_Z**2 * target / (1 - target))
 
 
 class Checker(Protocol):
@@ -521,6 +534,11 @@ class _Load:
                     raise ConfigError(f"{where}: has both target_recall and {name}; remove one")
                 asked.pop(name, None)
             held_out = asked.setdefault("tuning_queries", TUNING_QUERIES)
+            if held_out < (needed := tuning_least(asked["target_recall"])):
+                raise ConfigError(
+                    f"{where}.tuning_queries: even if all {held_out} find everything, they don't show a recall of "
+                    f"{asked['target_recall']:g}; take at least {needed:g}"
+                )
         elif "tuning_queries" in asked:
             raise ConfigError(f"{where}.tuning_queries: needs target_recall")
         rows, queries = self.entry.rows, self.entry.queries

@@ -242,7 +242,7 @@ class _Scores:
             asked = np.flatnonzero(count)
             of_runs.append(stats.Values(total[asked] / count[asked], asked))
         summary = over_runs([float(run.value.mean()) if len(run.value) else float("nan") for run in of_runs])
-        found = stats.clipped(stats.mean_interval(of_runs, len(known)), 0.0, 1.0)
+        found = stats.share_interval(of_runs, len(known))
         return {**summary, **found.facts()} if summary["value"] is not None else summary
 
     def by_query(self) -> dict[str, list[Any]]:

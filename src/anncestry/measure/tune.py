@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from anncestry import redact
+from anncestry.cells.expand import SURE_Z, shown_at_least
+from anncestry.datasets.distance import Floats
 from anncestry.datasets.truth import Problem
 from anncestry.errors import DataError
 from anncestry.measure.oracle import Oracle
@@ -32,7 +34,6 @@ from anncestry.provenance.gates import Gate
 EF_MAX = 4096
 """Efforts beyond are not tried: by then a graph search visits a good part of most bases."""
 _RESOLUTION = 16  # the effort found is within 1/16 of the smallest that is enough
-_Z = 1.6448536269514722  # quantile 0.95 of the standard normal distribution
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,16 @@ class Tuned:
         if at.low >= self.target_recall:
             return Gate("recall target", True, f"{said}, target {self.target_recall}")
         return Gate("recall target", False, f"target {self.target_recall} not reached, the best was {said}")
+
+
+def surely(recalls: Floats) -> float:
+    """The recall of all queries that the `recalls` (n,) of some show: the lower end of their mean's one-sided 95 %
+    interval. Where all agree, they say nothing of those that don't, and their number does."""
+    if len(recalls) < 2:
+        return 0.0
+    error = float(recalls.std(ddof=1)) / math.sqrt(len(recalls))
+    low = float(recalls.mean()) - SURE_Z * error
+    return low if error else min(low, shown_at_least(len(recalls)))
 
 
 def search(ask: Callable[[int], Tried], target: float, lowest: int, highest: int = EF_MAX) -> tuple[int, bool]:
@@ -143,8 +154,7 @@ class HeldOut:
         scores = recall.recall_by_distance(answers.ids, far, true, depth, abs_eps=recall.ABS_EPS[vectors.metric])
         scores = scores[~np.isnan(scores)]
         mean = float(scores.mean()) if len(scores) else 0.0
-        error = float(scores.std(ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-        return Tried(ef_search, mean, mean - _Z * error)
+        return Tried(ef_search, mean, surely(scores))
 
 
 def tune(queries: HeldOut, target: float, least: int, most: int = EF_MAX) -> Tuned:

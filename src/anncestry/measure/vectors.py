@@ -97,9 +97,18 @@ def choose(vectors: Vectors, count: int, warmup: int, seed: int) -> Choice:
 
 
 def held_out(vectors: Vectors, count: int, warmup: int, wanted: int, seed: int) -> Ids:
-    """Rows of `queries` that `choose` of the same count, warm-up and seed neither measures nor warms up with."""
+    """Rows of `queries` that `choose` of the same count, warm-up and seed neither measures nor warms up with.
+
+    DataError if there are too few: zero queries, which the config can't count, may have been left out.
+    """
     order = np.random.RandomState(seed).permutation(len(vectors.queries))
-    return np.sort(order[count + warmup : count + warmup + wanted])
+    found = np.sort(order[count + warmup : count + warmup + wanted])
+    if len(found) < wanted:
+        raise DataError(
+            f"{len(vectors.queries)} queries (without those that are zero) leave {len(found)} of the {wanted} held-out "
+            f"ones after {count} that are measured and {warmup} to warm up: ask for fewer"
+        )
+    return found
 
 
 @dataclass(frozen=True)

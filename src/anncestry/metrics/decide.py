@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anncestry.metrics import special
+from anncestry.metrics.defects import MARKED_SHARE
 from anncestry.metrics.duet import Ratio
 from anncestry.metrics.moderate import Error, Part, population_of
 from anncestry.metrics.stats import wilson
@@ -26,6 +27,8 @@ IN_PAIRS = "pairs of servers"
 """What the ratio of two systems in a pair rests on."""
 MIN_RUNS = 3
 """Below this, runs say too little of their own noise; where noise is pooled, two will do."""
+DEFECT_SHARE, DEFECT_MARGIN = "defect_share", MARKED_SHARE / 2
+"""Shares of answers with a defect are equivalent within half of the share that a number is marked at."""
 _POWER = 0.8
 _FURTHER_MAX = 10_000
 _SMALLEST_P = 1e-9
@@ -162,9 +165,13 @@ def judge_all(pairs: Sequence[Pair], rule: Rule | None = None, beside: Sequence[
     return [
         _verdict(pair, test, next(apart), next(within), rule.level, len(known))
         if not test.problem
-        else Verdict(Outcome.EQUAL if pair.a.mean == pair.b.mean else Outcome.UNDETERMINED, reason=test.problem)
+        else Verdict(Outcome.EQUAL if _is_one_value(pair) else Outcome.UNDETERMINED, reason=test.problem)
         for pair, test in zip(pairs, tests, strict=True)
     ]
+
+
+def _is_one_value(pair: Pair) -> bool:
+    return pair.ratio.log == 0 if pair.ratio is not None else pair.a.mean == pair.b.mean
 
 
 def ratio_interval(a: Evidence, b: Evidence) -> tuple[float, float] | None:
@@ -211,7 +218,7 @@ def _test(pair: Pair, rule: Rule) -> _Test:
     if pair.unknown:
         return _Test(pair.unknown)
     if isinstance(a, Share) and isinstance(b, Share):
-        return _of_shares(a, b, rule.recall_margin)
+        return _of_shares(a, b, DEFECT_MARGIN if pair.quantity == DEFECT_SHARE else rule.recall_margin)
     if isinstance(a, Share) or isinstance(b, Share):
         return _Test("a share of queries against a mean over runs")
     runs = min(a.runs, b.runs)
@@ -232,7 +239,9 @@ def _test(pair: Pair, rule: Rule) -> _Test:
         difference, how = middle_b - middle_a, pair.of
         parts = (Part(var_a, a.runs - 1, 1 / a.runs), Part(var_b, b.runs - 1, 1 / b.runs))
     noise = "builds" if pair.of == "builds" else "runs"
-    return _Test("", difference, margin, log, Error(parts), f"{pair.quantity} {how}", noise, runs, few)
+    # Where a value is zero or below, its variance is no logarithm's: it has nothing in common with the others'.
+    family = f"{pair.quantity} {how}" if log else ""
+    return _Test("", difference, margin, log, Error(parts), family, noise, runs, few)
 
 
 def _of_ratio(ratio: Ratio, quantity: str, rule: Rule) -> _Test:
@@ -270,8 +279,8 @@ def _of_shares(a: Share, b: Share, margin: float) -> _Test:
         part = Part(max(variance, 1 / queries), queries, 1 / queries)
         return _Test("", b.mean - a.mean, margin, False, Error((part,)), "", "queries", queries, interval=interval)
     apart = np.array([b.by_query[query] - a.by_query[query] for query in common])
-    # Agresti and Min, "Simple improved confidence intervals for comparing matched proportions" (2005): half a query
-    # more each way, as where all queries agree the next need not.
+    # After Agresti and Min, "Simple improved confidence intervals for comparing matched proportions" (2005), who add as
+    # much to each of four cells: half a query more each way, as where all queries agree the next need not.
     count = len(apart) + 1
     centre = float(apart.sum()) / count
     variance = (float((apart**2).sum()) + 1) / count - centre**2
@@ -284,11 +293,13 @@ def _moderated(tests: Sequence[_Test], beside: Sequence[_Test]) -> list[_Test]:
 
     To a family belong those `beside`, too.
     """
+    tests = [replace(test, problem=_NONE_DIFFERED) if _agrees(test) else test for test in tests]
     families: dict[str, list[Part]] = {}
     for test in (*tests, *beside):
-        if test.family:
+        if test.family and not _agrees(test):
             families.setdefault(test.family, []).extend(test.error.parts)
-    populations = {family: population_of(parts) for family, parts in families.items()}
+    # A number that is compared with several others is one variance.
+    populations = {family: population_of(list(dict.fromkeys(parts))) for family, parts in families.items()}
     done = []
     for test in tests:
         population = populations.get(test.family)
@@ -296,10 +307,23 @@ def _moderated(tests: Sequence[_Test], beside: Sequence[_Test]) -> list[_Test]:
             test = replace(test, error=Error(tuple(replace(part, population=population) for part in test.error.parts)))
         elif test.few and not test.problem:
             test = replace(test, problem=test.few)
-        if not test.problem and test.family and not test.error.size > _ROUNDING * test.margin:
-            test = replace(test, problem="no run differed from another")
+        if not test.problem and _is_still(test):
+            test = replace(test, problem=_NONE_DIFFERED)
         done.append(test)
     return done
+
+
+_NONE_DIFFERED = "no run differed from another"
+
+
+def _is_still(test: _Test) -> bool:
+    """Whether no run differed from another, so that nothing is known of the noise."""
+    return test.noise in ("runs", "builds") and not test.error.size > _ROUNDING * test.margin
+
+
+def _agrees(test: _Test) -> bool:
+    """Whether all runs of both sides are one value: as counts of failures, which are mostly 0."""
+    return not test.problem and test.difference == 0 and _is_still(test)
 
 
 def _p_differs(test: _Test) -> float:

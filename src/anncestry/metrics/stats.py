@@ -99,6 +99,23 @@ def mean_interval(runs: Sequence[Values], queries: int) -> Interval:
     return _crossed([statistic(run, run.query, queries) for run in runs], in_time, runs, queries)
 
 
+def share_interval(runs: Sequence[Values], queries: int) -> Interval:
+    """Interval of the mean over runs of each run's mean of values from 0 to 1.
+
+    Of queries that all have one value, the bootstrap draws no other: as if the next could have none. So the interval
+    reaches at least as far as that of two queries more, one of 0 and one of 1 (after Agresti and Coull's interval of a
+    proportion, 1998, which adds two of each).
+    """
+
+    def with_two(run: Values) -> Values:
+        return Values(np.append(run.value, [0.0, 1.0]), np.append(run.query, [queries, queries + 1]))
+
+    found = mean_interval(runs, queries)
+    if found.low is None:
+        return found
+    return clipped(wider(found, mean_interval([with_two(run) for run in runs], queries + 2)), 0.0, 1.0)
+
+
 def quantile_interval(runs: Sequence[Values], queries: int, q: float) -> Interval:
     """Interval of the mean over runs of each run's nearest-rank quantile q."""
 
@@ -164,7 +181,7 @@ def rate_interval(counts: Sequence[NDArray[np.int64]], window_s: Sequence[float]
     between, inside = _apart(rates, np.array(within), shares * len(rates), random)
     if len(rates) == 1:
         return _bounds(value, inside, OVER_TIME)
-    return _wider(_bounds(value, between, OVER_RUNS_TIME), _bounds(value, inside, OVER_RUNS_TIME))
+    return wider(_bounds(value, between, OVER_RUNS_TIME), _bounds(value, inside, OVER_RUNS_TIME))
 
 
 def in_parts(end_s: Floats, window_s: float) -> NDArray[np.int64]:
@@ -215,10 +232,10 @@ def _crossed(
     drawn_parts = (random.randint(TIME_BLOCKS, size=(replicates, TIME_BLOCKS)) for _ in runs)
     weights_of = [_counted(draws) for draws in drawn_parts]
     resampled = np.mean([of(weights) for of, weights in zip(in_time, weights_of, strict=True)], axis=0)
-    return _wider(found, _bounds(float(observed.mean()), resampled - observed.mean() + inside, method))
+    return wider(found, _bounds(float(observed.mean()), resampled - observed.mean() + inside, method))
 
 
-def _wider(found: Interval, beside: Interval) -> Interval:
+def wider(found: Interval, beside: Interval) -> Interval:
     """From the lower of both low ends to the higher of both high ones; unknown if one of them is."""
     if found.low is None or found.high is None:
         return found

@@ -34,6 +34,7 @@ _METRICS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("Latency, throughput and failures of a run", latency.of_run),
     ("Over the runs of a cell", latency.over_runs),
     ("Interval of a mean", stats.mean_interval),
+    ("Interval of a recall", stats.share_interval),
     ("Interval of a percentile", stats.quantile_interval),
     ("Interval of a rate", stats.rate_interval),
     ("Recall by id", recall.recall_by_id),
