@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anncestry.cells import config
-from anncestry.datasets import metadata, normalize, truth
+from anncestry.datasets import formats, metadata, normalize, truth
 from anncestry.errors import ConfigError, DataError
 from tests.builders.publisher import (
     ASKED,
@@ -99,6 +99,51 @@ def test_a_set_without_ids_and_queries_is_taken_as_it_comes_and_lends_its_last_r
         get(tmp_path / "fewer", entry, rows=ROWS - 1)
     with pytest.raises(ConfigError, match="neighbours need ids"):
         get(tmp_path / "truth", {**entry, "neighbors": "neighbors.parquet"})
+
+
+def test_a_set_without_ids_may_bring_its_queries_in_a_file_and_lists_of_one_size(
+    published: Any, tmp_path: Path
+) -> None:
+    """As Arrow writes embeddings: a column of lists of fixed size, and nothing else."""
+    folder, address = published
+    for name, part in (("base", BASE), ("asked", QUERIES)):
+        flat = pa.array(part.astype(np.float32).reshape(-1))
+        pq.write_table(
+            pa.table({"emb": pa.FixedSizeListArray.from_arrays(flat, part.shape[1])}), folder / f"{name}.parquet"
+        )
+    entry = {
+        "kind": "parquet",
+        "url": address,
+        "base": ["base.parquet"],
+        "queries": "asked.parquet",
+        "columns": {"id": None},
+    }
+    get(tmp_path, entry)
+    assert (np.load(tmp_path / "out" / "base.npy") == BASE).all()
+    assert (np.load(tmp_path / "out" / "queries.npy") == QUERIES).all()
+
+
+def test_an_integer_that_has_no_float32_of_its_own_is_refused_in_every_format(published: Any, tmp_path: Path) -> None:
+    folder, address = published
+    whole = np.arange(BASE.size).reshape(BASE.shape)
+    whole[3, 0] = (1 << 24) + 1
+    lists = pa.array(whole.tolist(), pa.list_(pa.int64()))
+    for name in ("base", "asked"):
+        rows = lists if name == "base" else lists[: len(QUERIES)]
+        pq.write_table(pa.table({"emb": rows}), folder / f"{name}.parquet")
+    entry = {
+        "kind": "parquet",
+        "url": address,
+        "base": ["base.parquet"],
+        "queries": "asked.parquet",
+        "columns": {"id": None},
+    }
+    with pytest.raises(DataError, match=r"int64: holds an integer beyond ±2\^24, too wide for float32"):
+        get(tmp_path, entry)
+    np.save(folder / "base.npy", whole)
+    said = r"row 3 holds an integer beyond ±2\^24, too wide for float32"
+    with formats.open_vectors(folder / "base.npy", "npy") as vectors, pytest.raises(DataError, match=said):
+        list(vectors.chunks())
 
 
 def test_a_filter_by_id_leaves_out_the_first_rows() -> None:

@@ -149,7 +149,7 @@ def test_a_run_in_which_everything_failed_has_no_interval():
 # Histograms
 
 
-def test_a_histogram_keeps_two_significant_digits_at_any_scale():
+def test_a_histogram_keeps_latencies_to_a_64th_at_any_scale():
     latencies = np.array([0, 1, 127, 128, 1_000_003, 1_499_999, 7_000_000_000], np.int64)
     made = latency.histogram([latency.Run(latencies * 0, latencies, np.zeros(7, np.uint8))])
     assert sum(made["counts"]) == 7

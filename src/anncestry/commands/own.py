@@ -143,6 +143,8 @@ def _of_lines(path: Path, column: str | None) -> Iterator[Floats]:
         vector = row.get(column)
         if not isinstance(vector, list) or not vector or not all(map(_is_number, vector)):
             raise DataError(f"{path}: line {number}: {column!r} is no list of numbers")
+        if not formats.is_exact(np.array([each for each in vector if isinstance(each, int)], np.int64)):
+            raise DataError(f"{path}: line {number}: {column!r} holds {formats.TOO_WIDE}")
         if block and len(vector) != len(block[0]):
             raise DataError(f"{path}: line {number}: holds a vector of dim {len(vector)}, those before {len(block[0])}")
         block.append(vector)

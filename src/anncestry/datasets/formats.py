@@ -49,6 +49,7 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 
 _CHUNK_BYTES = 64 << 20
 _FLOAT32_EXACT = 1 << 24  # every integer up to here has a float32 of its own
+TOO_WIDE = "an integer beyond ±2^24, too wide for float32"
 _DIM_LIMIT = 1 << 20  # far above any vector in use; a gzip stream can't be sized up before memory is asked for
 K_MAX = 16384
 """The longest list of shipped neighbours that is read: as long as the longest that a workload asks for."""
@@ -84,11 +85,9 @@ class VectorFile:
         rows_per_chunk = max(1, max_bytes // (self.dim * max(4, self.dtype.itemsize)))
         start = 0
         for block in self._blocks(rows_per_chunk):
-            if self.dtype.kind in "iu" and self.dtype.itemsize >= 4:
-                wide = (block > _FLOAT32_EXACT) | (block < -_FLOAT32_EXACT)
-                if wide.any():
-                    row = start + int(wide.any(axis=1).argmax())
-                    raise DataError(f"{self.path}: row {row} holds an integer beyond ±2^24, too wide for float32")
+            if not is_exact(block):
+                row = start + int(_too_wide(block).any(axis=1).argmax())
+                raise DataError(f"{self.path}: row {row} holds {TOO_WIDE}")
             with np.errstate(over="ignore", invalid="ignore"):  # the download stage refuses infinity and NaN by row
                 yield np.ascontiguousarray(block, dtype=np.float32)
             start += len(block)
@@ -195,6 +194,16 @@ class NpyWriter:
     def sha256(self) -> str:
         """Hex sha256 of the bytes of the rows written so far."""
         return self._digest.hexdigest()
+
+
+def is_exact(values: NDArray[Any]) -> bool:
+    """Whether each of the `values` (any shape), if they are integers, has a float32 of its own."""
+    return values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or not bool(_too_wide(values).any())
+
+
+def _too_wide(values: NDArray[Any]) -> NDArray[np.bool_]:
+    wide: NDArray[np.bool_] = (values > _FLOAT32_EXACT) | (values < -_FLOAT32_EXACT)
+    return wide
 
 
 def content(path: Path) -> str:

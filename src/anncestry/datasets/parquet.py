@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anncestry import large
+from anncestry.datasets import formats
 from anncestry.errors import DataError, damage
 from anncestry.progress import Progress
 
@@ -155,6 +156,8 @@ def _lists_of(
             if id_column is not None:
                 ids = _numbers(f"{path}: {id_column}: ", batch.column(id_column), np.int64)
             lists = batch.column(column)
+            if pa.types.is_fixed_size_list(lists.type):
+                lists = lists.cast(pa.list_(lists.type.value_type))
             if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)) or lists.null_count:
                 raise DataError(f"{path}: {column}: {lists.type}, or with gaps, where lists are expected")
             if len(lists):
@@ -170,8 +173,11 @@ def _numbers(where: str, array: Any, dtype: type[np.int64 | np.float32]) -> NDAr
         raise DataError(f"{where}{array.type}, or with gaps, where {expected} are expected")
     if dtype is np.int64:
         array = array.cast(pa.int64())
+    plain = array.to_numpy(zero_copy_only=False)
+    if dtype is np.float32 and not formats.is_exact(plain):
+        raise DataError(f"{where}{array.type}: holds {formats.TOO_WIDE}")
     with np.errstate(over="ignore"):
-        numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False).astype(dtype)
+        numbers: NDArray[Any] = plain.astype(dtype)
     return numbers
 
 

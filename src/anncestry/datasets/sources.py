@@ -16,8 +16,8 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | | `payloads` (JSON lines of the rows) where the dataset has `conditions`: those of `queries` (JSON lines) are asked |
 | `synthetic` | `generator: ann-benchmarks-random` (or `blobs`, of any size), `samples`, `centers`, `seed` |
 
-All but synthetic state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`, that of the
-one file or a mapping of part → digest. What is fetched stays in a cache folder, and is verified before each use.
+All but synthetic and parquet state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`,
+that of the one file or a mapping of part → digest. What is fetched stays in a cache folder, and is verified before each use.
 """
 
 from __future__ import annotations
@@ -234,18 +234,26 @@ def _local(text: str) -> Path:
     return user_cache.expanded(os.path.expandvars(text))
 
 
+def _names(one_of: Mapping[Path, str]) -> dict[Path, str]:
+    """What a record calls files, by path → a part that is in them: it holds no folder of this machine. Of two files of
+    one name, the second has that of its part, too."""
+    named: dict[Path, str] = {}
+    for path, part in one_of.items():
+        named[path] = f"{part}/{path.name}" if path.name in named.values() else path.name
+    return named
+
+
 # file
 
 
 def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
     paths = {part: _local(text) for part, text in _locations(entry, whole="path").items()}
-    named: dict[Path, str] = {}
+    names = _names({path: part for part, path in reversed(paths.items())})
     files: dict[str, str] = {}
     for part, path in paths.items():
         if not path.is_file():
             raise DataError(f"{path}: missing")
-        # Of two files of one name, the second has that of its part, too: a record holds no folder of this machine.
-        name = named.setdefault(path, f"{part}/{path.name}" if path.name in named.values() else path.name)
+        name = names[path]
         pinned = _pinned(entry, part)
         if name not in files or pinned not in (None, files[name]):
             files[name] = verified(path, pinned)
@@ -279,8 +287,9 @@ def _obtain_url(entry: Mapping[str, Any], stated: Stated) -> Content:
     one_of = {path: part for part, path in reversed(paths.items())}  # one file may hold several parts
     with downloads(_AT_ONCE) as pool:
         got = dict(zip(one_of, pool.map(get, one_of.values()), strict=True))
-    files = {path.name: digest for path, (digest, _) in got.items()}
-    notes = {path.name: note for path, (_, note) in got.items() if note}
+    names = _names(one_of)
+    files = {names[path]: digest for path, (digest, _) in got.items()}
+    notes = {names[path]: note for path, (_, note) in got.items() if note}
     unverified = tuple(path for path, part in one_of.items() if _pinned(entry, part) is None)
     return replace(_content(entry, paths, files, cached=unverified), notes=notes)
 
@@ -313,7 +322,8 @@ def _obtain_debian(entry: Mapping[str, Any], stated: Stated) -> Content:
         if not path.resolve().is_relative_to((folder / "tree").resolve()):
             raise DataError(f"package {package}: {inside[part]} is a link that points outside of the package")
     files = {deb.name: sha256_file(deb) for deb in folder.glob("*.deb")}
-    files |= {path.name: verified(path, _pinned(entry, part)) for part, path in paths.items()}
+    names = _names({path: part for part, path in reversed(paths.items())})
+    files |= {names[path]: verified(path, _pinned(entry, part)) for part, path in paths.items()}
     return _content(entry, paths, files, cached=(folder,))
 
 
@@ -410,13 +420,15 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
             for file in files:
                 parquet.check_sizes(file, id_column, vector, rows + last, dim)
             if not last:
-                parquet.check_sizes(paths[queries], id_column or "id", vector, stated.queries, dim)
+                parquet.check_sizes(paths[queries], id_column, vector, stated.queries, dim)
             for name in truths.values():
                 parquet.check_sizes(paths[name], id_column, "neighbors_id", stated.queries, formats.K_MAX)
             with replacing(made["base"]) as to, replacing(made["queries"]) as queries_to:
                 parquet.place_vectors(files, id_column, vector, rows, dim, to, last, queries_to if last else None)
-                if not last:
-                    asked = parquet.place_queries(paths[queries], id_column or "id", vector, dim, queries_to)
+                if not last and id_column is None:
+                    parquet.place_vectors([paths[queries]], None, vector, stated.queries, dim, queries_to)
+                elif not last:
+                    asked = parquet.place_queries(paths[queries], id_column, vector, dim, queries_to)
             for part, name in truths.items():
                 with replacing(made[part]) as to:
                     parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
@@ -433,7 +445,7 @@ def _obtain_archive(entry: Mapping[str, Any], stated: Stated) -> Content:
         raise ConfigError(
             f"source {describe(entry)}: payloads need a dataset with conditions, whose queries are JSON lines"
         )
-    format, sha256 = str(_need(entry, "format")), entry.get("sha256")
+    sha256 = entry.get("sha256")
     if "url" in entry:
         archive = _cache_path(str(entry["url"]), stated)
         digest = fetch(str(entry["url"]), archive, sha256, stated.file_bytes(payloads="payloads" in entry))
@@ -456,10 +468,10 @@ def _obtain_archive(entry: Mapping[str, Any], stated: Stated) -> Content:
         rows_file = folder / plain(archive, payloads[0]) if payloads else folder
         if not all(path.exists() for path in (*found.values(), rows_file)):
             extract(archive, members, folder)
-        parts, notes = {}, {}
+        parts = _parts(entry, {part: path for part, path in found.items() if path.suffix != ".jsonl"})
+        notes = {}
         for part, path in found.items():
             if path.suffix != ".jsonl":
-                parts[part] = Part(path, format if part in _REQUIRED_PARTS else _TRUTH_FORMATS.get(format, format))
                 continue
             queries, neighbors = folder / "queries.npy", folder / "neighbors.npy"
             reader = payload.Reader(path, stated.conditions) if stated.conditions else None

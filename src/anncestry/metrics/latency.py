@@ -21,7 +21,7 @@ from anncestry.metrics import stats
 
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 P999 = 0.999
-_HDR_SUB_BUCKETS = 128  # a bucket is at most 1/64 of its value wide: two significant digits
+_HDR_SUB_BUCKETS = 128  # a bucket is at most 1/64 of its value wide
 _BATCH, _BATCHES_MIN = 5, 8  # of good answers, to tell whether a run is steady
 _QUERIES_MAX = 1 << 26  # numbers of queries up to which they are looked up in a table
 
@@ -263,7 +263,7 @@ def _pooled(values: Sequence[stats.Values]) -> stats.Values:
 
 
 def histogram(runs: Sequence[Run]) -> dict[str, list[int]]:
-    """All latencies as buckets of two significant digits, as HdrHistogram's: what an ECDF needs, at any size.
+    """All latencies in buckets at most 1/64 of their value wide, as HdrHistogram's: what an ECDF needs, at any size.
 
     `upper_ns` is the highest latency that a bucket takes, ascending; `counts` how many fell into it; empty ones are
     left out. Below 128 ns a bucket is 1 ns wide, and doubles its width whenever the value has doubled.
