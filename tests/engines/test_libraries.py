@@ -54,7 +54,7 @@ K = 10
         ({"topology": {**STANDALONE, "runtime": "docker"}}, "does not support runtime 'docker'"),
         ({"topology": {**STANDALONE, "limits": {"cpus": 1}}}, "is a library, in its clients' processes"),
         ({"system": {"settings": {"threads": 2}}}, "unknown key 'threads'"),
-        ({"system": {"settings": {"build_threads": 0}}}, r"settings\.build_threads"),
+        ({"system": {"settings": {"build_threads": 0}}}, r"settings\.build_threads|unknown key 'build_threads'"),
         ({"system": {"version": "9.9.9"}}, "9.9.9 is not less than"),
         ({"workload": {"k": 100, "ef_search": 64}}, "ef_search: 64 is less than k: 100"),
         ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through sdk"),

@@ -17,7 +17,7 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `synthetic` | `generator: ann-benchmarks-random` (or `blobs`, of any size), `samples`, `centers`, `seed` |
 
 All but synthetic and parquet state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`,
-that of the one file or a mapping of part → digest. What is fetched stays in a cache folder, and is verified before each use.
+that of the one file or a mapping of part → digest. What is fetched stays in a cache folder, verified before each use.
 """
 
 from __future__ import annotations

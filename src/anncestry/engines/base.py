@@ -491,6 +491,8 @@ class EngineOf(ABC, Generic[S]):
     """M, ef_construction and ef of its HNSW mean what they mean in the paper, so that its recall has a reference."""
     scans: ClassVar[bool] = True
     """Under a filter that few rows pass it compares all of them: none that matches may be left out."""
+    float32_scores: ClassVar[bool] = False
+    """It tells squared distances as 1 / (1 + d²) in float32, which has few digits for near rows."""
     narrows: ClassVar[bool] = False
     """Its `encode` takes a filter that is narrowed by another (engines/conditions.py)."""
 

@@ -172,7 +172,8 @@ class Host:
     def describe(self) -> dict[str, Any]:
         """What the stored index says of itself; and of what it does not tell, what clients are given that open it."""
         facts = facts_of(self.folder)
-        given = {**facts["settings"], **({"build_threads": facts["threads"]} if facts.get("threads") else {})}
+        threads = facts.get("threads") if getattr(self.adapter, "THREADS", True) else None
+        given = {**facts["settings"], **({"build_threads": threads} if threads else {})}
         said: dict[str, Any] = self.adapter.Searcher(self.folder, facts).describe()
         return {**said, "settings": {**given, **said["settings"]}}
 

@@ -234,6 +234,7 @@ class LuceneEngine(EngineOf[S]):
     """How an index is loaded, counted and asked, where it is of Lucene."""
 
     narrows = True
+    float32_scores = True
 
     def create(self, server: S, vectors: Vectors, index: Spec, payload: Mapping[str, str]) -> None:
         """Make the index."""

@@ -15,7 +15,7 @@ from anncestry.errors import ConfigError, Unsupported
 
 Spec = Mapping[str, Any]
 RUNTIMES = ("native", "docker", "remote")
-_LARGEST_EFFORT = 32_768
+LARGEST_EFFORT = 32_768
 _CHOSEN = (
     *("entry", "consistency", "external", "external_limits", "role_limits", "roles"),
     *("storage", "storage_limits"),
@@ -154,7 +154,7 @@ class Offers:
     metrics: Sequence[str] = ("l2", "cosine")
     """Metrics of a dataset that it can search by."""
     largest_k: int = 10_000
-    ef_max: int = _LARGEST_EFFORT
+    ef_max: int = LARGEST_EFFORT
     libraries: Sequence[str] = ()
     """Values of a workload's `client` that are libraries through which clients can ask: sdk, the database's own for
     Python; sdk-go, its own for Go; vectordbbench, that benchmark's client."""
@@ -420,7 +420,7 @@ class Offers:
             effort = workload.get(name)
             if effort is None:
                 continue
-            if whole_number(f"{name} for {self.name}", effort, 1, _LARGEST_EFFORT) < k:
+            if whole_number(f"{name} for {self.name}", effort, 1, LARGEST_EFFORT) < k:
                 raise ConfigError(f"{name}: {effort} is less than k: {k}; {self.name} can't search with that")
             if effort > self.ef_max:
                 raise ConfigError(f"{name} for {self.name}: {effort} is more than {self.ef_max}")

@@ -69,7 +69,7 @@ class _Judged:
             if "slo" in self.run.workload:
                 part = part.append_column("probe", pa.array(np.full(len(part), job.number, np.uint8)))
             writer.add(part)
-        self.errors_rel.append(checked.errors(self.context.vectors))
+        self.errors_rel.append(checked.errors(self.context.vectors, self.context.engine.float32_scores))
         self.checked = checked
 
     def _add_part(self, samples: NDArray[Any], responses: Sequence[bytes], checked: _Checked) -> pa.Table:
@@ -297,12 +297,12 @@ class _Checked:
         whole = (ids[:, 0] >= 0) & (ids[:, 1:] != ids[:, :-1]).all(axis=1)
         return self._rows[whole], self._ids[whole]
 
-    def errors(self, vectors: Vectors) -> Floats:
+    def errors(self, vectors: Vectors, of_scores: bool) -> Floats:
         """Relative differences of reported from exact distances, (any,)."""
         queries = np.asarray(vectors.queries[self._rows])
         exact = exact_distances(vectors.base, queries, self._ids, vectors.metric)
         known = np.isfinite(exact)
-        return distance_errors(self._reported[known], exact[known], vectors.metric)
+        return distance_errors(self._reported[known], exact[known], vectors.metric, of_scores)
 
 
 def near(table: pa.Table, window_s: tuple[float, float], run: int) -> pa.Table:

@@ -269,7 +269,7 @@ class Oracle:
         judged = [gates.complete(found, sum(map(len, wanted)), others, _WINDOWS, self.engine.scans)]
         if self.lossy:
             exact = self._distances(queries, answers.ids)[right]
-            errors = distance_errors(answers.distances[right], exact, vectors.metric)
+            errors = distance_errors(answers.distances[right], exact, vectors.metric, self.engine.float32_scores)
             judged.append(gates.estimates(float(np.median(errors)) if len(errors) else np.inf, len(errors)))
         return judged
 

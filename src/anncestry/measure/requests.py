@@ -25,8 +25,11 @@ from anncestry.datasets.metadata import Asked
 from anncestry.drive.client import ERROR, OK
 from anncestry.engines.base import Answer, DecodeError, Engine, ErrorReplyError, Server
 from anncestry.measure.vectors import Filtering
+from anncestry.provenance.gates import DISTANCE_REL_ERROR_MAX
 
 _PRIME_MIN = 5
+_HALF_UNIT = 2.0**-24
+"""Half a unit in the last place of a float32 below 1."""
 
 
 def nq_of(workload: Mapping[str, Any]) -> int:
@@ -208,9 +211,14 @@ def impossible(answers: Answers, rows: int) -> int:
     return int(((size > k) | (known != np.minimum(size, k))).sum())
 
 
-def distance_errors(reported: Floats, exact: Floats, metric: str) -> Floats:
-    """Relative differences of reported from exact distances; infinity for what is no number."""
+def distance_errors(reported: Floats, exact: Floats, metric: str, of_scores: bool = False) -> Floats:
+    """Relative differences of reported from exact distances; infinity for what is no number.
+
+    `of_scores`: as `Engine.float32_scores`. Half a unit in the score's last place is no error.
+    """
     # Cosine distances cancel near 0: their error is absolute, of the order of the terms, which are about 1.
     scale = np.maximum(np.abs(exact), 1.0 if metric == "cosine" else 1e-9)
+    if of_scores and metric == "l2":
+        scale = np.maximum(scale, (1 + exact) * _HALF_UNIT / DISTANCE_REL_ERROR_MAX)
     errors: Floats = np.where(np.isfinite(reported), np.abs(reported - exact) / scale, np.inf)
     return errors

@@ -32,6 +32,8 @@ from anncestry.progress import Progress
 
 _OPTIONS = {"M": "max_neighbors", "ef_construction": "ef_construction"}
 """Our name of a parameter → Chroma's."""
+_PAGE_ROWS = 100_000
+"""Rows whose ids an answer brings at once."""
 
 
 class Chroma(EngineOf[ChromaServer]):
@@ -112,8 +114,13 @@ class Chroma(EngineOf[ChromaServer]):
     def count(self, server: ChromaServer, filter: Spec | None) -> int:
         if filter is None:
             return int(server.call("GET", f"{server.path}/count"))
-        body = {"where": wire.where(filter), "include": []}
-        return len(server.call("POST", f"{server.path}/get", json.dumps(body).encode())["ids"])
+        found = 0
+        while True:  # by pages: it sends the ids, and an answer may have 64 MiB
+            body = {"where": wire.where(filter), "include": [], "limit": _PAGE_ROWS, "offset": found}
+            page = len(server.call("POST", f"{server.path}/get", json.dumps(body).encode())["ids"])
+            found += page
+            if page < _PAGE_ROWS:
+                return found
 
     def encode(
         self, server: ChromaServer, queries: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None

@@ -28,6 +28,8 @@ def _statements(index: Spec) -> dict[str, str]:
         "ef applies to": "the one index; it is hnsw_ef_search, set for the connection where it changes",
         "filters": "its plan applies a range to what the index has found, which leaves fewer than k, and uses no index "
         "for several categories; with scan_filtered it looks at every row that passes; so does the exact-search oracle",
+        "durability": "each batch is a transaction, acknowledged after its write-ahead log was synced; a checkpoint "
+        "ends the load",
         "clients": "each a process that opens the one file to read, and loads the index; their CPU and memory are what "
         "the tables call the server's",
     }

@@ -23,13 +23,24 @@ class Builder:
             facts["rows"], M=asked["M"], ef_construction=asked["ef_construction"], random_seed=facts["seed"]
         )
         self.rows = 0
+        self.waiting: list[Any] = []
 
     def add(self, vectors: Any) -> None:
+        """Insert, once there are so many that hnswlib uses all threads: up to four rows a thread, it takes one."""
+        self.waiting.append(vectors)
+        if sum(map(len, self.waiting)) > 4 * self.threads:
+            self._insert()
+
+    def _insert(self) -> None:
+        vectors = self.waiting[0] if len(self.waiting) == 1 else np.concatenate(self.waiting)
+        self.waiting = []
         ids = np.arange(self.rows, self.rows + len(vectors))
         self.index.add_items(vectors, ids, num_threads=self.threads)
         self.rows += len(vectors)
 
     def finish(self) -> None:
+        if self.waiting:
+            self._insert()
         self.index.save_index(str(self.folder / _FILE))
 
 

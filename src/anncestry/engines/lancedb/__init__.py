@@ -15,6 +15,7 @@ OFFERS = LibraryOffers(
     versions=((0, 40, 0), (0, 41, 0)),
     no_zero_vectors=None,
     filters=("category", "price", "region", "id"),
+    settings={},  # it takes its threads from the machine
     indexes={"hnsw": {"M": Parameter(2, 2048), "ef_construction": Parameter(2, 32_768)}},
 )
 
@@ -29,8 +30,9 @@ def _statements(index: Spec) -> dict[str, str]:
         "oracle asks with bypass_vector_index()",
         "clients": "each a process that reads the one folder, and keeps of it what its cache holds (the default); "
         "their CPU and memory are what the tables call the server's",
-        "set by anncestry": "the files are compacted before the index is built; one search at a time, on its own pools "
-        "of threads",
+        "durability": "each batch is a version in files of its own, which nobody syncs until the load ends",
+        "set by anncestry": "the files are compacted before the index is built, which writes every row again; one "
+        "search at a time, on its own pools of threads",
     }
 
 

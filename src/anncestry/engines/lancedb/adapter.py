@@ -26,6 +26,10 @@ def condition(comparisons: list[list[Any]]) -> str:
     return " AND ".join(f"{column} {operator} {value(asked)}" for column, operator, asked in comparisons)
 
 
+THREADS = False
+"""It takes no number of threads: its own pool has one a core."""
+
+
 class Builder:
     """Writes rows as they come; the index is built of them in the end."""
 

@@ -70,13 +70,15 @@ def facts(system: Spec) -> Facts:
 
 
 _NLIST = Parameter(1, 65_536)
+_REORDERED_MIN = 100
+"""The checks of a load ask for so many rows; knowhere ranks again no fewer than it is asked for."""
 INDEXES: Offered = {
     "hnsw": {"M": Parameter(4, 64), "ef_construction": Parameter(8, 512)},
     "flat": {},
     "ivf_flat": {"nlist": _NLIST},
     "ivf_sq8": {"nlist": _NLIST},
     "ivf_pq": {"nlist": _NLIST, "m": Parameter(1, 65_536), "nbits": Parameter(1, 16, needed=False)},
-    "scann": {"nlist": _NLIST, "reorder_k": Parameter(1, 16_384)},
+    "scann": {"nlist": _NLIST, "reorder_k": Parameter(_REORDERED_MIN, 16_384)},
     "diskann": {},
 }
 _NAMES = {"ef_construction": "efConstruction"}

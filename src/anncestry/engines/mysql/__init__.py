@@ -60,6 +60,7 @@ class MySQLOffers(Offers):
             indexes={"hnsw": graph},
             quantizers={"hnsw": dialect.quantizers},
             largest_k=dialect.largest_k,
+            ef_max=dialect.ef_max,
             freeze=dialect.freeze,
             no_zero_vectors=dialect.no_zero_vectors.get(
                 dialect.distance(system["settings"], "cosine"), OFFERS.no_zero_vectors

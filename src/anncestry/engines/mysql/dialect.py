@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anncestry.engines.base import Spec
-from anncestry.engines.offers import Freeze, Version, whole_number
+from anncestry.engines.offers import LARGEST_EFFORT, Freeze, Version, whole_number
 from anncestry.errors import ConfigError
 from anncestry.runtimes.base import Limits
 
@@ -40,6 +40,7 @@ class Dialect(ABC):
     ef_construction: ClassVar[tuple[int, int]] = (4, 1000)
     has_ef_construction: ClassVar[bool] = True
     largest_k: ClassVar[int] = 10_000
+    ef_max: ClassVar[int] = LARGEST_EFFORT
     memory_min_mib: ClassVar[int] = 256
     numbers: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
     """Settings of its own, whole numbers: least, most, what is taken where nothing is said."""

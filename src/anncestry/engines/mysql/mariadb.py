@@ -29,6 +29,7 @@ class MariaDB(Dialect):
     runtimes = ("native", "remote")
     quantizers = ()
     distances = {"l2": "euclidean", "cosine": "cosine"}  # noqa: RUF012
+    ef_max = 10_000
     freeze = Freeze(40.0)
     no_zero_vectors = {"cosine": "puts them at distance 0 from everything when it scans"}  # noqa: RUF012
     # VECTOR KEY `vi` (`v`) `M`=16 `DISTANCE`=euclidean

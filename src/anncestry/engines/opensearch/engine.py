@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ _PARAMETERS = {"M": "m", "ef_construction": "ef_construction"}
 """Our name of a parameter → OpenSearch's."""
 _VECTOR_INSTRUCTIONS = "PanamaVectorUtilSupport"
 """The class by which Lucene computes distances where it uses the processor's vector instructions."""
+
+
+def _heap_mib(arguments: Sequence[str]) -> int:
+    """The largest heap that a Java runtime was started with; 0 where it wasn't told."""
+    asked = [re.fullmatch(r"-Xmx(\d+)m", each) for each in arguments]
+    return next((int(match[1]) for match in reversed(asked) if match), 0)
 
 
 class OpenSearch(LuceneEngine[OpenSearchServer]):
@@ -38,7 +45,9 @@ class OpenSearch(LuceneEngine[OpenSearchServer]):
             "engine": method["engine"],
             "space_type": method["space_type"],
             **{ours: method["parameters"][theirs] for ours, theirs in _PARAMETERS.items()},
-            "heap_mib": node["jvm"]["mem"]["heap_max_in_bytes"] >> 20,
+            # As asked; what the runtime tells of its own (heap_max) leaves parts out, as its collector likes.
+            "heap_mib": _heap_mib(node["jvm"]["input_arguments"]),
+            "collectors": ", ".join(node["jvm"]["gc_collectors"]),
             "lucene_vectors": " and ".join(sorted({each["attributes"]["lucene_vectors"] for each in nodes})),
             "knn_version": knn,
             "java": node["jvm"]["version"],

@@ -46,7 +46,7 @@ def _comparison(one: Comparison) -> Any:
     if isinstance(one.value, tuple):
         field["match"] = {"integers": {"integers": list(one.value)}}
     elif one.operator != "=":
-        field["range"] = {_BOUNDS[one.operator]: float(one.value)}
+        field["range"] = {_BOUNDS[one.operator]: _bound(one)}
     elif isinstance(one.value, str):
         field["match"] = {"keyword": one.value}
     elif isinstance(one.value, int):
@@ -54,6 +54,16 @@ def _comparison(one: Comparison) -> Any:
     else:
         field["range"] = {"gte": one.value, "lte": one.value}
     return message["Condition"](field=field)
+
+
+def _bound(one: Comparison) -> float:
+    """A bound of prices, which are float32, lies halfway to the one below: Qdrant's core (that of Qdrant Edge 0.9.0)
+    stores a number as text, from which at times the double next to it comes back."""
+    assert isinstance(one.value, int | float)
+    value = float(one.value)
+    if one.column != "price" or one.operator not in ("<", ">="):
+        return value
+    return (float(np.nextafter(np.float32(value), np.float32(-np.inf))) + value) / 2
 
 
 def search(query: NDArray[np.float32], k: int, ef_search: int, filter: Spec | None, exact: bool) -> bytes:
