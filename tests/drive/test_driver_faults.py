@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import threading
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -170,6 +173,36 @@ def test_a_dead_server_is_not_asked_a_million_times_a_second(drivers, tmp_path):
     failed = outcome.samples["status"] == ERROR
     assert 1 < failed.sum() < 240
     assert outcome.samples["start_ns"].max() < 2e9
+
+
+def test_a_server_that_accepts_and_closes_is_asked_after_pauses_that_are_part_of_the_failed_requests(drivers, tmp_path):
+    """As behind a port that a container engine publishes, while the program restarts. A pause in no sample would break
+    Little's law, though nobody was idle."""
+    closing = socket.create_server(("127.0.0.1", 0))
+
+    def close() -> None:
+        with suppress(OSError):
+            while True:
+                closing.accept()[0].close()
+
+    threading.Thread(target=close, daemon=True).start()
+    with NullServer("http") as server, closing:
+        target = f"127.0.0.1:{closing.getsockname()[1]}"
+        refusing = SimpleNamespace(transport={**server.transport, "target": target})
+        job(tmp_path, refusing, clients=2, prime=0, count=20, duration_s=1.0)
+        drivers["native"].run(tmp_path)
+    samples = protocol.read_outcome(tmp_path).samples
+    assert 1 < len(samples) < 2 * 120 and (samples["status"] == ERROR).all()
+    assert (samples["latency_ns"] >= 9e6).all()
+
+
+def test_clients_of_python_end_where_fewer_or_others_are_asked(tmp_path):
+    with NullServer("grpc", echo=True) as server, Driver("python") as driver:
+        run(driver, tmp_path / "three", server, clients=3, count=2)
+        assert len(three := set(driver.pids())) == 3
+        run(driver, tmp_path / "one", server, clients=1, count=2)
+        (left,) = driver.pids()
+        assert not any(psutil.pid_exists(pid) for pid in three - {left})
 
 
 @pytest.mark.parametrize("kind", KINDS)

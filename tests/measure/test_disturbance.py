@@ -181,3 +181,5 @@ def test_a_late_start_is_a_delay_in_an_open_loop_only_and_a_librarys_garbage_is_
     assert disturbance.of_client([native], is_open=True)["lag_p99_ms"] == 9.0
     assert disturbance.of_client([native], is_open=False)["lag_p99_ms"] == 0.0
     assert disturbance.of_client([native, go], is_open=False)["gc_runs"] == 2
+    late = {**go, "gap_max_ms": None, "lag_max_ms": 600.0}
+    assert disturbance.of_client([native, late], is_open=False)["gap_max_ms"] == 600.0

@@ -1,8 +1,8 @@
 """One client of the driver: a process of its own, so that no two clients share an interpreter lock.
 
-Reads commands from standard input (`known ADDRESSES`, `job CLIENT FOLDER`, then `go T0`; `rest` where another's job
-comes), answers `ready`, `done FACTS` and `rested` on standard output, and ends with its input. Imports nothing but the
-standard library, `redact`, and the transport it needs.
+Reads commands from standard input (`known ADDRESSES`, `job CLIENT FOLDER`, then `go T0`), answers `ready` and `done
+FACTS` on standard output, and ends with its input. Imports nothing but the standard library, `redact`, and the
+transport it needs.
 """
 
 from __future__ import annotations
@@ -239,9 +239,6 @@ def main() -> None:
                 number, _, folder = rest.partition(" ")
                 client.prepare(folder, int(number))
                 answer = "ready"
-            elif word == "rest":
-                client.rest()
-                answer = "rested"
             else:
                 answer = "done " + json.dumps(client.run(int(rest)))
         except Exception as error:

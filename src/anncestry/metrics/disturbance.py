@@ -57,7 +57,7 @@ def of_client(jobs: Sequence[Mapping[str, Any]], is_open: bool) -> dict[str, Any
     library in Go collects garbage as it does in its users' programs, which is part of what is measured.
     """
     own = [job for job in jobs if job["driver"]["kind"] != "go"]
-    gaps = [job["lag_max_ms"] if job["gap_max_ms"] is None else job["gap_max_ms"] for job in own]
+    gaps = [job["lag_max_ms"] if job["gap_max_ms"] is None else job["gap_max_ms"] for job in jobs]
     return {
         "gap_max_ms": max(gaps, default=0.0),
         **{name: sum(job.get(name, 0) for job in own) for name in ("gc_runs", "gc_pause_us")},

@@ -72,6 +72,7 @@ type client struct {
 	from, to  int
 	rest      []byte // what was unread then
 	received  int64  // on this connection, for the request under way or since the last
+	answers   int    // on this connection
 	output    []byte // in the clear
 	written   int    // of what is pending
 	secure    *secure
@@ -325,7 +326,8 @@ func (l *loop) wakePaused(now int64) {
 	}
 	l.paused = rest
 	for _, c := range due {
-		l.advance(c, clock())
+		l.finish(c, statusError, "UNAVAILABLE: "+c.failure)
+		l.advance(c, c.free)
 	}
 }
 
@@ -520,7 +522,7 @@ func (l *loop) dial(c *client) error {
 		return err
 	}
 	c.fd, c.state, c.from, c.to, c.rest, c.output, c.written = fd, opening, 0, 0, c.rest[:0], c.output[:0], 0
-	c.connected, c.blocked, c.received = false, true, 0
+	c.connected, c.blocked, c.received, c.answers = false, true, 0, 0
 	return l.poller.add(fd, l.tag(c), unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP)
 }
 
@@ -539,20 +541,22 @@ func (l *loop) drop(c *client) {
 	}
 }
 
-// lost ends a connection; the request under way, if there is one, has failed with it.
+// lost ends a connection; the request under way, if there is one, has failed with it. On one that never gave an answer
+// it has failed only after a pause: a server that refuses, or accepts and closes, shall not be asked a million times a
+// second, and a closed loop whose pause is in no sample would seem to have been idle.
 func (l *loop) lost(c *client, why string) {
-	refused := c.state == opening
+	refused := c.state == opening || c.answers == 0
 	l.drop(c)
 	c.failure = why
 	if !c.busy {
 		return
 	}
-	l.finish(c, statusError, "UNAVAILABLE: "+why)
 	if refused {
-		c.free += pauseNs
+		c.busy, c.free = false, clock()+pauseNs // not busy: its deadline is no other end of it
 		l.paused = append(l.paused, c)
 		return
 	}
+	l.finish(c, statusError, "UNAVAILABLE: "+why)
 	l.advance(c, c.free)
 }
 
@@ -836,7 +840,10 @@ func (l *loop) settle(c *client) {
 
 // answer ends the request under way with what its answer says.
 func (l *loop) answer(c *client) {
+	c.answers++
 	switch {
+	case c.failure == "" && clock() > c.deadline: // the driver itself was not let run meanwhile
+		l.finish(c, statusTimeout, "DEADLINE_EXCEEDED: answered after its time was over")
 	case c.failure == "":
 		l.finish(c, statusOK, "")
 	case c.late && clock() >= c.deadline-l.timeout/100: // before, it is no deadline of this request's: it failed fast

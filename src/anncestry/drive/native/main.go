@@ -66,7 +66,6 @@ type facts struct {
 	Driver    map[string]string `json:"driver"`
 	Threads   int               `json:"threads"`
 	CPUS      *float64          `json:"cpu_s"`
-	BusyPct   float64           `json:"busy_pct"`
 	RSSPeak   float64           `json:"rss_peak_mib"`
 	LagP99    float64           `json:"lag_p99_ms"`
 	LagMax    float64           `json:"lag_max_ms"`
@@ -209,10 +208,7 @@ func measure(runs []*run, zero int64) ([]*facts, error) {
 		if err := r.tell(f); err != nil {
 			return nil, err
 		}
-		if lasted := float64(f.EndNs-f.ZeroNs) / 1e9; lasted > 0 {
-			f.BusyPct = 100 * cpu / lasted / float64(len(loops))
-		}
-		if len(runs) == 1 {
+		if len(runs) == 1 { // of jobs together, nobody knows whose it was
 			f.CPUS = &cpu
 		}
 		all = append(all, f)
