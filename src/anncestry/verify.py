@@ -327,6 +327,8 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
         yield f"{name} is {(known or {}).get('value')}, but the samples give {given}", known, given
     used = published.server_cpu_us_per_query
     yield "its server_cpu_us_per_query does not match its samples", measured.get("server_cpu_us_per_query"), used
+    counted = publish.searches(measured["rounds"]) if any(each["counters"] for each in measured["rounds"]) else None
+    yield "its searches by node do not match what its rounds counted", measured.get("searches"), counted
     if "rounds" in published.workload:
         rates, rule, stated = summary["qps"]["runs"], published.workload["rounds"], measured["need"]
         decision = rounds.decide(rates, rule)

@@ -288,7 +288,7 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(thei
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
          "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=600,
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ EXPECTED = (
     "killed DVC push", "SIGKILL of the container engine",
 )  # fmt: skip
 """What a campaign of days has to survive, as the plan of this project names it."""
-ELSEWHERE = ("make test-docker", "make test-slurm", "make test")
+ELSEWHERE = ("make test-docker", "make test-slurm", "make test-long", "make test")
 
 
 def table() -> list[tuple[str, str, str]]:
@@ -43,10 +43,19 @@ def test_every_fault_names_a_test_that_there_is_and_what_runs_it(row):
     assert at, f"{test}: there is no such test"
     own = before.rpartition("\n\n\n")[2]
     marks = set(
-        re.findall(r"pytest\.mark\.(servers|docker|slurm)\b", own + "".join(re.findall(r"\npytestmark = .*", text)))
+        re.findall(
+            r"pytest\.mark\.(servers|docker|slurm|long)\b", own + "".join(re.findall(r"\npytestmark = .*", text))
+        )
     )
+    if "long" in marks:
+        marks = {"long"}
     told = [target for target in ELSEWHERE if f"(`{target}`)" in fault + outcome]
-    wanted = {"docker": "make test-docker", "slurm": "make test-slurm", "servers": "make test"}
+    wanted = {
+        "docker": "make test-docker",
+        "slurm": "make test-slurm",
+        "servers": "make test",
+        "long": "make test-long",
+    }
     assert told == [wanted[mark] for mark in sorted(marks)], f"{test}: make test-faults leaves out {marks}"
 
 

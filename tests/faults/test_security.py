@@ -95,7 +95,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str
         toy.one_cell()
         with process_list() as commands:
             done = toy.snakemake()
-        assert any("flat/server.py" in command for command in commands)
+        assert any("flat/server.py" in command and str(toy.folder) in command for command in commands)
         said = done.stdout + done.stderr + "\n".join(commands)
         patch.chdir(toy.folder)
         patch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))

@@ -185,7 +185,7 @@ def test_a_node_killed_during_a_run_is_measured_verified_and_invalidates_nothing
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
          "--directory", str(tmp_path), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=600,
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -199,24 +199,25 @@ class Store:
         with self.lock:
             self.searches += 1
             self.of_seven += head.get("k") == 7
+            of_seven, searches = self.of_seven, self.searches  # another request may be counted meanwhile
             vectors, ids = self.vectors, self.ids
-        if head.get("k") == 7 and (self.lie == "refuse" or (self.lie == "cold" and self.of_seven <= 3)):
+        if head.get("k") == 7 and (self.lie == "refuse" or (self.lie == "cold" and of_seven <= 3)):
             raise RuntimeError("flat: no searches today")
-        if self.lie == "fails-half" and head.get("k") == 7 and self.of_seven > 20 and self.of_seven % 2:
+        if self.lie == "fails-half" and head.get("k") == 7 and of_seven > 20 and of_seven % 2:
             raise RuntimeError(
                 "flat: too much to do"
             )  # after the warm-up, and at once: its latency is the best there is
-        if self.lie == "times-out-half" and head.get("k") == 7 and self.of_seven > 20 and self.of_seven % 2:
+        if self.lie == "times-out-half" and head.get("k") == 7 and of_seven > 20 and of_seven % 2:
             time.sleep(2.0)
-        if self.lie == "empty-at-times" and head.get("k") == 7 and self.of_seven % 20 == 19:
+        if self.lie == "empty-at-times" and head.get("k") == 7 and of_seven % 20 == 19:
             return b""
-        if self.lie == "garbage" and head.get("k") == 7 and self.of_seven > 10:
+        if self.lie == "garbage" and head.get("k") == 7 and of_seven > 10:
             return b"no numbers"
-        if self.lie == "killed-on-query" and head.get("k") == 7 and self.searches > 20:
+        if self.lie == "killed-on-query" and head.get("k") == 7 and searches > 20:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.lie == "hangs" and self.of_seven > 20:
+        if self.lie == "hangs" and of_seven > 20:
             threading.Event().wait()
-        if self.lie == "die-on-query" and head.get("k") == 7 and self.searches > 20:
+        if self.lie == "die-on-query" and head.get("k") == 7 and searches > 20:
             print("flat: segmentation fault in search, the end", flush=True)
             os._exit(4)
         queries = np.frombuffer(body, np.float32).reshape(head.get("nq", 1), -1)
@@ -229,7 +230,7 @@ class Store:
             return answers[0]
         if self.lie == "mixed-batch":
             answers = answers[1:] + answers[:1]  # each its neighbour's, whole: ids with their distances
-        if self.lie == "mixed-batch-late" and self.of_seven > 3:
+        if self.lie == "mixed-batch-late" and of_seven > 3:
             answers = answers[1:] + answers[:1]
         if self.lie == "short-batch":
             answers = answers[:-1]

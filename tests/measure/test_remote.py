@@ -196,7 +196,7 @@ def snakemake(folder: Path, config: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
          "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=600,
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 

@@ -6,8 +6,10 @@ Where this machine can't limit one (no root, no loop devices, no controller), it
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -68,10 +70,14 @@ def limited(folder: Path) -> Limited | None:
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A folder on a file system in memory."""
-    folder = Path(f"/dev/shm/anncestry-test-{os.getpid()}")
-    folder.mkdir()
-    yield folder
-    folder.rmdir()  # empty: nothing stays on the path
+    folder = Path(tempfile.mkdtemp(prefix="anncestry-test-", dir="/dev/shm"))
+    try:
+        yield folder
+        assert not list(folder.iterdir()), "nothing stays on the path"
+    finally:
+        # What a test that failed left mounted is in the way of no other.
+        leftovers.clean([one for one in leftovers.find(folder) if str(folder) in one.name])
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(memory: Path) -> None:
