@@ -247,10 +247,13 @@ def _side(side: str, given: str, systems: dict[str, Any]) -> str | dict[str, Any
 
 
 def built(systems: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """The entry of a system as `name`, but of the program at `path`. It is loaded as that is, in one go."""
+    """The entry of a system as `name`, but of the program at `path`. It is loaded as that is, in one go.
+
+    (How a system is loaded is its own: an entry that is `of` another does not inherit it.)
+    """
     parent = systems[name]
     whole = {**systems.get(parent.get("of", ""), {}), **parent}
-    load = {key: value for key, value in whole.get("load", {}).items() if key not in ("upgrade_from", "kill")}
+    load = {key: value for key, value in parent.get("load", {}).items() if key not in ("upgrade_from", "kill")}
     own = {key: value for key, value in whole.items() if key not in ("of", "artifact", "load")}
     return {**own, **({"load": load} if load else {}), "artifact": artifacts.kept(path)}
 
