@@ -297,9 +297,10 @@ def _moderated(tests: Sequence[_Test], beside: Sequence[_Test]) -> list[_Test]:
     families: dict[str, list[Part]] = {}
     for test in (*tests, *beside):
         if test.family and not _agrees(test):
-            families.setdefault(test.family, []).extend(test.error.parts)
-    # A number that is compared with several others is one variance.
-    populations = {family: population_of(list(dict.fromkeys(parts))) for family, parts in families.items()}
+            known = families.setdefault(test.family, [])
+            # Builds are few, and one that is compared with several others is one variance.
+            known.extend(part for part in test.error.parts if test.noise != "builds" or part not in known)
+    populations = {family: population_of(parts) for family, parts in families.items()}
     done = []
     for test in tests:
         population = populations.get(test.family)
