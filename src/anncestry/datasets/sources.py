@@ -234,12 +234,12 @@ def _local(text: str) -> Path:
     return user_cache.expanded(os.path.expandvars(text))
 
 
-def _names(one_of: Mapping[Path, str]) -> dict[Path, str]:
-    """What a record calls files, by path → a part that is in them: it holds no folder of this machine. Of two files of
-    one name, the second has that of its part, too."""
+def _names(paths: Mapping[str, Path]) -> dict[Path, str]:
+    """What a record calls the files of the parts: it holds no folder of this machine. Of two files of one name, the
+    second has that of its (first) part, too."""
     named: dict[Path, str] = {}
-    for path, part in one_of.items():
-        named[path] = f"{part}/{path.name}" if path.name in named.values() else path.name
+    for part, path in paths.items():
+        named.setdefault(path, f"{part}/{path.name}" if path.name in named.values() else path.name)
     return named
 
 
@@ -248,7 +248,7 @@ def _names(one_of: Mapping[Path, str]) -> dict[Path, str]:
 
 def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
     paths = {part: _local(text) for part, text in _locations(entry, whole="path").items()}
-    names = _names({path: part for part, path in reversed(paths.items())})
+    names = _names(paths)
     files: dict[str, str] = {}
     for part, path in paths.items():
         if not path.is_file():
@@ -287,7 +287,7 @@ def _obtain_url(entry: Mapping[str, Any], stated: Stated) -> Content:
     one_of = {path: part for part, path in reversed(paths.items())}  # one file may hold several parts
     with downloads(_AT_ONCE) as pool:
         got = dict(zip(one_of, pool.map(get, one_of.values()), strict=True))
-    names = _names(one_of)
+    names = _names(paths)
     files = {names[path]: digest for path, (digest, _) in got.items()}
     notes = {names[path]: note for path, (_, note) in got.items() if note}
     unverified = tuple(path for path, part in one_of.items() if _pinned(entry, part) is None)
@@ -322,7 +322,7 @@ def _obtain_debian(entry: Mapping[str, Any], stated: Stated) -> Content:
         if not path.resolve().is_relative_to((folder / "tree").resolve()):
             raise DataError(f"package {package}: {inside[part]} is a link that points outside of the package")
     files = {deb.name: sha256_file(deb) for deb in folder.glob("*.deb")}
-    names = _names({path: part for part, path in reversed(paths.items())})
+    names = _names(paths)
     files |= {names[path]: verified(path, _pinned(entry, part)) for part, path in paths.items()}
     return _content(entry, paths, files, cached=(folder,))
 
