@@ -101,6 +101,9 @@ def test_a_set_without_ids_and_queries_is_taken_as_it_comes_and_lends_its_last_r
         get(tmp_path / "truth", {**entry, "neighbors": "neighbors.parquet"})
 
 
+WITHOUT_IDS = {"kind": "parquet", "base": ["base.parquet"], "queries": "asked.parquet", "columns": {"id": None}}
+
+
 def test_a_set_without_ids_may_bring_its_queries_in_a_file_and_lists_of_one_size(
     published: Any, tmp_path: Path
 ) -> None:
@@ -111,14 +114,7 @@ def test_a_set_without_ids_may_bring_its_queries_in_a_file_and_lists_of_one_size
         pq.write_table(
             pa.table({"emb": pa.FixedSizeListArray.from_arrays(flat, part.shape[1])}), folder / f"{name}.parquet"
         )
-    entry = {
-        "kind": "parquet",
-        "url": address,
-        "base": ["base.parquet"],
-        "queries": "asked.parquet",
-        "columns": {"id": None},
-    }
-    get(tmp_path, entry)
+    get(tmp_path, {**WITHOUT_IDS, "url": address})
     assert (np.load(tmp_path / "out" / "base.npy") == BASE).all()
     assert (np.load(tmp_path / "out" / "queries.npy") == QUERIES).all()
 
@@ -131,15 +127,8 @@ def test_an_integer_that_has_no_float32_of_its_own_is_refused_in_every_format(pu
     for name in ("base", "asked"):
         rows = lists if name == "base" else lists[: len(QUERIES)]
         pq.write_table(pa.table({"emb": rows}), folder / f"{name}.parquet")
-    entry = {
-        "kind": "parquet",
-        "url": address,
-        "base": ["base.parquet"],
-        "queries": "asked.parquet",
-        "columns": {"id": None},
-    }
     with pytest.raises(DataError, match=r"int64: holds an integer beyond ±2\^24, too wide for float32"):
-        get(tmp_path, entry)
+        get(tmp_path, {**WITHOUT_IDS, "url": address})
     np.save(folder / "base.npy", whole)
     said = r"row 3 holds an integer beyond ±2\^24, too wide for float32"
     with formats.open_vectors(folder / "base.npy", "npy") as vectors, pytest.raises(DataError, match=said):
