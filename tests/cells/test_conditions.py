@@ -458,5 +458,20 @@ def test_the_sets_of_the_config_say_which_columns_their_conditions_act_on() -> N
         "qdrant-random-ints-1m": ["int"],
         "qdrant-random-float-1m": ["float"],
         "qdrant-hnm-105k": ["keyword"],
+        "random-xs-20-conditions": ["keyword", "int", "float"],
     }
-    assert all(entry["sources"][0]["payloads"] == "payloads.jsonl" for name, entry in sets.items() if name in kinds)
+    for source in (sets[name]["sources"][0] for name in kinds):
+        assert source["kind"] == "synthetic" or source["payloads"] == "payloads.jsonl"
+
+
+def test_columns_and_conditions_are_drawn_by_the_seed_for_rows_that_are_generated(tmp_path: Path) -> None:
+    declared = read_yaml(ROOT / "config" / "datasets.yaml")["random-xs-20-conditions"]
+    (entry,) = declared["sources"]
+    stated = {key: declared[key] for key in ("rows", "queries", "dim", "conditions", "metric")}
+    assert get(tmp_path, entry, **stated)["content"] == declared["content"]
+    drawn = payload.open_payload(tmp_path / "out")
+    assert {column.name: column.kind for column in drawn.columns} == {kind: kind for kind in KINDS}
+    shares = np.array([drawn.passes(drawn.filters[number]).mean() for number in drawn.of])
+    assert 0.3 < np.quantile(shares, 0.95) < 0.6 and 0.001 < np.quantile(shares, 0.25) < 0.02
+    other = get(tmp_path, {**entry, "seed": 2}, **stated)["content"]
+    assert other["payload"] != declared["content"]["payload"]

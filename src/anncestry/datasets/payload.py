@@ -12,6 +12,8 @@ filter made of a query's conditions is `{field: payload, all: [term, …], any: 
 Stored beside the vectors: `payload_0.npy`, `payload_1.npy`, … (rows,), one a column: int64, float64, or, of keywords,
 int32 places in the column's words; and `payload.json`: the columns' names, kinds and words, the distinct filters, and
 which of them each query has.
+
+`generate` draws columns and conditions by a seed, for datasets that are generated themselves.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ _TERMS_MAX = 64
 _WORDS_MAX = 1 << 20
 _BATCH_ROWS = 4096
 _ID_END = 1 << 63
+_ZIPF_WORDS, _INT_END = 64, 100
 _LINE_BYTES = 1 << 20
 _FLOAT_END = 2.0**1023
 _BOUNDS = {"gt": "above", "gte": "from", "lt": "below", "lte": "to"}
@@ -154,6 +157,46 @@ def place(path: Path, asked: Payload, rows: int, folder: Path) -> None:
     body = {"columns": columns, "filters": asked.filters, "of": asked.of.tolist()}
     with replacing(folder / FILE) as temporary:
         temporary.write_text(json.dumps(body, separators=(",", ":")) + "\n")
+
+
+def generate(rows: int, queries: int, kinds: Sequence[str], seed: int, folder: Path) -> None:
+    """Write a column of each kind for `rows` rows, and conditions for each of the `queries`, to `folder`.
+
+    Keywords are 64 words of Zipf's frequencies (21 % to 0.3 % of the rows); whole numbers (0 to 99) and floats are
+    uniform. Queries take turns: one condition on each kind, two joined by `and`, two by `or`. A condition is a match of
+    a keyword or a whole number, or a range of numbers that 1 % to 50 % of the rows are in (log-uniform widths). None
+    depends on the vectors. Drawn by NumPy's legacy generator, whose streams are frozen.
+    """
+    random = np.random.RandomState([seed, len(kinds)])
+    weights = 1 / np.arange(1, _ZIPF_WORDS + 1)
+    values: dict[str, NDArray[Any]] = {
+        "keyword": random.choice(_ZIPF_WORDS, size=rows, p=weights / weights.sum()),
+        "int": random.randint(_INT_END, size=rows),
+        "float": random.random_sample(rows),
+    }
+
+    def asked(kind: str) -> dict[str, Any]:
+        if kind == "keyword":
+            return {kind: {"match": {"value": f"word {random.randint(_ZIPF_WORDS)}"}}}
+        if kind == "int" and random.randint(2):
+            return {kind: {"match": {"value": int(random.randint(_INT_END))}}}
+        end = _INT_END if kind == "int" else 1
+        width = end * 10 ** random.uniform(-2, math.log10(0.5))
+        low = random.uniform(0, end - width)
+        return {kind: {"range": {"gte": low, "lt": low + width}}}
+
+    lines = folder / "generated.jsonl"
+    with replacing(lines) as temporary, open(temporary, "w") as file:
+        for word, whole, number in zip(*(column.tolist() for column in values.values()), strict=True):
+            file.write(json.dumps({"keyword": f"word {word}", "int": whole, "float": number}) + "\n")
+    reader = Reader(lines, kinds)
+    shapes = [*kinds, "and", "or"]
+    for query in range(queries):
+        shape = shapes[query % len(shapes)]
+        joined = [kinds[place] for place in random.randint(len(kinds), size=2)]
+        terms = [asked(kind) for kind in (joined if shape in ("and", "or") else [shape])]
+        reader.add(query + 1, {"or" if shape == "or" else "and": terms})
+    place(lines, reader.done(), rows, folder)
 
 
 def _value(where: str, row: Mapping[str, Any], column: Column, words: dict[str, int]) -> Any:

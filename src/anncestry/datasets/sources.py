@@ -15,6 +15,7 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
 | | `payloads` (JSON lines of the rows) where the dataset has `conditions`: those of `queries` (JSON lines) are asked |
 | `synthetic` | `generator: ann-benchmarks-random` (or `blobs`, of any size), `samples`, `centers`, `seed` |
+| | columns and conditions are drawn by the seed, too, where the dataset has `conditions` |
 
 All but synthetic and parquet state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`,
 that of the one file or a mapping of part → digest. What is fetched stays in a cache folder, verified before each use.
@@ -125,7 +126,7 @@ def obtain(entry: Mapping[str, Any], stated: Stated) -> Content:
     Raises DataError with the reason where the source can't be had now, ConfigError where the entry makes no sense.
     """
     kind = entry.get("kind")
-    if stated.conditions and (kind != "archive" or "payloads" not in entry):
+    if stated.conditions and kind != "synthetic" and (kind != "archive" or "payloads" not in entry):
         raise ConfigError(f"source {describe(entry)}: lacks payloads, which the dataset's conditions need")
     obtain_kind = _KINDS.get(str(kind))
     if obtain_kind is None:
@@ -493,7 +494,7 @@ def _obtain_synthetic(entry: Mapping[str, Any], stated: Stated) -> Content:
     if generator not in ("ann-benchmarks-random", "blobs"):
         raise ConfigError(f"source {describe(entry)}: unknown generator; choose ann-benchmarks-random or blobs")
     numbers = {key: int(_need(entry, key)) for key in ("samples", "centers", "seed")} | {"dim": dim}
-    told = [generator, numbers, *([rows] if generator == "blobs" else [])]
+    told = [generator, numbers, *([rows] if generator == "blobs" else []), *stated.conditions]
     name = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
     folder = stated.cache_dir / "synthetic" / name
     paths = {"base": folder / "base.npy", "queries": folder / "queries.npy"}
@@ -508,7 +509,10 @@ def _obtain_synthetic(entry: Mapping[str, Any], stated: Stated) -> Content:
             for chunk in its_chunks:
                 writer.write(chunk)
     files = {path.name: sha256_file(path) for path in paths.values()}
-    return Content({name: Part(path, "npy") for name, path in paths.items()}, files, cached=(folder,))
+    found = {name: Part(path, "npy") for name, path in paths.items()}
+    if stated.conditions:
+        payload.generate(rows, len(parts[1]), stated.conditions, numbers["seed"], folder)
+    return Content(found, files, cached=(folder,), payload=folder if stated.conditions else None)
 
 
 def ann_benchmarks_random(
