@@ -197,7 +197,7 @@ def test_an_effort_is_found_once_for_a_build_of_the_index(tmp_path):
 def point(ef: int, recall: float, cost: float, width: float = 0.0, defects: float | None = None) -> Point:
     def row(value: float, by: float) -> dict:
         ends = {"low": value - by, "high": value + by}
-        return {"value": value, **ends, "number_id": f"n{ef}", "defect_share": defects}
+        return {"value": value, **ends, "number_id": f"n{ef}", "defect_share": defects, "effort": f"ef {ef}"}
 
     return Point(ef, row(recall, 0.1 * width), row(cost, 100 * width))
 
@@ -215,7 +215,7 @@ def test_a_point_of_which_too_many_answers_have_a_defect_is_no_point_at_equal_re
     points = [point(16, 0.8, 2000), point(32, 0.9, 1500, defects=0.002), point(64, 0.98, 1000, defects=0.001)]
     assert [p.ef_search for p in front(points, lower=False)] == [16, 64]
     none = at_target([point(16, 0.8, 2000, defects=1.0)], 0.7, lower=False)
-    assert none.value is None and none.why == "more than 0.1 % of answers defective at every ef"
+    assert none.value is None and none.why == "more than 0.1 % of answers defective at every search effort"
 
 
 def test_two_points_that_are_equal_are_both_on_the_front():
@@ -232,7 +232,7 @@ def test_nothing_is_said_beyond_the_ends_of_a_sweep():
     above = at_target(SWEEP, 0.99, lower=False)
     assert above.value is None and above.why == "target not reached, best was 0.9800"
     below = at_target(SWEEP, 0.5, lower=False)
-    assert below.value is None and "smallest ef asked, 16, already has 0.8000" in below.why
+    assert below.value is None and "smallest effort asked, ef 16, already has 0.8000" in below.why
     assert at_target([], 0.5, lower=False).value is None
 
 

@@ -581,7 +581,7 @@ def test_the_fairness_sheet_says_what_each_system_was_given(material: Material) 
         "limits": "none: the whole machine",
         "batch": " rows an insert",
         "index": "M 16",
-        "ef asked": "120",
+        "search effort": "120",
         "encoding": "before the clock starts",
         "protocol": "gRPC",
     }.items():

@@ -23,7 +23,9 @@ EFFORT: Mapping[str, str | None] = {
 """Type → the name of its search effort: candidates kept, lists visited; None for one that looks at every vector."""
 ON_GPU = ("gpu_ivf_flat", "gpu_ivf_pq", "gpu_cagra", "gpu_brute_force")
 """Types that need a GPU: known, so that a matrix may list them as what can't be measured."""
-EFFORTS = ("ef_search", "nprobe", "search_list")
+EFFORT_WORDS = {"ef_search": "ef", "nprobe": "nprobe", "search_list": "search list"}
+"""Efforts by name, and what tables call them."""
+EFFORTS = tuple(EFFORT_WORDS)
 QUANTIZERS = ("pq", "sq", "bq", "rq8", "rq1")
 """How vectors are compressed beside a graph or in a flat index: product, scalar, binary, rotational (8 bits, 1 bit)."""
 _OF_CANDIDATES = ("ef_search", "search_list")

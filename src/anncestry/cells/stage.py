@@ -314,7 +314,12 @@ _ALL = (
         "table",
         {end: f"{_TABLE}/numbers.{end}" for end in ("csv", "json", "parquet")},
         beside={"record": f"{_TABLE}/record.json"},
-        sources={"report/model": "derived numbers quantities", "cells": "features", "features": "", "metrics": ""},
+        sources={
+            "report/model": "derived numbers quantities",
+            "cells": "features indexes",
+            "features": "",
+            "metrics": "",
+        },
         cheap=True,
     ),
     Stage(
@@ -322,7 +327,7 @@ _ALL = (
         {"page": f"{_REPORT}/index.html"},
         needs={"table": ("table", "csv")},
         beside={"record": f"{_REPORT}/record.json"},
-        sources={"report": "", "features": "", "provenance": "gates attempts", "cells": "blocks"},
+        sources={"report": "", "features": "", "provenance": "gates attempts", "cells": "blocks indexes"},
         cheap=True,
     ),
     Stage("run", {"record": "scratch/measured/{key}/run-{run}/record.json"}, key="query", rule=False),

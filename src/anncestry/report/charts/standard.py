@@ -245,7 +245,7 @@ def _pareto(rows: list[Row], look: Look, metric: str) -> Any:
         for point in sweep.points:
             recall, cost = point.recall, point.cost
             more = {
-                "ef": point.ef_search,
+                "effort": point.effort,
                 "recall": recall["value"],
                 "opacity": 1.0 if point in on_front else PALE,
                 "series": series,
@@ -271,7 +271,7 @@ def _pareto(rows: list[Row], look: Look, metric: str) -> Any:
         _HEIGHT,
         spans.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", color=colour, opacity=charts.OPACITY),
         charts.lines_of(lines).encode(detail="series:N", **base),
-        marks.encode(shape=shape, opacity=charts.OPACITY, tooltip=charts.tooltip("ef", "recall"), **base),
+        marks.encode(shape=shape, opacity=charts.OPACITY, tooltip=charts.tooltip("effort", "recall"), **base),
     )
 
 

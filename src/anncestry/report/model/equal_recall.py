@@ -28,6 +28,11 @@ class Point:
     recall: Row
     cost: Row
 
+    @property
+    def effort(self) -> str:
+        """Its effort, with the name that its index type has for it."""
+        return str(self.cost["effort"])
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -100,16 +105,20 @@ def at_target(points: Sequence[Point], target: float, *, lower: bool) -> AtTarge
     """
     ordered = front(points, lower=lower)
     if not ordered:
-        why = f"more than {percent(MARKED_SHARE)} of answers defective at every ef" if points else "not measured"
+        why = (
+            f"more than {percent(MARKED_SHARE)} of answers defective at every search effort"
+            if points
+            else "not measured"
+        )
         return AtTarget(None, None, None, (), why)
     best, least = ordered[-1], ordered[0]
     if best.recall["value"] < target:
         why = f"target not reached, best was {best.recall['value']:.4f}"
         return AtTarget(None, None, None, (best.recall,), why)
     if least.recall["value"] > target:
-        why = f"the least recall of the front, at ef {least.ef_search}, is {least.recall['value']:.4f}"
+        why = f"the least recall of the front, at {least.effort}, is {least.recall['value']:.4f}"
         if least.ef_search == min(point.ef_search for point in points):
-            why = f"the smallest ef asked, {least.ef_search}, already has {least.recall['value']:.4f}"
+            why = f"the smallest effort asked, {least.effort}, already has {least.recall['value']:.4f}"
         return AtTarget(None, None, None, (least.recall,), why)
     above = next(place for place, point in enumerate(ordered) if point.recall["value"] >= target)
     right = ordered[above]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pandas.api.types import is_numeric_dtype
 
-from anncestry.cells import features
+from anncestry.cells import features, indexes
 from anncestry.cells.features import Body, Metric, at
 from anncestry.errors import DataError
 from anncestry.metrics import defects
@@ -48,6 +48,7 @@ _DTYPES: dict[str, str] = {
     "duration_s": "float64",
     "filter": "str",
     "ef_search": "Int64",
+    "effort": "str",
     "target_recall": "float64",
     "phase": "str",
     "metric": "str",
@@ -282,6 +283,7 @@ class Facts:
         self._engines: dict[str, str] = {}
         self._distances: dict[str, str] = {}
         self._workloads: dict[str, Mapping[str, Any]] = {}
+        self._efforts: dict[str, str | None] = {}
         self._machine: dict[str, tuple[Any, str]] = {}
 
     def add(self, path: str, body: Mapping[str, Any]) -> None:
@@ -292,6 +294,8 @@ class Facts:
             self._engines[spec["system"]["name"]] = str(spec["system"]["engine"])
         if "metric" in spec.get("dataset", ()):
             self._distances[spec["dataset"]["name"]] = str(spec["dataset"]["metric"])
+        if "index" in spec and "system" in spec:
+            self._efforts[spec["system"]["name"]] = indexes.EFFORT[spec["index"]["type"]]
         if "workload" in spec:
             self._workloads[spec["workload"]["name"]] = spec["workload"]
         machine = body.get("platform") or {}
@@ -308,6 +312,8 @@ class Facts:
     def of(self, cell: Mapping[str, Any], *, workload: str, query: _Record | None = None) -> dict[str, Any]:
         """The columns that say where a number belongs, and what a reader must know of every number of its cell."""
         asked = query.body["spec"]["workload"] if query else self._workloads.get(workload, {})
+        name = self._efforts.get(cell["system"], "ef_search")
+        effort = (query.body.get("ef_search") if query else None) or asked.get(name or "") or None
         return {
             "dataset": str(cell["dataset"]),
             "distance": self._distances.get(cell["dataset"], ""),
@@ -323,7 +329,8 @@ class Facts:
             "clients": asked.get("clients"),
             "duration_s": asked.get("duration_s"),
             "filter": _filter_text(asked.get("filter")),
-            "ef_search": (query.body.get("ef_search") if query else None) or asked.get("ef_search"),
+            "ef_search": effort,
+            "effort": f"{indexes.EFFORT_WORDS[name]} {effort}" if effort and name else "",
             "target_recall": asked.get("target_recall"),
             "client_bound": _client_bound(query),
             "defect_share": at(query.body, ("defects", "share", "value")) if query else None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from anncestry.cells.indexes import effort_of
 from anncestry.report.model.records import Records, codes_of, flat, merged, of_stage
 from anncestry.report.site.shell import Sheet, listed
 
@@ -116,9 +117,8 @@ def _asked(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     )
     if spec.get("driver"):
         yield "driver", str(spec["driver"])
-    ef = record.get("ef_search") or (spec.get("workload") or {}).get("ef_search")
-    if ef:
-        yield "ef asked", str(ef)
+    if effort := record.get("ef_search") or effort_of(spec.get("workload") or {}):
+        yield "search effort", str(effort)
 
 
 def _by_system(

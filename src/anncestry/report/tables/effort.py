@@ -47,9 +47,9 @@ def _equal(rows: Sequence[Row]) -> Table:
         "Cost of a recall",
         "What recall (by distance) of a target costs. Between neighbours: linear between the two points of a system's"
         " front (see Table P) that have the target between them, never beyond its ends; in brackets the least and most"
-        " that the 95 % intervals of both points' recalls and costs allow. Measured: at the smallest ef whose recall on"
-        " held-out queries, which are not reported, surely reached the target; the recall is that of the measured"
-        " queries.",
+        " that the 95 % intervals of both points' recalls and costs allow. Measured: at the smallest search effort"
+        " whose recall on held-out queries, which are not reported, surely reached the target; the recall is that of"
+        " the measured queries.",
     )
 
 
@@ -92,7 +92,7 @@ def _at_recall(
         cells = tuple(_tuned(numbers, system, metric) for metric in costs for system in systems)
         first = next(iter(numbers.values()))
         asked = _asked((first["k"], first["clients"], first["duration_s"], first["filter"]))
-        labels = (dataset, topology, asked, f"{first['target_recall']:g}", "measured, ef from other queries")
+        labels = (dataset, topology, asked, f"{first['target_recall']:g}", "measured, effort from other queries")
         body.append(TableRow(labels, cells))
     body.sort(key=lambda row: row.labels)
     return Table(
@@ -125,7 +125,7 @@ def _tuned(numbers: Mapping[Place, Row], system: str, metric: str) -> Cell:
         return cell
     if equal_recall.defective(recall):
         return Cell(f"{percent(recall['defect_share'])} of answers defective", number_id=cell.number_id)
-    said = f"{cell.text}; ef {recall['ef_search']}, recall {text_of(recall['value'], None, 'fraction')}"
+    said = f"{cell.text}; {recall['effort']}, recall {text_of(recall['value'], None, 'fraction')}"
     return Cell(said, cell.value, cell.std, cell.number_id)
 
 
@@ -139,7 +139,7 @@ def _fronts(rows: Sequence[Row]) -> Table:
         for point in sweep.points:
             on = [name for name, of in fronts.items() if any(one.ef_search == point.ef_search for one in of)]
             numbers = map(with_interval, (point.recall, point.cost, p99.get(point.ef_search)))
-            labels = (sweep.dataset, sweep.topology, _asked(sweep.question), sweep.system, str(point.ef_search))
+            labels = (sweep.dataset, sweep.topology, _asked(sweep.question), sweep.system, point.effort)
             off = "defective answers" if equal_recall.defective(point.cost) else "dominated"
             body.append(TableRow(labels, (*numbers, Cell(" and ".join(on) or off))))
     return Table(
@@ -147,7 +147,7 @@ def _fronts(rows: Sequence[Row]) -> Table:
         "Recall and speed by search effort",
         "One row a cell, with 95 % intervals. On the front: no other effort of the same system has as much recall (by"
         " distance) and a better cost; dominated points are pale in the chart.",
-        ("Dataset", "Topology", "Asked", "System", "ef"),
+        ("Dataset", "Topology", "Asked", "System", "Effort"),
         (
             Column("Recall by distance", "fraction"),
             Column("Queries per second", "1/s"),

@@ -11,7 +11,7 @@ from anncestry.metrics.defects import BITS
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, with_interval
 from anncestry.report.model.material import Material
 
-OTHER_EFFORT = "another ef"
+OTHER_EFFORT = "another effort"
 """Where a number has no counterpart at its own search effort."""
 
 _LABELS = {"nq": "Vectors a request (nq)"}

@@ -633,7 +633,7 @@ def said_effort(row: Row) -> str:
     """The effort of a search in words: the recall that it was chosen for, else its number."""
     if row["target_recall"] is not None:
         return f"recall {row['target_recall']:g}"
-    return NO_CELL if row["ef_search"] is None else f"ef {row['ef_search']}"
+    return row["effort"] or NO_CELL
 
 
 def _timed(row: Row) -> bool:

@@ -320,12 +320,11 @@ def over_libraries(material: Material) -> list[Table]:
     table = Table(
         "O",
         "What a server costs over the bare algorithm",
-        "The same vectors, queries, M, ef_construction and ef, asked of a server and of a library in its client's own"
+        "The same vectors, queries, index and search effort, asked of a server and of a library in its client's own"
         " process: a server has a wire, threads that take turns, and storage to look after. Ratios are server /"
         " library of the means over runs, in brackets their 95 % interval (of the logarithms of the runs; at least"
-        " three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Where index, ef or limits"
-        " differ, there is none. Recall is"
-        " beside it, for the same ef need not find the same.",
+        " three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Where index, effort or"
+        " limits differ, there is none. Recall is beside it, for the same effort need not find the same.",
         ("Dataset", "Topology", "Workload", "System", "Library"),
         (*_RATIOS.values(), Column("Recall, server", "fraction"), Column("Recall, library", "fraction")),
         tuple(body),
