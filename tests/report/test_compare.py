@@ -9,7 +9,7 @@ import re
 import shutil
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -750,7 +750,7 @@ def test_a_rate_that_a_search_found_is_compared_over_its_runs_and_is_no_share(wo
         world.edit(world.cell(system, "k10")["recall_path"], edit)
     found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
     line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "max_rate_per_s"))
-    assert line.a.value == 950 and line.verdict == "higher"
+    assert line.a.value == 950 and line.verdict == "faster"
 
 
 def test_a_search_that_did_not_reach_its_target_is_no_invalid_number(world: World) -> None:
@@ -780,6 +780,19 @@ def test_systems_of_several_builds_are_judged_by_these(world: World) -> None:
     assert line.judged.low is not None and 9 < line.judged.low < 10
     (line,) = (line for line in compare(*sides, noise=asked(120)).lines if line.metric == "load_s")
     assert line.verdict == UNKNOWN, "a noise that is asked for holds for builds, too"
+
+
+def test_a_feature_says_which_way_its_numbers_are_better() -> None:
+    better = {
+        "max_rate_per_s": ("slower", "faster", 1),
+        "fault_recovered_s": ("faster", "slower", -1),
+        "fault_lost": ("fewer", "more", -1),
+        "stream_fresh_recall": ("worse", "better", 1),
+        "stream_stale_share": ("less", "more", -1),
+        "rate_per_s": ("lower", "higher", 0),
+        "lag_p99_ms": ("lower", "higher", 0),
+    }
+    assert {metric: astuple(words_of(metric)) for metric in better} == better
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,13 @@ def at(body: Body, steps: Iterable[str]) -> Any:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number's name and unit, and its place in its record."""
+    """A number's name, unit and place in its record; what is `better`: 1 for more of it, -1 for less, 0 for neither."""
 
     phase: str
     name: str
     unit: str
     at: tuple[str, ...]
+    better: int = 0
 
 
 Place = tuple[Any, ...]
@@ -171,6 +172,9 @@ def plugin(package: str, name: str, part: str, kind: str) -> object:
     return value
 
 
+_FOUND: dict[str, Feature] = {}
+
+
 @cache
 def get(name: str) -> Feature:
     """The feature of that name (see `plugin`): imports nothing that measures."""
@@ -180,6 +184,7 @@ def get(name: str) -> Feature:
     feature.name = name
     if is_path(name):
         feature.keys = (name,)
+    _FOUND[name] = feature
     return feature
 
 
@@ -187,6 +192,12 @@ def get(name: str) -> Feature:
 def known() -> tuple[Feature, ...]:
     """The features of this package."""
     return tuple(get(name) for name in plugins(_PACKAGE))
+
+
+def declared(metric: str) -> Metric | None:
+    """What a feature of this package, or one from elsewhere that was asked for before, declares of a metric."""
+    features = {**{feature.name: feature for feature in known()}, **_FOUND}.values()
+    return next((each for feature in features for each in feature.metrics if each.name == metric), None)
 
 
 def among(names: Iterable[str]) -> list[Feature]:

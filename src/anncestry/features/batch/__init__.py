@@ -12,8 +12,8 @@ from anncestry.errors import ConfigError, Unsupported
 class Batch(Feature):
     keys = ("nq",)
     metrics = (
-        Metric("query", "requests_per_s", "requests/s", ("batch", "requests_per_s")),
-        Metric("query", "vectors_per_s", "vectors/s", ("batch", "vectors_per_s")),
+        Metric("query", "requests_per_s", "requests/s", ("batch", "requests_per_s"), +1),
+        Metric("query", "vectors_per_s", "vectors/s", ("batch", "vectors_per_s"), +1),
         Metric("query", "encode_us_per_request", "µs", ("batch", "encode_us_per_request")),
         Metric("query", "encode_share", "fraction", ("batch", "encode_share")),
     )

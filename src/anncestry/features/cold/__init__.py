@@ -14,8 +14,8 @@ class Cold(Feature):
     own_server = True
     apart = ("searchable_s",)
     metrics = (
-        Metric("query", "searchable_s", "s", ("cold", "searchable_s")),
-        Metric("query", "first_ms", "ms", ("cold", "first_ms")),
+        Metric("query", "searchable_s", "s", ("cold", "searchable_s"), -1),
+        Metric("query", "first_ms", "ms", ("cold", "first_ms"), -1),
         Metric("query", "resident_share", "fraction", ("cold", "resident_share")),
     )
 

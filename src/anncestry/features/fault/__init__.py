@@ -13,9 +13,12 @@ class Fault(Feature):
     spends_server = True
     apart = ("fault_lost",)
     metrics = (
-        Metric("query", "fault_lost", "queries", ("fault", "lost")),
-        *(Metric("query", f"fault_{name}", "s", ("fault", name)) for name in ("silence_s", "recovered_s", "whole_s")),
-        Metric("recall", "fault_recall_during", "fraction", ("fault", "recall_during")),
+        Metric("query", "fault_lost", "queries", ("fault", "lost"), -1),
+        *(
+            Metric("query", f"fault_{name}", "s", ("fault", name), -1)
+            for name in ("silence_s", "recovered_s", "whole_s")
+        ),
+        Metric("recall", "fault_recall_during", "fraction", ("fault", "recall_during"), +1),
     )
     absent = MappingProxyType(
         {

@@ -27,9 +27,9 @@ class Rate(Feature):
     metrics = (
         Metric("query", "rate_per_s", "1/s", ("spec", "workload", "rate_per_s")),
         Metric("query", "lag_p99_ms", "ms", ("open_loop", "lag_p99_ms")),
-        Metric("query", "queued_p99_ms", "ms", ("open_loop", "queued_p99_ms")),
-        Metric("query", "unsent", "queries", ("open_loop", "unsent")),
-        Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s")),
+        Metric("query", "queued_p99_ms", "ms", ("open_loop", "queued_p99_ms"), -1),
+        Metric("query", "unsent", "queries", ("open_loop", "unsent"), -1),
+        Metric("recall", "max_rate_per_s", "1/s", ("slo", "max_rate_per_s"), +1),
     )
 
     table = TableSpec(

@@ -36,14 +36,14 @@ class Stream(Feature):
     apart = ("stream_on_time",)
     metrics = (
         *(
-            Metric("query", f"stream_{kind}_{name}", unit, ("stream", "kinds", kind, name))
+            Metric("query", f"stream_{kind}_{name}", unit, ("stream", "kinds", kind, name), better)
             for kind in ("insert", "delete")
-            for name, unit in (("rows_per_s", "1/s"), ("p50_ms", "ms"), ("p99_ms", "ms"))
+            for name, unit, better in (("rows_per_s", "1/s", +1), ("p50_ms", "ms", -1), ("p99_ms", "ms", -1))
         ),
-        Metric("query", "stream_on_time", "fraction", ("stream", "on_time")),
-        Metric("query", "stream_failed", "rows", ("stream", "failed")),
-        Metric("recall", "stream_fresh_recall", "fraction", ("stream", "fresh_recall")),
-        Metric("recall", "stream_stale_share", "fraction", ("stream", "stale_share")),
+        Metric("query", "stream_on_time", "fraction", ("stream", "on_time"), +1),
+        Metric("query", "stream_failed", "rows", ("stream", "failed"), -1),
+        Metric("recall", "stream_fresh_recall", "fraction", ("stream", "fresh_recall"), +1),
+        Metric("recall", "stream_stale_share", "fraction", ("stream", "stale_share"), -1),
     )
     table = TableSpec(
         "W",

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from anncestry.cells.features import at
+from anncestry.cells import features
+from anncestry.cells.features import Metric, at
 from anncestry.errors import DataError
 from anncestry.metrics.decide import MIN_RUNS, Outcome, Pair, Rule, Sample, Share, Verdict, judge_all
 from anncestry.metrics.defects import MARKED_SHARE
@@ -54,15 +55,18 @@ RECALL = Words("worse", "better", +1)
 SIZE = Words("smaller", "larger", -1)
 FAILURES = Words("fewer", "more", -1)
 COST = Words("less", "more", -1)
+BETTER = Words("lower", "higher", +1)
 AMOUNT = Words("lower", "higher", 0)  # being busy is neither good nor bad
 
 
-_SCORES = {*HARDEST, "ndcg", "mrr", "stream_fresh_recall", "fault_recall_during"}
+_SCORES = {*HARDEST, "ndcg", "mrr"}
 """Recall by other names: more is better, and a share of it is no noise that anybody means by so many percent."""
 
 
 def words_of(metric: str) -> Words:
-    """The words for a metric of the tidy table."""
+    """The words for a metric of the tidy table; those of a feature's by what the feature declares."""
+    if (declared := features.declared(metric)) is not None:
+        return _of_declared(declared)
     if metric in _SCORES or (metric.startswith("recall_") and metric != "recall_zero_share"):
         return RECALL
     if metric.startswith("storage_"):
@@ -76,6 +80,14 @@ def words_of(metric: str) -> Words:
     if metric.endswith("_ms") or metric in {f"{phase}_s" for phase in (*PHASES, "load", "durable", "upgrade")}:
         return TIME
     return AMOUNT
+
+
+def _of_declared(metric: Metric) -> Words:
+    if not metric.better:
+        return AMOUNT
+    if metric.better > 0:
+        return RATE if metric.unit.endswith("/s") else RECALL if metric.unit == "fraction" else BETTER
+    return TIME if metric.unit in ("s", "ms", "µs") else COST if metric.unit == "fraction" else FAILURES
 
 
 @dataclass(frozen=True)
@@ -300,7 +312,7 @@ def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
     for members in of_cell.values():
         recall = next((line for line in members if line.metric == "recall_by_id" and line.judged.decided), None)
         for line in members:
-            bought = line.phase == "query" and line.words in (TIME, RATE, COST)
+            bought = line.words in (TIME, RATE, COST)
             if recall is None or not (bought and line.judged.decided):
                 yield line
             else:
