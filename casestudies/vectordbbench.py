@@ -38,20 +38,20 @@ def tables(material: Material) -> list[Table]:
 
 def _summary(rows: Sequence[Row], material: Material) -> Table:
     loads = pivot((row for row in rows if not row["workload"]), ("dataset", "topology", "system"))
-    asked: dict[tuple[str, str, int, str, int], list[Row]] = {}
+    asked: dict[tuple[str, str, int, str, int, str], list[Row]] = {}
     for row in rows:
         if row["workload"]:
-            place = (row["dataset"], row["topology"], row["k"], row["system"], row["ef_search"] or 0)
+            place = (row["dataset"], row["topology"], row["k"], row["system"], row["ef_search"] or 0, row["effort"])
             asked.setdefault(place, []).append(row)
     body = []
-    for (dataset, topology, k, system, effort), of in sorted(asked.items()):
+    for (dataset, topology, k, system, _, effort), of in sorted(asked.items()):
         serial = {row["metric"]: row for row in of if row["clients"] == 1 and row["duration_s"] is None}
         load = loads.get((dataset, topology, system), {})
         peak = _peak(row for row in of if row["metric"] == "qps" and row["duration_s"] is not None)
         at = Cell(NO_CELL) if peak is None else Cell(str(peak["clients"]), parents=(peak["number_id"],))
         shown = [with_interval(each) for each in (serial.get("recall_by_id"), serial.get("p99_ms"), peak)]
         times = [with_interval(load.get((name,))) for name in ("load_s", "index_s")]
-        labels = (MEASURED, dataset, topology, f"{system}, ef {effort}" if effort else system, str(k))
+        labels = (MEASURED, dataset, topology, f"{system}, {effort}" if effort else system, str(k))
         body.append(TableRow(labels, (*shown, at, *times)))
     return Table(
         "D3-S",

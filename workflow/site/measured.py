@@ -166,7 +166,7 @@ def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
     said = [
         HEADING,
         f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
-        f"{_listed({record['created'][:10] for record in records})} at commit "
+        f"{_listed({record['created'][:10] for record in records})}, with the code of "
         f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
         "with a defect, such as too few rows. In brackets: the 95 % interval. Of pairs: side b over side a.",
     ]

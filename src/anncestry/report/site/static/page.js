@@ -106,7 +106,7 @@
   for (const element of all(carriers)) {
     for (const name of DIMENSIONS) {
       const value = element.dataset[name] || "";
-      if (name !== "workload" && !/ \/ | \(|, ef | → /.test(value)) for (const part of partsOf(value)) known[name].add(part);
+      if (name !== "workload" && !/ \/ | \(|, (?:ef|nprobe|search list) | → /.test(value)) for (const part of partsOf(value)) known[name].add(part);
     }
   }
   for (const values of Object.values(known)) { values.delete(""); values.delete(undefined); }
@@ -298,6 +298,11 @@
   const specs = JSON.parse(await unpack("data-charts"));
   const config = JSON.parse(document.getElementById("data-config").textContent);
   const charts = all("[data-chart]").map((element) => ({ element, spec: specs[Number(element.dataset.chart)] }));
+  // What is read stays where it is while charts are drawn: each has its room before, with that of its axis.
+  const AXIS_PX = 45;
+  for (const { element, spec } of charts) {
+    if (typeof spec.height === "number") element.style.minHeight = `${spec.height + AXIS_PX}px`;
+  }
 
   const reach = (value, visit) => {
     if (Array.isArray(value)) value.forEach((inner) => reach(inner, visit));
