@@ -92,6 +92,14 @@ def static(name: str) -> Markup:
     return Markup(f"\n{(_SITE / 'static' / name).read_text(encoding='utf-8')}")
 
 
+def _in_lines(shown: object) -> Markup:
+    """What is said of a number; where there is no room, what is in brackets behind it has a line of its own."""
+    head, _, rest = ("", "", "") if isinstance(shown, Markup) else str(shown).partition(" (")
+    if not head[:1].isdigit() or not rest.endswith(")"):
+        return text(shown)
+    return Markup(f'<span class="name">{text(head)}</span> <span class="name">({text(rest)}</span>')
+
+
 class Numbers:
     """Links from numbers to their ancestry; the first link to a number is also the place its address leads to."""
 
@@ -109,7 +117,7 @@ class Numbers:
             place = f' id="{text(ids[0])}"'
         if len(ids) > 1:
             several = f' data-n="{text(" ".join(ids))}"'
-        return Markup(f'<a class="num"{place} href="#{text(ids[0])}"{several}>{text(shown)}</a>')
+        return Markup(f'<a class="num"{place} href="#{text(ids[0])}"{several}>{_in_lines(shown)}</a>')
 
     def of(self, row: Row, shown: str) -> Markup:
         return self.link(shown, [row["number_id"]])
