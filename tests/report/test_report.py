@@ -317,6 +317,27 @@ def test_where_only_filters_were_asked_of_all_the_first_table_and_the_summary_ar
         assert ("with the filter category in" in summary(df, {})) == said
 
 
+def test_the_first_table_shows_the_least_recall_under_any_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"runs": 3, "queries": 1000, "warmup": 100, "k": 10, "clients": 1}
+    monkeypatch.setattr(
+        "tests.builders.world.WORKLOADS",
+        {"plain": asked, "wide": {**asked, "filter": FILTER}, "narrow": {**asked, "filter": FILTER}},
+    )
+    monkeypatch.chdir(tmp_path)
+    world = World()
+    of = world.cell("milvus-2.3.5", "narrow")
+    scored = json.loads(Path(of["recall_path"]).read_text())
+    scored["recall"]["by_distance"].update(over_runs(0.62, 3, 0.0))
+    world._write(of["recall_path"], scored)
+    (table,) = glance.tables(Material(world.tidy(), {}))
+    place = [column.label for column in table.columns].index("Recall@10, filtered")
+    shown = {row.labels[-1]: row.cells[place] for row in table.rows if row.labels[0] == of["dataset"]}
+    assert shown["milvus-2.3.5"].value == 0.62 and shown["weaviate-1.27.0"].value > 0.99
+    assert not any(cell.best for cell in shown.values()), "recalls under two filters win nothing against each other"
+
+
 def test_where_nobody_asked_alone_latency_and_recall_are_of_the_fewest_clients_and_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

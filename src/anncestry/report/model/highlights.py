@@ -48,10 +48,11 @@ class Highlight:
     """What stands out for one system on one dataset; a row of the tidy frame each, None where nothing was asked.
 
     `k` is the number of neighbours that its queries asked for, `filter` what these had to fulfil ("": nothing).
-    `recall` counts ties (by distance); `by_id` is the same by id. `qps` is that of the most clients that all systems on
-    the dataset were asked by; `cpu` (processor time a query) and `memory` (PSS, or RSS where that isn't known) are of
-    the same cell. All systems on a dataset and topology have the same workloads. `cells` are all of its cells, by their
-    state (valid, invalid, missing): the row of each one's median latency.
+    `recall` counts ties (by distance); `by_id` is the same by id. `filtered` is the least recall of the cells with a
+    filter, where the others have none. `qps` is that of the most clients that all systems on the dataset were asked by;
+    `cpu` (processor time a query) and `memory` (PSS, or RSS where that isn't known) are of the same cell. All systems
+    on a dataset and topology have the same workloads. `cells` are all of its cells, by their state (valid, invalid,
+    missing): the row of each one's median latency.
     """
 
     dataset: str
@@ -63,6 +64,7 @@ class Highlight:
     p50: Row | None
     recall: Row | None
     by_id: Row | None
+    filtered: Row | None
     qps: Row | None
     cpu: Row | None
     memory: Row | None
@@ -237,11 +239,14 @@ def _highlight(
     of_many = [row for row in rows if row["workload"] == many and row["phase"] == "query"]
     p50 = _first(of_single, "p50_ms")
     recall, by_id = (_first(of_single, f"recall_{rule}") for rule in ("by_distance", "by_id"))
+    filtered = [row for row in rows if row["filter"] and row["metric"] == "recall_by_distance" and row["k"] == k]
+    filtered = [row for row in filtered if row["value"] is not None] or filtered
+    least = None if filter else min(filtered, key=lambda row: (row["value"], row["workload"]), default=None)
     qps, cpu = _first(of_many, "qps"), _first(of_many, "server_cpu_us_per_query")
     known = [row for row in (_first(of_many, name) for name in ("pss_mib", "rss_peak_mib")) if row is not None]
     memory = next((row for row in known if row["value"] is not None), next(iter(known), None))
     return Highlight(
-        *place, k, filter, _first(rows, "load_s"), p50, recall, by_id, qps, cpu, memory, {**_NO_CELLS, **cells}
+        *place, k, filter, _first(rows, "load_s"), p50, recall, by_id, least, qps, cpu, memory, {**_NO_CELLS, **cells}
     )
 
 

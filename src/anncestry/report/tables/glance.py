@@ -21,10 +21,14 @@ def tables(material: Material) -> list[Table]:
     asked = f"with the filter {found[0].filter}" if found[0].filter else "without a filter"
     few, many = _by_clients([item.p50 for item in found]), _by_clients([item.qps for item in found])
     fewest = "the fewest clients that all were asked by" if few == _SEVERAL else few
+    filtered: list[tuple[Column, _Number, bool]] = []
+    if any(item.filtered for item in found):
+        filtered.append((Column(f"Recall@{k}, filtered"), lambda item: item.filtered, False))
     numbers: list[tuple[Column, _Number, bool]] = [
         (Column("Load", "s"), lambda item: item.load, True),
         (Column("p50" if few == _ONE else f"p50, {few}", "ms"), lambda item: item.p50, True),
         (Column(f"Recall@{k}"), lambda item: item.recall, False),
+        *filtered,
         (Column(f"QPS, {many}"), lambda item: item.qps, False),
         (Column("CPU a query", "µs"), lambda item: item.cpu, True),
         (Column("Memory", "MiB"), lambda item: item.memory, True),
@@ -48,6 +52,7 @@ def tables(material: Material) -> list[Table]:
             "G",
             "At a glance",
             f"For the {k} nearest, {asked}; p50 and recall (by distance) of {fewest}{_of(found, 'p50', 'recall')};"
+            f"{_FILTERED if filtered else ''}"
             f" processor time and memory (PSS; RSS, which counts shared pages once a process, where that is not known)"
             f" of the server under the same clients as QPS{_of(found, 'qps')}."
             " Bold: surely better than each other system there, at no less recall.",
@@ -72,6 +77,7 @@ def _of(found: Sequence[Highlight], *numbers: str) -> str:
 
 
 _ONE, _SEVERAL = "one client", "by clients"
+_FILTERED = " filtered: the least recall by distance under any filter that was asked;"
 _LABELS = {"Dataset": "dataset", "Topology": "topology", "System": "system"}
 _STATES = (("valid", "valid"), ("invalid", "invalid"), ("missing", "not measured"))
 
@@ -86,12 +92,17 @@ def _cell(
     lower: bool,
     several: bool,
 ) -> Cell:
-    """A number; bold if it is better than that of each other system on the same dataset and topology."""
+    """A number; bold if it is better than that of each other system on the same dataset and topology.
+
+    The least recalls of systems may be of several filters: then none is better.
+    """
     if row is None:
         return Cell(NO_CELL)
     if row["value"] is None:
         return Cell(headline(row), number_id=row["number_id"], problem=row["reason"])
-    best = material.verdicts.best([number(other) for other in beside], lower=lower)
+    rows = [number(other) for other in beside]
+    of_one = row is not item.filtered or len({other["workload"] for other in rows if other is not None}) == 1
+    best = material.verdicts.best(rows, lower=lower) if of_one else None
     won = best is not None and beside[best] is item
     shown = headline(row)
     if is_shown(row):
