@@ -13,7 +13,7 @@ PUSH ?=
 .PHONY: all wheel evidence evidence-renew figures docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
-	@PYTHONPATH="$(CURDIR)/src" snakemake --cores 8 all --logger anncestry $(CONFIG)
+	@PYTHONPATH="$(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))" snakemake --cores 8 all --logger anncestry $(CONFIG)
 
 EVIDENCE := cd evidence && PYTHONPATH="$(CURDIR)/src"
 SHIPPED := smoke upgrade-small findings
