@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
@@ -14,11 +12,12 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 import pytest
 
+import tests.toy
 from anncestry import workflow
 from anncestry.errors import ConfigError
 from anncestry.provenance import records
 from anncestry.runtimes import control_groups
-from tests.toy import ROOT, Toy
+from tests.toy import Toy
 
 DUET = {"slice_s": 0.05, "discard_ms": 5, "blocks": 10, "first": 3, "most": 3}
 TUNED = {"k": 5, "clients": 1, "queries": 20, "warmup": 10, "target_recall": 0.9, "tuning_queries": 30}
@@ -63,12 +62,12 @@ def toy(measured, tmp_path):
 
 
 def test_a_measured_pair_has_nothing_to_do(toy):
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
 
 
 def test_a_bumped_side_b_reruns_its_load_and_its_pair_and_neither_the_control_nor_other_cells(toy):
     toy.files["systems"]["blue-1.0"]["version"] = "1.1"
-    assert toy.jobs() == {"artifact": 1, "load": 1, "record": 1, "duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
+    assert toy.planned() == {"artifact": 1, "load": 1, "record": 1, "duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
 
 
 def test_a_bumped_side_a_reruns_its_load_its_cells_its_pair_and_the_control(toy):
@@ -82,12 +81,12 @@ def test_a_bumped_side_a_reruns_its_load_its_cells_its_pair_and_the_control(toy)
 
 def test_other_slices_measure_the_pairs_again_and_load_nothing(toy):
     toy.files["config"]["duet"]["blocks"] = 9
-    assert toy.jobs() == {"duet": 6, "rounds": 1, "pair": 2, **PUBLISH}
+    assert toy.planned() == {"duet": 6, "rounds": 1, "pair": 2, **PUBLISH}
 
 
 def test_a_bumped_pair_epoch_measures_pairs_only(toy):
     toy.files["epochs"]["pair"]["epoch"] = 2
-    assert toy.jobs() == {"duet": 6, "rounds": 1, "pair": 2, **PUBLISH}
+    assert toy.planned() == {"duet": 6, "rounds": 1, "pair": 2, **PUBLISH}
 
 
 def test_two_pairs_of_one_first_side_share_its_control(tmp_path):
@@ -154,14 +153,7 @@ def test_what_cannot_be_paired_is_refused_by_name_while_parsing(tmp_path, change
 
 def anncestry(toy, *words, check=True):
     toy.save()
-    done = subprocess.run(
-        [sys.executable, "-m", "anncestry", *words],
-        cwd=toy.folder,
-        env={**toy.environment(ROOT), "ANNCESTRY_CONFIG": str(toy.folder / "config")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = tests.toy.anncestry(toy.folder, *words)
     assert not check or done.returncode == 0, done.stderr
     return done
 
@@ -236,7 +228,7 @@ def test_a_dropped_pair_is_measured_again_and_nothing_else(toy):
 def test_a_dropped_load_takes_its_pairs_along(toy):
     anncestry(toy, "drop", "blobs-l2/red-1.0..blue-1.0/standalone/k5", "--load", "--yes")
     assert not pairs_of(toy)
-    assert toy.jobs() == {
+    assert toy.planned() == {
         **{"load": 2, "record": 2, "duet": 6, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
         **PUBLISH,
     }
@@ -245,7 +237,7 @@ def test_a_dropped_load_takes_its_pairs_along(toy):
 def test_a_damaged_pair_is_set_aside_and_made_again(toy):
     path, _ = the_pair(toy)
     path.write_text(path.read_text().replace('"valid": true', '"valid": false', 1))
-    assert toy.jobs() == {"duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
+    assert toy.planned() == {"duet": 3, "rounds": 1, "pair": 1, **PUBLISH}
     assert path.with_name(f"{path.name}.damaged").exists()
 
 

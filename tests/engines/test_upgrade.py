@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import tests.toy
 from anncestry import workflow
 from anncestry.provenance import explain
 from tests.builders.configs import expand, refused
@@ -83,44 +84,44 @@ def test_an_added_version_of_a_system_is_a_change_in_config_alone(toy):
     assert toy.jobs() == {}
     toy.block["systems"].append("blue-1.1")
     one_system = {"artifact": 1, "load": 1, "record": 1, "session": 2, "query": 2, "recall": 2}
-    assert toy.jobs() == {**one_system, **PUBLISH}
+    assert toy.planned() == {**one_system, **PUBLISH}
 
 
 def test_an_added_topology_is_a_change_in_config_alone(toy):
     toy.files["topologies"]["three"] = {"runtime": "native", "nodes": 3, "shards": 1, "replicas": 1}
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
     toy.block["topologies"].append("three")
-    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.planned() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 def test_an_added_workload_is_a_change_in_config_alone(toy):
     toy.files["workloads"]["k3"] = {**toy.files["workloads"]["k5"], "k": 3}
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
     toy.block["workloads"].append("k3")
-    assert toy.jobs() == {"session": 4, "query": 2, "recall": 2, **PUBLISH}
+    assert toy.planned() == {"session": 4, "query": 2, "recall": 2, **PUBLISH}
 
 
 def test_an_added_dataset_is_a_change_in_config_alone(toy):
     source = {**toy.files["datasets"]["blobs-l2"]["sources"][0], "seed": 9}
     toy.files["datasets"]["more-blobs"] = {**toy.files["datasets"]["blobs-l2"], "sources": [source]}
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
     toy.block["datasets"].append("more-blobs")
     one_dataset = {"download": 1, "normalize": 1, "truth": 2, "load": 2, "record": 2}
-    assert toy.jobs() == {**one_dataset, "session": 4, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.planned() == {**one_dataset, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 # In place.
 
 
 def test_an_upgrade_in_place_loads_nothing_anew(toy):
-    assert in_place(toy).jobs() == {
+    assert in_place(toy).planned() == {
         "artifact": 1, "load": 1, "record": 1, "session": 2, "query": 2, "recall": 2, **PUBLISH,
     }  # fmt: skip
 
 
 def test_an_upgrade_in_place_without_the_stored_index_loads_that_again_with_the_older_version(measured, tmp_path):
     toy = in_place(measured.copy(tmp_path / "clone", "data", "results"))
-    assert toy.jobs() == {"artifact": 2, "load": 2, "record": 1, "session": 2, "query": 2, "recall": 2, **PUBLISH}
+    assert toy.planned() == {"artifact": 2, "load": 2, "record": 1, "session": 2, "query": 2, "recall": 2, **PUBLISH}
 
 
 def test_an_upgrade_in_place_needs_no_cell_of_the_older_version(tmp_path):
@@ -128,7 +129,7 @@ def test_an_upgrade_in_place_needs_no_cell_of_the_older_version(tmp_path):
     toy.one_cell()
     toy.block["systems"] = ["blue-1.0-to-1.1"]
     jobs = {"artifact": 2, "download": 1, "normalize": 1, "truth": 1, "load": 2, "record": 2, "session": 2}
-    assert toy.jobs() == {**jobs, "query": 1, "recall": 1, **PUBLISH}
+    assert toy.planned() == {**jobs, "query": 1, "recall": 1, **PUBLISH}
     toy.snakemake()
     assert toy.jobs() == {}
     assert load_record(toy.folder, "blue-1.0")["valid"]
@@ -139,7 +140,7 @@ def test_another_setting_of_the_older_version_upgrades_again_what_it_loads(upgra
     toy = upgraded.copy(tmp_path / "clone", "data", "results", "scratch")
     toy.files["systems"]["blue-1.0"]["settings"] = {"lie": ""}
     toy.files["systems"]["blue-1.1"]["settings"] = {}
-    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.planned() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 def test_an_upgrade_in_place_says_how_long_it_took_and_no_load_time(upgraded):
@@ -190,7 +191,7 @@ def test_an_upgrade_of_an_upgrade_opens_what_the_first_left(toy):
     toy.block["systems"] = ["blue-to-1.2"]
     toy.block["workloads"] = ["k5"]
     jobs = {"artifact": 2, "load": 2, "record": 2, "session": 2, "query": 1, "recall": 1, **PUBLISH}
-    assert toy.jobs() == jobs
+    assert toy.planned() == jobs
     matrix, plan = in_folder(
         toy, lambda: workflow.resolve(workflow.Choice(toy.folder / "config", "default"), toy.folder)
     )
@@ -210,10 +211,7 @@ def in_folder(toy: Toy, call):
 
 
 def anncestry(toy: Toy, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "anncestry", *arguments], capture_output=True, text=True, check=False, cwd=toy.folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "ANNCESTRY_CONFIG": str(toy.folder / "config")},
-    )  # fmt: skip
+    done = tests.toy.anncestry(toy.folder, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -242,7 +240,7 @@ def test_both_ways_to_the_newer_version_can_be_compared(upgraded):
 def test_dropping_a_load_drops_the_upgrades_of_it(upgraded, tmp_path):
     toy = upgraded.copy(tmp_path / "clone", "data", "results", "scratch")
     anncestry(toy, "drop", "--load", "--yes", "blobs-l2/blue-1.0/standalone/*")
-    assert toy.jobs() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
+    assert toy.planned() == {"load": 2, "record": 2, "session": 4, "query": 4, "recall": 4, **PUBLISH}
 
 
 def test_collecting_garbage_keeps_the_load_that_an_upgrade_came_from(upgraded, tmp_path):

@@ -41,7 +41,9 @@ class FlatServer(Server):
 
     def send(self, method: str, request: bytes) -> bytes:
         try:
-            return self.channel.unary_unary(f"/flat.Flat/{method}")(request, timeout=60)
+            return self.channel.unary_unary(f"/flat.Flat/{method}")(
+                request, timeout=float(os.environ.get("FLAT_ANSWER_S", "60"))
+            )
         except grpc.RpcError as error:
             raise ServerError(f"flat: {method}: {error.code().name}: {error.details()}") from None
 

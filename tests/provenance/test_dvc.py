@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+import tests.toy
 from anncestry import workflow
 from anncestry.drive import build
 from anncestry.errors import DataError
@@ -77,16 +78,19 @@ class Clone:
         return self.toy.folder
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=900,
-            env={**os.environ, "ANNCESTRY_CONFIG": str(self.folder / "config")},
-        )
+        if command[0] == "anncestry" and command[1] != "keep":
+            done = tests.toy.anncestry(self.folder, *command[1:])
+        else:
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=900,
+                env={**os.environ, "ANNCESTRY_CONFIG": str(self.folder / "config")},
+            )
         if check:
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done
@@ -253,12 +257,12 @@ def test_two_clones_share_results_and_measure_only_what_changed(kept, tmp_path):
     b.dvc("pull", "--quiet", "results.dvc")
     assert b.toy.jobs() == {}
     a.dvc("pull", "--quiet")
-    assert a.toy.jobs() == {}
+    assert a.toy.planned() == {}
 
     b.dvc("pull", "--quiet")
-    assert b.toy.jobs() == {}
+    assert b.toy.planned() == {}
     b.bump("blue-1.0", "1.1")
-    assert b.toy.jobs() == {"artifact": 1, **BLUE}
+    assert b.toy.planned() == {"artifact": 1, **BLUE}
     b.commit("blue 1.1")
     b.toy.snakemake()
     b.keep("--push")
@@ -270,7 +274,7 @@ def test_two_clones_share_results_and_measure_only_what_changed(kept, tmp_path):
     assert refused.returncode != 0
     assert "dvc pull results.dvc" in refused.stdout + refused.stderr
     a.dvc("pull", "--quiet", "results.dvc")
-    assert a.toy.jobs() == {}
+    assert a.toy.planned() == {}
     changed = json.loads(a.dvc("metrics", "diff", "--json", "HEAD~2"))
     load, cell = "blobs-l2/blue-1.0/standalone.json", "blobs-l2/blue-1.0/standalone/k5.json"
     assert changed.keys() == {f"results/metrics/default/{name}" for name in (load, cell)}
@@ -481,7 +485,7 @@ def test_a_clone_that_forgot_to_pull_is_refused(kept, tmp_path):
 
 def test_a_clone_whose_remote_is_out_of_reach_runs_straight_away(kept, tmp_path):
     b = kept.clone(tmp_path / "b")
-    assert b.toy.jobs()["load"] == 2
+    assert b.toy.planned()["load"] == 2
 
 
 @pytest.mark.parametrize(
@@ -504,7 +508,7 @@ def test_a_remote_across_a_network_is_believed(kept, tmp_path):
 
 def test_a_newcomer_without_any_results_runs_straight_away(tmp_path):
     clone = start(tmp_path / "checkout")
-    assert clone.toy.jobs()["load"] == 2
+    assert clone.toy.planned()["load"] == 2
 
 
 def test_a_pointer_in_conflict_is_refused_by_name(kept, tmp_path):
@@ -590,7 +594,7 @@ def test_a_killed_push_leaves_the_remote_usable(mine, tmp_path):
     push_whole(mine)
     b = mine.clone(mine.folder.parent / "b")
     b.dvc("pull", "--quiet")
-    assert b.toy.jobs() == {}
+    assert b.toy.planned() == {}
     assert b.run("anncestry", "verify").returncode == 0
 
 
@@ -608,7 +612,7 @@ def test_a_remote_in_an_s3_bucket_as_the_docs_set_it_up(mine, tmp_path):
         done = b.toy.snakemake("-n", check=False)
         assert "from remote team" in done.stdout + done.stderr, done.stdout + done.stderr
         b.dvc("pull", "--quiet")
-        assert b.toy.jobs() == {}
+        assert b.toy.planned() == {}
         assert b.run("anncestry", "verify").returncode == 0
 
 

@@ -187,7 +187,6 @@ def test_one_flipped_bit_in_any_kind_of_file_is_found_and_the_file_named(audit, 
         assert re.search(r"no longer supported: \d+ numbers?: n[0-9a-f]{10}", said), said
         victim.unlink()  # some are hard links
         victim.write_bytes(before)
-    assert audit()[0] == 0
 
 
 def test_one_changed_digit_of_a_published_number_is_found(audit):
@@ -394,6 +393,7 @@ def test_random_flips_are_found(audit):
         status, said = audit()
         assert status == 2, f"{victim}: {said}"
         victim.write_bytes(before)
+    assert audit()[0] == 0, "as it was, all agrees"
 
 
 @pytest.mark.long
