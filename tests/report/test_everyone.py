@@ -161,7 +161,7 @@ def test_where_nothing_was_tuned_for_a_recall_there_is_no_such_table(tmp_path, m
 
 
 def test_no_two_of_twelve_systems_have_the_same_colour_and_no_two_of_thirty_the_same_sign():
-    assert len(set(charts.colours(f"system-{number:02}" for number in range(12)).values())) == 12
+    assert len(set(charts.colours(f"system-{number:02}" for number in range(24)).values())) == 24
     palette = charts.colours(f"system-{number:02}" for number in range(30))
     signs = set(zip(palette.values(), charts.shapes(len(palette)), strict=True))
     assert len(signs) == 30

@@ -149,8 +149,14 @@ def _ends(spec: dict[str, Any], channel: str) -> list[float]:
 
 
 def colours(systems: Iterable[str]) -> dict[str, str]:
-    """The colour of each system, in alphabetical order: the same everywhere on a page."""
-    return {system: COLOURS[place % len(COLOURS)] for place, system in enumerate(sorted(set(systems)))}
+    """The colour of each system, in alphabetical order: the same everywhere on a page. A second dozen is half grey."""
+    return {system: _colour(place) for place, system in enumerate(sorted(set(systems)))}
+
+
+def _colour(place: int) -> str:
+    dozen, rank = divmod(place, len(COLOURS))
+    red_green_blue = (int(COLOURS[rank][at : at + 2], 16) for at in (1, 3, 5))
+    return COLOURS[rank] if dozen % 2 == 0 else "#" + "".join(f"{(part + 128) // 2:02X}" for part in red_green_blue)
 
 
 def shapes(count: int) -> list[str]:
