@@ -237,7 +237,10 @@ def anncestry(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     out, err = io.StringIO(), io.StringIO()
     choice = {"ANNCESTRY_CONFIG": str(folder / "config")}
     with patch.dict(os.environ, choice), chdir(folder), redirect_stdout(out), redirect_stderr(err):
-        status = cli.main([*words])
+        try:
+            status = cli.main([*words])
+        except SystemExit as refused:  # words that the parser does not know
+            status = int(refused.code or 0)
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 

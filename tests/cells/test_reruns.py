@@ -238,7 +238,7 @@ def test_rounds_interleave_the_runs_of_all_systems(toy):
     toy.files["epochs"]["load"]["epoch"] = 2
     toy.block["datasets"] = ["blobs-l2"]
     toy.block["workloads"] = ["k5"]
-    toy.snakemake("--until", "record", "query", "--keep-going")
+    toy.snakemake("--until", "query", "--keep-going")
     rounds: dict[int, list[str]] = {}
     loads: list[str] = []
     matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))

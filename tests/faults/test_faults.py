@@ -57,7 +57,7 @@ def test_a_killed_or_hanging_server_costs_its_own_cells_only_and_once_mended_exa
     for name in systems.keys() - {"red-1.0", "blue-1.0"}:
         (toy.folder / name).write_text("")
     whole = {path: path.read_bytes() for path in present(toy, "query", "red-1.0")}
-    toy.snakemake("--until", "record", "query", "recall", "--keep-going")
+    toy.snakemake("--until", "recall", "--keep-going")
     assert all(len(present(toy, "recall", name)) == 1 for name in systems.keys() - {"blue-1.0"})
     assert whole == {path: path.read_bytes() for path in whole}, "what was whole was left alone"
 
