@@ -113,12 +113,11 @@ _OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machin
 
 
 _LONGEST = (
-    "test_engines", "test_damaged", "test_dvc", "test_reruns", "test_verify", "test_pairs", "test_faults",
-    "test_everyone_smoke", "test_engine_check", "test_guard", "test_wheel", "test_upgrade", "test_disk", "test_gates",
-    "test_bench",
-    "test_libraries", "test_mysql", "test_killed", "test_report", "test_killed_load", "test_opensearch", "test_stream",
-    "test_fault", "test_remote", "test_clusters", "test_guard_files", "test_nightly", "test_freezing", "test_evidence",
-    "test_indexes", "test_smoke", "test_security", "test_noise", "test_arms", "test_docker",
+    "test_engines", "test_reruns", "test_damaged", "test_dvc", "test_verify", "test_gates", "test_faults", "test_disk",
+    "test_report", "test_upgrade", "test_mysql", "test_libraries", "test_killed", "test_guard", "test_bench",
+    "test_attacks", "test_freezing", "test_pairs", "test_evidence", "test_stream", "test_zero_vectors", "test_remote",
+    "test_smoke", "test_killed_load", "test_engine_check", "test_wheel", "test_opensearch", "test_fault",
+    "test_clusters", "test_guard_files", "test_indexes", "test_security", "test_noise", "test_arms", "test_docker",
 )  # fmt: skip
 
 
