@@ -180,7 +180,7 @@ def test_the_older_index_and_results_are_as_they_were(measured, upgraded):
 
 def test_what_an_upgrade_in_place_lost_makes_it_invalid(toy):
     in_place(toy).files["systems"]["blue-1.1"]["settings"] = {"lie": "lost-tail"}
-    toy.snakemake()
+    toy.snakemake("--until", "record", "--keep-going")
     failed = [gate["gate"] for gate in load_record(toy.folder, "blue-1.0-to-1.1")["gates"] if not gate["ok"]]
     assert failed == ["rows findable"]
 
@@ -196,7 +196,7 @@ def test_an_upgrade_of_an_upgrade_opens_what_the_first_left(toy):
         toy, lambda: workflow.resolve(workflow.Choice(toy.folder / "config", "default"), toy.folder)
     )
     assert in_folder(toy, lambda: counted(explain.jobs(matrix, plan))) == jobs
-    toy.snakemake()
+    toy.snakemake("--until", "record", "--keep-going")
     last = load_record(toy.folder, "blue-to-1.2")
     assert last["valid"] and last["upgraded_from"]["version"] == "1.1"
 

@@ -16,6 +16,7 @@ import platform
 import struct
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -229,6 +230,7 @@ def main() -> None:
     client = Client()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library may print: its words are no answers
+    warnings.showwarning = lambda *_, **__: None  # libraries warn their developers, also when their process ends
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
         if word == "known":
