@@ -317,6 +317,16 @@ def test_where_only_filters_were_asked_of_all_the_first_table_and_the_summary_ar
         assert ("with the filter category in" in summary(df, {})) == said
 
 
+def test_where_all_was_asked_through_client_libraries_the_summary_is_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"runs": 3, "queries": 1000, "warmup": 100, "k": 10, "clients": 1, "client": "sdk"}
+    monkeypatch.setattr("tests.builders.world.WORKLOADS", {"k10-sdk": asked})
+    monkeypatch.chdir(tmp_path)
+    first = summary(World().tidy(), {})
+    assert " - " not in first.splitlines()[2] and "p50 and recall k10-sdk" in first
+
+
 def test_the_first_table_shows_the_least_recall_under_any_filter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

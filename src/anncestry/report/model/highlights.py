@@ -84,11 +84,13 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
 
     `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
     Latency and recall are of the fewest clients that all systems on the dataset were asked by, with a fixed count of
-    queries where there is such a workload. Numbers are of what was asked as bytes, one query a request; cells are
-    counted of every client and request.
+    queries where there is such a workload. Numbers are of what was asked as bytes, one query a request, unless all was
+    asked otherwise; cells are counted of every client and request.
     """
     places = in_order({(row["dataset"], row["topology"], row["system"]) for row in rows}, nodes)
     plain = [row for row in rows if is_plain(row)]
+    if not any(row["workload"] for row in plain):
+        plain = list(rows)
     filter = headline_filter(plain)
     k = headline_k(plain, filter)
     states = _states(rows)
