@@ -330,9 +330,9 @@ def test_long_requests_leave_no_garbage(drivers, tmp_path):
 
 
 def test_a_collection_while_the_clock_runs_is_counted_and_disturbs_the_run(drivers, tmp_path):
-    # Answers that stay in memory until they are written: in all more than a run may take.
-    with NullServer("http", reply_bytes=20_000_000) as server:
-        outcome = run(drivers["native"], tmp_path, server, count=80)
+    # Answers that stay in memory until they are written, and two of which are all that a run may take.
+    with NullServer("http", reply_bytes=200_000_000) as server:
+        outcome = run(drivers["native"], tmp_path, server, count=8)
     assert outcome.facts["gc_runs"] > 0
     assert any("collected garbage" in text for text in held_up(outcome))
 
