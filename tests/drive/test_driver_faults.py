@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -480,3 +481,13 @@ def test_a_driver_that_does_not_answer_holds_up_no_other(tmp_path, monkeypatch):
         driver.kind = "python"
         assert (run(driver, tmp_path / "second", server).samples["status"] == OK).all()
         assert pid not in driver.pids() and not psutil.pid_exists(pid)
+
+
+def test_what_a_client_of_python_printed_is_shown_only_if_it_died(tmp_path, capfd):
+    pool = pools.Python()
+    pool._start([sys.executable, "-c", "import sys; print('out of luck', file=sys.stderr); sys.exit(3)"])
+    (process,) = pool._processes
+    process.wait(60)
+    assert pool._death(process) == "it died (exit 3): out of luck"
+    pool.close()
+    assert "out of luck" not in capfd.readouterr().err

@@ -198,6 +198,7 @@ class Native(Pool):
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
 
 
+_SAID_BYTES = 10_000
 _CLIENT = "from anncestry.drive.client import main; main()"
 
 
@@ -207,9 +208,21 @@ class Python(Pool):
 
     _options: Sequence[str] = ()
     """Of `namespaces`, beside the tie to this process."""
+    _said: IO[str] | None = None
+    """What clients and their libraries print: shown only of one that died."""
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
-        super()._start(wrapped([f"--tie={os.getpid()}", *self._options], command), stderr, **more)
+        if self._said is None:
+            self._said = tempfile.TemporaryFile("a+")  # noqa: SIM115 - as long as the processes
+        super()._start(wrapped([f"--tie={os.getpid()}", *self._options], command), stderr or self._said, **more)
+
+    def _death(self, process: subprocess.Popen[str]) -> str:
+        said = ""
+        if self._said is not None:
+            size = os.fstat(self._said.fileno()).st_size
+            said = os.pread(self._said.fileno(), _SAID_BYTES, max(size - _SAID_BYTES, 0)).decode(errors="replace")
+        lines = said.strip().splitlines()
+        return super()._death(process) + (f": {lines[-1]}" if lines else "")
 
     def rest(self, check: Callable[[], None]) -> None:
         self.close()
