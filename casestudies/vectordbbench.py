@@ -51,7 +51,7 @@ def _summary(rows: Sequence[Row], material: Material) -> Table:
         at = Cell(NO_CELL) if peak is None else Cell(str(peak["clients"]), parents=(peak["number_id"],))
         shown = [with_interval(each) for each in (serial.get("recall_by_id"), serial.get("p99_ms"), peak)]
         times = [with_interval(load.get((name,))) for name in ("load_s", "index_s")]
-        labels = (MEASURED, dataset, topology, f"{system}, {effort}" if effort else system, str(k))
+        labels = (MEASURED, dataset, topology, system, effort or NO_CELL, str(k))
         body.append(TableRow(labels, (*shown, at, *times)))
     return Table(
         "D3-S",
@@ -59,7 +59,7 @@ def _summary(rows: Sequence[Row], material: Material) -> Table:
         "As VectorDBBench prints a run. Recall and p99 are of one client that asked a fixed count of queries. The peak"
         " is the highest rate of all numbers of clients that asked for a fixed time, of those with at most one answer"
         " in a thousand defective, if there is one; its clients stand beside it.",
-        ("Source", "Dataset", "Topology", "System", "K"),
+        ("Source", "Dataset", "Topology", "System", "Effort", "K"),
         _SUMMARY,
         (*body, *_printed(material)),
     )
@@ -86,7 +86,7 @@ def _printed(material: Material) -> Iterator[TableRow]:
             for name in ("recall_by_id", "p99_ms", "qps", "load_s", "index_build_s")
         )
         k = str(peak.k) if peak else NO_CELL
-        yield TableRow((source, *place, k), (recall, p99, rate, at, load, build))
+        yield TableRow((source, *place, NO_CELL, k), (recall, p99, rate, at, load, build))
 
 
 def _by_clients(ladder: Sequence[Row]) -> Table:

@@ -872,12 +872,13 @@ def test_a_dominated_effort_is_on_no_front(world: World) -> None:
     assert "QPS" in of["ef 16"] and "QPS" in of["ef 64"]
 
 
-def test_an_effort_is_called_what_its_index_calls_it(world: World) -> None:
+@pytest.mark.parametrize(("type", "effort"), [("ivf_flat", "nprobe 16"), ("a type of an engine elsewhere", "ef 16")])
+def test_an_effort_is_called_what_its_index_calls_it(world: World, type: str, effort: str) -> None:
     ours = [cell for cell in world.cells if cell["system"] == "milvus-2.3.5"]
     for path in {cell[name] for cell in ours for name in ("load_path", "query_path")}:
-        world.edit(path, lambda record: record["spec"].update(index={"type": "ivf_flat", "nlist": 128}))
+        world.edit(path, lambda record: record["spec"].update(index={"type": type}))
     of = {(row.labels[-2], row.labels[-1]) for row in _more(_swept(world), "P").rows}
-    assert {("milvus-2.3.5", "nprobe 16"), ("weaviate-1.27.0", "ef 16")} <= of
+    assert {("milvus-2.3.5", effort), ("weaviate-1.27.0", "ef 16")} <= of
 
 
 def test_what_a_recall_costs_is_told_with_bounds_and_never_beyond_the_sweep(world: World) -> None:

@@ -196,8 +196,8 @@ def known() -> tuple[Feature, ...]:
 
 def declared(metric: str) -> Metric | None:
     """What a feature of this package, or one from elsewhere that was asked for before, declares of a metric."""
-    features = {**{feature.name: feature for feature in known()}, **_FOUND}.values()
-    return next((each for feature in features for each in feature.metrics if each.name == metric), None)
+    known()  # finds those of this package
+    return next((each for feature in _FOUND.values() for each in feature.metrics if each.name == metric), None)
 
 
 def among(names: Iterable[str]) -> list[Feature]:

@@ -45,6 +45,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CHECK_S = 0.5
 _REST_S = 10.0
 """Who does not end its connections by then is ended."""
+_SAID_BYTES = 10_000
 LEAD_NS = 30_000_000
 """From the barrier to the clock's zero: every client must get its start message within it."""
 
@@ -54,6 +55,8 @@ class Pool(ABC):
 
     own_clocks = False
     """Whether each has a clock of its own, as on other machines."""
+    _said: IO[str] | None = None
+    """What its processes print: shown only of one that died. None: it goes where ours goes."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -150,6 +153,14 @@ class Pool(ABC):
         killed = ", which the kernel sends when memory runs out" if process.returncode == -signal.SIGKILL else ""
         return f"it died ({by}{killed})"
 
+    def _printed(self) -> list[str]:
+        """The last lines that the processes printed. They share one place in the file, which reading must not move."""
+        if self._said is None:
+            return []
+        place = self._said.fileno()
+        end = os.fstat(place).st_size
+        return os.pread(place, _SAID_BYTES, max(end - _SAID_BYTES, 0)).decode(errors="replace").strip().splitlines()
+
     def _complaint(self, number: int, reason: str) -> str:
         return f"client {number} of the driver failed: {reason}"
 
@@ -190,15 +201,12 @@ class Native(Pool):
         return facts
 
     def _death(self, process: subprocess.Popen[str]) -> str:
-        self._said.seek(0)
-        said = self._said.read(10_000).strip().splitlines()
-        return super()._death(process) + (f": {said[0]}" if said else "")
+        return ": ".join((super()._death(process), *self._printed()[:1]))
 
     def _complaint(self, number: int, reason: str) -> str:
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
 
 
-_SAID_BYTES = 10_000
 _CLIENT = "from anncestry.drive.client import main; main()"
 
 
@@ -208,8 +216,6 @@ class Python(Pool):
 
     _options: Sequence[str] = ()
     """Of `namespaces`, beside the tie to this process."""
-    _said: IO[str] | None = None
-    """What clients and their libraries print: shown only of one that died."""
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
         if self._said is None:
@@ -217,12 +223,8 @@ class Python(Pool):
         super()._start(wrapped([f"--tie={os.getpid()}", *self._options], command), stderr or self._said, **more)
 
     def _death(self, process: subprocess.Popen[str]) -> str:
-        said = ""
-        if self._said is not None:
-            size = os.fstat(self._said.fileno()).st_size
-            said = os.pread(self._said.fileno(), _SAID_BYTES, max(size - _SAID_BYTES, 0)).decode(errors="replace")
-        lines = said.strip().splitlines()
-        return super()._death(process) + (f": {lines[-1]}" if lines else "")
+        # A traceback ends with the reason; Go's last words begin with it.
+        return ": ".join((super()._death(process), *self._printed()[-1:]))
 
     def rest(self, check: Callable[[], None]) -> None:
         self.close()

@@ -295,7 +295,7 @@ class Facts:
         if "metric" in spec.get("dataset", ()):
             self._distances[spec["dataset"]["name"]] = str(spec["dataset"]["metric"])
         if "index" in spec and "system" in spec:
-            self._efforts[spec["system"]["name"]] = indexes.EFFORT[spec["index"]["type"]]
+            self._efforts[spec["system"]["name"]] = indexes.EFFORT.get(spec["index"]["type"], "ef_search")
         if "workload" in spec:
             self._workloads[spec["workload"]["name"]] = spec["workload"]
         machine = body.get("platform") or {}

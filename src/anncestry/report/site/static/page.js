@@ -106,7 +106,7 @@
   for (const element of all(carriers)) {
     for (const name of DIMENSIONS) {
       const value = element.dataset[name] || "";
-      if (name !== "workload" && !/ \/ | \(|, (?:ef|nprobe|search list) | → /.test(value)) for (const part of partsOf(value)) known[name].add(part);
+      if (name !== "workload" && !/ \/ | \(| → /.test(value)) for (const part of partsOf(value)) known[name].add(part);
     }
   }
   for (const values of Object.values(known)) { values.delete(""); values.delete(undefined); }
