@@ -125,7 +125,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
     process = NativeProcess("theirs", command, variables, folder, folder / "server.log")
     try:
         rest = Rest("127.0.0.1", ports["http"], f"Bearer {key}")
-        wait_for("theirs", lambda: rest.status("/v1/.well-known/ready") == 200 or None, process, 60)  # type: ignore[arg-type]
+        wait_for("theirs", lambda: rest.status("/v1/.well-known/ready") == 200 or None, process, 300)  # type: ignore[arg-type]
         endpoints = {"TEST_REMOTE_HTTP": f"127.0.0.1:{ports['http']}", "TEST_REMOTE_GRPC": f"127.0.0.1:{ports['grpc']}"}
         yield Theirs(process, rest, key, {**endpoints, "TEST_REMOTE_KEY": key})
     finally:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from threading import Event, Thread
+from threading import current_thread, main_thread
 from typing import Any
 
 from anncestry.errors import ServerError, UserError
@@ -363,23 +363,29 @@ class Group:
                     problems.append(problem)
 
 
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _to_its_end(work: Callable[[], object]) -> BaseException | None:
-    """Do `work` to its end, whatever signals ask of this thread meanwhile; returns what they raised, if anything."""
-    done, interrupted = Event(), None  # an interrupted Thread.join takes the thread for ended (Python 3.11)
+    """Do `work` to its end, whatever signals ask of this process meanwhile; returns what they raised, if anything.
 
-    def whole() -> None:
-        try:
-            work()
-        finally:
-            done.set()
-
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    Thread(target=whole).start()
-    while not done.is_set():
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            done.wait()
-        except (KeyboardInterrupt, SystemExit) as asked:
-            interrupted = asked
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return interrupted
+    They are noted, and heeded once it is done. To block them would not do: another thread takes them then (libraries
+    have some), and Python runs their handlers in this one all the same.
+    """
+    handlers: dict[int, Any] = {}
+    if current_thread() is main_thread():
+        handlers = {number: handler for number in _ASKING if callable(handler := signal.getsignal(number))}
+    noted: list[int] = []
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: noted.append(number))
+        work()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    try:
+        for number in noted:
+            handlers[number](number, None)
+    except (KeyboardInterrupt, SystemExit) as asked:
+        return asked
+    return None
