@@ -166,17 +166,21 @@ def test_a_server_that_dies_ends_the_run_with_a_sentence(way, tmp_path):
         run(driver, tmp_path, server, clients=2, count=20, duration_s=30.0)
 
 
-def test_a_dead_server_is_not_asked_a_million_times_a_second(drivers, tmp_path):
-    with NullServer("grpc", die_at=30) as server:
+def test_a_dead_server_is_not_asked_a_million_times_a_second(way, tmp_path):
+    driver, kind = way
+    with NullServer(kind, die_at=30) as server:
         job(tmp_path, server, count=20, duration_s=2.0)
-        drivers["native"].run(tmp_path)
+        driver.run(tmp_path)
     outcome = protocol.read_outcome(tmp_path)
     failed = outcome.samples["status"] == ERROR
     assert 1 < failed.sum() < 240
     assert outcome.samples["start_ns"].max() < 2e9
 
 
-def test_a_server_that_accepts_and_closes_is_asked_after_pauses_that_are_part_of_the_failed_requests(drivers, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_accepts_and_closes_is_asked_after_pauses_that_are_part_of_the_failed_requests(
+    kind, drivers, tmp_path
+):
     """As behind a port that a container engine publishes, while the program restarts. A pause in no sample would break
     Little's law, though nobody was idle."""
     closing = socket.create_server(("127.0.0.1", 0))
@@ -195,7 +199,7 @@ def test_a_server_that_accepts_and_closes_is_asked_after_pauses_that_are_part_of
         target = f"127.0.0.1:{closing.getsockname()[1]}"
         refusing = SimpleNamespace(transport={**server.transport, "target": target})
         job(tmp_path, refusing, clients=2, prime=0, count=20, duration_s=1.0)
-        drivers["native"].run(tmp_path)
+        drivers[kind].run(tmp_path)
     samples = protocol.read_outcome(tmp_path).samples
     assert 1 < len(samples) < 2 * 120 and (samples["status"] == ERROR).all()
     assert (samples["latency_ns"] >= 9e6).all()

@@ -29,6 +29,8 @@ OK, ERROR, TIMEOUT = 0, 1, 2
 _SAMPLE = struct.Struct("<IHHqqqQQ")
 _TICKET = struct.Struct("<Q")
 _SPIN_NS = 200_000
+_PAUSE_NS = 10_000_000
+"""As the native driver's: a server that refuses, or accepts and closes, shall not be asked a million times a second."""
 _ERRORS_MAX = 20
 
 
@@ -110,9 +112,11 @@ class Client:
         transport["answer_bytes_max"] = job["answer_bytes_max"]
         self.transport = TRANSPORTS[transport["kind"]](transport, self.timeout_s)
         self.prime_errors = 0
+        self.answered = False
         for index in prime:
             try:
                 self.transport.call(wanted[index], self.timeout_s)
+                self.answered = True
             except CallError:
                 self.prime_errors += 1
         # Before the barrier: no client shall start late because it tidies up.
@@ -164,7 +168,7 @@ class Client:
         samples: list[tuple[int, int, int, int, int, Any]] = []
         lags_ns = array.array("q")
         errors: dict[str, int] = {}
-        timeout_ns, unsent = int(self.timeout_s * 1e9), 0
+        timeout_ns, unsent, answered = int(self.timeout_s * 1e9), 0, self.answered
         _sleep_until(zero_ns)
         free_ns = zero_ns  # who is let run late has lost that time
         cpu_ns = time.process_time_ns()
@@ -179,10 +183,13 @@ class Client:
             else:
                 try:
                     response = call(request, left_ns / 1e9)
-                    end_ns, status, text = now(), OK, ""
+                    end_ns, status, text, answered = now(), OK, "", True
                     if end_ns - due_ns > timeout_ns:  # a library, or HTTP, may give an answer more time than it has
                         response, status, text = None, TIMEOUT, "answered after its time was over"
                 except CallError as error:
+                    if error.lost and not answered:  # its pause is part of it: nobody was idle
+                        _sleep_until(min(now() + _PAUSE_NS, due_ns + timeout_ns))
+                    answered = not error.lost and not error.timeout
                     end_ns, status, text = now(), TIMEOUT if error.timeout else ERROR, redact.short(str(error))
             if text:
                 errors[text] = errors.get(text, 0) + 1

@@ -33,11 +33,12 @@ Call = Callable[[bytes, float], Any]
 
 
 class CallError(Exception):
-    """A request that failed: `timeout` tells a passed deadline from any other failure."""
+    """A request that failed: by a deadline that passed (`timeout`), as its connection was `lost` or refused, or else."""
 
-    def __init__(self, text: str, timeout: bool) -> None:
+    def __init__(self, text: str, timeout: bool, lost: bool = False) -> None:
         super().__init__(text)
         self.timeout = timeout
+        self.lost = lost
 
 
 class Transport(ABC):
@@ -121,7 +122,8 @@ class Grpc(Transport):
             # A server that says so long before has failed fast.
             waited = time.monotonic() - started >= _DEADLINE * timeout_s
             late = waited and code == self._grpc.StatusCode.DEADLINE_EXCEEDED
-            raise CallError(f"{code.name}: {error.details()}", late) from None
+            lost = code == self._grpc.StatusCode.UNAVAILABLE
+            raise CallError(f"{code.name}: {error.details()}", late, lost) from None
 
     def close(self) -> None:
         self._channel.close()
@@ -153,9 +155,8 @@ class Http(Transport):
             connection.connect()
         except OSError as error:
             why = f"TLS: {tls.refusal(error)}" if isinstance(error, ssl.SSLError) else str(error)
-            raise CallError(
-                f"no connection to {self._host}:{self._port}: {why}", isinstance(error, TimeoutError)
-            ) from None
+            timeout = isinstance(error, TimeoutError)
+            raise CallError(f"no connection to {self._host}:{self._port}: {why}", timeout, lost=True) from None
         if isinstance(connection.sock, ssl.SSLSocket):
             self.secured = _said(tls.facts(connection.sock))
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -177,7 +178,7 @@ class Http(Transport):
             raise CallError("timeout", timeout=True) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise CallError(f"{type(error).__name__}: {error}", timeout=False) from None
+            raise CallError(f"{type(error).__name__}: {error}", timeout=False, lost=True) from None
         if response.will_close:
             self.close()
         if response.status >= 400:
