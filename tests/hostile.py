@@ -527,12 +527,12 @@ def hostile(*arguments: Any, **more: Any) -> Iterator[Hostile]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(600)
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(600)
         loop.close()
 
 

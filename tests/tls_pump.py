@@ -80,10 +80,10 @@ def _serving(
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
-    assert found.wait(30)
+    assert found.wait(600)
     try:
         yield address[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(600)
         loop.close()

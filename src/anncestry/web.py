@@ -98,10 +98,11 @@ def call(
             answer = connection.getresponse()
             found = answer.status, body_of(answer)
         except (OSError, HTTPException) as error:
-            if not (watch.over or isinstance(error, OSError)):
+            if watch.over or isinstance(error, TimeoutError):  # one wait of all that time
+                raise TimeoutError(f"no whole answer within {seconds:g} s") from None
+            if not isinstance(error, OSError):
                 raise OSError(str(error) or type(error).__name__) from None
-            if not watch.over:
-                raise
+            raise
         finally:
             connection.close()
         if watch.over:  # an answer without a length just ends then

@@ -50,10 +50,23 @@ def measured(tmp_path_factory):
         **{"duet": 6, "rounds": 1, "pair": 2, "session": 1, "query": 1, "recall": 1},
         **PUBLISH,
     }, "a pair and its control, on three pairs of servers each"
-    said = toy.snakemake("--logger=anncestry").stderr
+    said = ""
+    for _ in range(3):  # what is measured here is short: a machine that stands still spoils it
+        done = toy.snakemake("--logger=anncestry", check=False)
+        said += done.stderr
+        if done.returncode == 0 and is_whole(toy):
+            break
+        anncestry(toy, "drop", "blobs-l2/red-1.0..*/standalone/k5", "--yes")
+    assert done.returncode == 0, said
     assert "Measuring pair 2 of servers: red-1.0..blue-1.0 on blobs-l2, standalone, k5 (" in said
     assert "server" in said and "Building DAG" not in said and "%|" not in said, "no log of Snakemake or of a job"
     return toy
+
+
+def is_whole(toy):
+    """Whether both pairs are valid and have their ratio."""
+    paths = (toy.folder / "results" / "pair").rglob("*@*.json")
+    return all(pair["valid"] and pair["quantities"]["qps"]["value"] for pair in map(records.read_json, paths))
 
 
 @pytest.fixture

@@ -377,6 +377,6 @@ def test_downloads_give_up_when_whoever_asked_is_ended() -> None:
     with pytest.raises(KeyboardInterrupt), fetching.downloads(1) as pool:
         pool.submit(download)
         pool.submit(seen.append, "never begun")
-        begun.wait(10)
+        assert begun.wait(600)
         raise KeyboardInterrupt
     assert seen == ["ended"]

@@ -140,10 +140,12 @@ def remote(server: Server, **more: Any) -> dict[str, Any]:
     return {"kind": "url", "url": server.address, "format": "hdf5", **more}
 
 
-def closed_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/made.hdf5"
+@pytest.fixture
+def refused() -> Iterator[str]:
+    """An address whose port is taken, and where nobody listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{holder.getsockname()[1]}/made.hdf5"
 
 
 def sha256_of(content: bytes) -> str:
@@ -258,15 +260,14 @@ def test_two_that_want_the_same_file_download_it_once(server: Server, tmp_path: 
 
 
 def test_without_a_network_the_user_reads_each_source_and_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
-    url = closed_port()
     with pytest.raises(DataError) as raised:
-        get(tmp_path, spec_of({"kind": "url", "url": url, "format": "hdf5"}, local(tmp_path / "nowhere.hdf5")))
+        get(tmp_path, spec_of({"kind": "url", "url": refused, "format": "hdf5"}, local(tmp_path / "nowhere.hdf5")))
     sentence = str(raised.value)
     assert sentence.startswith("dataset made: no source has its content")
-    assert f"{url}: can't be reached (Connection refused)" in sentence
+    assert f"{refused}: can't be reached (Connection refused)" in sentence
     assert "nowhere.hdf5: missing" in sentence and "\n" not in sentence
     assert not (tmp_path / "out" / "record.json").exists()
 

@@ -292,7 +292,7 @@ def ask(
         transport=engine.transport(server),
         schedule=rows,
         prime=rows[:, :0],
-        timeout_s=20,
+        timeout_s=300,
         duration_s=duration_s,
     )
     driver.run(folder, check=server.check_alive, ready=ready)

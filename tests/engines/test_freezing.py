@@ -87,7 +87,7 @@ def test_a_system_that_stands_still_in_turns_answers_as_before(name: str, tmp_pa
 
             def turns() -> None:
                 for turn in range(10):
-                    side.freeze()
+                    side.freeze(within_s=600)
                     time.sleep(0.5)
                     side.thaw()
                     time.sleep(0.1)
@@ -122,7 +122,7 @@ def asked(
     protocol.write_requests(folder, engine.encode(server, queries, 10, 200, None))
     protocol.write_job(
         folder / "job", requests=folder, transport=engine.transport(server), schedule=np.tile(np.arange(100), (2, 1)),
-        prime=np.empty((2, 0), int), timeout_s=30.0, duration_s=duration_s,
+        prime=np.empty((2, 0), int), timeout_s=300.0, duration_s=duration_s,
     )  # fmt: skip
     with Driver() as driver:
         driver.run(folder / "job", ready=(lambda: None) if beside is None else beside.start)

@@ -51,7 +51,7 @@ def test_rows_that_the_server_refuses_are_counted_with_its_reason(tmp_path: Path
         with Progress("load", len(vectors.base), "row") as progress:
             engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
         http = int(next(iter(server.group)).addresses["http"].rpartition(":")[2])
-        options = {"collection": "Bench", "http": http, "uuid_prefix": "a77ce570-0000-4000-8000-", "timeout_s": 10.0}
+        options = {"collection": "Bench", "http": http, "uuid_prefix": "a77ce570-0000-4000-8000-", "timeout_s": 300.0}
         first = batch(vectors, 0, 3)
         shorter = replace(first, first=5000, base=first.base[:, :7])
         with sdk_rows.inserter(sys.executable, SDK, "weaviate-client", server.endpoint, options, 300.0) as (_, insert):

@@ -108,7 +108,7 @@ def responses(engine: Engine, server: Server, requests: list[bytes], folder: Pat
     protocol.write_requests(folder, requests)
     protocol.write_job(
         folder / "job", requests=folder, transport=engine.transport(server), schedule=np.arange(len(requests))[None],
-        prime=np.empty((1, 0), int), timeout_s=30.0,
+        prime=np.empty((1, 0), int), timeout_s=300.0,
     )  # fmt: skip
     with Driver() as driver:
         driver.run(folder / "job")

@@ -40,7 +40,7 @@ def present(toy: Toy, stage: str, system: str) -> list[Path]:
 def test_a_killed_or_hanging_server_costs_its_own_cells_only_and_once_mended_exactly_those_are_measured(
     toy, monkeypatch
 ):
-    monkeypatch.setenv("FLAT_ANSWER_S", "15")  # what hangs is given up sooner
+    monkeypatch.setenv("FLAT_PROBE_S", "30")  # what hangs is given up sooner
     systems = toy.files["systems"]
     for wrong in ("killed-at-start", "killed-on-load", "killed-on-query", "hangs"):
         (toy.folder / wrong).write_text(wrong)

@@ -37,8 +37,8 @@ def test_a_process_that_is_left_fails_the_session_and_is_named(
         [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path),
          "--basetemp", str(tmp_path / "base"), "-c", os.devnull, "-W", "ignore", "-n", workers,
          str(tmp_path / "test_it.py")],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "TESTS_REMAINS_WAIT_S": "2"}, capture_output=True,
-        text=True, check=False, timeout=900,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "TESTS_REMAINS_WAIT_S": "2" if status else "300"},
+        capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     (told,) = (tmp_path / "base").rglob("pid")
     pid = int(told.read_text())

@@ -23,8 +23,8 @@ from tests.servers import CACHE, SYSTEMS
 from tests.toy import DATASET, Toy
 
 STREAM = {
-    "k": 5, "clients": 2, "runs": 2, "duration_s": 1.0, "queries": 20, "warmup": 5,
-    "stream": {"insert_per_s": 30, "delete_per_s": 60, "batch_rows": 3},
+    "k": 5, "clients": 2, "runs": 2, "duration_s": 3.0, "queries": 20, "warmup": 5,
+    "stream": {"insert_per_s": 10, "delete_per_s": 20, "batch_rows": 3},
 }  # fmt: skip
 
 
@@ -53,9 +53,9 @@ def test_a_stream_changes_rows_while_queries_run_and_the_next_runs_start_from_th
     vectors = open_vectors(Path(changing.vectors_path), changing.vectors)
     asked = set(parquet.read_table(changing.samples_path)["query"].to_pylist())
     # Those that are answered when the clock has stopped don't count: how many depends on the machine.
-    within = writes[(writes.status == OK) & (writes.due_ns + writes.latency_ns <= 1e9)]
-    for kind, due in (("insert", 30), ("delete", 60)):
-        in_time = within[within.kind == kind].ids.map(len).sum() / 2
+    within = writes[(writes.status == OK) & (writes.due_ns + writes.latency_ns <= 3e9)]
+    for kind, due in (("insert", 10), ("delete", 20)):
+        in_time = within[within.kind == kind].ids.map(len).sum() / 2 / 3
         assert kinds[kind]["rows_per_s"]["value"] == pytest.approx(in_time) and 0 < in_time <= due
     orders = []
     for number, run in writes.groupby("run"):
@@ -65,7 +65,7 @@ def test_a_stream_changes_rows_while_queries_run_and_the_next_runs_start_from_th
         assert len(set(source)) == 30 and not set(source) & asked, "no row is inserted that is asked for"
         gone = np.concatenate(deleted["ids"].tolist())
         assert len(set(gone)) == 60 and gone.max() < len(vectors.base)
-        assert np.allclose(np.diff(inserted["due_ns"]), 0.1e9), f"run {number}: a constant rate"
+        assert np.allclose(np.diff(inserted["due_ns"]), 0.3e9), f"run {number}: a constant rate"
         orders.append((source.tolist(), gone.tolist()))
     assert orders[0] != orders[1], "each run changes other rows, in another order"
 
@@ -185,7 +185,7 @@ def test_a_stream_is_published_shown_and_verified_and_a_changed_write_is_found(t
     toy.snakemake()
     (table,) = (tmp_path / "results" / "table").glob("*/numbers.json")
     rows = {(row["workload"], row["metric"]): row for row in json.loads(table.read_text())}
-    assert 0 < rows["k5-stream", "stream_insert_rows_per_s"]["value"] <= 30
+    assert 0 < rows["k5-stream", "stream_insert_rows_per_s"]["value"] <= 10
     assert rows["k5-stream", "stream_fresh_recall"]["value"] == 1.0
     assert ("k5", "stream_on_time") not in rows
     (page,) = (tmp_path / "reports").rglob("index.html")

@@ -376,7 +376,7 @@ def effective_setting(server: MilvusServer, dotted: str) -> Any:
     code = f'param.GetWithDefault("{dotted}", "")'
     query = urllib.parse.urlencode({"auth": "by-dev", "code": code})
     try:
-        answer = http_get(server.address("metrics"), f"/expr?{query}", 5.0, server.tls).decode()
+        answer = http_get(server.address("metrics"), f"/expr?{query}", 60.0, server.tls).decode()
     except OSError:
         return None
     except ValueError:
