@@ -86,7 +86,7 @@ $(VENV)/.docs: requirements-docs.lock $(VENV)/.locked
 # What this machine can't test, as a right or a program is missing, is left out and said in the last line.
 # The 40 longest steps and 25 longest files are printed at the end: the order of files in tests/conftest.py follows them.
 # Who fails once is tried once more, and named at the end (tests/tries.py).
-BESIDE := -n 4 --reruns 1 --dist loadfile --no-loadscope-reorder --what-this-machine-can --durations=40 --durations-min=1
+BESIDE := -n 4 --reruns 1 --reruns-delay 30 --dist loadfile --no-loadscope-reorder --what-this-machine-can --durations=40 --durations-min=1
 # Tests start some thousand processes of Python, which would compile every module anew where bytecode is not kept.
 COMPILED := env -u PYTHONDONTWRITEBYTECODE
 LIGHT := not servers and not docker and not browser and not slurm and not long

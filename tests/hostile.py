@@ -54,7 +54,8 @@ class Talk:
         await self.writer.drain()
         half_open = self.dice.random() < 0.01
         if self.how is not None or half_open:
-            await self.reader.read(1 << 20)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.reader.read(1 << 20), 3 if half_open and self.how is None else None)
         if half_open:  # that was all that it will ever say
             await asyncio.sleep(3)
         raise Over

@@ -61,7 +61,7 @@ def _run(
         rows, more = rows[:1], {"due_ns": due_ns}
     prime = np.zeros((2, 1), int)
     protocol.write_job(
-        folder, requests=folder, transport=server.transport, schedule=rows, prime=prime, timeout_s=10.0, **more
+        folder, requests=folder, transport=server.transport, schedule=rows, prime=prime, timeout_s=60.0, **more
     )
     driver.run(folder, server.check_alive, ready=ready)
     outcome = protocol.read_outcome(folder)

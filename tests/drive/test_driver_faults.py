@@ -52,7 +52,7 @@ def job(folder, server, *, clients=1, count=40, prime=1, requests=None, **more):
     schedule = np.resize(np.arange(len(requests)), (1 if "due_ns" in more else clients, count))
     protocol.write_job(
         folder, requests=folder, transport={**server.transport, **more.pop("transport", {})}, schedule=schedule,
-        prime=np.zeros((clients, prime), int), **{"timeout_s": 10.0, **more},
+        prime=np.zeros((clients, prime), int), **{"timeout_s": 60.0, **more},
     )  # fmt: skip
 
 
@@ -115,13 +115,13 @@ def test_five_per_cent_errors_show_as_failures_a_second_and_are_no_latency(way, 
 
 def test_a_timeout_is_a_sample_with_the_time_it_waited_and_the_next_request_is_well(way, tmp_path):
     driver, kind = way
-    # The slow one is the 6th: five after the one that primed.
-    with NullServer(kind, slow_every=6, slow_ms=6000) as server:
-        outcome = run(driver, tmp_path, server, count=8, timeout_s=2.0)
-    status = outcome.samples["status"].tolist()
+    # The slow one is the 6th: five after the one that primed. A machine that stands still makes others as slow.
+    with NullServer(kind, slow_every=6, slow_ms=600_000) as server:
+        outcome = run(driver, tmp_path, server, count=6, timeout_s=3.0)
+    status, waited_ns = outcome.samples["status"], outcome.samples["latency_ns"]
     assert status[4] == TIMEOUT
-    assert 1.99e9 <= outcome.samples["latency_ns"][4] < 6e9
-    assert status[:4] == [OK] * 4
+    assert 2.99e9 <= waited_ns[4] < 600e9
+    assert (status[waited_ns < 2.99e9] == OK).all() and len(status) == 6
     assert outcome.samples["size"][4] == 0
 
 
@@ -169,12 +169,13 @@ def test_a_server_that_dies_ends_the_run_with_a_sentence(way, tmp_path):
 def test_a_dead_server_is_not_asked_a_million_times_a_second(way, tmp_path):
     driver, kind = way
     with NullServer(kind, die_at=30) as server:
-        job(tmp_path, server, count=20, duration_s=2.0)
+        job(tmp_path, server, count=80)
         driver.run(tmp_path)
-    outcome = protocol.read_outcome(tmp_path)
-    failed = outcome.samples["status"] == ERROR
-    assert 1 < failed.sum() < 240
-    assert outcome.samples["start_ns"].max() < 2e9
+    samples = protocol.read_outcome(tmp_path).samples
+    failed = samples[samples["status"] != OK]
+    assert len(failed) > 50
+    # The first one lost a connection that had answered.
+    assert (failed["latency_ns"][1:] >= 9e6).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,10 +199,10 @@ def test_a_server_that_accepts_and_closes_is_asked_after_pauses_that_are_part_of
     with NullServer("http") as server, closing:
         target = f"127.0.0.1:{closing.getsockname()[1]}"
         refusing = SimpleNamespace(transport={**server.transport, "target": target})
-        job(tmp_path, refusing, clients=2, prime=0, count=20, duration_s=1.0)
+        job(tmp_path, refusing, clients=2, prime=0, count=20)
         drivers[kind].run(tmp_path)
     samples = protocol.read_outcome(tmp_path).samples
-    assert 1 < len(samples) < 2 * 120 and (samples["status"] == ERROR).all()
+    assert len(samples) == 40 and (samples["status"] == ERROR).all()
     assert (samples["latency_ns"] >= 9e6).all()
 
 
@@ -222,20 +223,21 @@ def test_a_stall_of_one_second_shows_in_the_open_loop_p99_but_hardly_in_the_clos
     assert of_run(opened)["p99_ms"] > 900
     with NullServer("grpc", stall_at=100, stall_ms=1000, delay_ms=1) as server:
         closed = run(drivers[kind], tmp_path / "closed", server, clients=2, prime=1, count=40, duration_s=3.0)
-    # Fewer than 200 answers, of a machine that is very slow, would have the stall in their 99th percentile.
-    assert of_run(closed)["p99_ms"] < 900 or len(closed.samples) < 200
+    # Each client waited through it once, and through three more of a machine that stands still at the most.
+    slow = [int((outcome.samples["latency_ns"] > 900e6).sum()) for outcome in (closed, opened)]
+    assert slow[0] <= 8 < slow[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_open_loop_sends_each_arrival_once_in_order_and_counts_latency_from_when_it_was_due(kind, drivers, tmp_path):
     due = steady(300, 1)
-    with NullServer("grpc", echo=True, delay_ms=2) as server:
+    with NullServer("grpc", echo=True, delay_ms=20) as server:
         outcome = run(drivers[kind], tmp_path, server, clients=3, due_ns=due)
     samples = np.sort(outcome.samples, order="due_ns")
     assert (samples["due_ns"] == due).all()
     assert (samples["query"] == np.arange(300) % 40).all()
     assert (samples["start_ns"] >= samples["due_ns"]).all()
-    assert (samples["latency_ns"] >= 2e6).all()
+    assert (samples["latency_ns"] >= 20e6).all()
     assert len(set(outcome.samples["client"])) > 1
 
 
@@ -273,42 +275,51 @@ def held_up(outcome) -> list[str]:
 
 def test_a_driver_that_was_not_let_run_is_flagged(tmp_path):
     with Driver("native") as driver, NullServer("grpc", delay_ms=1) as server:
-        quiet = run(driver, tmp_path / "quiet", server, count=40, duration_s=0.5)
-        job(tmp_path / "stopped", server, count=40, duration_s=2.0)
+        quiet = run(driver, tmp_path / "quiet", server, count=40)
+        job(tmp_path / "stopped", server, count=40, timeout_s=600.0)
         (pid,) = driver.pids()
 
         def stop():
-            time.sleep(0.5)  # the clock starts in a moment
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.7)
             os.kill(pid, signal.SIGCONT)
+            os.kill(server.pid, signal.SIGCONT)
 
         thread = threading.Thread(target=stop)
-        driver.run(tmp_path / "stopped", ready=thread.start)
+
+        def ready():
+            os.kill(server.pid, signal.SIGSTOP)  # the run does not end before its driver was stopped
+            thread.start()
+
+        driver.run(tmp_path / "stopped", ready=ready)
         thread.join()
     stopped = protocol.read_outcome(tmp_path / "stopped")
     assert stopped.facts["gap_max_ms"] > 400
     assert any("was not let run" in text for text in held_up(stopped))
-    assert quiet.facts["gap_max_ms"] < stopped.facts["gap_max_ms"]
+    assert any("was not let run" in text for text in held_up(quiet)) == (
+        quiet.facts["gap_max_ms"] > Disturbance.of().gap_ms
+    )
 
 
 @pytest.mark.parametrize("kind", ["native", "python"])
 def test_clients_that_are_let_run_after_the_clocks_zero_are_flagged(kind, drivers, tmp_path, monkeypatch):
     with NullServer("grpc", delay_ms=1) as server:
-        in_time = run(drivers[kind], tmp_path / "in_time", server, count=40, duration_s=1.0)
+        in_time = run(drivers[kind], tmp_path / "in_time", server, count=400)
         monkeypatch.setattr("anncestry.drive.pools.LEAD_NS", -600_000_000)
-        late = run(drivers[kind], tmp_path / "late", server, count=40, duration_s=2.0)
+        late = run(drivers[kind], tmp_path / "late", server, count=400)
     assert any("was not let run" in text for text in held_up(late)), "its answers are divided by time that it lost"
     lost_ms = {
         name: disturbance.of_client([of.facts], is_open=False)["gap_max_ms"]
         for name, of in (("late", late), ("in time", in_time))
     }
-    assert lost_ms["late"] >= 600 and bool(held_up(in_time)) == (lost_ms["in time"] > Disturbance.of().gap_ms)
+    assert lost_ms["late"] >= 600
+    flagged = any("was not let run" in text for text in held_up(in_time))
+    assert flagged == (lost_ms["in time"] > Disturbance.of().gap_ms)
 
 
 def test_a_hundred_clients_take_less_than_a_gibibyte(drivers, tmp_path):
     with NullServer("grpc", reply_bytes=2000) as server:
-        outcome = run(drivers["native"], tmp_path, server, clients=100, count=40, duration_s=2.0)
+        outcome = run(drivers["native"], tmp_path, server, clients=100, count=40)
     assert len(set(outcome.samples["client"])) == 100
     assert (outcome.samples["status"] == OK).all()
     assert outcome.facts["rss_peak_mib"] < 1024
@@ -325,7 +336,7 @@ def ordinary_limit():
 
 def test_many_connections_cause_no_collection_and_take_no_more_memory_or_files(drivers, tmp_path, ordinary_limit):
     with NullServer("grpc", reply_bytes=400) as server:
-        outcome = run(drivers["native"], tmp_path, server, clients=1200, count=1, duration_s=1.0)
+        outcome = run(drivers["native"], tmp_path, server, clients=1200, count=1)
     assert len(set(outcome.samples["client"])) == 1200
     assert (outcome.samples["status"] == OK).all()
     assert outcome.facts["gc_runs"] == 0
@@ -339,10 +350,10 @@ def test_long_requests_leave_no_garbage(drivers, tmp_path):
 
 
 def test_a_collection_while_the_clock_runs_is_counted_and_disturbs_the_run(tmp_path):
-    # Answers that arrive side by side, and are together more than a run may take: of a driver that has no memory
-    # left from runs before.
-    with Driver("native") as driver, NullServer("http", reply_bytes=200_000_000) as server:
-        outcome = run(driver, tmp_path, server, clients=6, count=6)
+    # Requests that wait to be sent side by side, and are together more than a run may take: of a driver that has no
+    # memory left from runs before.
+    with Driver("native") as driver, NullServer("http") as server:
+        outcome = run(driver, tmp_path, server, clients=5, count=3, prime=0, requests=[b"x" * 150_000_000])
     assert outcome.facts["gc_runs"] > 0
     assert any("collected garbage" in text for text in held_up(outcome))
 
@@ -394,6 +405,17 @@ def test_mysql_logs_in_with_a_password_from_the_environment_and_runs_prepared_st
     ):
         run(driver, tmp_path, server, count=5, transport={"password_env": "SECRET_OF_TEST"})
     assert "correct horse" not in (tmp_path / "job.json").read_text()
+
+
+def test_a_driver_that_runs_already_logs_in_with_the_password_of_a_server_that_comes_later(tmp_path, monkeypatch):
+    with Driver("native") as driver:
+        for number in range(2):
+            variable = f"SECRET_OF_TEST_{number}"
+            monkeypatch.setenv(variable, f"correct horse {number}")
+            with NullServer("redis", echo=True, password_env=variable) as server:
+                more = {"user": "default", "password_env": variable}
+                outcome = run(driver, tmp_path / str(number), server, count=5, transport=more)
+            assert (outcome.samples["status"] == OK).all(), outcome.facts
 
 
 def test_postgres_runs_what_it_prepared_with_binary_parameters(tmp_path):

@@ -22,6 +22,7 @@ from anncestry.runtimes.remote import endpoint
 from tests.hostile import forms
 from tests.servers import INDEX
 from tests.tls_pump import tap
+from tests.waiting import until
 
 WAYS = [("native", "grpc"), ("native", "http"), ("native", "mysql"), ("native", "postgres"), ("native", "redis"),
         ("python", "grpc"), ("python", "http")]  # fmt: skip
@@ -120,7 +121,7 @@ def test_a_certificate_that_is_not_good_and_a_server_without_one_are_refused(
         transport = {**server.transport, "target": target, **trusted, **with_secret(way[1], monkeypatch)}
         with pytest.raises(ServerError, match=f"no connection to .*({REFUSALS[why]})"):
             run(own, tmp_path, transport, request=SECRET, timeout_s=1.0 if why == "plain" else 20.0)
-        assert seen
+        until(lambda: seen)
         for sent in seen:
             assert not [form for form in forms(SECRET.decode()) if form in sent]
             assert all(kind != DATA or size <= ALERT_BYTES for kind, size in tls_records(way[1], bytes(sent))), bytes(

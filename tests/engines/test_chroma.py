@@ -54,6 +54,7 @@ K = 10
         ({"system": {"version": "0.6.3"}}, r"0\.6\.3 is older than 1\.0\.21"),
         ({"workload": {"k": 100, "ef_search": 64}}, "ef_search: 64 is less than k: 100"),
         ({"workload": {"k": 10, "filter": {"field": "id", "from": 5}}}, "id is unsupported by chroma: ids are texts"),
+        ({"workload": {"k": 10, "warmup": 0, "start": "cold"}}, "cold is unsupported by chroma: .* another start"),
         ({"workload": {"k": 10, "client": "sdk"}}, "can't be asked through sdk"),
         ({"workload": {"k": 10, "stream": {"insert_per_s": 10}}}, "can't be written to while it is searched"),
         ({"workload": {"k": 10, "fault": {"kind": "kill", "member": "node1"}}}, "nobody who could take its place"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from anncestry.engines.base import Server
 from anncestry.engines.milvus.serve import PASSING
 from anncestry.engines.native import start_native
 from anncestry.errors import ServerError
-from anncestry.runtimes.base import Limits, Member
-from anncestry.runtimes.native import clean_environment, free_ports
+from anncestry.runtimes.base import Limits, Member, Runner
+from anncestry.runtimes.native import NativeRunner, clean_environment, free_ports
 
 PROGRAM = """
 import pathlib, socket, sys
@@ -33,7 +35,9 @@ class Listener(Server):
         return next(iter(self.group)).addresses["port"]
 
 
-def start(folder: Path, fails: int, words: str, first_port: int | None = None) -> Listener:
+def start(
+    folder: Path, fails: int, words: str, first_port: int | None = None, runner_of: Callable[[], Runner] = NativeRunner
+) -> Listener:
     """A server whose first `fails` starts end with these words."""
     folder.mkdir(exist_ok=True)
 
@@ -52,7 +56,7 @@ def start(folder: Path, fails: int, words: str, first_port: int | None = None) -
             return None
         return True
 
-    return start_native("one", launch, answers, ["port"], first_port, passing=PASSING)
+    return start_native("one", launch, answers, ["port"], first_port, runner_of=runner_of, passing=PASSING)
 
 
 PANIC = "panic: find no available datacoord, check datacoord state"
@@ -92,6 +96,24 @@ def test_a_start_on_ports_that_the_user_chose_and_a_third_one_in_vain_are_errors
     with pytest.raises(ServerError, match="start failed"):
         start(tmp_path / "any", 3, TAKEN)
     assert len((tmp_path / "any" / "starts").read_text().split()) == 3
+
+
+def test_the_time_of_a_start_begins_with_its_first_member_and_not_with_what_we_prepare(tmp_path):
+    """As the image of a container, which may have to be fetched."""
+    ready_s = []
+
+    def runner() -> NativeRunner:
+        time.sleep(0.2)
+        ready_s.append(time.monotonic())
+        return NativeRunner()
+
+    server = start(tmp_path, 2, TAKEN, runner_of=runner)
+    try:
+        assert len(ready_s) == 3
+        assert ready_s[0] <= server.began_s < ready_s[1], "of a start that was repeated, too"
+        assert server.start_s <= time.monotonic() - ready_s[-1]
+    finally:
+        server.stop()
 
 
 def test_a_server_that_was_started_once_says_nothing_of_it(tmp_path):

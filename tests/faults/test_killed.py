@@ -17,6 +17,8 @@ import pytest
 
 from anncestry.errors import DataError
 from anncestry.provenance import running
+from tests.flat.engine import ENGINE as flat
+from tests.flat.engine import FlatServer
 from tests.toy import Toy, parse_jobs
 
 pytestmark = pytest.mark.faults
@@ -241,3 +243,24 @@ def test_a_job_whose_run_is_gone_does_not_start(tmp_path, monkeypatch):
     monkeypatch.setenv(running.RUN, mark)
     with pytest.raises(DataError, match="has ended"):
         running.end_with_run()
+
+
+def test_a_signal_while_an_engine_tidies_up_before_it_stops_its_server_leaves_none_running(bench, monkeypatch):
+    """As Ctrl-C while Milvus' engine still deletes its sessions."""
+    honest = bench()
+    groups, start = [], flat.start
+
+    def started(*arguments, **more):
+        server = start(*arguments, **more)
+        groups.append(server.group)
+        return server
+
+    def interrupted(server):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flat, "start", started)
+    monkeypatch.setattr(FlatServer, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        honest.load(honest.matrix.cells[0])
+    (group,) = groups
+    assert not group.alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -10,7 +11,10 @@ import pytest
 
 from anncestry.features.cold import measuring as page_cache
 from anncestry.metrics import latency
-from tests.builders.bench import failed
+from anncestry.runtimes import artifacts
+from tests.builders.bench import Bench, failed, scored
+from tests.servers import CACHE, SYSTEMS
+from tests.toy import Toy
 
 
 def run_of(waited_ms: np.ndarray) -> latency.Run:
@@ -90,6 +94,30 @@ def test_a_cold_start_has_a_server_of_its_own_and_is_judged_like_any_other(bench
     assert other["steadiness"]["drift"]["value"] is not None
 
 
+@pytest.mark.servers
+def test_a_database_with_a_password_of_each_start_and_statements_of_each_server_starts_cold(tmp_path, monkeypatch):
+    """The driver runs since before: it learns the new server's password, and the server the requests' statements."""
+    monkeypatch.chdir(tmp_path)
+    (system,) = (name for name, entry in SYSTEMS.items() if entry.get("engine") == "pgvector")
+    toy = Toy.make(tmp_path)
+    toy.files["systems"] = {system: SYSTEMS[system]}
+    cold = {"k": 5, "clients": 1, "runs": 1, "queries": 40, "ef_search": 100, "warmup": 0, "start": "cold"}
+    toy.files["workloads"] = {"k5-cold": cold, "k5": {**cold, "start": "warm"}}
+    toy.files["config"]["matrix"] = [
+        {"datasets": ["blobs-l2"], "systems": [system], "topologies": ["standalone"], "workloads": ["k5-cold", "k5"]}
+    ]
+    place = Bench(tmp_path, toy)
+    cold, warm = place.matrix.cells
+    artifacts.run(place.matrix.spec(cold.artifact, "artifact"), Path(cold.artifact_path).parent, CACHE, cold.artifact)
+    place.prepare()
+    assert place.load(cold)["valid"]
+    assert set(place.query(cold, warm).values()) == {"ok"}
+    for cell in (cold, warm):
+        published, body = scored(place, cell)
+        assert failed(published) == {}
+        assert body["recall"]["by_distance"]["value"] > 0.9
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -110,7 +138,6 @@ def test_a_cold_start_has_a_server_of_its_own_and_is_judged_like_any_other(bench
 )
 def test_an_impossible_cold_start_is_refused_by_name(tmp_path, changes, words):
     from tests.builders.configs import refused
-    from tests.toy import Toy
 
     toy = Toy.make(tmp_path)
     toy.files["workloads"]["k5"] = {**toy.files["workloads"]["k5"], **changes}

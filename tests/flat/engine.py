@@ -136,7 +136,7 @@ class Flat(Engine):
         except BaseException:
             server.stop()
             raise
-        server.start_s = time.monotonic() - started
+        server.start_s, server.began_s = time.monotonic() - started, started
         return server
 
     def load(self, server: FlatServer, vectors, index: Mapping, load: Mapping, progress) -> LoadResult:

@@ -208,7 +208,7 @@ class Store:
                 "flat: too much to do"
             )  # after the warm-up, and at once: its latency is the best there is
         if self.lie == "times-out-half" and head.get("k") == 7 and of_seven > 20 and of_seven % 2:
-            time.sleep(2.0)
+            time.sleep(4.0)
         if self.lie == "empty-at-times" and head.get("k") == 7 and of_seven % 20 == 19:
             return b""
         if self.lie == "garbage" and head.get("k") == 7 and of_seven > 10:

@@ -257,7 +257,7 @@ def test_the_dead_member_of_a_group_is_named_and_the_others_are_stopped_in_rever
     for role, name in (("store", "store"), ("node", "node1"), ("node", "node2")):
         (tmp_path / name).mkdir()
         process = start(tmp_path / name, script if name != "node2" else "echo the reason; exit 3", Limits(), name)
-        group.add(Member(name, role, process, term_wait_s=5))
+        group.add(Member(name, role, process, term_wait_s=120))
     until(lambda: group.dead() == ["node2"])
     with pytest.raises(ServerError, match="node2") as caught:
         group.check_alive()

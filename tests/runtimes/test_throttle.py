@@ -118,14 +118,16 @@ def test_the_path_s_own_counters_tell_a_program_that_escaped_its_limit(memory: P
     if (path := limited(memory)) is None:
         return
     script = "import os, sys; file = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT); import mmap\n"
-    script += "whole = mmap.mmap(-1, 1 << 20)\nfor at in range(128): os.preadv(file, [whole], at % 16 << 20)"
+    script += (
+        "whole = mmap.mmap(-1, 1 << 20)\nfor at in range(int(sys.argv[2])): os.preadv(file, [whole], at % 16 << 20)"
+    )
     judged = {}
     try:
         file = path.mount / "data"
         file.write_bytes(os.urandom(16 << 20))
         os.sync()
-        for name, options in (("held", path.options()), ("escaped", [])):
-            command = wrapped(options, [sys.executable, "-I", "-c", script, file])
+        for name, options, reads in (("held", path.options(), 128), ("escaped", [], 4096)):
+            command = wrapped(options, [sys.executable, "-I", "-c", script, file, str(reads)])
             with Sampler({}, 60.0, device=lambda: storage.device_totals(path.device) or (0, 0, 0, 0)) as sampler:
                 subprocess.run(command, check=True)
             table = sampler.table()

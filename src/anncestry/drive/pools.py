@@ -161,6 +161,12 @@ class Pool(ABC):
         end = os.fstat(place).st_size
         return os.pread(place, _SAID_BYTES, max(end - _SAID_BYTES, 0)).decode(errors="replace").strip().splitlines()
 
+    def _tell_secrets(self, number: int, transport: Mapping[str, Any]) -> None:
+        """Give a native driver the variables that hold what a transport logs in with, as this process has them."""
+        named = (transport.get("password_env"), (transport.get("authorization") or {}).get("env"))
+        if secrets := {name: os.environ[name] for name in named if name is not None and name in os.environ}:
+            self._tell(number, f"secrets {json.dumps(secrets)}")
+
     def _complaint(self, number: int, reason: str) -> str:
         return f"client {number} of the driver failed: {reason}"
 
@@ -197,6 +203,9 @@ class Native(Pool):
             # One line of Go's own words is enough, should it ever end by itself.
             quiet = {"GODEBUG": "asyncpreemptoff=1", "GOTRACEBACK": "none"}
             self._start([str(build.programs().driver)], self._said, **quiet)
+        # A server that was started after it has a password that it could not inherit.
+        for job in jobs.values():
+            self._tell_secrets(0, job["transport"])
         _, (facts,) = self._measure([str(folder)], check)
         return facts
 
@@ -358,12 +367,6 @@ def seen_from_there(transport: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _secrets(transport: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that hold what a transport logs in with, as this process has them."""
-    named = (transport.get("password_env"), (transport.get("authorization") or {}).get("env"))
-    return {name: os.environ[name] for name in named if name is not None and name in os.environ}
-
-
 def deal(folder: Path, job: Mapping[str, Any], hosts: int) -> list[tuple[Path, list[int]]]:
     """Write the part of a job that each machine has: its folder and the numbers of its clients, in their order.
 
@@ -427,9 +430,8 @@ class Elsewhere(Pool):
         parts = deal(folder, job, len(self._variables))
         if not self._processes:
             self._reach(seen_from_there(job["transport"]), check)
-        if secrets := _secrets(job["transport"]):
-            for number in range(len(parts)):
-                self._tell(number, f"secrets {json.dumps(secrets)}")
+        for number in range(len(parts)):
+            self._tell_secrets(number, job["transport"])
         zero_ns, told = self._measure([str(part) for part, _ in parts], check)
         for part, seats in parts:
             gather(folder, part, seats)

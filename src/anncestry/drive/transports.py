@@ -33,7 +33,7 @@ Call = Callable[[bytes, float], Any]
 
 
 class CallError(Exception):
-    """A request that failed: its deadline passed (`timeout`), its connection was `lost` or refused, or anything else."""
+    """A request that failed: its deadline passed (`timeout`), its connection was `lost` or refused, or else."""
 
     def __init__(self, text: str, timeout: bool, lost: bool = False) -> None:
         super().__init__(text)

@@ -82,6 +82,8 @@ class Server:
         """What was declared."""
         self.start_s = 0.0
         """Seconds from its start until it answered."""
+        self.began_s = time.monotonic()
+        """When its first member was started (of `time.monotonic`), before any start that was repeated."""
         self.repeated: str = ""
         """Why the start was made a second time, where the first one's members died before it ever answered."""
         self.mark: str | None = None

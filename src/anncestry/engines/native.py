@@ -61,15 +61,17 @@ def start_native(
     once, on the same ports: the system fell over what passes. The server says of either (`repeated`), for its record.
     """
     repeated: list[str] = []
+    began_s: float | None = None
     passed, at_kept = False, 1
     kept_first_port = min(read_json(kept).values()) if kept is not None and kept.exists() else None
     for attempt in range(1, _ATTEMPTS + 1):
         numbers = _ports(len(port_names), first_port, kept_first_port if attempt == at_kept else None)
-        started = time.monotonic()
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_json(kept, {"first_port": numbers[0]})
         runner, group = runner_of(), Group()
+        started = time.monotonic()
+        began_s = started if began_s is None else began_s
         try:
             server = launch(group, dict(zip(port_names, numbers, strict=True)), runner)
             wait_for(f"{name}: a first answer", partial(answers, server), server, _START_TIMEOUT_S, patient=True)
@@ -93,7 +95,7 @@ def start_native(
             group.stop()
             runner.close()
             raise
-        server.start_s = time.monotonic() - started
+        server.start_s, server.began_s = time.monotonic() - started, began_s
         server.repeated = "; ".join(repeated)
         return server
     raise AssertionError("not reached")

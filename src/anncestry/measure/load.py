@@ -14,6 +14,7 @@ every batch is.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -26,7 +27,7 @@ from anncestry.cells.matrix import Matrix
 from anncestry.datasets.distance import Ids
 from anncestry.drive import build
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import Engine, LoadResult, Probe, Server, wait_for
+from anncestry.engines.base import Engine, LoadResult, Phase, Probe, Server, wait_for
 from anncestry.errors import DataError, ServerError
 from anncestry.measure.oracle import Oracle
 from anncestry.measure.server import Filling, Place
@@ -184,10 +185,12 @@ def upgrade(
             older_index.parent / "data",
         )
         result = LoadResult()
-        with system.sampler(starting=True) as sampler, result.phase(_UPGRADE):
+        with system.sampler(starting=True) as sampler:
             server = system.start()
             open_s = system.engine.open(server, spec["index"])
             _await_index(system.engine, server)
+            # From its first member's start on: what we prepare before (images, networks, classes) is not its doing.
+            result.phases.append(Phase(_UPGRADE, server.began_s, time.monotonic()))
         sampler.check()
         with Driver() as driver:
             checked = system.oracle(driver, out_dir / "oracle").check()

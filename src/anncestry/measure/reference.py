@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -64,10 +65,11 @@ class Reference:
         graph.hnsw.efConstruction = self._index["ef_construction"]
         graph.add(np.ascontiguousarray(self._vectors.base[first :: self._shards]))
         folder, name = user_cache.folder("reference"), self._name("graph", first)
-        with records.replacing(folder / f".{name}.whole") as temporary:
+        whole = folder / f".{name}.{secrets.token_hex(4)}.whole"  # another machine may have the same cache
+        with records.replacing(whole) as temporary:
             faiss.write_index(graph, str(temporary))
             digest = records.sha256_file(temporary)
-        (folder / f".{name}.whole").replace(folder / f"{name}-{digest}.faiss")
+        whole.replace(folder / f"{name}-{digest}.faiss")
         _forget(folder, _KEPT_BYTES_MAX)
         return graph
 

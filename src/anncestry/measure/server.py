@@ -183,8 +183,12 @@ class System:
         return self.server
 
     def stop(self) -> Ending:
+        server = self.running
         try:
-            return self.running.stop()
+            return server.stop()
+        except BaseException:
+            server.group.stop()  # whatever cut short what the engine tidies up before that
+            raise
         finally:
             self.server = None
             self.up_s += time.monotonic() - self._up_from

@@ -250,12 +250,16 @@ class ServerSession(System):
     def prepare(self) -> None:
         """Encode all requests of all runs, before any clock."""
         for run in self.runs:
-            queries = np.concatenate([np.asarray(self.vectors.queries[run.choice.measured]), run.choice.warmup])
-            asked = (run.workload, run.ef_search, run.filtering, run.members)
-            started = time.perf_counter()
-            encoded = requests.requests(self.engine, self.running, queries, *asked)
-            run.encode_us = 1e6 * (time.perf_counter() - started) / len(encoded)
-            protocol.write_requests(run.folder, encoded)
+            self.encode(run)
+
+    def encode(self, run: Run) -> None:
+        """Encode the requests of a run, for the server that runs: some have to be told of statements first."""
+        queries = np.concatenate([np.asarray(self.vectors.queries[run.choice.measured]), run.choice.warmup])
+        asked = (run.workload, run.ef_search, run.filtering, run.members)
+        started = time.perf_counter()
+        encoded = requests.requests(self.engine, self.running, queries, *asked)
+        run.encode_us = 1e6 * (time.perf_counter() - started) / len(encoded)
+        protocol.write_requests(run.folder, encoded)
 
     def measure(self, run: Run) -> None:
         """One run: one job of the driver, or as many as a feature of its workload takes."""
@@ -414,6 +418,7 @@ class ServerSession(System):
                 raise ServerError(f"its server had to be started twice, {_STARTS} times in a row")
             for feature in run.features:
                 feature.opened(self.start_s[-1], self.open_s[-1])
+            self.encode(run)
             self.measure(run)
             self.judge()
             return

@@ -145,6 +145,12 @@ def _copies(here: Path) -> Iterator[Leftover]:
             yield Leftover("data copy", str(folder), partial(shutil.rmtree, folder))
 
 
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):  # it ended, and was reaped, between the two questions
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def _end(pid: int) -> None:
     """Ask a process to end, and wait until it has; UserError if it does not."""
     try:
@@ -154,7 +160,7 @@ def _end(pid: int) -> None:
         return
     freeze.release(pid)
     deadline = time.monotonic() + _TERM_WAIT_S
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+    while _lives(process):
         if time.monotonic() > deadline:
             raise UserError(f"ignores SIGTERM; end it by its pid {pid}")
         time.sleep(0.05)

@@ -26,6 +26,8 @@ class ChromaOffers(Offers):
 
     def check_search(self, workload: Spec) -> None:
         super().check_search(workload)
+        if workload.get("start") == "cold":
+            raise Unsupported("start: cold is unsupported by chroma: it uses a changed ef only after another start")
         if (workload.get("filter") or {}).get("field") == "id":
             raise Unsupported(
                 "filter.field: id is unsupported by chroma: ids are texts, which it compares for equality only"
