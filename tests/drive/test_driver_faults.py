@@ -23,6 +23,7 @@ from anncestry.drive.driver import KINDS, Driver, client_facts, complaints
 from anncestry.drive.null import NullServer
 from anncestry.errors import ServerError
 from anncestry.metrics import disturbance, latency
+from tests.waiting import until
 
 WAYS = [
     ("native", "grpc"),
@@ -509,6 +510,7 @@ def test_a_driver_that_does_not_answer_holds_up_no_other(tmp_path, monkeypatch):
         run(driver, tmp_path / "first", server)
         (pid,) = driver.pids()
         os.kill(pid, signal.SIGSTOP)
+        until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
         driver.kind = "python"
         assert (run(driver, tmp_path / "second", server).samples["status"] == OK).all()
         assert pid not in driver.pids() and not psutil.pid_exists(pid)

@@ -75,7 +75,7 @@ def test_a_thousand_hostile_conversations_end_in_failed_samples_and_none_is_beli
     assert server.count > len(outcome.samples) / 4, "most requests met a conversation of their own"
     failed = outcome.samples["status"] != OK
     assert len(outcome.samples) / 10 < failed.sum(), "they were hostile"
-    assert len(errors(outcome)) > 10
+    assert len(errors(outcome)) > 7
     assert not [text for text in errors(outcome) if "report this" in text or len(text) > 310], errors(outcome)
     assert outcome.facts["rss_peak_mib"] < 512
     assert server.swallowed == 0, "an answer without an end was taken to its end"

@@ -153,7 +153,7 @@ def test_a_rate_that_is_not_kept_is_said_and_rows_in_doubt_widen_what_may_be_cou
         ),
         (
             {"stream": {"insert_per_s": 60}},
-            ["k5.stream.insert_per_s", "60 rows to insert, 20 queries and 5"],
+            ["k5.stream.insert_per_s", "180 rows to insert, 20 queries and 5"],
         ),
         ({"stream": {"delete_per_s": 300}}, ["k5.stream.delete_per_s", "exceed half of the"]),
         ({"stream": {"update_per_s": 3}}, ["k5.stream", "update_per_s"]),

@@ -82,9 +82,7 @@ class Driver:
         if clients not in self._pools:
             self._pools[clients] = self._elsewhere(hosts) if hosts else Apart(*apart)
         pool = self._pools[clients]
-        for other in self._pools.values():
-            if other is not pool:
-                other.rest(check)
+        self.rest(check, pool)
         pool.ready = ready
         done: dict[str, Any] = redact.body(pool.run(folder.resolve(), jobs, check))
         for facts in (done, *done.get("together", {}).values()):
@@ -96,6 +94,12 @@ class Driver:
             (folder / name / "done.json").write_text(json.dumps(facts))
         (folder / "done.json").write_text(json.dumps(done))
         return done
+
+    def rest(self, check: Callable[[], None] = lambda: None, busy: Pool | None = None) -> None:
+        """End the connections of all clients but the `busy` ones; `check` is called meanwhile, and may raise."""
+        for pool in self._pools.values():
+            if pool is not busy:
+                pool.rest(check)
 
     def _elsewhere(self, hosts: Sequence[str]) -> Pool:
         assert self._shared is not None, "other machines need a folder that they share with this one"

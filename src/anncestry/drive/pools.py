@@ -153,13 +153,17 @@ class Pool(ABC):
         killed = ", which the kernel sends when memory runs out" if process.returncode == -signal.SIGKILL else ""
         return f"it died ({by}{killed})"
 
-    def _printed(self) -> list[str]:
-        """The last lines that the processes printed. They share one place in the file, which reading must not move."""
+    def _printed(self, last: bool = True) -> list[str]:
+        """The last line that the processes printed, or the first; none where they printed nothing.
+
+        They share one place in the file, which reading must not move.
+        """
         if self._said is None:
             return []
         place = self._said.fileno()
-        end = os.fstat(place).st_size
-        return os.pread(place, _SAID_BYTES, max(end - _SAID_BYTES, 0)).decode(errors="replace").strip().splitlines()
+        begin = max(os.fstat(place).st_size - _SAID_BYTES, 0) if last else 0
+        lines = os.pread(place, _SAID_BYTES, begin).decode(errors="replace").strip().splitlines()
+        return lines[-1:] if last else lines[:1]
 
     def _tell_secrets(self, number: int, transport: Mapping[str, Any]) -> None:
         """Give a native driver the variables that hold what a transport logs in with, as this process has them."""
@@ -210,7 +214,7 @@ class Native(Pool):
         return facts
 
     def _death(self, process: subprocess.Popen[str]) -> str:
-        return ": ".join((super()._death(process), *self._printed()[:1]))
+        return ": ".join((super()._death(process), *self._printed(last=False)))
 
     def _complaint(self, number: int, reason: str) -> str:
         return reason if " of the driver " in reason else f"the native driver failed: {reason}"
@@ -233,7 +237,7 @@ class Python(Pool):
 
     def _death(self, process: subprocess.Popen[str]) -> str:
         # A traceback ends with the reason; Go's last words begin with it.
-        return ": ".join((super()._death(process), *self._printed()[-1:]))
+        return ": ".join((super()._death(process), *self._printed()))
 
     def rest(self, check: Callable[[], None]) -> None:
         self.close()

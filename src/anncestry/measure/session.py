@@ -148,6 +148,11 @@ class ServerSession(System):
         finally:
             shutil.rmtree(self.data_dir.parent, ignore_errors=True)
 
+    def leave(self) -> None:
+        """Stop the server between two runs, after the clients' connections: PostgreSQL would wait for them."""
+        self.driver.rest()
+        self.close()
+
     def look_after(self) -> None:
         """What must hold of a server after its queries: every row and member is still there, and no limit was hit.
 
@@ -180,7 +185,7 @@ class ServerSession(System):
             why = str(error.args[0])
         for run in self.not_vouched:
             run.afterwards = [gates.not_asked(failed.workload["name"], why)]
-        self.close()
+        self.leave()
 
     def apply(self, ef_search: int) -> None:
         if self.ef_search != ef_search:
@@ -274,7 +279,7 @@ class ServerSession(System):
         if not run.members_may_fail:
             run.counters = counted_since(before, server.counters())
         if run.spends_server:
-            self.close()  # no other run may get its data and members
+            self.leave()  # no other run may get its data and members
         else:
             self.not_vouched.append(run)
 
@@ -408,7 +413,7 @@ class ServerSession(System):
         """
         if run.own_server:
             self.look_after()
-            self.close()
+            self.leave()
             for _ in range(_STARTS):
                 self.open(run.features)
                 if not self.running.repeats():
