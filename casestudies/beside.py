@@ -222,6 +222,8 @@ class _Finder:
             said.append(f"version {figure.version} there")
         if row is not None and row["phase"] == "query" and row["client"] == "bytes":
             said.append("asked through a client library there")
+        if row is not None and row["phase"] == "query" and self._joined.states_no_clients(figure):
+            said.append(f"how many clients is not stated there, {int(row['clients'])} here")
         if figure.document == "paper":
             metric = "filtered" if figure.filtered == "1" else figure.metric
             said += _OF_PAPER.get((metric, figure.system), _OF_PAPER.get((metric, ""), []))

@@ -1,14 +1,15 @@
 """Table XVI of the paper, derived: who wins by which criterion, where the difference can't be noise.
 
 A criterion is a question with one answer for each dataset and topology on which at least two systems were asked it.
-A system wins such a comparison if its difference to each other system is larger than noise, at a level that is
-corrected for all comparisons of the table (Holm 1979). It wins the criterion if it wins a comparison and no other does.
+A system wins such a comparison if its difference to each other system is larger than noise: by the page's verdict on
+two numbers (Table C), and for what that does not compare at a level that is corrected for all comparisons which are
+judged here (Holm 1979). It wins the criterion if it wins a comparison and no other does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from statistics import median
@@ -22,7 +23,7 @@ from anncestry.report.model.equal_recall import defective
 from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
-from anncestry.report.model.verdicts import Verdicts, of_runs
+from anncestry.report.model.verdicts import Verdicts, built, of_builds
 from anncestry.report.tables.spec import pivot
 
 _ONCE = Sample(0.0, 0.0, 0)
@@ -39,12 +40,13 @@ _PAPER_SYSTEMS = ("milvus 2.3", "weaviate 1.27")
 class Entry:
     """A system's answer: its value, the ids of the numbers it comes from, and what `judge_all` compares.
 
-    `row` is the number itself, where what it wins depends on its recall. What is `defective` wins nothing.
+    `judged_by` None: it is a number of the page, whose verdict on it holds here, too. `row` is the number itself, where
+    what it wins depends on its recall. What is `defective` wins nothing.
     """
 
     value: float
     ids: tuple[str, ...]
-    judged_by: Sample | Share = _ONCE
+    judged_by: Sample | Share | None = _ONCE
     row: Row | None = None
     defective: bool = False
 
@@ -97,15 +99,13 @@ class _Numbers:
 
     def by_builds(self, row: Row) -> Entry:
         """What was measured once a build: its noise is that between builds, if there are several."""
-        if (row["rebuilds"] or 0) >= MIN_RUNS and row["rebuild_std"] is not None:
-            sample = Sample(row["rebuild_mean"], row["rebuild_std"], row["rebuilds"])
-            return Entry(row["rebuild_mean"], (row["number_id"],), sample)
+        if built(row):
+            return Entry(row["rebuild_mean"], (row["number_id"],), None)
         return Entry(row["value"], (row["number_id"],))
 
     def by_runs(self, row: Row) -> Entry:
         """What was measured in several runs."""
-        sample = of_runs(row, self.records.get(row["record"]) or {})
-        return Entry(row["value"], (row["number_id"],), sample, row)
+        return Entry(row["value"], (row["number_id"],), None, row)
 
     def by_queries(self, row: Row) -> Entry:
         """A recall: repeats ask one index the same queries, so its noise is that of the choice of queries."""
@@ -113,7 +113,9 @@ class _Numbers:
 
     def by_pairs(self, row: Row) -> Entry:
         """What is the highest of all runs: its noise is that between builds, or between pairs of servers."""
-        return replace(self.by_builds(row), row=row)
+        if built(row):
+            return Entry(row["rebuild_mean"], (row["number_id"],), of_builds(row), row)
+        return Entry(row["value"], (row["number_id"],), row=row)
 
     def by_spread(self, row: Row) -> Entry:
         """How far runs are from their median, as a share of it (compared by Brown and Forsythe's test, 1974)."""
@@ -251,8 +253,9 @@ def tables(material: Material) -> list[Table]:
             "XVI",
             "Head to head",
             "Derived from the numbers of this page, criterion by criterion of the paper. A system wins a comparison"
-            " (one dataset, topology and workload) if it differs from each other system, at one in twenty, corrected by"
-            " Holm's method for all comparisons of this table, and, in what is of queries, has no less recall and at"
+            " (one dataset, topology and workload) if it differs from each other system: by the verdict of Table C"
+            " where it has one, else at one in twenty, corrected by Holm's method for all other comparisons of this"
+            " table; and if, in what is of queries, it has no less recall and at"
             " most one answer in a thousand defective; it wins the criterion if it wins some comparisons and no other"
             " system wins any. Mixed: another wins some, too. Equivalent: surely within the margin; tied: with one or"
             " more that are equivalent, surely better than the others. Undetermined: neither is shown. Noise is that"
@@ -344,20 +347,32 @@ def _lacking(decisions: Sequence[Decision]) -> str:
     return "; ".join(said) or NO_CELL
 
 
-def _pair(a: Entry, b: Entry, quantity: str, known: Verdicts) -> Pair:
-    """Two answers as what `decide` judges: by rounds where both have rounds, by pairs of servers where these ran."""
+def _own(a: Entry, b: Entry, quantity: str, known: Verdicts) -> Pair:
+    """Two answers that are judged here: by rounds where both have rounds, by pairs of servers where these ran."""
     ratio = known.pair(a.row, b.row).ratio if a.row and b.row else None
-    return Pair(a.judged_by, b.judged_by, quantity, paired=True, ratio=ratio)
+    return Pair(a.judged_by or _ONCE, b.judged_by or _ONCE, quantity, paired=True, ratio=ratio)
+
+
+def _judged(both: Sequence[tuple[Entry, Entry, str]], known: Verdicts) -> Iterator[Verdict]:
+    """The second of each two against the first: as the page has it, else at a level that holds for all others."""
+    page = [
+        known.of_systems.get((a.ids[0], b.ids[0])) if a.judged_by is None and b.judged_by is None else None
+        for a, b, _ in both
+    ]
+    others = [each for each, found in zip(both, page, strict=True) if found is None]
+    pairs = [_own(*each, known) for each in others]
+    verdicts = judge_all(pairs, known.rule, known.beside({quantity for _, _, quantity in others}))
+    own = (
+        known.floored(verdict, a.row, b.row, pair.ratio) if a.row and b.row else verdict
+        for verdict, pair, (a, b, _) in zip(verdicts, pairs, others, strict=True)
+    )
+    return (found[2] if found is not None else next(own) for found in page)
 
 
 def decide(comparisons: Sequence[Comparison], known: Verdicts) -> dict[int, Decision]:
     """What each comparison comes to, by its id()."""
     both = [(c.entries[a], c.entries[b], _quantity(c, a)) for c in comparisons for a, b in c.pairs()]
-    pairs = [_pair(a, b, quantity, known) for a, b, quantity in both]
-    judged = (
-        known.floored(verdict, a.row, b.row, pair.ratio) if a.row and b.row else verdict
-        for verdict, pair, (a, b, _) in zip(judge_all(pairs, known.rule), pairs, both, strict=True)
-    )
+    judged = _judged(both, known)
     verdicts = {}
     for comparison in comparisons:
         best = comparison.best()

@@ -333,6 +333,11 @@ class Joined:
         """What one of the rows was asked of."""
         return self._asked[row["number_id"]]
 
+    def states_no_clients(self, figure: Figure) -> bool:
+        """Whether a document leaves open how many clients a figure of queries is of."""
+        names = self._facts.ours(figure.dataset)
+        return figure.metric in METRICS and bool(names) and of_figure(figure, names[0]).clients is None
+
     def why_none(self, figure: Figure) -> str:
         """Why `rows` has none: by the nearest of ours; empty if it has some."""
         names = self._facts.ours(figure.dataset)

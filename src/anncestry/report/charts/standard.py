@@ -126,9 +126,11 @@ def _latency(rows: list[Row], look: Look) -> Any:
         for row in charts.measured_rows(single, "p99_ms")
         if (row["system"], row["workload"]) in lows
     ]
-    bands = [charts.spread(row) for row in medians if row["std"]]
     sizes = [point["value"] for point in points]
     wide = min(sizes) > 0 and max(sizes) / min(sizes) > _WIDE
+    bands = [charts.spread(row) for row in medians if row["std"]]
+    if wide:  # a logarithmic axis has no zero: a band that reaches it would leave no place for anything
+        bands = [{**band, "low": max(band["low"], min(sizes) / 2)} for band in bands]
     x = alt.X(
         "value:Q",
         title="milliseconds (logarithmic)" if wide else "milliseconds",

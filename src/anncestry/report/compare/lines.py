@@ -27,7 +27,7 @@ from anncestry.report.model.verdicts import Paired, built, of_builds, of_queries
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
-    *("recall_by_id", "storage_total_mib", "storage_net_mib"),
+    *("recall_by_distance", "storage_total_mib", "storage_net_mib"),
 )
 _CHAIN = ("load", "query", "recall")
 _KEY = ("dataset", "topology", "workload", "phase", "metric")
@@ -310,7 +310,10 @@ def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
         cell = (line.dataset, line.topology, line.workload, line.system_a, line.system_b)
         of_cell.setdefault(cell, []).append(line)
     for members in of_cell.values():
-        recall = next((line for line in members if line.metric == "recall_by_id" and line.judged.decided), None)
+        # By distance: one of several rows that are as far is as good as another.
+        known = {line.metric: line for line in members if line.a.value is not None and line.b.value is not None}
+        recall = known.get("recall_by_distance", known.get("recall_by_id"))
+        recall = recall if recall is not None and recall.judged.decided else None
         for line in members:
             bought = line.words in (TIME, RATE, COST)
             if recall is None or not (bought and line.judged.decided):
@@ -432,6 +435,8 @@ class _Systems:
         stage = stage_of(key[3])
         records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
         samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
+        if key[3] == "query" and key[4] != "qps" and any("slo" in record["spec"]["workload"] for record in records):
+            return Verdict(Outcome.NOT_COMPARABLE, reason="each side at its own highest rate")
         metric = "server_cpu_us_per_query" if key[4] == COST_OF_MILLION else key[4]
         ratio = self._pairs.ratio(key[:3], a["system"], b["system"], metric) if key[3] == "query" else None
         if ratio is not None:
@@ -440,10 +445,13 @@ class _Systems:
             return Pair(_share(a, records[0]), _share(b, records[1]), key[4])
         if stage != "recall" and built(a, b):
             return Pair(of_builds(a), of_builds(b), key[4], of="builds")
-        few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < MIN_RUNS]
-        if few and key[4] not in HARDEST:  # of queries, whose answers in all runs are one observation
+        # Recall is of queries, whose answers in all runs are one observation. What features declare is of runs: such as
+        # the rate that a search found, or the recall of rows that came meanwhile.
+        of_runs_only = stage != "recall" or a["unit"] != "fraction" or features.declared(key[4]) is not None
+        few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < 2]
+        if few and of_runs_only:  # two may be enough, where `decide` knows how much others vary
             return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")
-        if stage != "recall" or a["unit"] != "fraction":  # such as the rate that a search found
+        if of_runs_only:
             return Pair(samples[0], samples[1], key[4], paired=self._of_one_experiment)
         first, second = (of_queries(row, record) for row, record in zip((a, b), records, strict=True))
         return Pair(first, second, key[4])

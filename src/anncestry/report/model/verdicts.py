@@ -122,10 +122,14 @@ class Verdicts:
             ratio = self._paired.ratio((*place[:2], place[3]), place[2], elsewhere[2], a["metric"])
         return Pair(first, second, a["metric"], paired=not several, of=of, ratio=ratio)
 
+    def beside(self, metrics: Iterable[str]) -> list[Pair]:
+        """What says how much ratios of these metrics vary, beside those that are judged (see `Paired.beside`)."""
+        return self._paired.beside(metrics)
+
     def all(self, pairs: Sequence[tuple[Row, Row]]) -> list[Verdict]:
         """The second of each pair against the first, at a level that holds for all of these together."""
         asked = [self.pair(*pair) for pair in pairs]
-        judged = judge_all(asked, self.rule, self._paired.beside(COMPARED))
+        judged = judge_all(asked, self.rule, self.beside(COMPARED))
         return [self.floored(verdict, *pair, of.ratio) for verdict, pair, of in zip(judged, pairs, asked, strict=True)]
 
     def floored(self, verdict: Verdict, a: Row, b: Row, ratio: Ratio | None = None) -> Verdict:
@@ -144,8 +148,11 @@ class Verdicts:
     def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:
         """Of every two systems in every metric that is COMPARED, by the ids of the two numbers: judged together."""
         groups: dict[tuple[str, ...], list[Row]] = {}
+        # Where each system was asked at its own highest rate, latencies and costs are no answers to one question.
+        own_rates = {row["workload"] for row in self._rows if row["metric"] == "max_rate_per_s"}
         for row in self._rows:
-            if row["metric"] in COMPARED and row["value"] is not None:
+            asked = row["metric"] == "qps" or row["phase"] != "query" or row["workload"] not in own_rates
+            if row["metric"] in COMPARED and row["value"] is not None and asked:
                 place = (row["dataset"], row["topology"], row["workload"], row["metric"])
                 groups.setdefault(place, []).append(row)
         pairs = [

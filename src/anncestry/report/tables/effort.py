@@ -135,10 +135,11 @@ def _fronts(rows: Sequence[Row]) -> Table:
     for place, sweep in _sweeps(rows, "qps").items():
         other = by_p99[place].points if place in by_p99 else ()
         fronts = {"QPS": equal_recall.front(sweep.points, lower=False), "p99": equal_recall.front(other, lower=True)}
-        p99 = {point.ef_search: point.cost for point in other}
+        p99 = {point.cost["workload"]: point.cost for point in other}
         for point in sweep.points:
-            on = [name for name, of in fronts.items() if any(one.ef_search == point.ef_search for one in of)]
-            numbers = map(with_interval, (point.recall, point.cost, p99.get(point.ef_search)))
+            workload = point.cost["workload"]  # several may ask at one effort
+            on = [name for name, of in fronts.items() if any(one.cost["workload"] == workload for one in of)]
+            numbers = map(with_interval, (point.recall, point.cost, p99.get(workload)))
             labels = (sweep.dataset, sweep.topology, _asked(sweep.question), sweep.system, point.effort)
             off = "defective answers" if equal_recall.defective(point.cost) else "dominated"
             body.append(TableRow(labels, (*numbers, Cell(" and ".join(on) or off))))

@@ -9,7 +9,17 @@ from typing import Any
 
 from anncestry.cells.features import Place, TableSpec
 from anncestry.metrics.decide import ratio_interval
-from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, sample_of, with_interval
+from anncestry.report.model.cells import (
+    NO_CELL,
+    Cell,
+    Column,
+    Row,
+    Table,
+    TableRow,
+    computed,
+    sample_of,
+    with_interval,
+)
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import NO_LIBRARY
 from anncestry.report.model.quantities import PHASES, SEARCHES
@@ -177,10 +187,12 @@ _ON_PATHS = {
     ("query", "p95_ms"): ("p95", "ms"),
     ("query", "p99_ms"): ("p99", "ms"),
     ("recall", "recall_by_id"): ("Recall by id", "fraction"),
-    ("query", "io_read_mib"): ("Read by it while asked", "MiB"),
-    ("query", "device_io_read_mib"): ("Read from the device while asked", "MiB"),
-    ("query", "device_io_reads"): ("Reads that the device served", "requests"),
+    ("query", "io_read_mib"): ("Read by it", "MiB for 1,000 requests"),
+    ("query", "device_io_read_mib"): ("Read from the device", "MiB for 1,000 requests"),
+    ("query", "device_io_reads"): ("Reads that the device served", "for 1,000 requests"),
 }
+_OVER_RUNS = ("io_read_mib", "device_io_read_mib", "device_io_reads")
+"""Sums over all runs, of which one cell may need more than another: shown for as many requests."""
 
 
 _LIMITS = {"read_mib_per_s": "MiB/s read", "read_ops_per_s": "reads/s"}
@@ -199,7 +211,7 @@ def storage_paths(material: Material) -> list[Table]:
         if ("query", "qps") not in rows or place[:3] not in paths:
             continue
         of_both = numbers.get((*place[:3], ""), {}) | rows
-        cells = tuple(with_interval(of_both.get(metric)) for metric in _ON_PATHS)
+        cells = tuple(_on_path(metric, of_both) for metric in _ON_PATHS)
         body.append(TableRow((*place[:2], paths[place[:3]], *place[2:]), cells))
     return made(
         Table(
@@ -209,12 +221,19 @@ def storage_paths(material: Material) -> list[Table]:
             " accounts (/proc/PID/io) say reached storage, on whatever device; of a library, its clients'. Of the"
             " device: /proc/diskstats of the block device below the path, by whatever program; not recorded where the"
             " path has no such device (memory) or this machine doesn't show it: then nothing can be told, which is not"
-            " zero.",
+            " zero. Reads are those of all runs of a cell, for 1,000 of its requests.",
             ("Dataset", "Topology", "Storage path", "System", "Workload"),
             tuple(Column(label, unit) for label, unit in _ON_PATHS.values()),
             tuple(body),
         )
     )
+
+
+def _on_path(metric: tuple[str, str], of: Mapping[tuple[object, ...], Row]) -> Cell:
+    row = of.get(metric)
+    if metric[0] != "query" or metric[1] not in _OVER_RUNS or row is None or row["value"] is None:
+        return with_interval(row)
+    return computed(row, of.get(("query", "samples")), lambda total, requests: 1000 * total / requests, "{:,.1f}")
 
 
 def described(facts: Mapping[str, Any]) -> str:
