@@ -26,6 +26,7 @@ import pyarrow.parquet as parquet
 
 from anncestry import verify_published
 from anncestry.cells import plan
+from anncestry.cells.indexes import effort_of
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.datasets import formats, payload
@@ -325,6 +326,9 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     for name in summary | measured["summary"]:
         known, given = measured["summary"].get(name), summary.get(name)
         yield f"{name} is {(known or {}).get('value')}, but the samples give {given}", known, given
+    tuning, asked = measured["tuning"], measured["spec"]["workload"]
+    effort = effort_of(asked) if tuning is None else tuning["ef_search"]
+    yield f"ef_search is {measured['ef_search']}, but it was asked with {effort}", measured["ef_search"], effort
     used = published.server_cpu_us_per_query
     yield "its server_cpu_us_per_query does not match its samples", measured.get("server_cpu_us_per_query"), used
     counted = publish.searches(measured["rounds"]) if any(each["counters"] for each in measured["rounds"]) else None
@@ -396,6 +400,10 @@ def _load(path: str, loaded: Mapping[str, Any], fewer: bool) -> Iterator[Remade]
         yield f"{name}_s is {stored}, but its phases give {again}", close, True
     if "kill" in loaded:
         load.check_lost(path, loaded["kill"])
+    kept = loaded["storage"]
+    if kept["net_mib"] is not None:
+        net_mib = sum(kept["components"][name] for name in kept["net_components"])
+        yield f"net_mib is {kept['net_mib']}, but its components give {net_mib}", kept["net_mib"], net_mib
     table = _samples_of_processes(path, loaded)
     used = resources.by_group(table, {name: [at] for name, at in phases.items()})
     yield _RESOURCES, loaded["resources"], used

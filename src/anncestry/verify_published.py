@@ -23,6 +23,7 @@ import pyarrow.parquet as parquet
 
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import results
+from anncestry.cells.stage import PAGES, STAMP
 from anncestry.errors import DataError, UserError
 from anncestry.home import PUBLISHED
 from anncestry.provenance import records
@@ -103,6 +104,8 @@ def hashes(findings: Findings, matrix: Matrix) -> None:
         folder = Path(path).parent
         if folder.exists():
             findings.check(str(folder), partial(_published, findings, folder / "record.json", stage, key, matrix))
+            if stage == "report":
+                findings.check(str(folder), partial(_shown, folder, PAGES / matrix.config.experiment))
         else:
             findings.add(Problem(f"{folder}: missing; run `snakemake --cores 8 all`", str(folder)))
 
@@ -115,6 +118,20 @@ def _published(findings: Findings, record: Path, stage: str, key: str, matrix: M
     for label, entry in body["inputs"].items():
         if records.state(Path(entry["path"]), entry) is not records.State.SAME:
             raise DataError(f"{record}: was made from another {label} than {entry['path']}: make the page again")
+
+
+def _shown(report: Path, shown: Path) -> None:
+    """DataError if the page that people open is a copy of this one, and not as it was made.
+
+    An older one is nobody's claim of today: the next run replaces it.
+    """
+    stamp = shown / STAMP
+    if not stamp.exists() or stamp.read_text() != records.sha256_file(report / "record.json"):
+        return
+    for made in sorted(file for file in report.rglob("*") if file.is_file()):
+        copy = shown / made.relative_to(report)
+        if not copy.is_file() or not cmp(made, copy, shallow=False):
+            raise DataError(f"{copy}: is not what {made} is: remove {shown}, and `anncestry summary` copies it again")
 
 
 def whole(findings: Findings, record: Path, left: Collection[Path] = (), **of: str) -> dict[str, Any]:

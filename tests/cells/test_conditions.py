@@ -12,6 +12,9 @@ import pytest
 from anncestry import engines, workflow
 from anncestry.cells.config import read_yaml
 from anncestry.datasets import metadata, normalize, payload, truth
+from anncestry.engines import lucene
+from anncestry.engines.qdrant import wire as qdrant
+from anncestry.engines.redis import wire as redis
 from anncestry.errors import ConfigError, DataError, Unsupported
 from anncestry.measure.vectors import Filtering, choose, open_vectors
 from anncestry.provenance import records
@@ -207,7 +210,7 @@ def changed(**values: Any) -> list[Any]:
         (changed(word="é" * 600), "line 5: 'word': .* more than 1024 bytes"),
         (changed(n=1.5), "line 5: 'n': 1.5 is not a whole number"),
         (changed(n=True), "line 5: 'n': True is not a whole number"),
-        (changed(n=2**53 + 1), r"line 5: 'n': 9007199254740993 is beyond ±2\^53"),
+        (changed(n=2**53 + 1), r"line 5: 'n': 9007199254740993 is not within ±2\^53"),
         (changed(x=float("nan")), "line 5: 'x': nan is not finite"),
         (changed(x="0.5"), "line 5: 'x': '0.5' is not a number"),
         ([*PAYLOADS[:4], ["x"], *PAYLOADS[5:]], "line 5: not a JSON object"),
@@ -266,9 +269,24 @@ def test_bounds_of_whole_numbers_are_whole_and_within_what_every_system_takes() 
         ({"above": 2.5, "to": 7}, {"from": 3, "below": 8}),
         ({"from": 2.5, "below": 7.5}, {"from": 3, "below": 8}),
         ({"above": 2, "below": 7}, {"from": 3, "below": 7}),
-        ({"from": -1e300, "below": 1e300}, {"from": -(2**53), "below": 2**53 + 1}),
+        ({"from": -1e300, "below": 1e300}, {"from": -(2**53), "below": 2**53}),
     ):
         assert payload._typed(asked, "int") == said
+
+
+def test_both_bounds_of_a_range_are_one_condition_where_a_language_has_ranges() -> None:
+    """To a planner, two halves are not one range: it takes each for about half of the rows."""
+    near = {"field": "region", "from": 128, "below": 130}
+    payload_range = {"column": "n", "from": 3, "below": 8}
+    own = {"field": "payload", "all": [payload_range], "any": []}
+    assert redis.condition(near) == ("@region:[$p0 ($p1]", ["p0", "128", "p1", "130"])
+    assert redis.condition(own)[0] == "@payload_n:[$p0 ($p1]"
+    assert lucene.condition(near) == {"range": {"region": {"gte": 128, "lt": 130}}}
+    (field,) = (condition.field for condition in qdrant.condition(near).must)
+    assert (field.key, field.range.gte, field.range.lt) == ("region", 128, 130)
+    assert redis.condition({"field": "region", "from": 128})[0] == "@region:[$p0 +inf]", "one bound stays one"
+    empty = {"field": "payload", "all": [{"column": "n", "from": 8, "below": 3}], "any": []}
+    assert redis.condition(empty)[0] == "(@payload_n:[$p0 +inf] @payload_n:[-inf ($p1])", "an empty one is no range"
 
 
 def test_a_query_is_asked_under_its_own_conditions_and_warm_up_under_those_that_are_asked(tmp_path: Path) -> None:

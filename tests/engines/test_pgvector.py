@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -328,8 +329,12 @@ def test_a_stored_folder_is_searchable_again_and_a_port_in_use_is_named(artifact
     with running(NAME, artifact_dir, tmp_path) as server:
         assert PG.open(server, INDEX) > 0
         assert PG.probe(server).rows == 500
+        asked = "SELECT pg_relation_filepath('items'), pg_relation_filepath('items_embedding')"
+        relations = set(*server.ask(asked))
     parts = PG.data_components(tmp_path)
-    assert [path.name for part in parts if part.net for path in part.paths] == ["5"]
+    net = [path for part in parts if part.net for path in part.paths]
+    assert all(int(re.split(r"\D", path.name)[0]) >= 16384 for path in net), "the system's own tables are not ours"
+    assert len(relations) == 2 and relations <= {str(path.relative_to(tmp_path / "pg" / "data")) for path in net}
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

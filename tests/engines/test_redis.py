@@ -114,9 +114,9 @@ def test_an_insertion_holds_the_rows_exactly() -> None:
 
 def test_a_search_carries_the_same_float32_and_the_filter_with_bounds_of_the_column() -> None:
     query = np.array([0.1, 1e-30, 3.4e38, -7.0], np.float32)
-    (sent,) = parts_of(wire.search(query, 7, {"field": "price", "from": 0.2, "below": 1e-7}, "EF_RUNTIME 64 "))
-    low, high = (repr(float(np.float32(value))).encode() for value in (0.2, 1e-7))
-    clause = b"(@price:[$p0 +inf] @price:[-inf ($p1])=>[KNN 7 @vector $query EF_RUNTIME 64 AS far]"
+    (sent,) = parts_of(wire.search(query, 7, {"field": "price", "from": 1e-7, "below": 0.2}, "EF_RUNTIME 64 "))
+    low, high = (repr(float(np.float32(value))).encode() for value in (1e-7, 0.2))
+    clause = b"(@price:[$p0 ($p1])=>[KNN 7 @vector $query EF_RUNTIME 64 AS far]"
     assert sent[:3] == [b"FT.SEARCH", b"anncestry", clause]
     assert sent[3:11] == [b"PARAMS", b"6", b"query", query.tobytes(), b"p0", low, b"p1", high]
     assert sent[11:] == [b"SORTBY", b"far", b"RETURN", b"1", b"far", b"LIMIT", b"0", b"7", b"DIALECT", b"2"]

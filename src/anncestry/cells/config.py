@@ -217,7 +217,8 @@ def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Data
                 raise ConfigError(f"{path}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}")
             body = {**parent, "published_as": [], **entry, "rows": entry["prefix"]}
             del body["of"]
-        for source in () if body.get("content") else body["sources"]:
+        pinned = {"base", "queries", *(["payload"] if "conditions" in body else [])} <= set(body.get("content") or {})
+        for source in () if pinned else body["sources"]:
             texts = [str(value) for value in source.values()] if source["kind"] in _LOCAL else []
             if any("$" in text or text.startswith("~") for text in texts):
                 raise ConfigError(

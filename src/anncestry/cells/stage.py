@@ -342,6 +342,10 @@ STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _ALL}
 RECORDS: Mapping[str, Stage] = {stage.spec: stage for stage in _ALL if stage.rule and "record" in stage.files}
 """The stages that leave a record, by what the record calls them; of a load, that which publishes it."""
 
+PAGES = Path("reports")
+"""Where people find the newest page of each experiment, in a folder of its name: a copy of that in `results`."""
+STAMP = ".report"
+"""In the folder of such a copy: the digest of the record of the page that it is of."""
 RESULTS = ("record", "query", "recall")
 """The stages of a cell whose records the table reads."""
 

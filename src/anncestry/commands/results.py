@@ -14,6 +14,7 @@ from anncestry import durable, workflow
 from anncestry.cells import config as config_files
 from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
+from anncestry.cells.stage import PAGES, STAMP
 from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
 from anncestry.errors import ConfigError, DataError
 from anncestry.home import PUBLISHED
@@ -70,8 +71,8 @@ def current_page(matrix: Matrix) -> Path:
     from anncestry.provenance.records import sha256_file
 
     source = Path(matrix.report_path).parent
-    target = Path("reports") / matrix.config.experiment
-    stamp = target / ".report"
+    target = PAGES / matrix.config.experiment
+    stamp = target / STAMP
     # Not the key: the same cells may have been measured again, here or by whoever the results were pulled from.
     drawn = sha256_file(source / "record.json")
     if not stamp.exists() or stamp.read_text() != drawn or not (target / "index.html").exists():

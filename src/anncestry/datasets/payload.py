@@ -206,7 +206,7 @@ def _value(where: str, row: Mapping[str, Any], column: Column, words: dict[str, 
     if (problem := _problem(value, column.kind)) is not None:
         raise DataError(f"{where}: {name!a}: {problem}, but conditions expect {column.kind}")
     if column.kind != "keyword":
-        return value
+        return value + 0.0 if column.kind == "float" else value  # some systems order a negative zero before zero
     if value not in words and len(words) == _WORDS_MAX:
         raise DataError(f"{where}: {name!a}: more than {_WORDS_MAX} different keywords")
     return words.setdefault(value, len(words))
@@ -270,7 +270,7 @@ def _number_problem(value: object, kind: str) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int if kind == "int" else int | float):
         return f"{_short(value)} is not a {'whole number' if kind == 'int' else 'number'}"
     if isinstance(value, int):
-        return None if abs(value) <= _WHOLE_END else f"{_short(value)} is beyond ±2^53"
+        return None if abs(value) < _WHOLE_END else f"{_short(value)} is not within ±2^53"
     return None if math.isfinite(value) else f"{value} is not finite"
 
 
@@ -378,14 +378,14 @@ def _typed(asked: dict[str, Any], kind: str) -> dict[str, Any]:
     if "equals" in asked:
         return asked
     if kind == "float":
-        return {key: float(value) for key, value in asked.items()}
+        return {key: float(value) + 0.0 for key, value in asked.items()}
     low = [math.floor(asked["above"]) + 1] if "above" in asked else []
     low += [math.ceil(asked["from"])] if "from" in asked else []
     high = [math.ceil(asked["below"])] if "below" in asked else []
     high += [math.floor(asked["to"]) + 1] if "to" in asked else []
     found = {**({"from": max(low)} if low else {}), **({"below": min(high)} if high else {})}
     # Beyond all values of such a column; a bound there says as much as any further out, and has few enough digits.
-    return {key: min(max(value, -_WHOLE_END), _WHOLE_END + 1) for key, value in found.items()}
+    return {key: min(max(value, -_WHOLE_END), _WHOLE_END) for key, value in found.items()}
 
 
 def check_resolved(filter: Mapping[str, Any]) -> None:

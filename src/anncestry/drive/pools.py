@@ -36,6 +36,7 @@ from anncestry.drive import build, protocol
 from anncestry.errors import ServerError, UserError
 from anncestry.home import MODULES
 from anncestry.runtimes.namespaces import wrapped
+from anncestry.runtimes.native import clean_environment
 
 ADDRESS = "ANNCESTRY_ADDRESS"
 """The variable with this machine's address as the others reach it."""
@@ -71,7 +72,6 @@ class Pool(ABC):
         return [process.pid for process in self._processes]
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")} | more
         self._processes.append(
             subprocess.Popen(
                 command,
@@ -79,10 +79,13 @@ class Pool(ABC):
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env=environment,
+                env=self._own_environment() | more,
                 start_new_session=True,
             )
         )
+
+    def _own_environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
 
     def _measure(self, jobs: Sequence[str], check: Callable[[], None]) -> tuple[int, list[dict[str, Any]]]:
         """Give the first processes a job each, start them at once; returns the clock's zero and each one's facts."""
@@ -310,6 +313,11 @@ class InProcess(Python):
 
     def _start(self, command: list[str], stderr: IO[str] | None = None, **more: str) -> None:
         super()._start(command, stderr, **more, OMP_NUM_THREADS="1")
+
+    def _own_environment(self) -> dict[str, str]:
+        """As that of the process that built the index: such a client is the system, and what a user has set for other
+        purposes (an allocator, a library's threads) must not change what is measured."""
+        return clean_environment({name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ})
 
 
 class Apart(Python):

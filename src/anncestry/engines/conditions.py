@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,32 +50,55 @@ def _terms(term: Spec) -> list[Comparison]:
     return [Comparison(column, operator, term[bound]) for bound, operator in _BOUNDS.items() if bound in term]
 
 
+Span = Callable[[Comparison, Comparison], T]
+"""What says a range of both its bounds, the lower one first."""
+
+
+def said(ones: Sequence[Comparison], say: Callable[[Comparison], T], span: Span[T] | None) -> list[T]:
+    """Each comparison by itself; the two bounds of a range as one, where the language has a `span`.
+
+    To a planner, two halves are not one range: it takes each for about half of the rows. An empty range stays two.
+    """
+    if span is not None and len(ones) == 2 and ones[0].column == ones[1].column:
+        low, high = sorted(ones, key=lambda one: one.operator, reverse=True)
+        if low.operator in (">", ">=") and high.operator in ("<", "<=") and low.value < high.value:  # type: ignore[operator]
+            return [span(low, high)]
+    return [say(one) for one in ones]
+
+
 def compose(
-    filter: Spec, say: Callable[[Comparison], T], every: Callable[[list[T]], T], some: Callable[[list[T]], T]
+    filter: Spec,
+    say: Callable[[Comparison], T],
+    every: Callable[[list[T]], T],
+    some: Callable[[list[T]], T],
+    span: Span[T] | None = None,
 ) -> T:
-    """The filter, made of what `say` makes of a comparison, and `every` (all hold) and `some` (one does) of several."""
+    """The filter, made of what `say` makes of a comparison (and `span` of a range), and of several by `every` (all
+    hold) and `some` (one does)."""
 
     def all_of(parts: list[T]) -> T:
         return parts[0] if len(parts) == 1 else every(parts)
 
     if filter.get("field") == _BOTH:
-        return all_of([compose(one, say, every, some) for one in filter["of"]])
+        return all_of([compose(one, say, every, some, span) for one in filter["of"]])
     if not is_payload(filter):
-        return all_of([say(one) for one in comparisons(filter)])
-    parts = [say(one) for term in filter["all"] for one in _terms(term)]
+        return all_of(said(comparisons(filter), say, span))
+    parts = [part for term in filter["all"] for part in said(_terms(term), say, span)]
     if filter["any"]:
-        ways = [all_of([say(one) for one in _terms(term)]) for term in filter["any"]]
+        ways = [all_of(said(_terms(term), say, span)) for term in filter["any"]]
         parts.append(ways[0] if len(ways) == 1 else some(ways))
     return all_of(parts)
 
 
-def in_text(filter: Spec | None, say: Callable[[Comparison], str], both: str, either: str) -> str:
+def in_text(
+    filter: Spec | None, say: Callable[[Comparison], str], both: str, either: str, span: Span[str] | None = None
+) -> str:
     """The filter in a language with infix operators, "" for none."""
     if filter is None:
         return ""
     if not is_payload(filter) and filter.get("field") != _BOTH:
-        return both.join(map(say, comparisons(filter)))
-    return compose(filter, say, lambda terms: f"({both.join(terms)})", lambda terms: f"({either.join(terms)})")
+        return both.join(said(comparisons(filter), say, span))
+    return compose(filter, say, lambda terms: f"({both.join(terms)})", lambda terms: f"({either.join(terms)})", span)
 
 
 def in_sql(filter: Spec | None, literal: Callable[[Comparison], str]) -> str:

@@ -64,7 +64,7 @@ def definition(field: Mapping[str, Any], settings: Mapping[str, Any], payload: M
 
 def condition(filter: Spec) -> dict[str, Any]:
     """A workload's filter as a query."""
-    return compose(filter, _comparison, lambda parts: {"bool": {"filter": parts}}, _some)
+    return compose(filter, _comparison, lambda parts: {"bool": {"filter": parts}}, _some, _range)
 
 
 def _some(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -76,7 +76,11 @@ def _comparison(one: Comparison) -> dict[str, Any]:
         return {"terms": {one.column: list(one.value)}}
     if one.operator == "=":
         return {"term": {one.column: one.value}}
-    return {"range": {one.column: {_BOUNDS[one.operator]: one.value}}}
+    return _range(one)
+
+
+def _range(*ends: Comparison) -> dict[str, Any]:
+    return {"range": {ends[0].column: {_BOUNDS[one.operator]: one.value for one in ends}}}
 
 
 def insertion(rows: Batch) -> bytes:

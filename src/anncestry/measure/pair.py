@@ -21,13 +21,12 @@ from anncestry.drive.driver import client_facts
 from anncestry.errors import DataError
 from anncestry.measure import recall, samples
 from anncestry.measure.duet import workload_of
-from anncestry.measure.publish import combine, measured_by_need
+from anncestry.measure.publish import combine, measured_by_need, same_machine
 from anncestry.metrics import defects, duet, resources, rounds
 from anncestry.metrics.duet import Blocks, Estimate, Slice, Waited
 from anncestry.provenance import records
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.gates import Gate
-from anncestry.provenance.platform import IDENTITY
 
 SIDES = ("a", "b")
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
@@ -373,8 +372,12 @@ def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
             ("driver", run["sides"][name]["client"]["jobs"][0]["driver"]),
         )
     }
-    machine = {name: run["platform"].get(name) for name in IDENTITY} | {"vectors": records.vectors_of(run)}
-    return {**of_sides, "client libraries": run["clients"], **machine}
+    return {
+        **of_sides,
+        "client libraries": run["clients"],
+        "vectors": records.vectors_of(run),
+        **same_machine(run),
+    }
 
 
 def _refuse_other_origins(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:

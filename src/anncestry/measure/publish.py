@@ -187,19 +187,33 @@ def _read(path: Path, spec: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 _BUILD = "build of the index"
+_OF_PATH = ("filesystem", "rotational", "model", "transport", "paths")
+"""What tells one storage path from another, whatever its device is called today."""
+_OF_HOST = ("name", "cpu_model", "cores", "memory_gib", "same_machine")
 
 
 def _origin(run: Mapping[str, Any]) -> dict[str, Any]:
     """What is one for all runs of a cell, beside its spec (with the epochs of its code): by what it is called."""
     jobs = run["client"]["jobs"]
+    path, hosts = run.get("storage_path") or {}, jobs[0].get("hosts", ()) if jobs else ()
     return {
         _BUILD: run["inputs"]["index"]["sha256"],
         "vectors": records.vectors_of(run),
         "artifact": run["artifact"]["digest"],
         "driver": jobs[0]["driver"] if jobs else None,
         "client libraries": run["clients"],
-        **{name: run["platform"].get(name) for name in IDENTITY},
+        "storage path": {name: path.get(name) for name in _OF_PATH},
+        "load generators": [{name: host.get(name) for name in _OF_HOST} for host in hosts],
+        **same_machine(run),
     }
+
+
+def same_machine(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What is one for all that is measured on one machine: its facts, and what this program may use of it."""
+    machine = run["platform"]
+    limits = machine.get("limits") or {}
+    quotas = {f"limit of {name}": limits.get(name) for name in ("cpu_cores", "memory_mib")}
+    return {**{name: machine.get(name) for name in IDENTITY}, **quotas}
 
 
 def _refuse_other_origins(

@@ -38,7 +38,7 @@ from anncestry.runtimes import artifacts, namespaces, storage, throttle
 from anncestry.runtimes.base import LIBRARY, Ending
 from anncestry.runtimes.storage import FOLDER, Placed, copy
 
-_CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy", "PyMySQL", "psycopg")
+_CLIENT_PACKAGES = ("pymilvus", "weaviate-client", "grpcio", "protobuf", "numpy", "pyarrow", "PyMySQL", "psycopg")
 """Distributions whose code runs on the client's side."""
 _NO_DEVICE = "none: the file system has no block device of its own that this machine shows"
 

@@ -19,7 +19,7 @@ from typing import Any
 from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.plan import Plan, Session, session_key
-from anncestry.cells.stage import RECORDS, STAGES, Stage
+from anncestry.cells.stage import PAGES, RECORDS, STAGES, Stage
 from anncestry.errors import DataError, UserError
 from anncestry.provenance import explain, running
 from anncestry.provenance.attempts import Ledger
@@ -259,7 +259,7 @@ def files_of(record: Path) -> list[Path]:
 
 def add_published(sweep: Sweep, keys: Collection[str]) -> Sweep:
     """Add tables and pages, of any experiment and key, that show one of the keys; and the pages' lasting copies."""
-    places = {STAGES["report"].folder: "page", STAGES["table"].folder: "table", Path("reports"): "copy of the page"}
+    places = {STAGES["report"].folder: "page", STAGES["table"].folder: "table", PAGES: "copy of the page"}
     found = [(folder, what) for place, what in places.items() for folder in _entries(sweep, place)]
     # A page of what is measured so far lies below that of its experiment.
     found = [(folder, what) for one, what in found for folder in (one, one / "so-far") if folder.is_dir()]

@@ -21,7 +21,7 @@ from typing import Any
 
 from anncestry import durable, user_cache
 from anncestry.cells.stage import key_of
-from anncestry.errors import DataError, UserError
+from anncestry.errors import Damaged, DataError, UserError
 from anncestry.progress import Progress
 from anncestry.provenance.records import clear, read_record, sha256_file, verify_outputs, write_json, write_record
 from anncestry.runtimes import building
@@ -31,6 +31,7 @@ IMAGE = "image.json"
 """In the folder of an artifact that is an image: which one, and where its programs lie in it."""
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 """For which what is had or built here is: pip chooses by it, and a compiled module is of one."""
+_FOR_PYTHON = "for Python"
 _BUILD_FLAGS = "-g0"
 """No debug information: it would hold paths of this machine."""
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
@@ -53,6 +54,8 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
         for folder, asked in members.items():
             (whole / folder).mkdir(parents=True)
             toolchain |= _make(asked, whole / folder, cache_dir)
+            if asked["artifact"].get("kind") == "python":
+                toolchain[_FOR_PYTHON] = PYTHON
         user_cache.without_privileges(whole)
         names = sorted(path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file())
         for name in names:
@@ -82,6 +85,9 @@ def _readable(folder: Path) -> None:
 def opened(path: Path, key: str) -> dict[str, Any]:
     """The record of an artifact that is about to be run, its files verified; Damaged if one is not as it was made."""
     record = read_record(path, stage="artifact", key=key)
+    made_for = record["toolchain"].get(_FOR_PYTHON, PYTHON)
+    if made_for != PYTHON:
+        raise Damaged(path, f"{path}: was made for Python {made_for}, and this is {PYTHON}")
     verify_outputs(path, record)
     return record
 

@@ -158,6 +158,7 @@ class Milvus(EngineOf[MilvusServer]):
             }
         )
         loaded = sum(segment.num_rows for segment in segments)
+        said = wire.built_of_rows(read_back(kind, built), min((segment.num_rows for segment in segments), default=0))
         sealed = all(segment.state == common_pb2.SegmentState.Sealed for segment in segments)
         if server.facts.from_2_3:
             indexes = {segment.segmentID: segment.indexID for segment in segments}
@@ -187,7 +188,7 @@ class Milvus(EngineOf[MilvusServer]):
                 f"{'all' if sealed else 'not all'} sealed, {'all' if covered else 'not all'} with the index"
             ),
             settings={
-                **read_back(kind, built),
+                **said,
                 "metric": {milvus_name: name for name, milvus_name in METRICS.items()}.get(
                     params.get("metric_type", "")
                 ),

@@ -94,6 +94,20 @@ def index_params(index: Spec, metric: str) -> dict[str, str]:
     }
 
 
+def built_of_rows(said: dict[str, Any], rows: int) -> dict[str, Any]:
+    """What a segment of so few rows is built with, of parameters that the server only repeats.
+
+    Its library trains on 39 rows a list and on a row a code at least, and takes fewer lists or shorter codes without a
+    word (Knowhere's MatchNlist and MatchNbits).
+    """
+    found = dict(said)
+    if "nlist" in found:
+        found["nlist"] = min(int(found["nlist"]), max(1, rows // 39))
+    if "nbits" in found and rows < 1 << int(found["nbits"]):
+        found["nbits"] = 8 if rows >= 256 else 4
+    return found
+
+
 def expression(filter: Spec | None) -> str:
     """A workload's filter in Milvus' language, "" for none."""
     return in_text(filter, _comparison, " && ", " || ")

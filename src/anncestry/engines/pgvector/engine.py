@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from anncestry.engines.pgvector.serve import EFFORTS, INDEX, OPERATORS, PLAN, Pg
 from anncestry.errors import ServerError
 from anncestry.progress import Progress
 
+_FIRST_OF_USERS = 16384
 _OPTIONS = {"M": "m", "ef_construction": "ef_construction", "nlist": "lists"}
 """Our name of a parameter → pgvector's."""
 _TYPES = {"keyword": "text", "int": "bigint", "float": "double precision"}
@@ -126,11 +128,14 @@ class Pgvector(EngineOf[PgvectorServer]):
         return asked if ef_search is None else {**asked, EFFORTS[index["type"]][0]: ef_search}
 
     def data_components(self, data_dir: Path) -> list[Component]:
-        # Table and index are files of one database; the number is PostgreSQL's own of it.
+        # Table and index are files of one database, whose number is PostgreSQL's own; numbers of files below 16384 are
+        # those of its catalogues (FirstNormalObjectId).
+        files = sorted(path.name for path in (data_dir / "pg" / "data" / "base" / "5").glob("[0-9]*"))
+        ours = [name for name in files if int(re.split(r"\D", name)[0]) >= _FIRST_OF_USERS]
         return components(
             data_dir,
             [
-                ("database", True, ["pg/data/base/5"]),
+                ("database", True, [f"pg/data/base/5/{name}" for name in ours]),
                 ("wal", False, ["pg/data/pg_wal"]),
                 ("catalogues", False, ["pg/data/base/1", "pg/data/base/4", "pg/data/global"]),
                 ("logs", False, ["logs"]),

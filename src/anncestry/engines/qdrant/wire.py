@@ -33,7 +33,7 @@ def _kind(value: Any) -> str:
 
 def condition(filter: Spec) -> Any:
     """A workload's filter as a Filter."""
-    made = compose(filter, _comparison, lambda parts: _nested(must=parts), lambda parts: _nested(should=parts))
+    made = compose(filter, _comparison, lambda parts: _nested(must=parts), lambda parts: _nested(should=parts), _range)
     return message["Filter"](must=[made])
 
 
@@ -46,7 +46,7 @@ def _comparison(one: Comparison) -> Any:
     if isinstance(one.value, tuple):
         field["match"] = {"integers": {"integers": list(one.value)}}
     elif one.operator != "=":
-        field["range"] = {_BOUNDS[one.operator]: _bound(one)}
+        return _range(one)
     elif isinstance(one.value, str):
         field["match"] = {"keyword": one.value}
     elif isinstance(one.value, int):
@@ -54,6 +54,11 @@ def _comparison(one: Comparison) -> Any:
     else:
         field["range"] = {"gte": one.value, "lte": one.value}
     return message["Condition"](field=field)
+
+
+def _range(*ends: Comparison) -> Any:
+    bounds = {_BOUNDS[one.operator]: _bound(one) for one in ends}
+    return message["Condition"](field={"key": ends[0].column, "range": bounds})
 
 
 def _bound(one: Comparison) -> float:

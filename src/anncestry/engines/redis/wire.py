@@ -73,7 +73,11 @@ def condition(filter: Spec) -> tuple[str, list[str | int]]:
         ranges |= {"<=": f"-inf {value}", "<": f"-inf ({value}"}
         return f"@{one.column}:[{ranges[one.operator]}]"
 
-    return in_text(filter, say, " ", "|"), given
+    def span(low: Comparison, high: Comparison) -> str:
+        ends = [f"{'(' * (one.operator in '<>')}{parameter(_text(one.value))}" for one in (low, high)]
+        return f"@{low.column}:[{' '.join(ends)}]"
+
+    return in_text(filter, say, " ", "|", span), given
 
 
 def _asked(query: str, given: list[Any], more: list[str | int]) -> bytes:
