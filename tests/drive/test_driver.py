@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from anncestry.drive import protocol
+from anncestry.drive import pools, protocol
 from anncestry.drive.client import ERROR, OK, TIMEOUT
 from anncestry.drive.driver import KINDS, Driver
 from anncestry.errors import ServerError
@@ -200,6 +200,12 @@ def test_clients_that_are_let_run_when_their_time_is_over_are_no_measurement_of_
     ):
         drive(driver, echo, tmp_path, [[1, 2]], duration_s=0.5)
     assert len(drive(driver, echo, tmp_path / "counted", [[1, 2]]).samples) == 2, "a count of requests is sent late"
+
+
+def test_a_client_that_is_the_system_has_no_more_of_the_users_environment_than_its_builder(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    assert "MALLOC_ARENA_MAX" not in pools.InProcess()._own_environment()
+    assert pools.Python()._own_environment()["MALLOC_ARENA_MAX"] == "1", "one that only asks has all of it"
 
 
 def test_the_native_driver_waits_for_commands_in_no_system_call(echo, tmp_path):

@@ -14,6 +14,7 @@ from anncestry.cells.config import load
 from anncestry.engines import get, offers_of
 from anncestry.engines.base import ErrorReplyError
 from anncestry.engines.chroma import engine as chroma
+from anncestry.engines.milvus import wire as milvus_wire
 from anncestry.engines.opensearch import engine as opensearch
 from anncestry.engines.qdrant import wire as qdrant
 from anncestry.engines.resp import RespServer
@@ -137,3 +138,19 @@ def test_what_a_server_would_cut_off_or_refuse_is_refused_before(
     entry = load(ROOT / "config").systems[system].plain
     with pytest.raises((ConfigError, Unsupported), match=said):
         offers_of(entry["engine"]).check(entry, STANDALONE, index, {"k": 10, **effort})
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows", "built"),
+    [
+        ({"nlist": 2048}, 60_000, {"nlist": 1538}),
+        ({"nlist": 64}, 9_000, {"nlist": 64}),
+        ({"nlist": 64}, 2_496, {"nlist": 64}),
+        ({"nlist": 64}, 2_495, {"nlist": 63}),
+        ({"nlist": 64, "nbits": 16}, 9_000, {"nlist": 64, "nbits": 8}),
+        ({"M": 16}, 10, {"M": 16}),
+    ],
+)
+def test_milvus_reads_back_the_lists_that_its_rows_fill_not_those_that_it_repeats(asked, rows, built):
+    """Its library trains on 39 rows a list at least."""
+    assert milvus_wire.built_of_rows(asked, rows) == built

@@ -231,6 +231,38 @@ def test_a_forged_record_with_a_matching_digest_chain_still_fails_its_samples(au
     assert "qps is 1000000.0, but the samples give" in said
 
 
+def test_a_search_effort_that_was_not_asked_with_is_found(audit):
+    victim = one("results/query/*/*/*/k5@*.json")
+    body = json.loads(victim.read_text())
+    body["ef_search"] += 1
+    records.write_json(victim, records.seal(body))
+    status, said = audit()
+    assert status == 2
+    assert re.search(r"ef_search is \d+, but it was asked with \d+", said), said
+
+
+def test_a_net_storage_that_its_components_do_not_give_is_found(audit):
+    victim = one("results/load/*/*/*.json")
+    body = json.loads(victim.read_text())
+    body["storage"]["net_mib"] /= 2
+    records.write_json(victim, records.seal(body))
+    status, said = audit()
+    assert status == 2
+    assert re.search(r"net_mib is [\d.]+, but its components give [\d.]+", said), said
+
+
+def test_the_page_that_people_open_is_held_against_the_page(audit, capfd):
+    assert cli.main(["summary"]) == 0  # copies it to where people look
+    capfd.readouterr()
+    shown = one("reports/*/index.html")
+    shown.write_text(shown.read_text().replace("</title>", ", improved</title>"))
+    status, said = audit()
+    assert status == 2
+    assert f"{shown}: is not what " in said
+    shown.unlink()
+    assert f"{shown}: is not what " in audit()[1]
+
+
 def test_a_deleted_record_is_named(audit):
     victim = one("results/recall/*/*/*/*.json")
     victim.unlink()

@@ -872,6 +872,17 @@ def test_a_dominated_effort_is_on_no_front(world: World) -> None:
     assert "QPS" in of["ef 16"] and "QPS" in of["ef 64"]
 
 
+def test_two_workloads_at_one_effort_have_each_its_own_p99(world: World) -> None:
+    swept = _swept(world)
+    for cell in swept.cells:
+        if cell["workload"] == "k10-clients2":  # now asks as k10-clients1 does, at the same ef
+            world.edit(cell["query_path"], lambda record: record.update(ef_search=16))
+            world.edit(cell["query_path"], lambda record: record["summary"]["p99_ms"].update(over_runs(77.0, 3)))
+    rows = [row for row in _more(swept, "P").rows if row.labels[-2:] == ("milvus-2.3.5", "ef 16")]
+    assert len(rows) == 4, "two datasets"
+    assert sorted(row.cells[2].value == 77.0 for row in rows) == [False, False, True, True]
+
+
 @pytest.mark.parametrize(("type", "effort"), [("ivf_flat", "nprobe 16"), ("a type of an engine elsewhere", "ef 16")])
 def test_an_effort_is_called_what_its_index_calls_it(world: World, type: str, effort: str) -> None:
     ours = [cell for cell in world.cells if cell["system"] == "milvus-2.3.5"]

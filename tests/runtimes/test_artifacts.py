@@ -20,7 +20,7 @@ import pytest
 from anncestry import user_cache
 from anncestry.cells.stage import key_of
 from anncestry.errors import Damaged, DataError, UserError
-from anncestry.provenance.records import sha256_file, write_json
+from anncestry.provenance.records import read_record, seal, sha256_file, write_json
 from anncestry.runtimes import artifacts, building, images
 
 KEY = "0123456789ab"
@@ -211,6 +211,18 @@ def test_a_damaged_artifact_is_not_run_and_making_it_again_mends_it(wheel_spec: 
     artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
     assert artifacts.opened(record, KEY)["digest"] == first["digest"]
     assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "toy\n"
+
+
+def test_what_was_made_for_another_python_is_damaged_and_made_again(
+    wheel_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts.run(wheel_spec, tmp_path / "out", tmp_path / "cache", KEY)
+    record = tmp_path / "out" / "record.json"
+    body = read_record(record, stage="artifact", key=KEY)
+    body["toolchain"]["for Python"] = "3.99"
+    write_json(record, seal(body))
+    with pytest.raises(Damaged, match=r"was made for Python 3\.99, and this is 3\."):
+        artifacts.opened(record, KEY)
 
 
 def test_a_program_planted_in_the_cache_is_not_believed_for_the_manifest_beside_it(
