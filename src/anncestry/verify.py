@@ -30,6 +30,7 @@ from anncestry.cells.indexes import effort_of
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.datasets import formats, payload
+from anncestry.datasets.sources import changed_since
 from anncestry.errors import DataError, UserError
 from anncestry.measure import judge, load, pair, publish, recall, samples
 from anncestry.measure.duet import SIDES, workload_of
@@ -173,6 +174,11 @@ class _Verifier:
         if stage == "download" and not self.quick:
             pinned = self.matrix.config.datasets[cell.origin].content
             _compare(str(path), _content(path.parent, body["content"], pinned))
+            self.findings.remarks += [
+                f"{file}: changed since it was read: the numbers of dataset {cell.dataset} are of what it was; make what "
+                "it is now a dataset of another name"
+                for file in changed_since(body["source"])
+            ]
         for label, entry in body["inputs"].items():
             self._input(str(path), label, entry)
 

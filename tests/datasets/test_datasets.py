@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from anncestry.datasets import download, fetching, metadata, normalize
+from anncestry.datasets import download, fetching, metadata, normalize, sources
 from anncestry.datasets.fetching import fetch
 from anncestry.datasets.sources import ann_benchmarks_random, blobs
 from anncestry.errors import ConfigError, DataError
@@ -257,6 +257,18 @@ def test_two_that_want_the_same_file_download_it_once(server: Server, tmp_path: 
     for thread in threads:
         thread.join()
     assert found == [sha256_of(server.content)] * 4 and len(server.requests) == 1
+
+
+def test_a_file_that_was_changed_after_it_was_read_is_known_and_one_that_is_gone_is_none(tmp_path: Path) -> None:
+    file = hdf5_file(tmp_path / "mine.hdf5")
+    source = get(tmp_path, spec_of(local(file), pinned=False))["source"]
+    assert sources.changed_since(source) == []
+    hdf5_file(file, ANOTHER)
+    assert sources.changed_since(source) == [file]
+    file.unlink()
+    assert sources.changed_since(source) == []
+    elsewhere = {**source, "entry": {**source["entry"], "path": "$NOT_SET_HERE/mine.hdf5"}}
+    assert sources.changed_since(elsewhere) == []
 
 
 def test_without_a_network_the_user_reads_each_source_and_its_reason(

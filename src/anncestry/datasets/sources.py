@@ -261,6 +261,23 @@ def _obtain_file(entry: Mapping[str, Any], stated: Stated) -> Content:
     return _content(entry, paths, files)
 
 
+def changed_since(source: Mapping[str, Any]) -> list[Path]:
+    """The files of this machine that a download's record `source` was read from, and that are other ones by now.
+
+    A file that is gone, or whose place is known by a variable that isn't set here, is none of them: what was read of it
+    is kept.
+    """
+    entry = source["entry"]
+    if entry["kind"] != "file":
+        return []
+    try:
+        paths = {part: _local(text) for part, text in _locations(entry, whole="path").items()}
+    except DataError:
+        return []
+    read = {path: source["files"].get(name) for path, name in _names(paths).items() if path.is_file()}
+    return [path for path, digest in read.items() if digest is not None and sha256_file(path) != digest]
+
+
 # url
 
 
