@@ -175,8 +175,8 @@ class _Verifier:
             pinned = self.matrix.config.datasets[cell.origin].content
             _compare(str(path), _content(path.parent, body["content"], pinned))
             self.findings.remarks += [
-                f"{file}: changed since it was read: the numbers of dataset {cell.dataset} are of what it was; make what "
-                "it is now a dataset of another name"
+                f"{file}: changed since it was read: the numbers of dataset {cell.dataset} are of what it was; make "
+                "what it is now a dataset of another name"
                 for file in changed_since(body["source"])
             ]
         for label, entry in body["inputs"].items():
