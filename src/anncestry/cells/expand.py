@@ -167,8 +167,7 @@ def expand(config: Config, engine: Callable[[str], Checker], room: Callable[[], 
             "decide": config.decide.rule,
             **({} if config.chart_files else {"chart_files": False}),
             "table": matrix.table,
-            # Also of those that nothing is measured of: what is published of them says so.
-            "published_as": {name: of.published_as for name, of in sorted(config.datasets.items())},
+            "published_as": {name: of.published_as for name, of in config.datasets.items() if of.published_as},
             "sources": source_digest(
                 (*STAGES["report"].source_files(), *code_below(CASE_STUDIES), *PUBLISHED.glob("*.csv"))
             ),
