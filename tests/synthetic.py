@@ -12,6 +12,7 @@ from pathlib import Path
 from anncestry import workflow
 from anncestry.cells.matrix import Cell, Matrix
 from anncestry.provenance import records
+from anncestry.provenance.attempts import Ledger
 from anncestry.report.model import numbers
 from anncestry.report.model.records import seal_report, seal_table
 from tests.toy import ROOT, Toy
@@ -66,7 +67,6 @@ def _matrix(folder: Path) -> Matrix:
 
 def _read(path: Path) -> dict:
     body = json.loads(path.read_text())
-    body.pop("attempts", None)  # of a ledger that only the measured load has
     for entry in body["outputs"].values():
         entry["source"] = str(path.parent / entry["path"])
     return body
@@ -96,8 +96,21 @@ def _write(
             if name in body
         }
     )
+    if stage in ("load", "query"):
+        body |= _attempts(folder, matrix, cell).quote(cell.query if stage == "query" else "")
     path.write_text(json.dumps(records.seal(body), indent=1) + "\n")
     return records.sha256_file(path)
+
+
+def _attempts(folder: Path, matrix: Matrix, cell: Cell) -> Ledger:
+    """The ledger of a cell's load: one attempt at it, and one at all that was measured on it."""
+    ledger = Ledger(folder / Ledger.of(matrix.spec(cell.load, "load"), cell.load).path, "0" * 8)
+    if not ledger.files():
+        with ledger.attempt(stage="load"):
+            pass
+        with ledger.attempt(stage="session", queries=[each.query for each in matrix.cells if each.load == cell.load]):
+            pass
+    return ledger
 
 
 _MEASURED = """
