@@ -90,7 +90,7 @@ class _Numbers:
         self.records = material.records
         self.verdicts = material.verdicts
         self.k = headline_k(self.rows)
-        self.known = [row for row in self.rows if row["value"] is not None]
+        self.known = [row for row in self.rows if row["value"] is not None and self.verdicts.is_common(row)]
         dims, counts = (
             {row["dataset"]: row["value"] for row in self.known if row["metric"] == metric}
             for metric in ("dim", "rows")

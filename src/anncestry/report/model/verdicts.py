@@ -145,14 +145,20 @@ class Verdicts:
         return verdict if built(a, b) else above(verdict, floor, a["value"], b["value"], self.rule.margin)
 
     @cached_property
+    def _own_rates(self) -> set[str]:
+        """The workloads in which each system was asked at its own highest rate."""
+        return {row["workload"] for row in self._rows if row["metric"] == "max_rate_per_s"}
+
+    def is_common(self, row: Row) -> bool:
+        """Whether a number answers the same question as another system's: latencies and costs at own rates do not."""
+        return row["metric"] == "qps" or row["phase"] != "query" or row["workload"] not in self._own_rates
+
+    @cached_property
     def of_systems(self) -> dict[tuple[str, str], tuple[Row, Row, Verdict]]:
         """Of every two systems in every metric that is COMPARED, by the ids of the two numbers: judged together."""
         groups: dict[tuple[str, ...], list[Row]] = {}
-        # Where each system was asked at its own highest rate, latencies and costs are no answers to one question.
-        own_rates = {row["workload"] for row in self._rows if row["metric"] == "max_rate_per_s"}
         for row in self._rows:
-            asked = row["metric"] == "qps" or row["phase"] != "query" or row["workload"] not in own_rates
-            if row["metric"] in COMPARED and row["value"] is not None and asked:
+            if row["metric"] in COMPARED and row["value"] is not None and self.is_common(row):
                 place = (row["dataset"], row["topology"], row["workload"], row["metric"])
                 groups.setdefault(place, []).append(row)
         pairs = [
