@@ -102,7 +102,7 @@ def test_what_can_not_be_loaded_by_a_library_is_refused_by_name(
 def test_an_old_server_is_loaded_by_the_client_of_its_time_whose_environment_is_in_the_key() -> None:
     told = offers_of("weaviate").load_env(SYSTEMS["weaviate-1.23.9"])
     assert told["client_env"]["name"] == "weaviate-client-4.4.4" and len(told["client_env"]["sha256"]) == 64
-    own = {"package": "weaviate-client", "version": version("weaviate-client")}
+    own = {name: version(name) for name in ("weaviate-client", "grpcio", "protobuf")}
     assert offers_of("weaviate").load_env(SYSTEMS[NAME]) == {"client_env": own}
 
 

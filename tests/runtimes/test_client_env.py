@@ -33,7 +33,7 @@ def test_the_old_client_is_taken_where_it_knows_the_server_and_the_others_are_re
     weaviate = engines.offers_of("weaviate")
     of = {server: weaviate.client_env({"version": server}, SDK) for server in ("1.23.9", "1.27.0", "1.35.2")}
     digest = hashlib.sha256(PINNED.read_bytes()).hexdigest()
-    own = {"package": "weaviate-client", "version": version("weaviate-client")}
+    own = {name: version(name) for name in ("weaviate-client", "grpcio", "protobuf")}
     assert of == {"1.23.9": {"name": NAME, "sha256": digest}, "1.27.0": own, "1.35.2": own}
     assert weaviate.client_env({"version": "1.27.0"}, {**SDK, "client": "bytes"}) is None
     weaviate.check({"version": "1.23.9"}, STANDALONE, INDEX, SDK)
@@ -48,7 +48,7 @@ def test_what_a_library_asks_or_inserts_has_that_library_in_its_key_and_nothing_
     for cell in matrix.cells:
         spec = matrix.spec(cell.query, "query")
         name = BEFORE_GRPC if "-rest" in spec["system"]["name"] else NAME
-        own = {"package": "weaviate-client", "version": version("weaviate-client")}
+        own = {name: version(name) for name in ("weaviate-client", "grpcio", "protobuf")}
         library = build.identity(name) if spec["system"]["version"] == "1.23.9" else own
         load = matrix.spec(cell.load, "load")["load"]
         for part in (spec["workload"], load):
@@ -56,18 +56,23 @@ def test_what_a_library_asks_or_inserts_has_that_library_in_its_key_and_nothing_
             assert told == (library if part.get("client") == "sdk" else None)
 
 
-def test_another_version_of_the_locked_library_measures_its_cells_again_and_no_others(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("package", ["pymilvus", "weaviate-client", "grpcio", "protobuf"])
+def test_another_version_of_a_locked_library_measures_its_cells_again_and_no_others(
+    package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def keys() -> dict[bool, set[str]]:
+        """By whether the package is part of how the cell is asked."""
         matrix = workflow.expand(workflow.Choice(ROOT / "config", "paper-sdk"))
         found: dict[bool, set[str]] = {True: set(), False: set()}
         for cell in matrix.cells:
-            found[matrix.spec(cell.query, "query")["workload"].get("client") == "sdk"].add(cell.query)
+            spec = matrix.spec(cell.query, "query")
+            library = engines.offers_of(spec["system"]["name"].split("-")[0]).sdk
+            asks = spec["workload"].get("client") == "sdk" and package in (library, "grpcio", "protobuf")
+            found[asks].add(cell.query)
         return found
 
     before = keys()
-    monkeypatch.setattr(offers, "version", lambda package: "99.0")
+    monkeypatch.setattr(offers, "version", lambda name: "99.0" if name == package else version(name))
     after = keys()
     assert before[True] and before[False]
     assert after[False] == before[False] and after[True].isdisjoint(before[True])

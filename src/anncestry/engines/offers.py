@@ -16,6 +16,8 @@ from anncestry.errors import ConfigError, Unsupported
 Spec = Mapping[str, Any]
 RUNTIMES = ("native", "docker", "remote")
 LARGEST_EFFORT = 32_768
+_CARRIERS = ("grpcio", "protobuf")
+"""Packages below each library of a database that is installed with anncestry: what its processor time is spent in."""
 _CHOSEN = (
     *("entry", "consistency", "external", "external_limits", "role_limits", "roles"),
     *("storage", "storage_limits"),
@@ -239,9 +241,9 @@ class Offers:
 
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         """What the key holds of the library that asks: its environment (name, sha256), or, where it is that of
-        anncestry itself, package and version. None where no library asks."""
+        anncestry itself, the versions of it and of the packages that carry its messages. None where no library asks."""
         asked = workload.get("client") == "sdk" and self.sdk
-        return {"package": self.sdk, "version": version(self.sdk)} if asked else None
+        return {name: version(name) for name in (self.sdk, *_CARRIERS)} if asked else None
 
     def check_upgrade(self, system: Spec, older: Spec) -> None:
         """ConfigError, with the reason, if this system can't open the data folder that the `older` one filled."""
