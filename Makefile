@@ -18,7 +18,7 @@ all: env  ## measure what is missing, and draw the page
 EVIDENCE := cd evidence && PYTHONPATH="$(CURDIR)/src"
 SHIPPED := smoke upgrade-small findings
 
-evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (offline; two minutes)
+evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (two minutes; offline once env is done)
 	@dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 2 all --config experiment=$$experiment) && \

@@ -1,4 +1,4 @@
-"""`anncestry`: run one rule of the workflow, or work with its results.
+"""`anncestry`: measure one server, read and check results, add to the config; or run one rule of the workflow.
 
 A command of a rule takes the key of its output. The Snakefile sets ANNCESTRY_CONFIG and ANNCESTRY_EXPERIMENT, which
 name the matrix of that key; the default is the default experiment.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from anncestry import bench, cli
+from anncestry.commands import benching
 from anncestry.errors import ServerError, UserError
 from anncestry.runtimes.native import free_ports
 from tests.servers import artifact
@@ -127,6 +129,17 @@ def test_a_command_that_ends_says_what_its_log_said_last(tmp_path: Path) -> None
     with pytest.raises(ServerError, match="ended with 3 before it listened") as error, failing:
         pass
     assert "no such flag" in str(error.value)
+
+
+def test_a_server_may_have_interfaces_that_only_some_versions_need(tmp_path: Path) -> None:
+    systems = {"milvus-2.3.5": {"engine": "milvus"}}
+    given = argparse.Namespace(endpoint=["proxy=h:1", "metrics=h:2"], command_line=None, credentials=None)
+    with benching._endpoints(given, systems, "milvus-2.3.5", tmp_path) as found:
+        assert found == {"proxy": "h:1", "metrics": "h:2"}
+    given.endpoint = ["h:1", "sql=h:2"]
+    said = "--endpoint sql: no interface of milvus; it has proxy, metrics"
+    with pytest.raises(UserError, match=said), benching._endpoints(given, systems, "milvus-2.3.5", tmp_path):
+        pass
 
 
 def test_a_command_with_unknown_braces_is_refused(tmp_path: Path) -> None:

@@ -252,6 +252,44 @@ def test_a_wheel_with_another_digest_is_refused(wheel_spec: dict[str, Any], tmp_
     assert not list((tmp_path / "cache" / "pinned").iterdir())
 
 
+@pytest.fixture
+def wheel_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A release with a wheel for this Python and one for 3.9, each with a compiled module; that for 3.9 is pinned."""
+    shelf, pins = tmp_path / "shelf", {}
+    shelf.mkdir()
+    for tag in ("39", artifacts.PYTHON.replace(".", "")):
+        wheel = shelf / f"toylib-1.2.3-cp{tag}-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"toylib/fast.cpython-{tag}-x86_64-linux-gnu.so", f"for {tag}")
+            about = "toylib-1.2.3.dist-info"
+            archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: toylib\nVersion: 1.2.3\n")
+            archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nTag: cp{tag}-none-any\n")
+            archive.writestr(f"{about}/RECORD", "")
+        pins[tag] = sha256_file(wheel)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setattr(artifacts, "_PINNED_FOR", "3.9")
+    return {"system": "toy", "version": "1.2.3", "artifact": {"package": "toylib", "sha256": pins["39"]}}
+
+
+def test_a_program_in_a_wheel_pinned_for_one_python_is_had_under_every_other(
+    wheel_of_another_python: dict[str, Any], tmp_path: Path
+) -> None:
+    wheel_of_another_python["artifact"]["kind"] = "wheel"
+    record = artifacts.run(wheel_of_another_python, tmp_path / "out", tmp_path / "cache", KEY)
+    assert "toylib/fast.cpython-39-x86_64-linux-gnu.so" in record["outputs"]
+
+
+def test_a_module_compiled_for_another_python_is_refused_by_what_it_needs(
+    wheel_of_another_python: dict[str, Any], tmp_path: Path
+) -> None:
+    wheel_of_another_python["artifact"]["kind"] = "python"
+    with pytest.raises(
+        DataError, match=r"toy: its pinned package is for Python 3\.9, and this is 3\..*PYTHON=python3\.9"
+    ):
+        artifacts.run(wheel_of_another_python, tmp_path / "out", tmp_path / "cache", KEY)
+
+
 def test_a_version_that_nobody_has_is_refused_with_the_reason(wheel_spec: dict[str, Any], tmp_path: Path) -> None:
     wheel_spec["version"] = "9.9.9"
     with pytest.raises(DataError, match=r"toy-1\.2\.3: can't get toyserver 9\.9\.9: .*No matching distribution"):

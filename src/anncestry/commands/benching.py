@@ -116,17 +116,20 @@ def _endpoints(
     if system not in systems:
         raise UserError(f"--system: no system {system!r} in systems.yaml")
     entry = {**systems.get(systems[system].get("of", ""), {}), **systems[system]}
-    interfaces = engines.offers_of(entry["engine"]).endpoints
+    offers = engines.offers_of(entry["engine"])
+    interfaces, more = offers.endpoints, offers.more_endpoints
     if not interfaces:
         raise UserError(f"{system}: its engine {entry['engine']} can't measure a server that somebody else started")
     if options.command_line:
-        with benching.started(options.command_line, interfaces, folder) as found:
+        used = [name for name in more if f"{{port_{name}}}" in options.command_line]
+        with benching.started(options.command_line, [*interfaces, *used], folder) as found:
             yield found
         return
     pairs = [text.partition("=")[::2] for text in options.endpoint]
     given = {interface if address else interfaces[0]: address or interface for interface, address in pairs}
-    if wrong := set(given) - set(interfaces):
-        raise UserError(f"--endpoint {min(wrong)}: no interface of {entry['engine']}; it has {', '.join(interfaces)}")
+    if wrong := set(given) - {*interfaces, *more}:
+        known = ", ".join([*interfaces, *more])
+        raise UserError(f"--endpoint {min(wrong)}: no interface of {entry['engine']}; it has {known}")
     yield given
 
 
@@ -140,7 +143,9 @@ def add(commands: Any) -> None:
         "--command", dest="command_line", metavar="COMMAND", help="starts it: './server -p {port} -D {data}'"
     )
     parser.add_argument("--endpoint", action="append", metavar="[INTERFACE=]HOST:PORT", help="where it runs already")
-    parser.add_argument("--credentials", metavar="VARIABLE", help="variable with the API key, or USER:PASSWORD")
+    parser.add_argument(
+        "--credentials", metavar="VARIABLE", help="variable with the password (SQL), USER:PASSWORD (Milvus) or API key"
+    )
     parser.add_argument(
         "--dataset", default="fashion-mnist-784-euclidean", metavar="NAME|FILE", help="of the config, or own vectors"
     )

@@ -364,7 +364,8 @@ def add(commands: Any) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--base", nargs="+", required=True, metavar="FILE", help="files, or patterns: 'part-*.parquet'")
     parser.add_argument("--queries", nargs="+", metavar="FILE", help="the same of queries (default: rows are held out)")
-    parser.add_argument("--metric", choices=("cosine", "l2", "ip"), required=True)
+    metric = "of the vectors; ip is refused: for vectors of length 1, cosine has its order"
+    parser.add_argument("--metric", choices=("cosine", "l2", "ip"), required=True, help=metric)
     parser.add_argument("--column", help="column (Parquet), key (JSON lines) or member (HDF5) with the vectors")
     parser.add_argument("--query-column", metavar="COLUMN", help="the same of the queries, if it differs")
     parser.add_argument("--hold-out", type=int, metavar="N", help="rows to hold out (default: 1000, at most a tenth)")
@@ -383,7 +384,9 @@ def add(commands: Any) -> None:
     parser = command(kinds, endpoint)
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--interface", action="append", required=True, metavar="NAME=VARIABLE", help="mysql=MY_ADDRESS")
-    parser.add_argument("--credentials", metavar="VARIABLE", help="variable with the API key, or USER:PASSWORD")
+    parser.add_argument(
+        "--credentials", metavar="VARIABLE", help="variable with the password (SQL), USER:PASSWORD (Milvus) or API key"
+    )
     parser.add_argument("--tls", metavar="VARIABLE", help="variable with the path of own CAs, or: none")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="servers behind the address (default: 1)")
     parser = command(kinds, experiment)

