@@ -57,14 +57,14 @@ def nothing_stays() -> Iterator[None]:
     assert ours() <= before
 
 
-def limited(folder: Path) -> Limited | None:
+def limited(folder: Path, asked: dict[str, float] = ASKED) -> Limited | None:
     """One on a mount in `folder`; None where this machine refuses, and says what it lacks."""
     if why := throttle.refused():
         assert why.startswith("limits of a storage path need ")
         with pytest.raises(UserError, match="limits of a storage path need"):
-            Limited.make(folder / "anncestry-test", ASKED)
+            Limited.make(folder / "anncestry-test", asked)
         return None
-    return Limited.make(folder / "anncestry-test", ASKED)
+    return Limited.make(folder / "anncestry-test", asked)
 
 
 @pytest.fixture
@@ -80,16 +80,28 @@ def memory() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(memory: Path) -> None:
-    if (path := limited(memory)) is None:
+@pytest.mark.parametrize(
+    ("asked", "allowed_per_s"),
+    [
+        (ASKED, {"read_mib_per_s": 320.0}),  # of 64 KiB each
+        ({"read_ops_per_s": 1500.0}, {"read_ops_per_s": 1500.0}),
+        ({**ASKED, "read_ops_per_s": 1500.0}, {"read_mib_per_s": 320.0, "read_ops_per_s": 1500.0}),
+    ],
+    ids=["bandwidth", "operations", "both"],
+)
+def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(
+    asked: dict[str, float], allowed_per_s: dict[str, float], memory: Path
+) -> None:
+    if (path := limited(memory, asked)) is None:
         return
     try:
-        (probe,) = path.probe()
+        probes = path.probe()
     finally:
         path.remove()
-    assert probe["allowed_per_s"] == 20 * 2**20 / throttle.PROBE_BYTES["read_mib_per_s"]
+    assert {probe["of"]: probe["allowed_per_s"] for probe in probes} == allowed_per_s
     # On a busy machine it may be slower, and the path, too: that is for the gate to say.
-    assert 0 < probe["held_per_s"] <= gates.PROBE_MOST * probe["allowed_per_s"] and probe["free_per_s"] > 0
+    for probe in probes:
+        assert 0 < probe["held_per_s"] <= gates.PROBE_MOST * probe["allowed_per_s"] and probe["free_per_s"] > 0
 
 
 def test_a_probe_that_is_not_held_or_of_a_path_that_is_no_faster_is_invalid() -> None:
