@@ -1,14 +1,15 @@
 """Write the last sections of docs/documents.md: which experiments ran (`ledger`), and what each document asks for.
 
 `python -m casestudies.rows` makes it from config/published/rows.csv; a test fails if it is out of date. `shown_by`
-lists an experiment, a table of the page, or a file of tests for each row.
+lists experiments, tables of the page, and tests (`FILE::NAME`) for each row; of an experiment that the ledger lacks, the
+page says that it never ran whole.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import groupby
 
 from anncestry.home import HOME, PUBLISHED
@@ -41,6 +42,7 @@ def page(text: str) -> str:
 def section(table: list[Mapping[str, str]]) -> str:
     """The section as Markdown."""
     counts = Counter(row["status"] for row in table)
+    ran = {line["experiment"] for line in ledger.lines()}
     said = [
         HEADING,
         f"Of {len(table)} things that the documents ask for: "
@@ -50,15 +52,16 @@ def section(table: list[Mapping[str, str]]) -> str:
     ]
     for document, of in groupby(table, key=lambda row: row["document"]):
         said += [f"\n### {DOCUMENTS[document]}\n", "| what | status | note | shown by |", "| --- | --- | --- | --- |"]
-        said += [f"| {row['row']} | {row['status']} | {row['reason']} | {_shown(row['shown_by'])} |" for row in of]
+        said += [f"| {row['row']} | {row['status']} | {row['reason']} | {_shown(row['shown_by'], ran)} |" for row in of]
     return "\n".join(said) + "\n"
 
 
-def _shown(by: str) -> str:
+def _shown(by: str, ran: Collection[str]) -> str:
     words = []
     for each in filter(None, by.split("; ")):
         kind, _, name = each.partition(" ")
-        words.append(f"Table {name}" if kind == "table" else f"`{name}`")
+        never = " (never run whole)" if kind == "experiment" and name not in ran else ""
+        words.append(f"Table {name}" if kind == "table" else f"`{name}`{never}")
     return ", ".join(words)
 
 

@@ -15,6 +15,7 @@ from anncestry.home import CONFIG
 from anncestry.report.published import DOCUMENTS
 from anncestry.workflow import Choice, expand
 from casestudies import ledger, rows
+from tests.bench import rotation
 from tests.toy import ROOT
 
 TABLE = rows.rows()
@@ -39,7 +40,8 @@ def test_a_row_says_what_shows_it_or_why_it_is_not_there(row: dict[str, str]) ->
         if kind == "experiment":
             assert name == "default" or (ROOT / f"config/experiments/{name}.yaml").exists()
         elif kind == "test":
-            assert (ROOT / name).exists()
+            file, _, test = name.partition("::")
+            assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.MULTILINE), name
         else:
             assert kind == "table" and name in tables()
 
@@ -72,6 +74,18 @@ def test_of_two_runs_of_an_experiment_the_ledger_has_the_later_one() -> None:
     other = {**old, "experiment": "b"}
     assert ledger.merged([new], [old, other]) == [new, other]
     assert ledger.merged([old, other], [new]) == [new, other]
+
+
+def test_a_rotating_round_fails_where_more_cells_are_invalid_than_in_the_whole_run() -> None:
+    known = {"invalid": "1", "date": "2026-11-02"}
+    assert rotation.judged({"invalid": "1"}, known) == "" == rotation.judged({"invalid": "0"}, None)
+    assert rotation.judged({"invalid": "2"}, known) == "2 cells are invalid, 1 in the run of 2026-11-02"
+    assert rotation.judged({"invalid": "1"}, None).startswith("1 cells are invalid")
+
+
+@pytest.mark.parametrize(("experiment", "contained"), [("containers", True), ("smoke", False)])
+def test_a_rotating_round_of_containers_has_an_engine_for_them(experiment: str, contained: bool) -> None:
+    assert rotation.contained(CONFIG, experiment) == contained
 
 
 @pytest.mark.parametrize("line", ledger.lines(), ids=lambda line: line["experiment"])
