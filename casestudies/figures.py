@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -16,11 +17,20 @@ import altair as alt
 
 from anncestry.report import charts
 from anncestry.report.charts import SEPARATOR, Data, Figure, datum
+from anncestry.report.charts.standard import PALE
 from anncestry.report.model.cells import Row, in_order
-from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
-from anncestry.report.tables.standard import LIKE, said_effort, single_sizes, sizes
+from anncestry.report.tables.spec import of_k
+from anncestry.report.tables.standard import (
+    LIKE,
+    clients_table,
+    latency_table,
+    said_effort,
+    single_sizes,
+    sizes,
+    timed_sizes,
+)
 
 _ORDER = (
     *("fashion-mnist-784-euclidean", "nytimes-256-angular", "glove-25-angular", "glove-100-angular"),
@@ -61,8 +71,8 @@ def figures(material: Material) -> list[Figure]:
         _figure(
             6,
             "Queries per second by clients",
-            f"Closed loops of a fixed time, K = {paper.k}, no filter. The axis of queries does not start at zero.",
-            "X",
+            "Closed loops of a fixed time, no filter. The axis of queries does not start at zero.",
+            [clients_table(k) for k in paper.timed],
             paper.scaling(),
             "shapes",
         ),
@@ -71,25 +81,33 @@ def figures(material: Material) -> list[Figure]:
             "Median latency by dimension",
             f"One client, no filter. Lines join datasets of one size (counts of vectors within a factor of {LIKE:g});"
             " others differ by their size, too." + _ONE_WORKLOAD,
-            "XI",
+            paper.of_single("XI"),
             *paper.of_sizes("K = {}", paper.by_dimension),
         ),
         paper.figure(
             8,
             "Latency and throughput by number of vectors",
-            f"K = {paper.k}, one client, no filter. The datasets differ by dimension, too: the tooltip names them."
-            + _ONE_WORKLOAD,
-            "XI",
-            ("(a) Latency by scale", lambda t: paper.by_size(t, "p50_ms", "p50 (ms)")),
-            ("(b) QPS by scale", lambda t: paper.by_size(t, "qps", "throughput (1/s)")),
+            "One client, no filter. Lines join datasets of one dimension, which is written at their end. A pale mark is"
+            " a dataset that is alone in its dimension: it differs from the others by that, too." + _ONE_WORKLOAD,
+            paper.of_single("XI"),
+            *(
+                (f"({letter}) {heading}, K = {k}", partial(paper.by_size, k=k, metric=metric, title=title))
+                for k in paper.single
+                for letter, heading, metric, title in (
+                    ("a", "Latency by scale", "p50_ms", "p50 (ms)"),
+                    ("b", "QPS by scale", "qps", "throughput (1/s)"),
+                )
+            ),
         ),
     ]
     if not any(row["arm"] for row in material.rows):  # else `arms` draws Figure 9, and marks what drifted
         caption = (
-            f"Of the systems that were measured on one node and on several; K = {paper.k}, no filter. Colours of bars"
-            " are topologies; in (c) colours are systems, and the stroke is the topology."
+            "Of the systems that were measured on one node and on several; no filter. Colours of bars are topologies;"
+            " in (c) colours are systems, and the stroke is the topology."
         )
-        drawn.append(_figure(9, _NODES, caption, "XII", paper.clusters(), "shapes", title=f"{_NODES} nodes"))
+        tables = [of_k(number, k) for number in ("XII", "XIII") for k in paper.single]
+        tables += [of_k("XIV", k) for k in paper.timed] + [*paper.of_single("XV")]
+        drawn.append(_figure(9, _NODES, caption, tables, paper.clusters(), "shapes", title=f"{_NODES} nodes"))
     return [figure for made in drawn for figure in made]
 
 
@@ -117,15 +135,15 @@ def _of_bars(paper: _Paper) -> list[list[Figure]]:
             3,
             "Median latency, one client, no filter",
             "Whiskers are ± one sample standard deviation over runs, cut at zero." + _ONE_WORKLOAD,
-            "IV",
+            [latency_table(k) for k in paper.single],
             *paper.of_sizes("K = {}", lambda t, k: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=k)),
         ),
         paper.figure(
             4,
             "Median latency without and with a filter",
-            f"K = {paper.k}, one client. Full colour: no filter; pale: filtered." + _ONE_WORKLOAD,
+            "One client. Full colour: no filter; pale: filtered." + _ONE_WORKLOAD,
             "VII",
-            (f"K = {paper.k}", paper.filters),
+            *((f"K = {k}", partial(paper.filters, k=k)) for k in paper.filtered),
         ),
         paper.figure(
             5,
@@ -141,13 +159,13 @@ def _figure(
     number: int,
     described: str,
     caption: str,
-    table: str,
+    tables: str | Sequence[str],
     panels: Iterable[tuple[str, Any]],
     legend: str = "",
     title: str = "",
 ) -> list[Figure]:
     shown = f"Figure {number}. {title or described}"
-    return charts.made(f"paper-{number}", shown, caption, table, legend, panels, described=described)
+    return charts.made(f"paper-{number}", shown, caption, tables, legend, panels, described=described)
 
 
 class _Paper:
@@ -158,7 +176,8 @@ class _Paper:
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._topologies = self._ordered(self._rows)
         self._sizes = sizes(self._rows)
-        self.k = headline_k(self._rows)
+        self.single, self.timed = single_sizes(self._rows), timed_sizes(self._rows)
+        self.filtered = single_sizes(self._rows, filtered=True)
         self._count, self._dim = (
             {row["dataset"]: int(row["value"]) for row in charts.measured_rows(self._rows, metric)}
             for metric in ("rows", "dim")
@@ -168,7 +187,12 @@ class _Paper:
         self._datasets = sorted(names, key=lambda n: (rank.get(n, len(rank)), self._count.get(n, 0), n))
 
     def figure(
-        self, number: int, title: str, caption: str, table: str, *parts: tuple[str, Callable[[str], Any]]
+        self,
+        number: int,
+        title: str,
+        caption: str,
+        tables: str | Sequence[str],
+        *parts: tuple[str, Callable[[str], Any]],
     ) -> list[Figure]:
         """A figure with a panel for each topology and part: its heading, and what draws it for a topology."""
         panels = []
@@ -177,12 +201,16 @@ class _Paper:
             panels += [
                 (self._heading(part, topology), one) for topology, one in zip(self._topologies, drawn, strict=True)
             ]
-        return _figure(number, title, caption, table, panels)
+        return _figure(number, title, caption, tables, panels)
 
     def of_sizes(self, heading: str, draw: Callable[..., Any]) -> Iterator[tuple[str, Callable[[str], Any]]]:
         """A part of a figure for each number of neighbours that one client asked for."""
-        for letter, k in zip(ascii_lowercase, single_sizes(self._rows), strict=False):
+        for letter, k in zip(ascii_lowercase, self.single, strict=False):
             yield f"({letter}) {heading.format(k)}", partial(draw, k=k)
+
+    def of_single(self, number: str) -> list[str]:
+        """The tables of this number for each number of neighbours that one client asked for."""
+        return [of_k(number, k) for k in self.single]
 
     def bars(
         self, topology: str, metric: str, title: str, style: _Style = _PLAIN, *, phase: str = "", k: int | None = None
@@ -194,13 +222,13 @@ class _Paper:
             rows = self._single(topology, metric, k)
         return self._grouped([(row, row["system"], 1.0) for row in rows], list(self._palette), title, style)
 
-    def filters(self, topology: str) -> Any:
+    def filters(self, topology: str, k: int) -> Any:
         """Bars grouped by dataset: each system without a filter, then with one."""
-        filtered = self._single(topology, "p50_ms", self.k, filtered=True)
+        filtered = self._single(topology, "p50_ms", k, filtered=True)
         if not filtered:
             return None
         efforts = {(row["dataset"], row["system"]): row["ef_search"] for row in filtered}
-        plain = [row for row in self._of(topology, "p50_ms") if charts.is_single(row, self.k)]
+        plain = [row for row in self._of(topology, "p50_ms") if charts.is_single(row, k)]
         alike = [
             row for row in plain if row["ef_search"] == efforts.get((row["dataset"], row["system"]), row["ef_search"])
         ]
@@ -210,12 +238,12 @@ class _Paper:
         return self._grouped(bars, series, "p50 (ms)", _PLAIN)
 
     def scaling(self) -> Iterator[tuple[str, Any]]:
-        """Queries per second by clients, a panel for each dataset and topology."""
-        for dataset in self._datasets:
-            timed = [row for row in self._rows if row["dataset"] == dataset and self._timed(row)]
+        """Queries per second by clients, a panel for each number of neighbours, dataset and topology."""
+        for k, dataset in product(self.timed, self._datasets):
+            timed = [row for row in self._rows if row["dataset"] == dataset and _timed(row, k)]
             drawn = [self._by_clients([row for row in timed if row["topology"] == one]) for one in self._topologies]
             for topology, chart in zip(self._topologies, charts.alike(drawn), strict=True):
-                yield self._heading(dataset, topology), chart
+                yield self._heading(f"K = {k} · {dataset}", topology), chart
 
     def by_dimension(self, topology: str, k: int) -> Any:
         """Points by dimension; lines join datasets of one size."""
@@ -231,20 +259,43 @@ class _Paper:
         x = alt.X("at:Q", title="dimensions", scale=alt.Scale(zero=False, nice=False, padding=14), axis=axis)
         return self._lines(points, x, "p50 (ms)", "dataset", "size", "workload", detail="size:N")
 
-    def by_size(self, topology: str, metric: str, title: str) -> Any:
-        points = [
-            datum(row, dataset=row["dataset"], at=self._count[row["dataset"]])
-            for row in self._single(topology, metric, self.k)
-            if row["value"] is not None and row["dataset"] in self._count
+    def by_size(self, topology: str, *, k: int, metric: str, title: str) -> Any:
+        """Points by number of vectors; lines join datasets of one dimension."""
+        rows = [
+            row
+            for row in self._single(topology, metric, k)
+            if row["value"] is not None and row["dataset"] in self._count.keys() & self._dim.keys()
         ]
-        counts = sorted({point["at"] for point in points})
+        counts = sorted({self._count[row["dataset"]] for row in rows})
         if len(counts) < 2:
             return None
+        points = []
+        for row in rows:
+            at, dim = self._count[row["dataset"]], self._dim[row["dataset"]]
+            of_line = [
+                self._count[other["dataset"]]
+                for other in rows
+                if (other["system"], self._dim[other["dataset"]]) == (row["system"], dim)
+            ]
+            several = len(set(of_line)) > 1
+            points.append(
+                datum(
+                    row,
+                    dataset=row["dataset"],
+                    at=at,
+                    dimensions=dim,
+                    # Sets of one dimension and one size are no line: it would lead straight up.
+                    series=str(dim) if several else row["dataset"],
+                    label=f"{dim}-d" if several and at == max(of_line) else "",
+                    opacity=1.0 if several else PALE,
+                )
+            )
         axis = alt.Axis(
             values=counts, format=charts.NUMBER, labelAngle=_angle(len(counts)), grid=False, labelOverlap=True
         )
         scale = alt.Scale(type="log", nice=False, padding=14)
-        return self._lines(points, alt.X("at:Q", title="vectors", scale=scale, axis=axis), title, "dataset", "workload")
+        x = alt.X("at:Q", title="vectors", scale=scale, axis=axis)
+        return self._lines(points, x, title, "dataset", "dimensions", "workload", detail="series:N")
 
     def clusters(self) -> Iterator[tuple[str, Any]]:
         """Every topology side by side, where one system was measured on one node and on several."""
@@ -255,24 +306,22 @@ class _Paper:
         )
         both = [row for row in self._rows if (row["dataset"], row["system"]) in one & several]
 
-        def side_by_side(metric: str, title: str, digits: str) -> Any:
-            rows = [row for row in both if row["metric"] == metric and charts.is_single(row, self.k)]
+        def side_by_side(metric: str, k: int, title: str, digits: str) -> Any:
+            rows = [row for row in both if row["metric"] == metric and charts.is_single(row, k)]
             return self._side_by_side(self._of_one_workload(rows), title, digits)
 
-        yield f"(a) Query latency (K = {self.k})", side_by_side("p50_ms", "p50 (ms)", ".1f")
-        yield f"(b) Single-client QPS (K = {self.k})", side_by_side("qps", "queries per second", ",.0f")
-        for dataset in self._datasets:
-            timed = [row for row in both if row["dataset"] == dataset and self._timed(row)]
-            yield f"(c) Concurrent scaling · {dataset}", self._by_clients(timed, by_topology=True)
-        yield f"(d) Recall@{self.k}", side_by_side("recall_by_id", "recall by id", ".3f")
+        for k in self.single:
+            yield f"(a) Query latency (K = {k})", side_by_side("p50_ms", k, "p50 (ms)", ".1f")
+        for k in self.single:
+            yield f"(b) Single-client QPS (K = {k})", side_by_side("qps", k, "queries per second", ",.0f")
+        for k, dataset in product(self.timed, self._datasets):
+            timed = [row for row in both if row["dataset"] == dataset and _timed(row, k)]
+            yield f"(c) Concurrent scaling (K = {k}) · {dataset}", self._by_clients(timed, by_topology=True)
+        for k in self.single:
+            yield f"(d) Recall@{k}", side_by_side("recall_by_id", k, "recall by id", ".3f")
 
     def _of(self, topology: str, metric: str) -> list[Row]:
         return [row for row in self._rows if (row["topology"], row["metric"]) == (topology, metric)]
-
-    def _timed(self, row: Row) -> bool:
-        """Whether a number is the rate of a closed loop of a fixed time, of the nearest without a filter or target."""
-        asked = row["k"] == self.k and not row["filter"] and row["target_recall"] is None
-        return asked and row["duration_s"] is not None and row["metric"] == "qps"
 
     def _single(self, topology: str, metric: str, k: int, *, filtered: bool = False) -> list[Row]:
         rows = [row for row in self._of(topology, metric) if charts.is_single(row, k, filtered=filtered)]
@@ -405,14 +454,25 @@ class _Paper:
         return charts.curves(_HEIGHT, points, axes, shape, tips, size=60, strokeDash=dash, detail="series:N")
 
     def _lines(self, points: Data, x: Any, title: str, *shown: str, zero: bool = True, **lines: Any) -> Any:
+        """Points joined by lines; those with a `label` have it beside them, and each its `opacity`, if it has one."""
         y = alt.Y("value:Q", title=title, axis=alt.Axis(format=charts.NUMBER), scale=alt.Scale(zero=zero))
         axes = {"x": x, "y": y, "color": charts.colour_of(self._palette)}
         shape, tips = charts.shape_of(self._palette), charts.tooltip(*shown)
-        return charts.curves(_HEIGHT, points, axes, shape, tips, **lines)
+        labelled = [point for point in points if point.get("label")]
+        labels = charts.layer_of(labelled).mark_text(align="left", dx=9).encode(text="label:N", **axes)
+        if any("opacity" in point for point in points):
+            axes["opacity"] = charts.OPACITY
+        return charts.curves(_HEIGHT, points, axes, shape, tips, labels, **lines)
 
     def _ordered(self, marks: Sequence[Mapping[str, Any]]) -> list[str]:
         """The topologies of marks or rows, those of one node first, clusters by their size."""
         return [topology for _, topology in in_order({("", mark["topology"]) for mark in marks}, self._nodes)]
+
+
+def _timed(row: Row, k: int) -> bool:
+    """Whether a number is the rate of a closed loop of a fixed time, of the `k` nearest without a filter or target."""
+    asked = row["k"] == k and not row["filter"] and row["target_recall"] is None
+    return asked and row["duration_s"] is not None and row["metric"] == "qps"
 
 
 def _legend(**more: Any) -> Any:

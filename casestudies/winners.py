@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -24,14 +24,13 @@ from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
 from anncestry.report.model.verdicts import Verdicts, built, of_builds
-from anncestry.report.tables.spec import pivot
+from anncestry.report.tables.spec import PAPER_K, of_k, pivot
 
 _ONCE = Sample(0.0, 0.0, 0)
 """Of what was measured once: nothing to compare."""
 WINNER, EQUIVALENT, MIXED, TIED = "Winner", "Equivalent", "Mixed", "Tied"
 UNDETERMINED, UNJUDGED = "Undetermined", "not judged"
 _NO_SYSTEM = (EQUIVALENT, TIED, UNDETERMINED)
-_PAPER_K = 10
 _PAPER_SYSTEMS = ("milvus 2.3", "weaviate 1.27")
 """What the paper compared: engine and version."""
 
@@ -83,13 +82,13 @@ def _comparisons(places: Mapping[tuple[str, ...], Mapping[str, Entry]], lower: b
 
 
 class _Numbers:
-    """The numbers at hand."""
+    """The numbers at hand, and the number of neighbours that those of queries are of."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: Material, k: int) -> None:
         self.rows = material.ordinary
         self.records = material.records
         self.verdicts = material.verdicts
-        self.k = headline_k(self.rows)
+        self.k = k
         self.known = [row for row in self.rows if row["value"] is not None and self.verdicts.is_common(row)]
         dims, counts = (
             {row["dataset"]: row["value"] for row in self.known if row["metric"] == metric}
@@ -203,6 +202,7 @@ CRITERIA: Mapping[str, Find | None] = {
     "Recall@10 (high-dim)": _each(
         "recall_by_distance", _Numbers.by_queries, _sized(lambda dim, count: dim > 500), lower=False
     ),
+    "QPS, one client": _each("qps", _Numbers.by_runs, _single, lower=False),
     "Concurrent QPS (4–8 clients)": _each(
         "qps", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8, lower=False
     ),
@@ -217,97 +217,138 @@ CRITERIA: Mapping[str, Find | None] = {
     "Deployment simplicity": None,
     "Latency variance": _each("p50_ms", _Numbers.by_spread, _single),
 }
-"""The rows of the table, by their names in the paper, which has none of processor time, memory or filters; None:
-nothing measured."""
+"""The rows of the table, by their names in the paper, which has none of one client's throughput, processor time,
+memory or filters; None: nothing measured."""
+OF_DATA = frozenset({"Data loading speed", "Storage efficiency", "Deployment simplicity"})
+"""Criteria that are not of queries, and so of no number of neighbours."""
 USES = {
-    "Most queries": ("Concurrent QPS (4–8 clients)",),
-    "Short answers": tuple(name for name in CRITERIA if "latency (" in name),
-    "Fewest resources": ("Processor time a query (4–8 clients)", "Memory (4–8 clients)", "Storage efficiency"),
+    "Short answers, small sets": ("Small-dataset latency (<100K)",),
+    "Short answers, large sets": ("Large-scale latency (>2M)",),
+    "Short answers, low dimensions": ("Low-dim latency (<200D)",),
+    "Short answers, high dimensions": ("High-dim latency (>500D)",),
+    "Predictable answers": ("Latency variance",),
+    "Most queries, one client": ("QPS, one client",),
+    "Most queries, several clients": ("Concurrent QPS (4–8 clients)",),
+    "Stable under many clients": ("Concurrent stability (16 clients)",),
+    "Fewest resources": ("Processor time a query (4–8 clients)", "Memory (4–8 clients)"),
     "Filters": ("Filtered latency",),
     "Recall": tuple(name for name in CRITERIA if name.startswith("Recall@10")),
     "Loading": ("Data loading speed",),
+    "Little storage": ("Storage efficiency",),
+    "Simple to operate": ("Deployment simplicity",),
 }
-"""What one may want of a database → the criteria that speak of it."""
+"""What one may want of a database → the criteria that speak of it: the paper's uses, and resources, filters, recall."""
+
+Found = Mapping[int, Mapping[str, Sequence[Comparison]]]
+"""Number of neighbours → criterion → its comparisons; those OF_DATA are with the headline's number."""
 
 
 def tables(material: Material) -> list[Table]:
-    """Table XVI, if any criterion compares two systems."""
-    n = _Numbers(material)
-    found = {name: find(n) if find else [] for name, find in CRITERIA.items()}
-    if not any(found.values()):
+    """Table XVI for each number of neighbours, and Table VI.B of them all, if any criterion compares two systems."""
+    headline = headline_k(material.ordinary)
+    asked = {row["k"] for row in material.ordinary if row["k"] is not None}
+    found: dict[int, dict[str, list[Comparison]]] = {}
+    for k in sorted(asked | {headline}):
+        n = _Numbers(material, k)
+        criteria = {name: find for name, find in CRITERIA.items() if k == headline or name not in OF_DATA}
+        found[k] = {name: find(n) if find else [] for name, find in criteria.items()}
+    every = [comparison for of_size in found.values() for some in of_size.values() for comparison in some]
+    if not every:
         return []
-    verdicts = decide(list(chain.from_iterable(found.values())), n.verdicts)
-    systems = sorted({row["system"] for row in n.rows})
-    printed = _printed(material) if n.k == _PAPER_K else {}
+    verdicts = decide(every, material.verdicts)
+    built = [_head_to_head(material, k, headline, found[k], verdicts) for k in found if any(found[k].values())]
+    return [*built, _by_use(found, headline, verdicts)]
+
+
+def _head_to_head(
+    material: Material,
+    k: int,
+    headline: int,
+    found: Mapping[str, Sequence[Comparison]],
+    verdicts: Mapping[int, Decision],
+) -> Table:
+    """Table XVI for `k` neighbours. That for the headline's number has every criterion, others those that compare."""
+    systems = sorted({row["system"] for row in material.ordinary})
+    printed = _printed(material) if k == PAPER_K else {}
     body = []
     for name, comparisons in found.items():
+        if not comparisons and k != headline:
+            continue
         ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
         cells = [Cell(str(len(comparisons)), parents=ids) if comparisons else Cell("none")]
         for system in systems:
-            cell = _cell(system, comparisons, verdicts, n) if CRITERIA[name] else _NOTHING_MEASURED
+            cell = _cell(system, comparisons, verdicts, material.ordinary) if CRITERIA[name] else _NOTHING_MEASURED
             cells.append(replace(cell, published=printed.get((name, system), "")))
-        body.append(TableRow((name.replace("Recall@10", f"Recall@{n.k}"),), tuple(cells)))
-    columns = (Column("Comparisons"), *(Column(system, "", "Verdict", system) for system in systems))
-    return [
-        Table(
-            "XVI",
-            "Head to head",
-            "Derived from the numbers of this page, criterion by criterion of the paper. A system wins a comparison"
-            " (one dataset, topology and workload) if it differs from each other system: by the verdict of Table C"
-            " where it has one, else at one in twenty, corrected by Holm's method for all other comparisons of this"
-            " table; and if, in what is of queries, it has no less recall and at"
-            " most one answer in a thousand defective; it wins the criterion if it wins some comparisons and no other"
-            " system wins any. Mixed: another wins some, too. Equivalent: surely within the margin; tied: with one or"
-            " more that are equivalent, surely better than the others. Undetermined: neither is shown. Noise is that"
-            " between runs; for recall (by distance), that of the choice of queries; for loading and storage, that"
-            " between independent builds. Stability is the throughput of many clients as a share of"
-            " that of half as many.",
-            ("Criterion",),
-            columns,
-            tuple(body),
-            "The paper's verdicts are the authors'; no test stands behind them."
-            if any(cell.published for row in body for cell in row.cells)
-            else "",
-        ),
-        _by_use(found, verdicts, n.k),
-    ]
+        body.append(TableRow((_named(name, k),), tuple(cells)))
+    return Table(
+        of_k("XVI", k),
+        "Head to head" + ("" if k == headline else f", K = {k}"),
+        f"Of queries for the {k} nearest. " + (_HOW if k == headline else _AS.format(of_k("XVI", headline))),
+        ("Criterion",),
+        (Column("Comparisons"), *(Column(system, "", "Verdict", system) for system in systems)),
+        tuple(body),
+        "The paper's verdicts are the authors'; no test stands behind them."
+        if any(cell.published for row in body for cell in row.cells)
+        else "",
+    )
 
 
-def _by_use(found: Mapping[str, Sequence[Comparison]], verdicts: Mapping[int, Decision], k: int) -> Table:
+_HOW = (
+    "Derived from the numbers of this page, criterion by criterion of the paper. A system wins a comparison"
+    " (one dataset, topology and workload) if it differs from each other system: by the verdict of Table C"
+    " where it has one, else at one in twenty, corrected by Holm's method for all other comparisons of this table and"
+    " of those for other K; and if, in what is of queries, it has no less recall and at"
+    " most one answer in a thousand defective; it wins the criterion if it wins some comparisons and no other"
+    " system wins any. Mixed: another wins some, too. Equivalent: surely within the margin; tied: with one or"
+    " more that are equivalent, surely better than the others. Undetermined: neither is shown. Noise is that"
+    " between runs; for recall (by distance), that of the choice of queries; for loading and storage, that"
+    " between independent builds. Stability is the throughput of many clients as a share of"
+    " that of half as many."
+)
+_AS = "Derived as Table {}, which has what is not of queries; criteria that compare nothing here are left out."
+
+
+def _named(criterion: str, k: int) -> str:
+    return criterion.replace("Recall@10", f"Recall@{k}")
+
+
+def _by_use(found: Found, headline: int, verdicts: Mapping[int, Decision]) -> Table:
     """What the verdicts say to somebody who chooses, as the paper's section VI.B does."""
-    body = []
-    for use, names in USES.items():
-        # One comparison may belong to several criteria: it counts once.
-        several = (comparison for name in names for comparison in found[name])
-        comparisons = list({tuple(e.ids for e in c.entries.values()): c for c in several}.values())
-        decisions = [verdicts[id(comparison)] for comparison in comparisons]
-        won = Counter(decision.winner for decision in decisions)
-        winners = sorted(won.keys() - {*_NO_SYSTEM})
-        said = _choice(comparisons, decisions, winners)
-        counts = [f"{system} wins {won[system]}" for system in winners]
-        counts += [f"{won[outcome]} {outcome.lower()}" for outcome in _NO_SYSTEM if won[outcome]]
-        ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
-        rests = f"of {len(comparisons)}: {', '.join(counts)}" if comparisons else NO_CELL
-        body.append(
-            TableRow(
-                (use, "; ".join(names).replace("Recall@10", f"Recall@{k}")),
-                (
-                    Cell(said, best=winners == [said]),
-                    Cell(rests, parents=ids),
-                    Cell(_lacking(decisions)),
-                ),
-            )
-        )
+    rows = [
+        _use(use, names, k, [comparison for name in names for comparison in found[k].get(name, ())], verdicts)
+        for use, names in USES.items()
+        for k in found
+        if k == headline or any(found[k].get(name) for name in names)
+    ]
     return Table(
         "VI.B",
         "What to use",
-        "What the verdicts of Table XVI say by use, under the number of the paper's section. A system is named where it"
-        " wins a comparison of that use and no other system wins any, never with more than one answer in a thousand"
-        " defective; the last column says what the undetermined comparisons lack. What one needs most is for the"
-        " reader to say. It holds for what was measured here: these versions, settings, datasets and this machine.",
-        ("Use", "Criteria"),
+        "What the verdicts of Table XVI say by use and number of neighbours (K), under the number of the paper's"
+        " section. A system is named where it wins a comparison of that use and no other system wins any, never with"
+        " more than one answer in a thousand defective; the last column says what the undetermined comparisons lack."
+        " What one needs most is for the reader to say. It holds for what was measured here: these versions, settings,"
+        " datasets and this machine.",
+        ("Use", "K", "Criteria"),
         (Column("Choose"), Column("Comparisons"), Column("What would determine the others")),
-        tuple(body),
+        tuple(rows),
+    )
+
+
+def _use(
+    use: str, names: Sequence[str], k: int, comparisons: Sequence[Comparison], verdicts: Mapping[int, Decision]
+) -> TableRow:
+    decisions = [verdicts[id(comparison)] for comparison in comparisons]
+    won = Counter(decision.winner for decision in decisions)
+    winners = sorted(won.keys() - {*_NO_SYSTEM})
+    said = _choice(comparisons, decisions, winners)
+    counts = [f"{system} wins {won[system]}" for system in winners]
+    counts += [f"{won[outcome]} {outcome.lower()}" for outcome in _NO_SYSTEM if won[outcome]]
+    ids = tuple(i for c in comparisons for e in c.entries.values() for i in e.ids)
+    rests = f"of {len(comparisons)}: {', '.join(counts)}" if comparisons else NO_CELL
+    choice = Cell(said, best=winners == [said]) if any(CRITERIA[name] for name in names) else _NOTHING_MEASURED
+    return TableRow(
+        (use, NO_CELL if OF_DATA.issuperset(names) else str(k), _named("; ".join(names), k)),
+        (choice, Cell(rests, parents=ids), Cell(_lacking(decisions))),
     )
 
 
@@ -427,13 +468,15 @@ def _quantity(comparison: Comparison, system: str) -> str:
 _NOTHING_MEASURED = Cell(UNJUDGED, problem="a judgement, nothing that is measured")
 
 
-def _cell(system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int, Decision], n: _Numbers) -> Cell:
+def _cell(
+    system: str, comparisons: Sequence[Comparison], verdicts: Mapping[int, Decision], rows: Sequence[Row]
+) -> Cell:
     mine = [comparison for comparison in comparisons if system in comparison.entries]
     if not comparisons:
         return Cell("nothing to compare")
     if not mine:
         # Where this system has no number at all, its load says why.
-        loads = [row for row in n.rows if row["system"] == system and row["metric"] == "load_s"]
+        loads = [row for row in rows if row["system"] == system and row["metric"] == "load_s"]
         reason = next((row["reason"] for row in loads if row["value"] is None), "")
         return Cell(brief(reason) if reason else NO_CELL, problem=reason)
     ids = tuple(i for comparison in mine for i in comparison.entries[system].ids)

@@ -278,17 +278,25 @@ def test_more_comparisons_need_more_evidence() -> None:
 
 
 def test_what_is_undetermined_says_how_many_more_rounds_it_takes(tables: dict[str, Table]) -> None:
-    uses = {row.labels[0]: row.cells for row in tables["VI.B"].rows}
-    choose, rests, lacks = uses["Most queries"]
+    uses = {row.labels[:2]: row.cells for row in tables["VI.B"].rows}
+    choose, rests, lacks = uses["Most queries, several clients", "10"]
     assert choose.text == winners.UNDETERMINED and rests.parents, "and it rests on numbers that have links"
     assert re.search(r"more rounds: up to [\d,]+", lacks.text)
-    assert uses["Loading"][2].text == "measured once: needs several builds (2 ×)"
+    assert uses["Loading", NO_CELL][2].text == "measured once: needs several builds (2 ×)"
 
 
-def test_a_comparison_that_belongs_to_several_criteria_counts_once_for_a_use(tables: dict[str, Table]) -> None:
-    """Fashion-MNIST is both of many dimensions and small."""
-    cell = next(row.cells[1] for row in tables["VI.B"].rows if row.labels[0] == "Short answers")
-    assert cell.text.startswith("of 2: ") and len(set(cell.parents)) == len(cell.parents) == 4
+def test_sets_by_their_size_and_by_their_dimension_are_uses_apart(tables: dict[str, Table], material: Material) -> None:
+    """Fashion-MNIST is both small and of many dimensions, SIFT neither."""
+    datasets = {row["number_id"]: row["dataset"].partition("-")[0] for row in material.rows}
+    of = {row.labels[0]: row.cells[1] for row in tables["VI.B"].rows if row.labels[1] == "10"}
+    of = {use: {datasets[number] for number in cell.parents} for use, cell in of.items()}
+    assert of["Short answers, small sets"] == of["Short answers, high dimensions"] == {"fashion"}
+    assert (of["Short answers, low dimensions"], of["Short answers, large sets"]) == ({"sift"}, set())
+
+
+def test_what_is_only_a_judgement_is_chosen_for_nobody(tables: dict[str, Table]) -> None:
+    (row,) = (row for row in tables["VI.B"].rows if row.labels[0] == "Simple to operate")
+    assert row.labels[1] == NO_CELL and row.cells[0].text == UNJUDGED and not row.cells[0].best
 
 
 def test_a_recall_with_defective_answers_wins_nothing() -> None:
@@ -308,10 +316,10 @@ def test_memory_is_judged_between_builds_and_is_a_resource(material: Material) -
     for system, mib in ((MILVUS, 900.0), (WEAVIATE, 600.0)):
         of = (df["metric"] == "pss_mib") & (df["phase"] == "query") & (df["system"] == system)
         df.loc[of, ["value", "reason", "rebuilds", "rebuild_mean", "rebuild_std"]] = [mib, "", 4, mib, mib / 200]
-    found, by_use = winners.tables(Material(df, material.records, material.facts))
+    found, *_, by_use = winners.tables(Material(df, material.records, material.facts))
     assert _verdicts(found)["Memory (4–8 clients)"] == ["8", NO_CELL, "Winner (8 of 8)"]
     fewest = next(row for row in by_use.rows if row.labels[0] == "Fewest resources")
-    assert "Memory (4–8 clients)" in fewest.labels[1] and f"{WEAVIATE} wins" in fewest.cells[1].text
+    assert "Memory (4–8 clients)" in fewest.labels[2] and f"{WEAVIATE} wins" in fewest.cells[1].text
 
 
 def _comparison(a: float, b: float, std: float) -> winners.Comparison:
@@ -329,7 +337,7 @@ def test_two_that_are_equivalent_and_ahead_of_a_third_are_tied_and_the_third_has
     comparison = _three({"a": 1.0, "b": 1.001, "c": 2.0})
     decisions = winners.decide([comparison], Verdicts([], {}))
     assert decisions[id(comparison)] == winners.Decision(winners.TIED, ahead=("a", "b"))
-    said = {name: winners._cell(name, [comparison], decisions, None).text for name in "abc"}  # type: ignore[arg-type]
+    said = {name: winners._cell(name, [comparison], decisions, []).text for name in "abc"}
     assert said == {"a": winners.TIED, "b": winners.TIED, "c": NO_CELL}
     chosen = winners._choice([comparison], [decisions[id(comparison)]], [])
     assert chosen == "a or b", "and not any of them"
@@ -338,7 +346,7 @@ def test_two_that_are_equivalent_and_ahead_of_a_third_are_tied_and_the_third_has
 def test_who_wins_one_comparison_is_no_winner_where_another_wins_elsewhere() -> None:
     first, second = _three({"a": 1.0, "b": 2.0}), _three({"b": 2.0, "c": 1.0})
     decisions = winners.decide([first, second], Verdicts([], {}))
-    said = winners._cell("a", [first, second], decisions, None)  # type: ignore[arg-type]
+    said = winners._cell("a", [first, second], decisions, [])
     assert (said.text, said.best) == ("Mixed (1 of 1)", False)
     assert winners._choice([first, second], [*decisions.values()], ["a", "c"]) == "it depends"
 

@@ -50,25 +50,30 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A row of panels that show the same thing for each dataset; `legend` names what the caption has to explain."""
+    """A row of panels that show the same thing for each dataset; `legend` names what the caption has to explain.
+
+    `tables` are those that have its numbers. A `folded` one is drawn when a reader opens it.
+    """
 
     name: str
     title: str
     caption: str
-    table: str
+    tables: tuple[str, ...]
     legend: str
     panels: tuple[Panel, ...]
+    folded: bool = False
 
 
 def made(
     name: str,
     title: str,
     caption: str,
-    table: str,
+    tables: str | Sequence[str],
     legend: str,
     charts: Iterable[tuple[str, Any]],
     *,
     described: str = "",
+    folded: bool = False,
 ) -> list[Figure]:
     """The figure of these charts, each with its heading, unless all of them are None.
 
@@ -79,7 +84,8 @@ def made(
         for heading, chart in charts
         if chart is not None
     ]
-    return [Figure(name, title, caption, table, legend, tuple(panels))] if panels else []
+    of = (tables,) if isinstance(tables, str) else tuple(tables)
+    return [Figure(name, title, caption, of, legend, tuple(panels), folded)] if panels else []
 
 
 def by_place(material: Material, rows: Sequence[Row], draw: Callable[[list[Row]], Any]) -> Iterator[tuple[str, Any]]:

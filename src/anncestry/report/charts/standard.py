@@ -18,7 +18,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import PHASES, brief
 from anncestry.report.model.records import Records
 from anncestry.report.tables.effort import kind_of
-from anncestry.report.tables.standard import clients_table, latency_table, said_effort
+from anncestry.report.tables.standard import clients_table, latency_table, said_effort, single_sizes, timed_sizes
 
 PHASE_OPACITY = dict(zip(PHASES, (1.0, 0.7, 0.45, 0.25), strict=True))
 PALE = 0.25
@@ -36,7 +36,7 @@ _WIDE = 12
 
 
 class Look(NamedTuple):
-    """What all panels of a page have in common: colours of systems, the records, the number of neighbours shown."""
+    """What all panels of a figure have in common: colours of systems, the records, the number of neighbours shown."""
 
     palette: dict[str, str]
     records: Records
@@ -44,11 +44,11 @@ class Look(NamedTuple):
 
 
 class FigureSpec(NamedTuple):
-    """A declared figure: `{k}` in its caption is that of the page, as is that of its table.
+    """A declared figure, or with `each` one for each number of neighbours: `{k}` in its caption, and that of its table.
 
     `draw` makes a chart of the rows of one dataset and topology, or None where nothing was measured for it.
     `described`: the title that is read aloud, where it is another one. `every`: also of workloads that are no plain
-    closed loop.
+    closed loop. `fold`: for other numbers of neighbours than the headline's, it is drawn when a reader opens it.
     """
 
     name: str
@@ -59,19 +59,39 @@ class FigureSpec(NamedTuple):
     legend: str = "shapes"
     described: str = ""
     every: bool = False
+    each: Callable[[list[Row]], list[int]] | None = None
+    fold: bool = False
 
 
 def figures(material: Material) -> list[Figure]:
+    """The figures that something was measured for; that of the headline's number of neighbours has the bare name."""
     look = Look(charts.colours(material.plain["system"]), material.records, headline_k(material.rows))
-    return [figure for spec in FIGURES for figure in _drawn(spec, material, look)]
+    found = []
+    for spec in FIGURES:
+        sizes = spec.each(material.ordinary) if spec.each else [look.k]
+        for k in sizes:
+            of_k = spec._replace(fold=False) if k == look.k else _of_k(spec, k)
+            found += _drawn(of_k, material, look._replace(k=k))
+    return found
+
+
+def _of_k(spec: FigureSpec, k: int) -> FigureSpec:
+    """The figure for another number of neighbours than the headline's."""
+    described = f"{spec.described or spec.title}, K = {k}"
+    return spec._replace(name=f"{spec.name}-{k}", title=f"{spec.title}, K = {k}", described=described)
 
 
 def _drawn(spec: FigureSpec, material: Material, look: Look) -> list[Figure]:
-    table = spec.table if isinstance(spec.table, str) else spec.table(look.k)
+    if isinstance(spec.table, str):
+        tables = [spec.table]
+    else:
+        tables = [spec.table(k) for k in ([look.k] if spec.each else single_sizes(material.ordinary))]
     rows = material.rows if spec.every else material.ordinary
     panels = charts.by_place(material, rows, lambda of_place: spec.draw(of_place, look))
     caption = spec.caption.format(k=look.k)
-    return charts.made(spec.name, spec.title, caption, table, spec.legend, panels, described=spec.described)
+    return charts.made(
+        spec.name, spec.title, caption, tables, spec.legend, panels, described=spec.described, folded=spec.fold
+    )
 
 
 def _load(rows: list[Row], look: Look) -> Any:
@@ -409,6 +429,7 @@ FIGURES = (
         "Closed loop, K = {k}, no filter; clients on a logarithmic scale.",
         clients_table,
         _clients,
+        each=timed_sizes,
     ),
     FigureSpec(
         "server-cpu",
@@ -469,15 +490,19 @@ FIGURES = (
         latency_table,
         partial(_distribution, tail=False),
         described="Distribution of latency",
+        each=single_sizes,
+        fold=True,
     ),
     FigureSpec(
         "distribution",
         "The tail of latency, one client",
-        "The same by percentile, as HDR plots have it: every further nine is as wide as the one before, so that the"
-        " slowest query in a thousand, and in ten thousand, are to be seen. Marks as above.",
+        "The same by percentile, K = {k}, as HDR plots have it: every further nine is as wide as the one before, so"
+        " that the slowest query in a thousand, and in ten thousand, are to be seen. Marks as above.",
         latency_table,
         partial(_distribution, tail=True),
         described="Latency by percentile",
+        each=single_sizes,
+        fold=True,
     ),
 )
 """All of them, in the order of the page."""

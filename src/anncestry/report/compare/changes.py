@@ -35,11 +35,10 @@ from anncestry.report.model.cells import (
     text_of,
     with_interval,
 )
-from anncestry.report.model.highlights import headline_k
 from anncestry.report.model.material import Material
 from anncestry.report.model.noise import apart, builds
 from anncestry.report.model.numbers import by_bytes, rows_of
-from anncestry.report.tables.spec import made
+from anncestry.report.tables.spec import PAPER_K, made, of_k
 
 
 def tables(material: Material) -> list[Table]:
@@ -153,10 +152,12 @@ class Question:
     metric: str
     unit: str
     timed: bool = False
+    k: int = PAPER_K
 
     def of(self, k: int) -> Question:
-        """The same of another number of neighbours than the paper's."""
-        return replace(self, title=self.title.replace("K = 10", f"K = {k}").replace("recall@10", f"recall@{k}"))
+        """The same for another number of neighbours."""
+        title = self.title.replace(f"K = {self.k}", f"K = {k}").replace(f"recall@{self.k}", f"recall@{k}")
+        return replace(self, number=of_k(self.number, k), title=title, k=k)
 
 
 _TIMED = "Before and after: queries per second by number of clients, K = 10"
@@ -166,6 +167,12 @@ QUESTIONS = (
     Question("XIV", _TIMED, "Closed loop for a fixed time.", "qps", "1/s", timed=True),
     Question("XV", "Before and after: recall@10", "By id.", "recall_by_id", "fraction"),
 )
+
+
+def questions(rows: Sequence[Row]) -> list[Question]:
+    """Each question for each number of neighbours that was asked for."""
+    sizes = sorted({row["k"] for row in rows if row["k"] is not None})
+    return [question.of(k) for question in QUESTIONS for k in sizes]
 
 
 @dataclass(frozen=True)
@@ -224,12 +231,11 @@ def pairs(
     rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None = None
 ) -> list[Pair]:
     """What a question compares, the control last; judged together by the `rule`."""
-    k = headline_k(rows)
     there = {(row["arm"], row["dataset"], row["system"], row["topology"]) for row in rows}
     found: dict[tuple[str, str, int, str, str], dict[str, Row]] = {}
     for row in rows:
         asked = (row["k"], bool(row["filter"]), row["duration_s"] is not None)
-        if row["metric"] != question.metric or asked != (k, False, question.timed) or not row["arm"]:
+        if row["metric"] != question.metric or asked != (question.k, False, question.timed) or not row["arm"]:
             continue
         if not question.timed and row["clients"] != 1:
             continue
@@ -268,11 +274,10 @@ def of_arms(df: pd.DataFrame, rule: decide.Rule | None = None) -> list[Table]:
     arms = arms_of(rows)
     if arms is None:
         return []
-    return [table for question in QUESTIONS for table in made(_table(rows, arms, question, rule))]
+    return [table for question in questions(rows) for table in made(_table(rows, arms, question, rule))]
 
 
 def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None) -> Table:
-    question = question.of(headline_k(rows))
     made = pairs(rows, arms, question, rule)
     recall = question.unit == "fraction"
     asked = {(pair.dataset, pair.clients, pair.workload) for pair in made}
@@ -334,15 +339,16 @@ def figures(df: pd.DataFrame) -> list[Figure]:
     palette = charts.colours(df["system"])
     panels = []
     for dataset in sorted({row["dataset"] for row in rows}):
-        for question in QUESTIONS:
+        for question in questions(rows):
             made = [pair for pair in pairs(rows, arms, question) if pair.dataset == dataset]
             chart = _curves(made, arms, palette) if question.timed else _slopes(made, arms, palette, question)
             if chart is not None:
-                heading = f"{question.of(headline_k(rows)).title.partition(': ')[2].capitalize()}, {dataset}"
+                heading = f"{question.title.partition(': ')[2].capitalize()}, {dataset}"
                 panels.append(Panel(heading, f"{arms[0]} and {arms[1]}: {heading}", chart.to_dict()))
     title = f"{arms[0].capitalize()} and {arms[1]}"
     caption = "A line leads from one arm to the other; the dashed one is the control, to which nothing was done."
-    return [Figure("arms", title, caption, "XII", "shapes", tuple(panels))] if panels else []
+    tables = tuple(question.number for question in questions(rows))
+    return [Figure("arms", title, caption, tables, "shapes", tuple(panels))] if panels else []
 
 
 def _points(made: Sequence[Pair], arms: tuple[str, str]) -> Data:

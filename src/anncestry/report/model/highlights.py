@@ -29,6 +29,11 @@ def headline_k(rows: Iterable[Row], filter: str = "") -> int:
     return 10 if 10 in sizes else min(sizes, default=10)
 
 
+def other_sizes(rows: Iterable[Row], k: int) -> str:
+    """The other numbers of neighbours that were asked for, "1, 100"; empty if there are none."""
+    return ", ".join(map(str, sorted({row["k"] for row in rows if row["k"] is not None} - {k})))
+
+
 def headline_filter(rows: Iterable[Row]) -> str:
     """The filter that highlights are of: none (""), unless more systems, in more places, were asked with one."""
     places: dict[str, set[tuple[str, ...]]] = {"": set()}
@@ -190,6 +195,8 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     asked = {"p50 and recall": workloads(found, "p50", "recall"), "QPS": workloads(found, "qps")}
     if any(asked.values()):
         lines.append(f"workloads: {'; '.join(f'{what} {names}' for what, names in asked.items() if names)}")
+    if others := other_sizes(rows_of(first_builds(df)), k):
+        lines.append(f"k = {others} as well: in the report")
     for pair, told in pairs_told(rows_of(df[df["phase"] == PAIRED])):
         ratios = [f"{what} × {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for what, row in told]
         lines += [f"in pairs: {pair}", f"    {', '.join(ratios)}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline, is_shown
-from anncestry.report.model.highlights import Highlight, highlights, workloads
+from anncestry.report.model.highlights import Highlight, highlights, other_sizes, workloads
 from anncestry.report.model.material import Material
 from anncestry.report.tables.spec import made
 
@@ -19,6 +19,8 @@ def tables(material: Material) -> list[Table]:
         return []
     k = found[0].k
     asked = f"with the filter {found[0].filter}" if found[0].filter else "without a filter"
+    others = other_sizes(material.first_rows, k)
+    also = f" (K = {others} in the tables and charts below)" if others else ""
     few, many = _by_clients([item.p50 for item in found]), _by_clients([item.qps for item in found])
     fewest = "the fewest clients that all were asked by" if few == _SEVERAL else few
     filtered: list[tuple[Column, _Number, bool]] = []
@@ -51,7 +53,8 @@ def tables(material: Material) -> list[Table]:
         Table(
             "G",
             "At a glance",
-            f"For the {k} nearest, {asked}; p50 and recall (by distance) of {fewest}{_of(found, 'p50', 'recall')};"
+            f"For the {k} nearest{also}, {asked};"
+            f" p50 and recall (by distance) of {fewest}{_of(found, 'p50', 'recall')};"
             f"{_FILTERED if filtered else ''}"
             f" processor time and memory (PSS; RSS, which counts shared pages once a process, where that is not known)"
             f" of the server under the same clients as QPS{_of(found, 'qps')}."

@@ -14,6 +14,9 @@ from anncestry.report.model.material import Material
 OTHER_EFFORT = "another effort"
 """Where a number has no counterpart at its own search effort."""
 
+PAPER_K = 10
+"""Neighbours that the paper's tables are of, where they do not say another number."""
+
 _LABELS = {"nq": "Vectors a request (nq)"}
 
 
@@ -114,6 +117,11 @@ def of_absent(absent: Sequence[Absent]) -> list[Table]:
             tuple(TableRow(of, (Cell(cell.reason),)) for of, cell in zip(labels, absent, strict=True)),
         )
     )
+
+
+def of_k(number: str, k: int) -> str:
+    """The number of a table of queries for `k` neighbours: the paper's own for its 10, and so "XI-100" for 100."""
+    return number if k == PAPER_K else f"{number}-{k}"
 
 
 def made(table: Table) -> list[Table]:

@@ -25,10 +25,10 @@ from anncestry.report.model.cells import (
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief, is_missing
 from anncestry.report.published import Figure, printed_text
-from anncestry.report.tables.spec import OTHER_EFFORT
+from anncestry.report.tables.spec import OTHER_EFFORT, PAPER_K, of_k
 
-PAPER_SIZES = (10, 100)
-"""Neighbours that the paper asked for. A table of another number of neighbours has that number in its name."""
+PAPER_SIZES = (PAPER_K, 100)
+"""Neighbours that the paper asked for."""
 
 
 @dataclass(frozen=True)
@@ -134,19 +134,19 @@ _TEXTS = {
     ),
     "XIII": Text(
         "One node and several: queries per second, one client",
-        "As the table before, answers without error per second of one client in a closed loop.",
+        "Answers without error per second of one client in a closed loop, K = 10, no filter, on the same topologies.",
         "The paper derived its figure as 1000 / mean latency in milliseconds." + _NOT_OURS,
     ),
     "XIV": Text(
         "One node and several: queries per second, many clients",
-        "The same with several clients, of each number that was measured on both sides, in a closed loop of a fixed"
-        " time.",
+        "Answers without error per second of several clients, of each number that was measured on both sides, in a"
+        " closed loop of a fixed time, K = 10, no filter.",
         "The paper ran threads of one Python process as clients." + _NOT_OURS,
     ),
     "XV": Text(
         "One node and several: recall",
-        "Recall of the 10 nearest by id, on one node and on several. Repeats ask the same index the same queries: their"
-        " spread is not noise, so no difference is called one.",
+        "Recall by id, K = 10, no filter, one client, on one node and on several. Repeats ask the same index the same"
+        " queries: their spread is not noise, so no difference is called one.",
         "The paper's recall is by id." + _NOT_OURS,
     ),
 }
@@ -154,12 +154,12 @@ _TEXTS = {
 
 def latency_table(k: int) -> str:
     """The number of the table of latencies of queries for `k` neighbours."""
-    return {10: "IV", 100: "V"}.get(k, f"IV-{k}")
+    return "V" if k == PAPER_SIZES[1] else of_k("IV", k)
 
 
 def clients_table(k: int) -> str:
     """The number of the table of queries per second by clients, for `k` neighbours."""
-    return "X" if k == PAPER_SIZES[0] else f"X-{k}"
+    return of_k("X", k)
 
 
 def tables(material: Material) -> list[Table]:
@@ -177,24 +177,25 @@ def tables(material: Material) -> list[Table]:
         builder.filtering(),
         builder.recall(),
         builder.storage(),
-        *(builder.clients(k) for k in builder.timed_sizes()),
+        *(builder.clients(k) for k in timed_sizes(builder.rows)),
     ]
     return [table for table in built if table.rows]
 
 
 def of_nodes(material: Material) -> list[Table]:
-    """Tables XI-XV for what was measured, without those that nothing belongs to.
+    """Tables XI-XV for each number of neighbours that was measured, without those that nothing belongs to.
 
     Where the matrix compares two arms, XII-XV are those of `compare.changes`, which knows what the control did.
     """
     builder = _Tables(material.ordinary, material)
-    built = [builder.dimension()]
+    single = builder.sizes()
+    built = [builder.dimension(k) for k in single]
     if not any(row["arm"] for row in material.rows):
         built += [
-            builder.nodes("XII", "query", "p50_ms", "ms", "Overhead"),
-            builder.nodes("XIII", "query", "qps", "1/s", "Change"),
-            builder.nodes("XIV", "query", "qps", "1/s", "Change"),
-            builder.nodes("XV", "recall", "recall_by_id", "fraction"),
+            *(builder.nodes("XII", k, "query", "p50_ms", "ms", "Overhead") for k in single),
+            *(builder.nodes("XIII", k, "query", "qps", "1/s", "Change") for k in single),
+            *(builder.nodes("XIV", k, "query", "qps", "1/s", "Change") for k in timed_sizes(builder.rows)),
+            *(builder.nodes("XV", k, "recall", "recall_by_id", "fraction") for k in single),
         ]
     return [table for table in built if table.rows]
 
@@ -230,6 +231,11 @@ def single_sizes(rows: Iterable[Row], filtered: bool = False) -> list[int]:
     return sorted(measured) if measured - set(PAPER_SIZES) else list(PAPER_SIZES)
 
 
+def timed_sizes(rows: Iterable[Row]) -> list[int]:
+    """Numbers of neighbours that clients asked for during a fixed time, without a filter."""
+    return sorted({row["k"] for row in rows if row["metric"] == "qps" and _timed(row)})
+
+
 class Place(NamedTuple):
     """What the rows of a table go by."""
 
@@ -247,7 +253,7 @@ class _Tables:
     """The numbers at hand, and how each table picks from them."""
 
     def __init__(self, rows: list[Row], material: Material) -> None:
-        self._rows = rows
+        self.rows = rows
         self._joined = Joined(rows, material.records, material.facts) if material.facts else None
         self._verdicts = material.verdicts
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
@@ -263,7 +269,10 @@ class _Tables:
     def _table(self, number: str, labels: Sequence[str], columns: Sequence[Column], rows: Sequence[TableRow]) -> Table:
         numeral, _, k = number.partition("-")
         text = _TEXTS[numeral]
-        title, caption = (words.replace("K = 10", f"K = {k}") if k else words for words in (text.title, text.caption))
+        title, caption = text.title, text.caption
+        if k:
+            title = title.replace("K = 10", f"K = {k}") if "K = 10" in title else f"{title}, K = {k}"
+            caption = caption.replace("K = 10", f"K = {k}")
         beside = any(cell.published for row in rows for cell in row.cells)
         note = text.published_note if beside else ""
         return Table(number, title, caption, tuple(labels), tuple(columns), tuple(rows), note)
@@ -299,7 +308,7 @@ class _Tables:
         return sorted(
             {
                 row["workload"]
-                for row in self._rows
+                for row in self.rows
                 if (row["k"], bool(row["filter"])) == kind
                 and is_serial(row)
                 and place in (None, (row["dataset"], row["topology"]))
@@ -376,16 +385,12 @@ class _Tables:
 
     def sizes(self, filtered: bool = False) -> list[int]:
         """Numbers of neighbours that one client asked for; those of the paper unless there are others."""
-        return single_sizes(self._rows, filtered)
-
-    def timed_sizes(self) -> list[int]:
-        """Numbers of neighbours that clients asked for during a fixed time."""
-        return sorted({row["k"] for row in self._rows if row["metric"] == "qps" and _timed(row)})
+        return single_sizes(self.rows, filtered)
 
     def datasets(self) -> Table:
         rows = []
         for dataset in sorted({place.dataset for place in self._places}):
-            here = [row for row in self._rows if row["dataset"] == dataset and not row["workload"]]
+            here = [row for row in self.rows if row["dataset"] == dataset and not row["workload"]]
             if not here:
                 continue
             cells = []
@@ -515,7 +520,7 @@ class _Tables:
 
     def clients(self, k: int) -> Table:
         number = clients_table(k)
-        asked = [row for row in self._rows if _timed(row) and row["k"] == k]
+        asked = [row for row in self.rows if _timed(row) and row["k"] == k]
         rates = [row for row in asked if row["metric"] == "qps"]
         counts = sorted({row["clients"] for row in rates})
         failing = sorted({row["clients"] for row in asked if row["metric"] == "fail_per_s" and row["value"]})
@@ -555,13 +560,13 @@ class _Tables:
 
     # Tables XI-XV
 
-    def dimension(self) -> Table:
-        kinds = [(10, False)]
+    def dimension(self, k: int) -> Table:
+        number, kinds = of_k("XI", k), [(k, False)]
         blocks = [
-            self._block("XI", "p50", "ms", "query", "p50_ms", lower=True),
-            self._block("XI", "QPS", "1/s", "query", "qps", lower=False),
+            self._block(number, "p50", "ms", "query", "p50_ms", lower=True),
+            self._block(number, "QPS", "1/s", "query", "qps", lower=False),
         ]
-        known = sizes(self._rows)
+        known = sizes(self.rows)
         rows = []
         least: dict[str, float] = {}
         for place, labels, workloads in self._variants(kinds):
@@ -577,12 +582,13 @@ class _Tables:
         # Sizes in the order of their smallest; within one, by dimension.
         rows.sort(key=lambda item: (least[item[1].labels[0]], item[0], item[1].labels))
         columns = [Column("Dimensions"), Column("Vectors"), *(column for of_block, _ in blocks for column in of_block)]
-        return self._table("XI", ("Size", *self._label_names(kinds)), columns, [row for _, row in rows])
+        return self._table(number, ("Size", *self._label_names(kinds)), columns, [row for _, row in rows])
 
-    def nodes(self, number: str, phase: str, metric: str, unit: str, heading: str = "") -> Table:
+    def nodes(self, numeral: str, k: int, phase: str, metric: str, unit: str, heading: str = "") -> Table:
         """Table XII, XIII, XIV or XV: a metric on one node and on several, and its change if that has a heading."""
+        number = of_k(numeral, k)
         rows = []
-        for dataset, system, *topologies, workload in self._pairs(many=number == "XIV"):
+        for dataset, system, *topologies, workload in self._pairs(k, many=numeral == "XIV"):
             one, several = (
                 self._row(Place(dataset, topology), system, workload, phase, metric) for topology in topologies
             )
@@ -594,12 +600,12 @@ class _Tables:
         columns = [Column("One node", unit), Column("Several", unit), *([Column(heading, "%")] if heading else [])]
         return self._table(number, ("Dataset", "Workload", "System", "One node", "Several nodes"), columns, rows)
 
-    def _pairs(self, many: bool) -> list[tuple[str, str, str, str, str]]:
+    def _pairs(self, k: int, many: bool) -> list[tuple[str, str, str, str, str]]:
         """(dataset, system, topology of one node, of several, workload) of what both were asked."""
         found: dict[tuple[str, str, str], set[str]] = {}
         clients: dict[str, int] = {}
-        for row in self._rows:
-            if row["workload"] and row["metric"] == "qps" and _asked(row, many):
+        for row in self.rows:
+            if row["workload"] and row["metric"] == "qps" and _asked(row, k, many):
                 found.setdefault((row["dataset"], row["system"], row["workload"]), set()).add(row["topology"])
                 clients[row["workload"]] = row["clients"]
         pairs = [
@@ -646,8 +652,8 @@ def _any_failed(rows: Iterable[Row | None]) -> bool:
     return any(row is not None and row["value"] for row in rows)
 
 
-def _asked(row: Row, many: bool) -> bool:
-    """Whether a number is of the 10 nearest without a filter, by one client for a count of queries, or by `many`."""
-    if row["k"] != 10 or row["filter"] or row["target_recall"] is not None:
+def _asked(row: Row, k: int, many: bool) -> bool:
+    """Whether a number is of the `k` nearest without a filter, by one client for a count of queries, or by `many`."""
+    if row["k"] != k or row["filter"] or row["target_recall"] is not None:
         return False
     return (row["clients"] or 0) > 1 and row["duration_s"] is not None if many else is_serial(row)

@@ -294,7 +294,8 @@
     });
   }
 
-  // Charts near what is read are drawn at once, the others when there is time; each anew when the filter changes it.
+  // Charts near what is read are drawn at once, the others when there is time, folded ones when they are opened; each
+  // anew when the filter changes it.
   const specs = JSON.parse(await unpack("data-charts"));
   const config = JSON.parse(document.getElementById("data-config").textContent);
   const charts = all("[data-chart]").map((element) => ({ element, spec: specs[Number(element.dataset.chart)] }));
@@ -376,7 +377,7 @@
   let turn = 0;
   const drawRest = async (mine) => {
     for (const chart of charts) {
-      if (!chart.waiting) continue;
+      if (!chart.waiting || chart.element.closest("details:not([open])")) continue;
       await new Promise((then) => idle(then));
       if (mine !== turn) return;
       await draw(chart);
