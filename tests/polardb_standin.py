@@ -36,7 +36,7 @@ _TLS, _MYSQL = 1 << 11, 1
 _NOT_SPOKEN = 1 << 5 | 1 << 23 | 1 << 24 | 1 << 25 | 1 << 26 | 1 << 27
 """Compression, session tracking, results without ends, and later: what is not offered is not asked for."""
 _QUIT, _USE, _QUERY, _PING = 1, 2, 3, 14
-_STATES = {1064: b"42000", 1193: b"HY000", 1231: b"42000", 1235: b"42000", 3159: b"HY000"}
+_STATES = {1193: b"HY000", 1231: b"42000", 1235: b"42000", 3159: b"HY000"}
 _BOOKS = "polardb_standin.imci_vector_index_stats"
 
 
@@ -246,15 +246,23 @@ class Standin:
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.load_cert_chain(certificates.certificate, certificates.key)
         self.lies: set[str] = set()
-        self.shared: dict[str, str | int] = {name: of.default for name, of in VARIABLES.items()}
+        self.shared: dict[str, str | int] = {}
         self.indexes: dict[tuple[str, str], Index] = {}
         self.efforts: Counter[int] = Counter()
         """Searches by the index, by their ef."""
         self.scans = 0
         self.lock = threading.Lock()
+        self.forget()
         self.owner(f"CREATE DATABASE IF NOT EXISTS {_BOOKS.partition('.')[0]}")
         columns = "SCHEMA_NAME VARCHAR(64), TABLE_NAME VARCHAR(64), VECTORS BIGINT"
         self.owner(f"CREATE TABLE IF NOT EXISTS {_BOOKS}({columns}, PRIMARY KEY(SCHEMA_NAME, TABLE_NAME))")
+
+    def forget(self) -> None:
+        """All variables as they were, no index, no lie, nothing counted."""
+        self.shared = {name: of.default for name, of in VARIABLES.items() if of.is_global}
+        self.indexes, self.lies = {}, set()
+        self.efforts.clear()
+        self.scans = 0
 
     @property
     def version(self) -> str:
@@ -295,7 +303,7 @@ class Standin:
         """
         with self.lock:
             self.owner(f"DELETE FROM {_BOOKS}")
-            for (schema, table), index in self.indexes.items():
+            for (schema, table), index in list(self.indexes.items()):
                 if not index.built.is_set():
                     continue
                 ((rows,),) = self.owner(f"SELECT COUNT(*) FROM {schema}.{table}")

@@ -77,12 +77,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
 def theirs(service: Theirs, monkeypatch: pytest.MonkeyPatch) -> Theirs:
     """Empty and honest, but for a table of our name in another database; in the variables that the topology names."""
     standin = service.standin
-    standin.lies.clear()
-    standin.efforts.clear()
+    standin.forget()
     standin.owner("DROP TABLE IF EXISTS test.bench, test.anncestry_mark")
     other = Index("HNSW", "COSINE", 16)
     other.built.set()
-    standin.indexes = {("elsewhere", "bench"): other}
+    standin.indexes["elsewhere", "bench"] = other
     monkeypatch.setenv("ANNCESTRY_MYSQL", service.address)
     monkeypatch.setenv("ANNCESTRY_MYSQL_PASSWORD", service.password)
     monkeypatch.setenv("TEST_POLARDB_CA", str(service.certificates.ca))
@@ -189,6 +188,7 @@ def test_each_index_is_asked_for_awaited_read_back_and_searched(
     with Driver() as driver:
         checked = Oracle(MYSQL, server, driver, tmp_path / "gates", vectors).check()
         assert [gate.detail for gate in checked if not gate.ok] == []
+        assert theirs.standin.scans, "exact searches of the oracle"
         theirs.standin.efforts.clear()
         MYSQL.apply(server, EF)
         found = Oracle(MYSQL, server, driver, tmp_path / "asked", vectors).ask(vectors.queries, K, EF)
