@@ -117,7 +117,8 @@ _LONGEST = (
     "test_report", "test_upgrade", "test_mysql", "test_libraries", "test_killed", "test_guard", "test_bench",
     "test_attacks", "test_freezing", "test_pairs", "test_evidence", "test_stream", "test_zero_vectors", "test_remote",
     "test_smoke", "test_killed_load", "test_engine_check", "test_wheel", "test_opensearch", "test_fault",
-    "test_clusters", "test_guard_files", "test_indexes", "test_security", "test_noise", "test_arms", "test_docker",
+    "test_clusters", "test_polardb", "test_guard_files", "test_indexes", "test_security", "test_noise", "test_arms",
+    "test_docker",
 )  # fmt: skip
 
 

@@ -20,10 +20,10 @@ from anncestry import engines
 from anncestry.datasets import metadata
 from anncestry.datasets.metadata import matches
 from anncestry.drive.driver import Driver
-from anncestry.engines.base import DecodeError, LoadResult, batch
+from anncestry.engines.base import DecodeError, LoadResult
 from anncestry.engines.mysql import DIALECTS
 from anncestry.engines.mysql.serve import MySQLServer, asking, check_plan, plan
-from anncestry.engines.mysql.wire import definitions, insertion, literal, where
+from anncestry.engines.mysql.wire import literal, where
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure.oracle import Oracle, over_codes
 from anncestry.measure.requests import Answers
@@ -223,6 +223,11 @@ def test_the_definition_of_an_index_is_read_back() -> None:
     [
         ("seekdb", [("|0 |VECTOR INDEX SCAN|bench(vi)|",)], [("|1 |TABLE FULL SCAN|bench|",)]),
         ("mariadb", [(1, "SIMPLE", "bench", "index", None, "vi")], [(1, "SIMPLE", "bench", "ALL", "vi,kp", None)]),
+        (
+            "polardb",
+            [("3", "└─Vector Search", "bench")],
+            [("3", "└─Sort", "VECTOR_DISTANCE(v)"), ("4", "└─Table Scan")],
+        ),
     ],
 )
 def test_a_plan_says_whether_the_index_is_used(dialect: str, indexed: Any, scanned: Any) -> None:
@@ -483,40 +488,6 @@ def test_only_loopback_gets_in_and_only_reads(loaded: Loaded) -> None:
     for address in own:
         with pytest.raises((pymysql.err.OperationalError, OSError)):
             pymysql.connect(host=address, port=int(port), user="anncestry", connect_timeout=5)
-
-
-@pytest.mark.servers
-@pytest.mark.parametrize("loaded", [("mariadb-11.8.6", "l2")], indirect=True, ids=str)
-def test_polardbs_statements_are_understood_by_mariadb(loaded: Loaded) -> None:
-    """All but its own variables; DISTANCE() is a function that is made for it, so that searches scan."""
-    vectors, dialect = loaded.vectors, DIALECTS["polardb"]
-    with asking(loaded.server) as ask:
-        ask("CREATE DATABASE conform")
-        ask("USE conform")
-        ask(
-            "CREATE FUNCTION DISTANCE(a BLOB,b BLOB,m VARCHAR(16)) RETURNS DOUBLE DETERMINISTIC "
-            "RETURN IF(m='EUCLIDEAN',VEC_DISTANCE_EUCLIDEAN(a,b),VEC_DISTANCE_COSINE(a,b))"
-        )
-        create = dialect.create(20, definitions(vectors.payload.columns))
-        ask(create)
-        ask(insertion(batch(vectors, 0, 300)))
-        comment, variable, analyse = dialect.build(20, INDEX, {}, "l2")
-        ask(comment)
-        assert dialect.described(str(ask("SHOW CREATE TABLE bench")[0][1])) == {
-            "distance": "l2", "quantizer": "none", "M": 16, "ef_construction": 200
-        }  # fmt: skip
-        ask(analyse)
-        ask(dialect.session(64)[0])
-        for theirs in (variable, *dialect.session(64)[1:]):
-            with pytest.raises(ServerError, match="1193"):
-                ask(theirs)
-        query = vectors.base[7]
-        for metric, far in (("l2", ((vectors.base[:300] - query) ** 2).sum(1)), ("cosine", None)):
-            rows = ask(dialect.search(literal(query), metric, K, "category < 99", False))
-            assert len(rows) == K and rows[0][0] == 7
-            if far is not None:
-                assert [row[0] for row in rows] == np.argsort(far)[:K].tolist()
-        ask("DROP DATABASE conform")
 
 
 @pytest.mark.servers

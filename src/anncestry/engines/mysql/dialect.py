@@ -112,6 +112,10 @@ class Dialect(ABC):
             f"{self.table_options}"
         )
 
+    def check_fits(self, dim: int, index: Spec, settings: Spec) -> None:
+        """ConfigError if vectors of `dim` numbers can't be cut as the index is told to: before any is inserted."""
+        return
+
     @abstractmethod
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:
         """Build the vector index over the rows that are there."""

@@ -56,6 +56,7 @@ class MySQL(EngineOf[MySQLServer]):
         """
         dim = int(vectors.base.shape[1])
         distance = server.dialect.distance(server.settings, vectors.metric)
+        server.dialect.check_fits(dim, index, server.settings)
         payload = vectors.payload if server.dialect.conditions else NO_PAYLOAD  # none where nobody can ask about it
         server.make_room()
         with serve.asking(server) as ask:
@@ -172,8 +173,8 @@ class MySQL(EngineOf[MySQLServer]):
         statements = [
             server.dialect.search(wire.literal(query), table.distance, k, condition, exact) for query in queries
         ]
-        if statements and filter is None:
-            serve.check_plan(server, statements[0])
+        if statements and (filter is None or exact):
+            serve.check_plan(server, statements[0], exact)
         return statements
 
     def transport(self, server: MySQLServer) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from anncestry.engines.base import Spec
 from anncestry.engines.mysql.dialect import TABLE, Ask, Dialect, three_numbers
+from anncestry.errors import ConfigError
 
+_THERE = "/* FORCE_IMCI_NODES */ "
+"""Before a statement: a cluster's endpoint shall send it to the columnar node."""
 _METRICS = {"l2": b"EUCLIDEAN", "cosine": b"COSINE", "inner_product": b"DOT"}
 
 
@@ -15,7 +19,7 @@ class PolarDB(Dialect):
     """Its statements as VectorDBBench sends them. Filters: the columns are in the columnar index."""
 
     name = "polardb"
-    versions = ((8, 0, 1), (8, 1, 0))
+    versions = ((8, 0, 2), (8, 1, 0))  # vectors came with 8.0.2.2.30
     runtimes = ("remote",)
     quantizers = ("sq", "pq")
     distances = {"l2": "EUCLIDEAN", "cosine": "COSINE", "inner_product": "INNER_PRODUCT"}  # noqa: RUF012
@@ -35,6 +39,11 @@ class PolarDB(Dialect):
     ef_variable = "polar_vector_index_hnsw_ef_search"
     hint = b"/*+ SET_VAR(imci_enable_fast_vector_search=on) */ "  # the fast way through the columnar index
 
+    def check_fits(self, dim: int, index: Spec, settings: Spec) -> None:
+        parts = self.number(settings, "pq_m")
+        if index.get("quantizer") == "pq" and dim % parts:
+            raise ConfigError(f"settings.pq_m: {parts} does not divide the {dim} dimensions of the vectors")
+
     def build(self, dim: int, index: Spec, settings: Spec, distance: str) -> list[str]:
         """Asked for by a comment on the column; `await_built` waits for it."""
         quantizer = index.get("quantizer", "none")
@@ -48,7 +57,7 @@ class PolarDB(Dialect):
             f"ALTER TABLE {TABLE} MODIFY COLUMN v VECTOR({dim}) NOT NULL "
             f'COMMENT "imci_vector_index={self.types[quantizer]}({",".join(options)})"',
             "SET GLOBAL imci_vector_index_dump_rows_threshold=1",
-            f"/* FORCE_IMCI_NODES */ ANALYZE TABLE {TABLE}",
+            f"{_THERE}ANALYZE TABLE {TABLE}",
         ]
 
     def await_built(self, ask: Ask, rows: int) -> bool:
@@ -57,7 +66,11 @@ class PolarDB(Dialect):
 
     @staticmethod
     def _vectors(ask: Ask) -> int:
-        rows = ask(f"SELECT VECTORS FROM information_schema.imci_vector_index_stats WHERE TABLE_NAME='{TABLE}'")
+        """As the columnar node counts them, which has the index. Other databases may have a table of this name, too."""
+        rows = ask(
+            f"{_THERE}SELECT VECTORS FROM information_schema.imci_vector_index_stats "
+            f"WHERE SCHEMA_NAME=DATABASE() AND TABLE_NAME='{TABLE}'"
+        )
         return sum(int(row[0]) for row in rows)
 
     def distance_of(self, literal: bytes, distance: str) -> bytes:
@@ -81,8 +94,8 @@ class PolarDB(Dialect):
         return statement.replace(self.hint, scan, 1) if exact else statement
 
     def uses_index(self, plan: Sequence[Sequence[Any]]) -> bool:
-        """The columnar plan names a vector search."""
-        return any("vector" in str(cell).lower() for row in plan for cell in row)
+        """The columnar plan names a search or an index of vectors: a scan's may name the column, or its distance."""
+        return any(re.search(r"vector[ _]?(search|index)", str(cell), re.IGNORECASE) for row in plan for cell in row)
 
     def version(self, ask: Ask) -> str:
         """Its own variable; that of MySQL is the version it started from."""

@@ -278,11 +278,12 @@ def plan(server: MySQLServer, statement: bytes) -> tuple[bool, str]:
     return server.dialect.uses_index(rows), redact.short(re.sub(r"\s+", " ", text))
 
 
-def check_plan(server: MySQLServer, statement: bytes) -> None:
-    """ServerError if it would not use it: it would scan, and answer as exactly as slowly."""
+def check_plan(server: MySQLServer, statement: bytes, exact: bool = False) -> None:
+    """ServerError if it would not use it: it would scan, and answer as exactly as slowly. If `exact`, if it would."""
     used, said = plan(server, statement)
-    if not used:
-        raise ServerError(f"{server.name}: a search does not use the vector index: {said}")
+    if used is exact:
+        which = "an exact search uses" if exact else "a search does not use"
+        raise ServerError(f"{server.name}: {which} the vector index: {said}")
 
 
 def session_ef(server: MySQLServer) -> int:
