@@ -122,7 +122,8 @@ def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content
 
 def _copy_vectors(part: Part, to: Path, shape: tuple[int, int], label: str) -> str:
     """Copy vectors into an npy file of float32; returns the sha256 of the array bytes."""
-    with formats.open_vectors(part.path, part.format, part.member) as vectors:
+    with formats.open_vectors(part.path, part.format, part.member) as whole:
+        vectors = whole.first(part.columns)
         if (vectors.rows, vectors.dim) != shape:
             raise DataError(
                 f"{part.path}: holds {vectors.rows} vectors of dim {vectors.dim} as {label}, "
