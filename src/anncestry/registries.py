@@ -18,7 +18,20 @@ from anncestry.errors import DataError
 
 _NETWORK_TIMEOUT_S = 1800
 _NO_PIP = "this Python has no pip: install it (python -m ensurepip)"
+_ADDRESS = re.compile(r"\w+://[^\s'\"]+|(?<=host=)'[^']*'|\b[\w.-]+\.[\w-]+:\d+\b")
+"""URLs, and hosts as pip's libraries and npm name them."""
 _NO_NPM = "npm is not on the PATH: install it (apt-get install npm)"
+
+
+_UNREACHED = ("ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "EAI_AGAIN", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
+_NPM_CODES = {
+    "E401": "its registry wants a login",
+    "E403": "its registry refuses it",
+    "E404": "its registry has no such version",
+    "ETARGET": "its registry has no such version",
+    "EINTEGRITY": "it is not what its registry says",
+    **dict.fromkeys(_UNREACHED, "its registry can't be reached"),
+}
 
 
 def run(
@@ -52,7 +65,7 @@ def last_line(text: str) -> str:
 
 def without_addresses(text: str) -> str:
     """The text of a client without addresses: a registry's is the machine's own business, and may hold a password."""
-    return re.sub(r"\w+://[^\s'\"]+", "(an address)", text)
+    return _ADDRESS.sub("(an address)", text)
 
 
 def pip(
@@ -125,10 +138,11 @@ def npm_pack(package: str, version: str, folder: Path, failure: str) -> Path:
 
 
 def _npm_reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Why npm failed: its code and summary, on one line."""
+    """Why npm failed: what its code means, else the code and its summary, on one line."""
     try:
         error = json.loads(done.stdout)["error"]
-        said = f"{error['code']}: {error['summary']}"
+        known = _NPM_CODES.get(error["code"])
+        said = f"{known} ({error['code']})" if known else f"{error['code']}: {error['summary']}"
     except (ValueError, TypeError, KeyError):  # it says so in JSON unless it fails at once
         said = last_line(done.stderr)
     return without_addresses(" ".join(said.split()))

