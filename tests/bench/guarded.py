@@ -42,6 +42,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from anncestry import registries  # noqa: E402
 from anncestry.runtimes import building, control_groups  # noqa: E402
 from tests.bench.lines import Lines  # noqa: E402
 
@@ -119,7 +120,7 @@ class Heads:
         artifact = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())[SYSTEM]["artifact"]
         go = building.go_tool(SYSTEM)
         environment = building.go_environment(go, artifact["module"])
-        said = building.run(
+        said = registries.run(
             [go, "mod", "download", "-json", f"{artifact['module']}@v{SYSTEM.partition('-')[2]}"], ROOT, environment
         )
         sources = Path(json.loads(said.stdout)["Dir"])
@@ -132,7 +133,7 @@ class Heads:
         source = ROOT / "tests" / "bench" / "planted" / "delay.go"
         for name, percent in (("base", 0), ("delay", DELAY_PERCENT)):
             around = self._wrapped(name, _DELAY.format(percent=percent), plain)
-            building.run([go, "build", "-o", str(around / "delay"), str(source)], ROOT, environment, "delay.go")
+            registries.run([go, "build", "-o", str(around / "delay"), str(source)], ROOT, environment, "delay.go")
 
     def same(self, turn: int) -> Path:
         """The program in a folder of its own: `turn` lies beside it, so that its digest is another one."""

@@ -545,7 +545,7 @@ def test_pip_is_never_called_without_hashes() -> None:
         assert "--no-index --no-deps" in call or "--require-hashes --only-binary :all:" in call
         assert "--no-build-isolation" in call or "--no-binary" not in call
     callers = [path for path in PACKAGE if '"pip"' in path.read_text()]
-    assert [path.name for path in callers] == ["artifacts.py"]
+    assert [path.name for path in callers] == ["registries.py"]
     assert callers[0].read_text().count('"pip"') == 1
     assert '"pip", *arguments, *held' in callers[0].read_text() and '"--require-hashes"' in callers[0].read_text()
 

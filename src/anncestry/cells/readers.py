@@ -17,7 +17,7 @@ from anncestry.cells.features import installed, is_path
 from anncestry.errors import ConfigError
 
 GROUP = "anncestry.readers"
-BUILT_IN = ("hdf5", "fvecs", "ivecs", "bvecs", "fbin", "u8bin", "i8bin", "ibin", "npy", "idx")
+BUILT_IN = ("hdf5", "fvecs", "ivecs", "bvecs", "fbin", "u8bin", "i8bin", "ibin", "npy", "idx", "csv", "json")
 """The formats that this package reads itself."""
 _CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 

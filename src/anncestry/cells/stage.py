@@ -200,7 +200,7 @@ _ALL = (
         {"record": "data/download/{dataset}@{key}/record.json"},
         key="download",
         names={"dataset": "origin"},
-        sources={"datasets": "buckets download fetching formats parquet payload readers sources"},
+        sources={"datasets": "buckets download fetching formats packages parquet payload readers sources text"},
     ),
     Stage(
         "normalize",

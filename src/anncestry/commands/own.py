@@ -187,7 +187,7 @@ def dataset(run: Run, options: argparse.Namespace) -> None:
         count = min(_HELD_OUT, rows // 10) if options.hold_out is None else options.hold_out
         if not 0 < count < rows:
             raise DataError(f"{base.files[0]}: can't hold out {count} queries of {rows} rows; give --queries")
-        held = np.sort(np.random.default_rng(options.seed).choice(rows, count, replace=False))
+        held = formats.drawn(rows, count, options.seed)
         rows, asked = rows - count, count
     else:
         asked, query_dim, query_zeros = queries.survey()
@@ -243,12 +243,7 @@ def _write(
         new.mkdir()
         base_to = stack.enter_context(formats.NpyWriter(new / "base.npy", (rows, dim)))
         queries_to = stack.enter_context(formats.NpyWriter(new / "queries.npy", (asked, dim)))
-        start = 0
-        for chunk in base.chunks():
-            inside = held[np.searchsorted(held, start) : np.searchsorted(held, start + len(chunk))] - start
-            queries_to.write(chunk[inside])
-            base_to.write(np.delete(chunk, inside, axis=0))
-            start += len(chunk)
+        formats.split(base.chunks(), held, base_to, queries_to)
         for chunk in queries.chunks() if queries else ():
             queries_to.write(chunk)
         content = {"base": base_to.sha256, "queries": queries_to.sha256}

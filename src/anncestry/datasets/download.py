@@ -29,9 +29,9 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
     """Get a dataset into `out_dir`: base.npy, queries.npy, the shipped truth where there is one, and record.json.
 
     `spec` holds name, metric, rows, queries, dim, `content` (sha256 of base and queries; absent where not yet known)
-    and `sources`, which are tried in order; where it has `conditions`, payload columns are written, too (`payload`). A
-    source that can't be had, or whose content is not as declared, is skipped with a printed sentence. Downloads stay in
-    `cache_dir`. Returns the record.
+    and `sources`, which are tried in order (`sources.in_order`); where it has `conditions`, payload columns are
+    written, too (`payload`). A source that can't be had, or whose content is not as declared, is skipped with a printed
+    sentence. Downloads stay in `cache_dir`. Returns the record.
     The record says which code read a format that this package doesn't (`readers`). `spec` has `readers` where that
     code is in the key; then it must be the same still.
     Raises DataError, with each source and its reason, when none is left.
@@ -42,7 +42,7 @@ def run(spec: Mapping[str, Any], out_dir: Path, cache_dir: Path, key: str) -> di
         stale.unlink(missing_ok=True)
     stated = sources.Stated(spec["rows"], spec["queries"], spec["dim"], cache_dir, spec.get("conditions", ()))
     skipped: list[dict[str, str]] = []
-    for entry in spec["sources"]:
+    for entry in sources.in_order(spec["sources"]):
         try:
             reader = _reader(entry, spec.get("readers", {}))
             content = sources.obtain(entry, stated)
@@ -122,7 +122,8 @@ def _convert(spec: Mapping[str, Any], entry: Mapping[str, Any], content: Content
 
 def _copy_vectors(part: Part, to: Path, shape: tuple[int, int], label: str) -> str:
     """Copy vectors into an npy file of float32; returns the sha256 of the array bytes."""
-    with formats.open_vectors(part.path, part.format, part.member) as vectors:
+    with formats.open_vectors(part.path, part.format, part.member) as whole:
+        vectors = whole.first(part.columns)
         if (vectors.rows, vectors.dim) != shape:
             raise DataError(
                 f"{part.path}: holds {vectors.rows} vectors of dim {vectors.dim} as {label}, "

