@@ -51,7 +51,7 @@ def write(material: Material, facts: Published, tables: Sequence[Table], out_dir
         Path(__file__).parent / "templates" / AUDIT_PAGE,
         title=title,
         pages=material.pages,
-        ancestry=ancestry(material, {name for each in found for name in each.ids}),
+        ancestry=ancestry(material, {name for joint in every for name in joint.ids}),
         numbers=Numbers(),
         documents=documents,
         figures=len(facts.figures),

@@ -6,7 +6,6 @@ figure that has nothing beside it says why: by document on the page, one by one 
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anncestry.metrics.decide import MIN_RUNS, Rule, judge
-from anncestry.provenance.records import replacing
 from anncestry.report import counterpart
 from anncestry.report.charts import colours
 from anncestry.report.model.cells import Cell, Column, Row, Table, TableRow, sample_of, with_interval
@@ -62,6 +60,11 @@ class Joint(NamedTuple):
     figure: Figure
     found: Sequence[Counterpart]
     why_not: str
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all that was measured of the same, each once."""
+        return list(dict.fromkeys(name for each in self.found for name in each.ids))
 
 
 def joints(material: Material, facts: Published) -> list[Joint]:
@@ -123,12 +126,8 @@ def reasons(every: Sequence[Joint]) -> list[tuple[str, int, list[tuple[str, int]
 
 def write_reasons(every: Sequence[Joint], path: Path) -> None:
     """Write published.csv: each figure with what it is of, and the ids of our numbers or why there are none."""
-    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*_SHOWN, "numbers", "why_not"))
-        for figure, found, why_not in every:
-            ids = " ".join(dict.fromkeys(name for each in found for name in each.ids))
-            writer.writerow((*(getattr(figure, name) for name in _SHOWN), ids, why_not))
+    lines = ([*(getattr(joint.figure, name) for name in _SHOWN), " ".join(joint.ids), joint.why_not] for joint in every)
+    downloads.write_csv(path, (*_SHOWN, "numbers", "why_not"), lines)
 
 
 def ancestry(material: Material, ids: Set[str]) -> dict[str, Any]:

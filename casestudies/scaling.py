@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from anncestry.cells.spec import NODES_ROLE, node_limits
 from anncestry.report import charts
 from anncestry.report.compare.changes import versions
 from anncestry.report.counterpart import Joined, of_figure
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, computed, with_interval
 from anncestry.report.model.material import Material
-from anncestry.report.model.records import of_stage
+from anncestry.report.model.records import Topology, apart_from_cores, apart_from_nodes, cores, of_stage
 from anncestry.report.published import DOCUMENTS, Figure, Published, printed_text
 from anncestry.report.tables.spec import made
 from casestudies.documents import MEASURED, PRINTED
@@ -34,8 +33,6 @@ _GAP = 0.07
 """Between labels that would stand in front of each other, as a share of the axis."""
 _METRICS = {"qps": "queries per second", "p99_ms": "p99 (ms)"}
 _NOT_ALIKE = "both were measured here, but not alike"
-
-Topology = Mapping[str, Any]
 
 
 class _Axis(NamedTuple):
@@ -54,30 +51,13 @@ class _Axis(NamedTuple):
     fixed: Callable[[Topology], str]
 
 
-def _any_cpus(topology: Topology) -> Topology:
-    """A topology without its name and the cores of each of its nodes."""
-    rest = {name: value for name, value in topology.items() if name != "name"}
-    roles = topology.get("role_limits") or {}
-    if roles.get(NODES_ROLE):
-        return {**rest, "role_limits": {**roles, NODES_ROLE: _no_cpus(roles[NODES_ROLE])}}
-    return {**rest, "limits": _no_cpus(topology.get("limits") or {})}
-
-
-def _no_cpus(limits: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in limits.items() if name != "cpus"}
-
-
-def _any_nodes(topology: Topology) -> Topology:
-    return {name: value for name, value in topology.items() if name not in ("name", "nodes", "replicas")}
-
-
 def _said_nodes(topology: Topology) -> str:
     return f"{topology['nodes']} node{'' if topology['nodes'] == 1 else 's'}"
 
 
-def _said_cpus(topology: Topology) -> str:
-    cpus = node_limits(topology).get("cpus")
-    return "no limit of cores" if cpus is None else f"{cpus:g} core{'' if cpus == 1 else 's'} a node"
+def _said_cores(topology: Topology) -> str:
+    limit = cores(topology)
+    return "no limit of cores" if limit is None else f"{limit:g} core{'' if limit == 1 else 's'} a node"
 
 
 _CORES = _Axis(
@@ -85,8 +65,8 @@ _CORES = _Axis(
     "Scale-up: queries per second by cores of each query node",
     "cores of each query node",
     "2.2.0 scale-up (CPU cores)",
-    lambda topology: node_limits(topology).get("cpus"),
-    _any_cpus,
+    cores,
+    apart_from_cores,
     _said_nodes,
 )
 _NODES = _Axis(
@@ -95,8 +75,8 @@ _NODES = _Axis(
     "query nodes, each with a replica",
     "2.2.0 scale-out (replicas)",
     lambda topology: topology["nodes"] if topology["nodes"] == topology["replicas"] else None,
-    _any_nodes,
-    _said_cpus,
+    apart_from_nodes,
+    _said_cores,
 )
 _AXES = (_CORES, _NODES)
 
