@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from anncestry.report.site.catalogue import CaseStudies, ExtraPage, Group
 from anncestry.report.site.shell import AUDIT_PAGE
-from casestudies import audit, beside, documents, figures, vectordbbench, winners
+from casestudies import audit, beside, documents, figures, protocols, scaling, vectordbbench, winners
 
 STUDIES = CaseStudies(
-    figures=(figures.figures,),
+    figures=(figures.figures, scaling.figures, protocols.figures),
     groups=(
         Group("winners", "Who wins what, and what to use", (winners.tables,)),
         Group("beside", "Measured beside published", (beside.tables,), page=beside.PAGE),
-        Group("documents", "Questions of the other documents", (documents.tables, vectordbbench.tables)),
+        Group(
+            "documents", "Questions of the other documents", (documents.tables, scaling.tables, vectordbbench.tables)
+        ),
     ),
     pages=(
         ExtraPage(beside.PAGE, "Measured beside published", "index.html", beside.write),

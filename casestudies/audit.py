@@ -1,7 +1,7 @@
 """The audit page, audit.html beside the page of results: what was published before, number by number.
 
 Each published number with its place and trace, each finding with what recomputing gives, and our own measurement of
-the same thing beside it, with the ratio, where there is one.
+the same thing beside it, with the ratio, or why there is none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from anncestry.report.counterpart import METRICS, Joined, never, number
-from anncestry.report.model.cells import Row, Table, text_of
+from anncestry.report.counterpart import number
+from anncestry.report.model.cells import Table, text_of
 from anncestry.report.model.material import Material
 from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
 from anncestry.report.site import shell
 from anncestry.report.site.shell import AUDIT_PAGE, Numbers
-from casestudies.beside import ancestry
+from casestudies.beside import Counterpart, Joint, ancestry, joints
 from casestudies.checks import Recomputed, recomputed
 
 _VERDICTS = {
@@ -40,9 +40,10 @@ _VERDICTS = {
 
 def write(material: Material, facts: Published, tables: Sequence[Table], out_dir: Path, title: str) -> Path:
     """Write audit.html: the published `facts`, with our measurements beside them; it shows none of the tables."""
-    beside = Beside(material, facts)
+    every = joints(material, facts)
     findings = recomputed(facts)
-    documents = [_document(facts, name, findings, beside) for name in DOCUMENTS]
+    documents = [_document(facts, name, findings, every) for name in DOCUMENTS]
+    found = [each for joint in every for each in joint.found]
     traced = [figure for figure in facts.figures if figure.agrees is not None]
     counts = Counter(finding["verdict"] for finding in facts.findings)
     return shell.write(
@@ -50,7 +51,7 @@ def write(material: Material, facts: Published, tables: Sequence[Table], out_dir
         Path(__file__).parent / "templates" / AUDIT_PAGE,
         title=title,
         pages=material.pages,
-        ancestry=ancestry(material, beside.shown),
+        ancestry=ancestry(material, {name for joint in every for name in joint.ids}),
         numbers=Numbers(),
         documents=documents,
         figures=len(facts.figures),
@@ -60,7 +61,7 @@ def write(material: Material, facts: Published, tables: Sequence[Table], out_dir
         recomputed=len(findings),
         repository=REPOSITORY,
         commit=COMMIT,
-        machines=", ".join(sorted(beside.machines)) or "none",
+        machines=", ".join(sorted(_machines(material, found))) or "none",
         verdicts=[(name, words, counts[name]) for name, words in _VERDICTS.items() if counts[name]],
     )
 
@@ -68,9 +69,17 @@ def write(material: Material, facts: Published, tables: Sequence[Table], out_dir
 class _Ours(NamedTuple):
     """Our measurement of what a published number is of, as text, and its ratio to it: empty if that is zero."""
 
-    row: Row
+    found: Counterpart
     shown: str
     ratio: str
+
+
+class _Number(NamedTuple):
+    """A published number, our measurements of the same, and where there is none, why."""
+
+    figure: Figure
+    ours: list[_Ours]
+    why_not: str
 
 
 class _Document(NamedTuple):
@@ -82,44 +91,39 @@ class _Document(NamedTuple):
     name: str
     words: str
     findings: list[tuple[Mapping[str, str], Recomputed | None]]
-    places: list[tuple[str, list[tuple[Figure, list[_Ours]]]]]
+    places: list[tuple[str, list[_Number]]]
     traced: bool
 
 
-def _document(facts: Published, name: str, findings: Mapping[str, Recomputed], beside: Beside) -> _Document:
-    figures = [figure for figure in facts.figures if figure.document == name]
-    traced = any(figure.source_file for figure in figures)
+def _document(facts: Published, name: str, findings: Mapping[str, Recomputed], every: Sequence[Joint]) -> _Document:
+    of_document = [joint for joint in every if joint.figure.document == name]
     return _Document(
         name,
         DOCUMENTS[name],
         [(finding, findings.get(finding["id"])) for finding in facts.findings if finding["document"] == name],
         [
-            (place, [(figure, beside.of(figure) if traced else []) for figure in of_place])
-            for place, of_place in groupby(figures, key=lambda figure: figure.place)
+            (place, [_Number(joint.figure, _ours(joint), joint.why_not) for joint in of_place])
+            for place, of_place in groupby(of_document, key=lambda joint: joint.figure.place)
         ],
-        traced,
+        any(joint.figure.source_file for joint in of_document),
     )
 
 
-class Beside:
-    """Our measurements beside published numbers; those that were shown are remembered, for their ancestry."""
+def _ours(joint: Joint) -> list[_Ours]:
+    ours = []
+    for found in sorted(joint.found, key=lambda found: (found.system, found.topology, found.workload)):
+        row = found.row
+        shown = found.cell.text if row is None else text_of(row["value"], row["std"], row["unit"])
+        ratio = f"{found.value / number(joint.figure):.2f}" if joint.figure.number else ""
+        ours.append(_Ours(found, shown, ratio))
+    return ours
 
-    def __init__(self, material: Material, facts: Published) -> None:
-        self._joined = Joined(material.by_any_client, material.records, facts)
-        self._records = material.records
-        self.shown: set[str] = set()
-        self.machines: set[str] = set()
 
-    def of(self, figure: Figure) -> list[_Ours]:
-        """What we measured of the same thing, each with its ratio to the published number."""
-        if never(figure) or figure.metric not in METRICS:
-            return []
-        found = []
-        for row in sorted(self._joined.rows(figure), key=lambda row: (row["system"], row["topology"], row["workload"])):
-            self.shown.add(row["number_id"])
-            if machine := self._records.get(row["record"], {}).get("platform"):
-                cpu = f"{machine.get('cores')} × {machine.get('cpu_model')}"
-                self.machines.add(f"{cpu}, {machine.get('memory_gib')} GiB")
-            ratio = f"{row['value'] / number(figure):.2f}" if figure.number else ""
-            found.append(_Ours(row, text_of(row["value"], row["std"], row["unit"]), ratio))
-        return found
+def _machines(material: Material, found: Sequence[Counterpart]) -> set[str]:
+    """The machines that these numbers were measured on, in words."""
+    machines = set()
+    for row in (each.row for each in found):
+        if row is not None and (machine := material.records.get(row["record"], {}).get("platform")):
+            cpu = f"{machine.get('cores')} × {machine.get('cpu_model')}"
+            machines.add(f"{cpu}, {machine.get('memory_gib')} GiB")
+    return machines

@@ -1,16 +1,17 @@
 """Measured beside published: each figure of others that something here was measured for, with ratio and verdict.
 
-What stands beside what: one dataset, engine, number of nodes and question. Everything else that differs is said.
+What stands beside what: one dataset, engine, number of nodes and question. Everything else that differs is said. A
+figure that has nothing beside it says why: by document on the page, one by one in published.csv and on the audit page.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anncestry.metrics.decide import MIN_RUNS, Rule, judge
 from anncestry.report import counterpart
@@ -24,6 +25,10 @@ from anncestry.report.site.shell import Numbers
 from casestudies.checks import paper_sample
 
 PAGE = "published.html"
+FILE = "published.csv"
+_ASKED = ("dataset", "system", "version", "topology", "index", "k", "filtered", "clients", "detail", "ran_on")
+_SHOWN = ("id", "document", "place", "line", "metric", "value", "std", "unit", *_ASKED)
+"""Columns of published.csv that are those of config/published/numbers.csv."""
 
 PARTS_MISSING = "one of the numbers that it is derived from wasn't measured here"
 NO_NOISE = "noise unknown"
@@ -43,6 +48,30 @@ class Counterpart:
     cell: Cell
     row: Row | None = None
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of the number, or of those that it is made from."""
+        return self.cell.parents or (self.cell.number_id,)
+
+
+class Joint(NamedTuple):
+    """A published figure, what was measured of the same, and where that is nothing, why: one of both is empty."""
+
+    figure: Figure
+    found: Sequence[Counterpart]
+    why_not: str
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all that was measured of the same, each once."""
+        return list(dict.fromkeys(name for each in self.found for name in each.ids))
+
+
+def joints(material: Material, facts: Published) -> list[Joint]:
+    """Every published figure, in the order of the documents."""
+    finder = _Finder(material, facts)
+    return [finder.joint(figure) for figure in facts.figures]
+
 
 def tables(material: Material) -> list[Table]:
     """The table of counterparts, and what the documents and we say of the machines; none without a counterpart."""
@@ -50,17 +79,16 @@ def tables(material: Material) -> list[Table]:
         return []
     finder = _Finder(material, material.facts)
     body = []
-    for figure in _figures(material.facts):
-        for found in finder.counterparts(figure):
+    for figure in material.facts.figures:
+        for found in finder.joint(figure).found:
             document = DOCUMENTS[figure.document].partition(":")[0]
             labels = (document, figure.place, _asked(figure), found.topology, found.system, found.workload)
             spread = f" ± {figure.std}" if figure.std else ""
             ratio = found.value / counterpart.number(figure) if figure.number else None
-            ids = found.cell.parents or (found.cell.number_id,)
             cells = (
                 Cell(printed_text(figure.value) + spread, source=figure.id),
                 found.cell,
-                Cell("—") if ratio is None else Cell(f"{ratio:.3g}", ratio, parents=ids),
+                Cell("—") if ratio is None else Cell(f"{ratio:.3g}", ratio, parents=found.ids),
                 Cell(verdict(figure, found, material.rule)),
                 Cell(finder.differences(figure, found)),
             )
@@ -85,16 +113,21 @@ def tables(material: Material) -> list[Table]:
     ]
 
 
-def reasons(material: Material, facts: Published) -> list[tuple[str, int, list[tuple[str, int]]]]:
+def reasons(every: Sequence[Joint]) -> list[tuple[str, int, list[tuple[str, int]]]]:
     """By document: its title, how many of its figures are joined, and how many are not for each reason."""
-    finder = _Finder(material, facts)
     found: dict[str, Counter[str]] = {name: Counter() for name in DOCUMENTS}
-    for figure in facts.figures:
-        found[figure.document][finder.why_not(figure)] += 1
+    for joint in every:
+        found[joint.figure.document][joint.why_not] += 1
     return [
         (DOCUMENTS[name], counts[""], [(words, count) for words, count in counts.most_common() if words])
         for name, counts in found.items()
     ]
+
+
+def write_reasons(every: Sequence[Joint], path: Path) -> None:
+    """Write published.csv: each figure with what it is of, and the ids of our numbers or why there are none."""
+    lines = ([*(getattr(joint.figure, name) for name in _SHOWN), " ".join(joint.ids), joint.why_not] for joint in every)
+    downloads.write_csv(path, (*_SHOWN, "numbers", "why_not"), lines)
 
 
 def ancestry(material: Material, ids: Set[str]) -> dict[str, Any]:
@@ -105,7 +138,9 @@ def ancestry(material: Material, ids: Set[str]) -> dict[str, Any]:
 
 
 def write(material: Material, facts: Published, built: Sequence[Table], out_dir: Path, title: str) -> Path:
-    """Write published.html, which shows these tables of `tables`; returns its path."""
+    """Write published.html, which shows these tables of `tables`, and published.csv beside it; returns its path."""
+    every = joints(material, facts)
+    write_reasons(every, out_dir / FILE)
     cells = [cell for content in built for row in content.rows for cell in row.cells]
     ids = {name for cell in cells for name in (*cell.parents, cell.number_id) if name}
     lines = [row for content in built for row in content.rows if len(row.cells) > 1]
@@ -121,18 +156,12 @@ def write(material: Material, facts: Published, built: Sequence[Table], out_dir:
         tables=built,
         table_files=downloads.names,
         figures=len(facts.figures),
-        reasons=reasons(material, facts),
+        file=FILE,
+        reasons=reasons(every),
         covered=len({cell.source for row in lines for cell in row.cells if cell.source}),
         verdicts=sorted(Counter(row.cells[3].text for row in lines).items()),
         machine=" × ".join(filter(None, (machine.get("cores", ""), machine.get("cpu_model", "")))),
     )
-
-
-def _figures(facts: Published) -> Iterator[Figure]:
-    """The figures that are of one dataset and no bound, each place's once."""
-    for figure in facts.figures:
-        if not counterpart.never(figure):
-            yield figure
 
 
 def _asked(figure: Figure) -> str:
@@ -172,8 +201,14 @@ class _Finder:
         specs = {record["spec"]["system"]["name"]: record["spec"] for record in of_stage(material.records, "load")}
         self._versions = {str(name): str(spec["system"].get("version", "")) for name, spec in specs.items()}
 
-    def counterparts(self, figure: Figure) -> list[Counterpart]:
-        """All that was measured of what a figure is of."""
+    def joint(self, figure: Figure) -> Joint:
+        """A figure with what was measured of the same, or why there is none."""
+        if reason := counterpart.never(figure):
+            return Joint(figure, (), reason)
+        found = self._counterparts(figure)
+        return Joint(figure, found, "" if found else self._why_none(figure))
+
+    def _counterparts(self, figure: Figure) -> list[Counterpart]:
         if figure.metric in counterpart.DERIVED:
             return self._derived(figure)
         found = [
@@ -184,12 +219,7 @@ class _Finder:
             return found[:1]
         return found
 
-    def why_not(self, figure: Figure) -> str:
-        """Why nothing stands beside a figure; empty where something does."""
-        if reason := counterpart.never(figure):
-            return reason
-        if self.counterparts(figure):
-            return ""
+    def _why_none(self, figure: Figure) -> str:
         if figure.metric in counterpart.DERIVED:
             return PARTS_MISSING if counterpart.parts(figure) else counterpart.MADE
         return self._joined.why_none(figure)

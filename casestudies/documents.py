@@ -74,7 +74,7 @@ _GRPC_SYSTEM = "weaviate-1.23.9"
 """The Weaviate of the article on gRPC, which was asked through its Python client."""
 
 
-def _protocols(material: Material) -> Asks:
+def asks_by_protocol(material: Material) -> Asks:
     """Weaviate by two protocols, where both are there, or beside the document's version through its own library."""
     asked = {_program(r["system"]) for r in material.rows if r["system"].endswith("-rest")}
     by_library = {row["system"] for row in material.by_any_client if row["client"] == "sdk"}
@@ -118,7 +118,7 @@ _ALL = (
         " -import are loaded by that client, too. The document gives the change of latency as a range, so that it has"
         " no row of latencies.",
         ("load_s", "qps", "avg_ms", "p50_ms", "p99_ms"),
-        _protocols,
+        asks_by_protocol,
         libraries=True,
     ),
     Document(

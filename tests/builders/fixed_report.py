@@ -10,6 +10,7 @@ from pathlib import Path
 from anncestry.provenance.records import seal
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import tidy
+from anncestry.report.model.records import read_records
 from tests.builders.world import PUBLISHED
 from tests.toy import ROOT
 
@@ -41,5 +42,4 @@ def _renamed(text: str, words: Mapping[str, str] | None) -> str:
 def material_of(cells: list[dict[str, str]]) -> Material:
     """What tables are made from, of records below the working directory."""
     df = tidy(cells)
-    paths = sorted({path for path, digest in zip(df["record"], df["record_sha256"], strict=True) if digest})
-    return Material(df, {path: json.loads(Path(path).read_text()) for path in paths}, PUBLISHED)
+    return Material(df, read_records(df), PUBLISHED)

@@ -47,7 +47,7 @@ class World:
         for dataset in datasets:
             for rank, system in enumerate(SYSTEMS):
                 load = self._path("load", dataset, system, "standalone")
-                self._write(load, _load(dataset, datasets[dataset], system, rank))
+                self.write(load, _load(dataset, datasets[dataset], system, rank))
                 for workload in WORKLOADS:
                     cell = {
                         "dataset": dataset,
@@ -60,8 +60,8 @@ class World:
                     }
                     self.cells.append(cell)
                     load_key = json.loads(Path(load).read_text())["key"]
-                    self._write(cell["query_path"], _query(cell, load_key, rank))
-                    self._write(cell["recall_path"], _recall(cell, rank))
+                    self.write(cell["query_path"], _query(cell, load_key, rank))
+                    self.write(cell["recall_path"], _recall(cell, rank))
 
     def cell(self, system: str, workload: str) -> dict[str, str]:
         """The first cell of a system and workload."""
@@ -71,12 +71,12 @@ class World:
         """Change a record where it lies, and let the recall made from it know its new digest."""
         record = json.loads(Path(path).read_text())
         edit(record)
-        self._write(path, record)
+        self.write(path, record)
         for cell in self.cells:
             if cell["query_path"] == path and Path(cell["recall_path"]).exists():
                 recall = json.loads(Path(cell["recall_path"]).read_text())
                 recall["inputs"]["query"]["sha256"] = sha256(path)
-                self._write(cell["recall_path"], recall)
+                self.write(cell["recall_path"], recall)
 
     def tidy(self) -> pd.DataFrame:
         """The frame of all cells, from the records that exist."""
@@ -89,7 +89,7 @@ class World:
         return f"results/{stage}/{'/'.join(safe)}@{key}.json"
 
     @staticmethod
-    def _write(path: str, record: dict[str, Any]) -> None:
+    def write(path: str, record: dict[str, Any]) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(seal({"key": Path(path).stem.rpartition("@")[2], **record})))
 
@@ -238,6 +238,20 @@ def _recall(cell: dict[str, str], rank: int) -> dict[str, Any]:
             "by_distance": over_runs(0.9993, 3, 0.0),
         },
     }
+
+
+def recorded(shape: tuple[str, int, int], load_key: str, query_path: str) -> tuple[dict[str, Any], ...]:
+    """Records of a load of `shape` (metric, rows, dim), of queries of it and of their recall, to be changed."""
+    cell = {"dataset": "any", "system": "milvus-2.3.5", "workload": "k10-clients1", "query_path": query_path}
+    spec = _spec("any", "milvus-2.3.5")
+    load = _load("any", shape, "milvus-2.3.5", 0)
+    query = _query(cell, load_key, 0)
+    recall = _record("recall", spec) | {
+        "inputs": {"query": {"path": query_path, "sha256": ""}},
+        "queries": 1000,
+        "recall": {"k": 10, "by_id": over_runs(0.99, 3, 0.0), "by_distance": over_runs(0.99, 3, 0.0)},
+    }
+    return load, query, recall
 
 
 def made_invalid(record: dict[str, Any]) -> None:

@@ -405,7 +405,7 @@ def _with_vectors(world: World, key: str, digest: str) -> None:
     """Let the loads quote vectors of this key, whose base has this digest."""
     path = f"data/vectors/x@{key}/record.json"
     outputs = {"base": {"path": "base.npy", "sha256": hashlib.sha256(digest.encode()).hexdigest()}}
-    World._write(
+    World.write(
         path,
         {"schema_version": 1, "stage": "normalize", "key": key, "spec": {"stage": "normalize"}, "outputs": outputs},
     )

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,8 @@ def test_a_figure_stands_beside_its_own_question_and_not_beside_another(figure: 
         "nq": (theirs.nq or 0) + 1,
         "quantizer": "pq" if theirs.quantizer != "pq" else "sq",
         "protocol": "rest",
+        "paths": (theirs.paths or 0) + 1,
+        "nics": None,
     }
     for name, value in others.items():
         if getattr(theirs, name) is not None:
@@ -111,6 +114,69 @@ def test_an_index_in_memory_never_stands_beside_one_on_disk() -> None:
     assert set(kinds) == {"hnsw", "diskann"}
     disk = next(asked(figure) for figure in COMPARABLE if figure.index == "DiskANN")
     assert counterpart.why_not(disk, [replace(disk, index="hnsw")]) == "its index was DISKANN, ours HNSW"
+
+
+ON_PATHS = [figure for figure in COMPARABLE if asked(figure).index == "diskann"]
+
+
+def test_every_figure_of_an_index_on_disk_states_its_paths_and_network_cards_and_no_other_does() -> None:
+    assert len(ON_PATHS) == 45
+    for figure in COMPARABLE:
+        theirs = asked(figure)
+        known = [f"nics={theirs.nics}", f"paths={theirs.paths}"] if figure in ON_PATHS else []
+        assert [part for part in figure.detail.split("; ") if part in known] == known
+        assert known or (theirs.paths, theirs.nics) == (None, None)
+
+
+def test_an_index_on_disk_stands_beside_the_figures_of_its_own_paths_only() -> None:
+    places = {(asked(f).paths, asked(f).nics) for f in ON_PATHS}
+    assert places == {(1, 1), (4, 1), (4, 2)}
+    for figure in ON_PATHS:
+        beside = [
+            other
+            for other in ON_PATHS
+            if (other.dataset, other.metric) == (figure.dataset, figure.metric)
+            and counterpart.same(asked(other), asked(figure))
+        ]
+        assert beside == [figure]
+        paths = asked(figure).paths
+        unknown = replace(asked(figure), paths=None, nics=None)
+        said = f"its number of paths to storage was {paths}, ours not known"
+        assert counterpart.why_not(asked(figure), [unknown]) == said
+
+
+def test_the_paths_of_an_index_on_disk_are_those_of_its_record_and_unknown_of_a_remote_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = World({"vectordbbench-cohere-1m": ("cosine", 1_000_000, 768)})
+
+    def on_disk(record: dict[str, Any]) -> None:
+        record["spec"]["system"]["version"] = "2.6.9"
+        record["spec"]["index"] = {"type": "diskann"}
+
+    def asked_with(record: dict[str, Any]) -> None:
+        record["spec"]["ef_search"] = 100
+
+    cells = [cell for cell in world.cells if cell["system"].startswith("milvus")]
+    for cell in cells:
+        world.edit(cell["load_path"], on_disk)
+        world.edit(cell["query_path"], asked_with)
+    figures = [f for f in ON_PATHS if f.dataset == "768d1m" and f.metric in ("qps", "recall_by_id", "load_s")]
+
+    def reasons() -> set[str]:
+        rows = rows_of(world.tidy())
+        records = {row["record"]: json.loads(Path(row["record"]).read_text()) for row in rows}
+        joined = Joined(rows, records, FACTS)
+        assert not [row for figure in figures for row in joined.rows(figure)]
+        return {joined.why_none(figure) for figure in figures}
+
+    said = "its number of paths to storage was {}, ours {}"
+    assert reasons() == {said.format(count, "not known") for count in (1, 4)}
+    for path in {cell[name] for cell in cells for name in ("load_path", "query_path")}:
+        world.edit(path, lambda record: record.update(storage_path={"name": "nvmeof-1path-2nic", "paths": 4}))
+    cards = "its number of network cards to storage was {}, ours not known"
+    assert reasons() == {said.format(1, 4), cards.format(1), cards.format(2)}
 
 
 def test_the_nearest_of_ours_gives_the_reason_whatever_their_order() -> None:

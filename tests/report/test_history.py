@@ -87,7 +87,7 @@ class Repository:
             record["inputs"]["query"]["sha256"] = sha256(record["inputs"]["query"]["path"])
         if edit is not None:
             edit(number, record)
-        self._world._write(path, record)
+        self._world.write(path, record)
 
     def keep(self, number: int) -> None:
         """What `anncestry keep` does, without the workflow that it asks."""

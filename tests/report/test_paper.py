@@ -8,6 +8,8 @@ recall; `fixtures/report.txt` what all tables say of it. After a wanted change o
 from __future__ import annotations
 
 import ast
+import csv
+import html
 import json
 import os
 import re
@@ -33,7 +35,7 @@ from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
-from casestudies import STUDIES, beside, documents, vectordbbench, winners
+from casestudies import STUDIES, audit, beside, documents, vectordbbench, winners
 from casestudies.winners import UNJUDGED
 from tests.builders.fixed_report import FIXTURES, lay_out, material_of
 
@@ -373,13 +375,39 @@ def test_every_published_figure_is_joined_or_says_why_not_and_no_topology_s_name
     material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert material.facts is not None
-    said = beside.reasons(material, material.facts)
+    said = beside.reasons(beside.joints(material, material.facts))
     assert sum(joined + sum(count for _, count in others) for _, joined, others in said) == 1006
     assert said[0][1] > 10
     monkeypatch.chdir(tmp_path)
     other = material_of(lay_out(tmp_path, {"standalone": "plain", "cluster-3": "trio"}))
     assert {row["topology"] for row in other.rows} == {"plain", "trio"}
-    assert beside.reasons(other, material.facts) == said
+    assert beside.reasons(beside.joints(other, material.facts)) == said
+
+
+def test_each_published_figure_has_our_numbers_or_a_reason_in_the_file_and_on_the_audit_page(
+    material: Material, tmp_path: Path
+) -> None:
+    assert material.facts is not None
+    known = set(material.numbers["number_id"])
+    beside.write(material, material.facts, [], tmp_path, "t")
+    audit.write(material, material.facts, [], tmp_path, "t")
+    assert f'href="{beside.FILE}"' in (tmp_path / beside.PAGE).read_text()
+    page = (tmp_path / "audit.html").read_text()
+    on_page = dict(re.findall(r'<tr id="(p\w+)">(.*?)</tr>', page, re.DOTALL))
+    with open(tmp_path / beside.FILE, newline="", encoding="utf-8") as file:
+        lines = {line["id"]: line for line in csv.DictReader(file)}
+    assert list(lines) == [figure.id for figure in material.facts.figures] and len(lines) == 1006
+    for figure in material.facts.figures:
+        line = lines[figure.id]
+        assert {name: line[name] for name in ("document", "place", "value", "dataset", "detail")} == {
+            name: getattr(figure, name) for name in ("document", "place", "value", "dataset", "detail")
+        }
+        ids = line["numbers"].split()
+        assert set(ids) <= known and bool(ids) != bool(line["why_not"]), figure
+        shown = on_page[figure.id]
+        assert all(name in shown for name in ids) and html.escape(line["why_not"], quote=False) in html.unescape(shown)
+    joined = [line for line in lines.values() if line["numbers"]]
+    assert len(joined) > 40 and any(line["metric"] == "load_ratio" for line in joined)
 
 
 def test_machines_are_told_apart(tables: dict[str, Table]) -> None:

@@ -305,7 +305,7 @@ def test_the_first_table_shows_the_least_recall_under_any_filter(
     of = world.cell("milvus-2.3.5", "narrow")
     scored = json.loads(Path(of["recall_path"]).read_text())
     scored["recall"]["by_distance"].update(over_runs(0.62, 3, 0.0))
-    world._write(of["recall_path"], scored)
+    world.write(of["recall_path"], scored)
     (table,) = glance.tables(Material(world.tidy(), {}))
     place = [column.label for column in table.columns].index("Recall@10, filtered")
     shown = {row.labels[-1]: row.cells[place] for row in table.rows if row.labels[0] == of["dataset"]}
@@ -806,7 +806,7 @@ def _swept(world: World) -> World:
         world.edit(cell["query_path"], as_swept)
         scored = json.loads(Path(cell["recall_path"]).read_text())
         scored["recall"]["by_distance"].update(over_runs(recall, 3, 0.0), low=recall - 0.01, high=recall + 0.01)
-        world._write(cell["recall_path"], scored)
+        world.write(cell["recall_path"], scored)
     return world
 
 

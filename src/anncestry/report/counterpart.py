@@ -61,8 +61,9 @@ class Asked:
     """What a number was asked of; None where it isn't known or doesn't apply.
 
     `dataset` is our name; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
-    each part of the system is a process of its own; `slowed`: its storage path had limits; `protocol`: grpc or rest, of
-    a system that has both; `nq`: vectors a request; `clients` 0: any number of clients.
+    each part of the system is a process of its own; `slowed`: its storage path had limits; `paths`, `nics`: paths and
+    network cards between it and the disks of an index on disk; `protocol`: grpc or rest, of a system that has both;
+    `nq`: vectors a request; `clients` 0: any number of clients.
     """
 
     dataset: str
@@ -76,6 +77,8 @@ class Asked:
     slowed: bool | None = None
     protocol: str | None = None
     index: str | None = None
+    paths: int | None = None
+    nics: int | None = None
     quantizer: str | None = None
     M: int | None = None
     ef_construction: int | None = None
@@ -110,6 +113,8 @@ _FIELDS = (
     _Field("slowed", "storage path", lambda value: "limited" if value else "not limited"),
     _Field("protocol", "protocol"),
     _Field("index", "index", lambda value: str(value).upper()),
+    _Field("paths", "number of paths to storage"),
+    _Field("nics", "number of network cards to storage"),
     _Field("quantizer", "quantizer"),
     _Field("M", "M"),
     _Field("ef_construction", "ef_construction"),
@@ -156,6 +161,8 @@ def of_figure(figure: Figure, dataset: str) -> Asked:
     }
     if phase not in ("query", "recall"):
         numbers["ef"] = None
+    if "paths" in said:  # without them the cards lead to no storage
+        numbers |= {name: int(said[name]) for name in ("paths", "nics")}
     nodes, replicas = _nodes(figure, said)
     return Asked(
         dataset,
@@ -211,8 +218,14 @@ def _question(figure: Figure, nq: int) -> dict[str, Any]:
     return {**asked, "clients": clients, "timed": clients > 1 or figure.place in BY_TIME or not counted}
 
 
-def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked:
-    """What a row of the tidy table was asked of; `load` and `query` are the specs of their records, or empty."""
+def of_row(
+    row: Row, load: Mapping[str, Any], query: Mapping[str, Any], storage_path: Mapping[str, Any] | None = None
+) -> Asked:
+    """What a row of the tidy table was asked of; `load` and `query` are the specs of their records, or empty.
+
+    `storage_path` is what a record says of it; None where it says nothing, as of a remote server's. No record knows the
+    network cards that lead to one.
+    """
     system, topology, index = (load.get(name) or {} for name in ("system", "topology", "index"))
     limits = node_limits(topology)
     nodes = topology.get("nodes")
@@ -229,6 +242,7 @@ def of_row(row: Row, load: Mapping[str, Any], query: Mapping[str, Any]) -> Asked
         slowed=bool(topology.get("storage_limits")),
         protocol=(system.get("settings") or {}).get("protocol", "grpc" if row["engine"] == "weaviate" else None),
         index=str(index["type"]).lower() if "type" in index else None,
+        paths=(storage_path or {}).get("paths"),
         quantizer=str(index.get("quantizer", "none")) if "type" in index else None,
         M=index.get("M"),
         ef_construction=index.get("ef_construction"),
@@ -314,12 +328,15 @@ class Joined:
             if row["value"] is not None:
                 self._by_metric.setdefault((row["dataset"], row["phase"], row["metric"]), []).append(row)
         specs = {row["record"]: (records.get(row["record"]) or {}).get("spec") or {} for row in known}
+        # The path of a recall is that of its queries, which bear its key.
+        storage = {row["key"]: path for row in known if (path := records.get(row["record"], {}).get("storage_path"))}
         queries = {row["key"]: specs[row["record"]] for row in known if row["phase"] == "query"}
         self._asked: dict[str, Asked] = {}
         for row in known:
             spec = specs[row["record"]]
-            query = queries.get(spec.get("query_key", row["key"]), {})
-            self._asked[row["number_id"]] = of_row(row, loads.get(_load_of(row)) or query, query)
+            key = spec.get("query_key", row["key"])
+            query = queries.get(key, {})
+            self._asked[row["number_id"]] = of_row(row, loads.get(_load_of(row)) or query, query, storage.get(key))
 
     def rows(self, figure: Figure) -> list[Row]:
         """Ours of the same metric and question as a figure with a metric of METRICS."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from anncestry.cells.spec import NODES_ROLE, node_limits
 from anncestry.errors import DataError
 from anncestry.provenance.records import all_codes, read_record, sha256_file, write_record
 
@@ -115,3 +116,32 @@ def _several(values: list[str]) -> str:
 
 def of_stage(records: Mapping[str, Mapping[str, Any]], stage: str) -> list[Mapping[str, Any]]:
     return [record for record in records.values() if record["stage"] == stage]
+
+
+# The topology of a load: how large it is, and what of it stays while that grows
+
+
+Topology = Mapping[str, Any]
+
+
+def cores(topology: Topology) -> float | None:
+    """The limit of cores of each of its nodes; None where they have none."""
+    return node_limits(topology).get("cpus")
+
+
+def apart_from_cores(topology: Topology) -> Topology:
+    """All but its name and that limit."""
+    rest = {name: value for name, value in topology.items() if name != "name"}
+    roles = topology.get("role_limits") or {}
+    if roles.get(NODES_ROLE):
+        return {**rest, "role_limits": {**roles, NODES_ROLE: _without_cores(roles[NODES_ROLE])}}
+    return {**rest, "limits": _without_cores(topology.get("limits") or {})}
+
+
+def apart_from_nodes(topology: Topology) -> Topology:
+    """All but its name and its numbers of nodes and replicas."""
+    return {name: value for name, value in topology.items() if name not in ("name", "nodes", "replicas")}
+
+
+def _without_cores(limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in limits.items() if name != "cpus"}

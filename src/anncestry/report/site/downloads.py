@@ -12,7 +12,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,19 +71,28 @@ def write_latencies(material: Material, out_dir: Path) -> bool:
     histograms = list(_histograms(material))
     if not histograms:
         return False
-    with replacing(out_dir / "latencies.csv") as temporary, open(temporary, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_LATENCIES)
-        for row, record in histograms:
-            place = [row[name] for name in _CELL]
-            histogram, failed = record["histogram"], record["summary"]["errors"]["value"]
-            total, below = sum(histogram["counts"]) + failed, 0
-            last = [(math.inf, failed)] if failed else []
-            for upper_ns, count in (*zip(histogram["upper_ns"], histogram["counts"], strict=True), *last):
-                below += count
-                inverse = total / (total - below) if below < total else "inf"
-                writer.writerow([*place, upper_ns / 1e6, below / total, below, inverse])
+    write_csv(out_dir / "latencies.csv", _LATENCIES, _shares(histograms))
     return True
+
+
+def write_csv(path: Path, columns: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    """Write these lines below the names of their columns."""
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(lines)
+
+
+def _shares(histograms: Iterable[tuple[Row, Mapping[str, Any]]]) -> Iterator[list[object]]:
+    for row, record in histograms:
+        place = [row[name] for name in _CELL]
+        histogram, failed = record["histogram"], record["summary"]["errors"]["value"]
+        total, below = sum(histogram["counts"]) + failed, 0
+        last = [(math.inf, failed)] if failed else []
+        for upper_ns, count in (*zip(histogram["upper_ns"], histogram["counts"], strict=True), *last):
+            below += count
+            inverse = total / (total - below) if below < total else "inf"
+            yield [*place, upper_ns / 1e6, below / total, below, inverse]
 
 
 def _histograms(material: Material) -> Iterator[tuple[Row, Mapping[str, Any]]]:

@@ -1,0 +1,129 @@
+"""The charts of document D2: queries per second by ef, and time to load, of Weaviate by gRPC beside REST and GraphQL.
+
+The document asked and loaded through the database's own Python client. What was sent through it here stands in panels
+of its own, beside what was sent as encoded requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from anncestry.report import charts
+from anncestry.report.charts import Figure
+from anncestry.report.model.cells import Row, is_serial
+from anncestry.report.model.material import Material
+from anncestry.report.model.records import of_stage
+from casestudies.documents import asks_by_protocol
+
+_HEIGHT = 240
+_GRPC = "grpc"
+_PALE = 0.5
+_THROUGH = {"bytes": "as encoded requests", "sdk": "through its Python client"}
+_PALE_IS_GRPC = " As in the document, bars of gRPC are pale, those of REST and GraphQL in full colour."
+
+
+class _Bar(NamedTuple):
+    """A number by its place on the axis; bars of one panel have the same `panel`."""
+
+    panel: tuple[str, ...]
+    at: str
+    row: Row
+    protocol: str
+
+
+class _Spec(NamedTuple):
+    """What the records say of a system: its version and protocol, and who inserts."""
+
+    version: str
+    protocol: str
+    loaded_by: str
+
+
+def figures(material: Material) -> list[Figure]:
+    """Queries and loads, wherever both protocols were measured by one client."""
+    specs = _specs(material)
+    palette = charts.colours(material.first["system"])
+    asks = asks_by_protocol(material)
+    asked = [row for row in material.by_any_client if row["system"] in specs and row["value"] is not None and asks(row)]
+    systems = {row["system"] for row in asked}
+    loads = [row for row in charts.measured_rows(material.first_rows, "load_s") if row["system"] in systems]
+    return [
+        *charts.made(
+            "weaviate-protocols",
+            "Weaviate: queries per second by gRPC and by REST + GraphQL",
+            "One client, by ef; whiskers are ± one sample standard deviation over runs." + _PALE_IS_GRPC,
+            "D2",
+            "",
+            _panels([_of_queries(row, specs[row["system"]]) for row in asked if _is_rate(row)], "ef", palette),
+        ),
+        *charts.made(
+            "weaviate-import",
+            "Weaviate: time to load by gRPC and by REST",
+            "From the first insert to searchable, by dataset." + _PALE_IS_GRPC,
+            "D2",
+            "",
+            _panels([_of_load(row, specs[row["system"]]) for row in loads], "", palette),
+        ),
+    ]
+
+
+def _specs(material: Material) -> dict[str, _Spec]:
+    found = {}
+    for record in of_stage(material.records, "load"):
+        system, load = record["spec"]["system"], record["spec"].get("load") or {}
+        if system.get("engine") == "weaviate":
+            protocol = (system.get("settings") or {}).get("protocol", _GRPC)
+            found[str(system["name"])] = _Spec(str(system["version"]), protocol, load.get("client", "bytes"))
+    return found
+
+
+def _is_rate(row: Row) -> bool:
+    return row["metric"] == "qps" and is_serial(row) and not row["filter"] and row["target_recall"] is None
+
+
+def _of_queries(row: Row, spec: _Spec) -> _Bar:
+    through = _THROUGH.get(str(row["client"]), str(row["client"]))
+    panel = (row["dataset"], f"Weaviate {spec.version}", row["topology"], f"K = {row['k']}, {through}")
+    return _Bar(panel, str(row["ef_search"] or "not stated"), row, spec.protocol)
+
+
+def _of_load(row: Row, spec: _Spec) -> _Bar:
+    panel = (f"Weaviate {spec.version}", row["topology"], f"inserted {_THROUGH[spec.loaded_by]}")
+    return _Bar(panel, row["dataset"], row, spec.protocol)
+
+
+def _panels(bars: Sequence[_Bar], title: str, palette: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    for panel, of in groupby(sorted(bars, key=lambda bar: bar.panel), key=lambda bar: bar.panel):
+        # Of several workloads that ask the same, one bar: else they would stand in front of each other.
+        found = {(bar.at, bar.row["system"]): bar for bar in of}
+        if len({bar.protocol for bar in found.values()}) > 1:
+            yield " · ".join(panel), _panel([*found.values()], title, palette)
+
+
+def _panel(bars: Sequence[_Bar], title: str, palette: dict[str, str]) -> Any:
+    """Bars grouped by place, REST first, as in the document."""
+    places = sorted({bar.at for bar in bars}, key=lambda at: (int(at) if at.isdigit() else 0, at))
+    series = [bar.row["system"] for bar in sorted(bars, key=lambda bar: (bar.protocol == _GRPC, bar.row["system"]))]
+    base = {
+        "x": alt.X("at:N", title=title or None, sort=places, axis=alt.Axis(labelAngle=0)),
+        "xOffset": alt.XOffset("system:N", scale=alt.Scale(domain=list(dict.fromkeys(series)))),
+    }
+    named = "queries per second" if bars[0].row["metric"] == "qps" else "load time (seconds)"
+    marks, spread = [], []
+    for bar in bars:
+        more = {"at": bar.at, "protocol": bar.protocol, "opacity": _PALE if bar.protocol == _GRPC else 1.0}
+        marks.append(charts.datum(bar.row, **more))
+        if bar.row["std"]:
+            spread.append(charts.spread(bar.row, **more))
+    y = alt.Y("value:Q", title=named, stack=None, scale=alt.Scale(zero=True), axis=alt.Axis(format=charts.NUMBER))
+    shown = {"color": charts.colour_of(palette), "opacity": charts.OPACITY}
+    tips = charts.tooltip("protocol", "at", "workload")
+    return charts.layered(
+        _HEIGHT,
+        charts.layer_of(marks).mark_bar().encode(y=y, tooltip=tips, **shown, **base),
+        charts.layer_of(spread).mark_rule().encode(y=alt.Y("low:Q", title=named), y2="high:Q", **base),
+    )
