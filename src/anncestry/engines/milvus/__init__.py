@@ -220,6 +220,12 @@ class MilvusOffers(Offers):
         super().check_topology(system, topology)
         check_roles(topology)
         check_limited_roles(system["version"], topology)
+        if "object_store" in (topology.get("external") or {}) and not (facts(system).from_2_3 or _from_image(system)):
+            raise Unsupported(
+                f"topology: external.object_store is unsupported by the wheel of milvus {system['version']}: its "
+                "client of S3 is built for OpenSSL 1.0, finds the program's 1.1 in its place, and crashes; leave "
+                "object_store out (a shared folder takes its place), or take an image of a registry or a later version"
+            )
         if _from_image(system):
             for name in (PROGRAM, CONFIGS):
                 if name not in system["artifact"]["programs"]:
@@ -266,6 +272,14 @@ class MilvusOffers(Offers):
     def needs_interface(self, system: Spec) -> bool:
         """A 2.1 looks for an address that is not the loopback's, whatever it is told, and ends without one."""
         return facts(system).early
+
+    def check_load_by_library(self, system: Spec, topology: Spec) -> None:
+        if facts(system).early:
+            raise Unsupported(
+                f"load.client: sdk is unsupported by milvus {system['version']}: the later client asks for what it "
+                "lacks"
+            )
+        super().check_load_by_library(system, topology)
 
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         name = {"sdk-go": SDK_GO, VECTORDBBENCH: VECTORDBBENCH}.get(workload.get("client", "bytes"))
@@ -332,6 +346,7 @@ OFFERS = MilvusOffers(
     no_zero_vectors=None,
     freeze=Freeze(15.0),  # after 40 s its sessions are lost, and searches fail within answers
     conditions=("keyword", "int", "float"),
+    loads_by_library=True,
     killed_loads=True,
     beyond_loopback=True,
 )
