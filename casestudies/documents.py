@@ -108,6 +108,7 @@ _ALL = (
         " SIFT on Kubernetes.",
         ("qps", "p50_ms", "p99_ms", "fail_per_s"),
         lambda _: lambda row: row["engine"] == "milvus" and row["k"] == 1 and row["duration_s"] is not None,
+        libraries=True,
     ),
     Document(
         "weaviate-grpc",
@@ -142,6 +143,7 @@ _ALL = (
         " are what reached storage (/proc/PID/io) by queries, over all runs.",
         ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s", "pss_mib", "pss_anon_mib", "read_bytes_per_query"),
         _on_disk,
+        libraries=True,
     ),
 )
 

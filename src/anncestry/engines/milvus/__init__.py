@@ -266,8 +266,10 @@ class MilvusOffers(Offers):
         if workload.get("client") == VECTORDBBENCH:
             if workload.get("filter") is not None:
                 raise Unsupported(f"client: {VECTORDBBENCH} is asked without a filter; take sdk")
-            if index.get("type") != "hnsw":
-                raise Unsupported(f"client: {VECTORDBBENCH} asks an index of type hnsw; here it is {index.get('type')}")
+            if index.get("type") not in ("hnsw", "diskann"):
+                raise Unsupported(
+                    f"client: {VECTORDBBENCH} asks an index of type hnsw or diskann; here it is {index.get('type')}"
+                )
 
     def needs_interface(self, system: Spec) -> bool:
         """A 2.1 looks for an address that is not the loopback's, whatever it is told, and ends without one."""
@@ -339,6 +341,7 @@ OFFERS = MilvusOffers(
     since={"scann": (2, 3, 0)},
     largest_k=16_384,
     libraries=("sdk", "sdk-go", VECTORDBBENCH),
+    remote_libraries=("sdk", VECTORDBBENCH),
     sdk="pymilvus",
     stream=True,
     batches=True,

@@ -264,7 +264,7 @@ class Milvus(EngineOf[MilvusServer]):
             "expressions": [wire.expression(filter) for filter in filters],
             "collection": COLLECTION,
         }
-        transport = {"kind": "sdk", "target": server.endpoint, "options": options}
+        transport = {"kind": "sdk", "target": server.endpoint, "options": options, **server.access()}
         if client == "sdk":
             return {**transport, "module": f"{__package__}.sdk", "package": "pymilvus"}
         if client == VECTORDBBENCH:

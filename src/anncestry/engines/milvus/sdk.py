@@ -16,7 +16,7 @@ def connect(
     target: str, options: dict[str, Any], timeout_s: float
 ) -> tuple[Callable[[bytes], tuple[Sequence[int], Sequence[float]]], Callable[[], None]]:
     """A search for one request by a client of its own (it returns ids, and the library's scores), and its end."""
-    client = MilvusClient(uri=f"http://{target}", timeout=timeout_s)
+    client = _client(target, options, timeout_s)
     expressions = options["expressions"]
     params = {"metric_type": options["metric_type"], "params": options["params"]}
 
@@ -44,7 +44,7 @@ def inserting(
     Nothing is sent twice: a time limit of the library's would have it repeat what fails, so it gets none. (A batch that
     does not fit the schema it compares with the schema anew, once, before it is sent.)
     """
-    client = MilvusClient(uri=f"http://{target}", timeout=options["timeout_s"])
+    client = _client(target, options, options["timeout_s"])
 
     def insert(first: int, vectors: list[list[float]], names: list[str], values: list[list[Any]]) -> dict[int, str]:
         rows = [
@@ -63,3 +63,11 @@ def inserting(
         return refused
 
     return insert, client.close
+
+
+def _client(target: str, options: dict[str, Any], timeout_s: float) -> MilvusClient:
+    """With the login that `options` hold, and under TLS if they name a file of CAs."""
+    ca_file = options.get("ca_file")
+    encrypted = {} if ca_file is None else {"server_pem_path": ca_file}
+    scheme = "http" if ca_file is None else "https"
+    return MilvusClient(uri=f"{scheme}://{target}", token=options.get("login", ""), timeout=timeout_s, **encrypted)
