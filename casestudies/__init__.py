@@ -14,7 +14,11 @@ STUDIES = CaseStudies(
     groups=(
         Group("winners", "Who wins what, and what to use", (winners.tables,)),
         Group("beside", "Measured beside published", (beside.tables,), page=beside.PAGE),
-        Group("documents", "Questions of the other documents", (documents.tables, vectordbbench.tables)),
+        Group(
+            "documents",
+            "Questions of the other documents",
+            (documents.tables, vectordbbench.tables, vectordbbench.own_runner),
+        ),
     ),
     pages=(
         ExtraPage(beside.PAGE, "Measured beside published", "index.html", beside.write),

@@ -65,7 +65,7 @@ class Document:
     """Whether what was asked through the database's own library asks it, too."""
 
 
-_THROUGH = {
+THROUGH = {
     "sdk": ", through its Python client",
     "sdk-go": ", through its Go client",
     "vectordbbench": ", by VectorDBBench's client",
@@ -177,7 +177,7 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
     for (dataset, topology, clients, system, workload), row in sorted(places.items(), key=lambda item: item[0]):
         load, cell = (numbers.get((dataset, topology, system, of), {}) for of in ("", workload))
         cells = tuple(_number(metric, load | cell) for metric in document.metrics)
-        through = _THROUGH.get(row["client"], "")
+        through = THROUGH.get(row["client"], "")
         asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}{through}"
         yield TableRow((MEASURED, dataset, topology, system, asked), cells)
 
