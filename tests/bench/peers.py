@@ -88,7 +88,7 @@ def made(matrix: Matrix, cell: Cell) -> tuple[Path, Path]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", FOLDER, "--cores", "2",
-         "--quiet", "all", *paths, "--config", f"experiment={EXPERIMENT}", f"config_dir={ROOT / 'config'}"],
+         *paths, "--quiet", "all", "--config", f"experiment={EXPERIMENT}", f"config_dir={ROOT / 'config'}"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}, check=False,
     )  # fmt: skip
     if done.returncode:
