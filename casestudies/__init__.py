@@ -15,7 +15,9 @@ STUDIES = CaseStudies(
         Group("winners", "Who wins what, and what to use", (winners.tables,)),
         Group("beside", "Measured beside published", (beside.tables,), page=beside.PAGE),
         Group(
-            "documents", "Questions of the other documents", (documents.tables, scaling.tables, vectordbbench.tables)
+            "documents",
+            "Questions of the other documents",
+            (documents.tables, scaling.tables, vectordbbench.tables, vectordbbench.own_runner),
         ),
     ),
     pages=(

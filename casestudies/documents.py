@@ -65,7 +65,7 @@ class Document:
     """Whether what was asked through the database's own library asks it, too."""
 
 
-_THROUGH = {
+THROUGH = {
     "sdk": ", through its Python client",
     "sdk-go": ", through its Go client",
     "vectordbbench": ", by VectorDBBench's client",
@@ -108,6 +108,7 @@ _ALL = (
         " SIFT on Kubernetes.",
         ("qps", "p50_ms", "p99_ms", "fail_per_s"),
         lambda _: lambda row: row["engine"] == "milvus" and row["k"] == 1 and row["duration_s"] is not None,
+        libraries=True,
     ),
     Document(
         "weaviate-grpc",
@@ -142,6 +143,7 @@ _ALL = (
         " are what reached storage (/proc/PID/io) by queries, over all runs.",
         ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s", "pss_mib", "pss_anon_mib", "read_bytes_per_query"),
         _on_disk,
+        libraries=True,
     ),
 )
 
@@ -175,7 +177,7 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
     for (dataset, topology, clients, system, workload), row in sorted(places.items(), key=lambda item: item[0]):
         load, cell = (numbers.get((dataset, topology, system, of), {}) for of in ("", workload))
         cells = tuple(_number(metric, load | cell) for metric in document.metrics)
-        through = _THROUGH.get(row["client"], "")
+        through = THROUGH.get(row["client"], "")
         asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}{through}"
         yield TableRow((MEASURED, dataset, topology, system, asked), cells)
 

@@ -1,18 +1,22 @@
 """What VectorDBBench prints of a run: a summary with the peak of queries per second, and its two curves by clients.
 
 Both are of every number of neighbours and every effort that was measured, of the databases that document D3 is about.
+A third table sets what its own runners counted beside what was measured here of the same question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from anncestry.report.counterpart import Asked, Joined
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, with_interval
 from anncestry.report.model.equal_recall import defective
 from anncestry.report.model.material import Material
+from anncestry.report.model.records import of_stage
 from anncestry.report.published import DOCUMENTS, Figure, printed_text
 from anncestry.report.tables.spec import pivot
-from casestudies.documents import MEASURED, PRINTED
+from casestudies.documents import MEASURED, PRINTED, THROUGH
 
 _SUMMED = "key metrics"
 """How the document's places end that print a summary."""
@@ -106,4 +110,94 @@ def _by_clients(ladder: Sequence[Row]) -> Table:
             )
             for place, numbers in sorted(places.items())
         ),
+    )
+
+
+_OWN = "VectorDBBench's own runner: not verifiable"
+_COUNTED = {
+    ("query", "qps"): Column("Queries per second", "1/s"),
+    ("query", "p99_ms"): Column("p99", "ms"),
+    ("query", "mean_ms"): Column("Mean", "ms"),
+    ("recall", "recall_by_id"): Column("Recall by id", "fraction"),
+}
+"""What its runners count, by our names: phase and metric."""
+_MACHINE = ("cpu_model", "cores", "memory_gib", "machine")
+"""Facts that make one platform."""
+
+
+def own_runner(material: Material) -> list[Table]:
+    """Table D3-V, if what its own runners were asked was measured here, too."""
+    if material.facts is None:
+        return []
+    joined = Joined(material.by_any_client, material.records, material.facts)
+    body: list[TableRow] = []
+    provenance: dict[str, None] = {}
+    for told in material.facts.peers:
+        theirs = _question(told)
+        ours: dict[tuple[str, str, str, str], dict[str, Row]] = {}
+        for phase, metric in _COUNTED:
+            for row in joined.alike(theirs, phase, metric):
+                place = (row["topology"], row["system"], row["workload"], row["client"])
+                ours.setdefault(place, {})[metric] = row
+        if not ours:
+            continue
+        provenance[_provenance(told, material)] = None
+        asked = f"K = {told['k']}, ef = {told['ef']}, {told['clients']} client{'' if told['clients'] == '1' else 's'}"
+        labels = (_OWN, told["dataset"], told["topology"], f"{told['engine']}-{told['system_version']}", asked)
+        counted = [Cell(printed_text(told[name]) if told[name] else NO_CELL) for _, name in _COUNTED]
+        body.append(TableRow(labels, (*counted, Cell(NO_CELL))))
+        for (topology, system, workload, client), of in sorted(ours.items()):
+            qps = of.get("qps")
+            ratio = Cell(NO_CELL)
+            if told["qps"] and qps is not None:
+                value = qps["value"] / float(told["qps"])
+                ratio = Cell(f"{value:.2f}", value, parents=(qps["number_id"],))
+            labels = (MEASURED, told["dataset"], topology, system, f"{workload}{THROUGH.get(client, '')}")
+            body.append(TableRow(labels, (*(with_interval(of.get(name)) for _, name in _COUNTED), ratio)))
+    if not body:
+        return []
+    columns = (*_COUNTED.values(), Column("Rate over its runner's"))
+    return [
+        Table(
+            "D3-V",
+            "As VectorDBBench's own runner counted",
+            "VectorDBBench asked the same version of the system for the same queries, with the same index, k, effort"
+            " and clients, by its own client, runner and sums: medians of a few runs. It keeps no samples, so that its"
+            " rows can't be verified, and no ratio has an interval. Its rate counts the time in which its clients connect."
+            f" {' '.join(provenance)}",
+            ("Source", "Dataset", "Topology", "System", "Asked"),
+            columns,
+            tuple(body),
+        )
+    ]
+
+
+def _question(told: Mapping[str, str]) -> Asked:
+    """What its runner was asked. It has no limits, no filter, and one vector a request."""
+    numbers: dict[str, Any] = {name: int(told[name]) for name in ("M", "ef_construction", "ef", "k", "clients")}
+    return Asked(
+        told["dataset"],
+        engine=told["engine"],
+        version=".".join(told["system_version"].split(".")[:2]),
+        distributed=False,
+        nodes=1,
+        replicas=1,
+        slowed=False,
+        index=told["index"],
+        quantizer="none",
+        nq=1,
+        filtered="none",
+        timed=bool(told["duration_s"]),
+        **numbers,
+    )
+
+
+def _provenance(told: Mapping[str, str], material: Material) -> str:
+    """Which VectorDBBench it was, when and where; and whether the machine is that of the page."""
+    here = [record.get("platform") or {} for record in of_stage(material.records, "load")]
+    alike = bool(here) and all(str(facts.get(name)) == told[name] for facts in here for name in _MACHINE)
+    return (
+        f"{told['tool']} {told['version']} (packages {told['environment_sha256'][:12]}) ran on {told['date']} at commit"
+        f" {told['commit']}, on {told['cores']} × {told['cpu_model']} with {told['memory_gib']} GiB:"
+        f" {'a machine like' if alike else 'another machine than'} that of this page."
     )

@@ -1,13 +1,17 @@
-"""VectorDBBench beside this program's driver: the same Milvus, collection and queries, in turn, at 1, 4 and 16 clients.
+"""VectorDBBench's own runners beside this program's driver: the same Milvus, collection, queries and clients, in turn.
 
 python tests/bench/peers.py
 
-VectorDBBench (envs/vectordbbench.txt, an environment of its own in the user's cache) searches by its own client and its
-own concurrent runner, and its QPS is the one that it reports.
+They ask what the experiment clients-laptop asks as bytes, of its dataset. VectorDBBench (envs/vectordbbench.txt, an
+environment of its own in the user's cache) searches by its own client and its own runners, and what is kept of it, in
+config/published/peers.csv, is what it counts itself: it keeps no samples, so that nobody can verify it. The report
+shows it beside ours (Table D3-V).
 """
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import json
 import os
 import signal
@@ -15,29 +19,43 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from anncestry import workflow  # noqa: E402
+from anncestry.cells.matrix import Cell, Matrix  # noqa: E402
+from anncestry.cells.stage import STAGES  # noqa: E402
 from anncestry.drive import build, protocol  # noqa: E402
 from anncestry.drive.driver import Driver  # noqa: E402
 from anncestry.engines import get  # noqa: E402
+from anncestry.home import PUBLISHED  # noqa: E402
+from anncestry.measure.vectors import choose, open_vectors  # noqa: E402
 from anncestry.progress import Progress  # noqa: E402
+from anncestry.provenance import platform  # noqa: E402
+from anncestry.report.published import PEERS, SUMS  # noqa: E402
 from tests.bench import clients as bench  # noqa: E402
-from tests.servers import INDEX, SYSTEMS, artifact, running, small_vectors  # noqa: E402
+from tests.servers import SYSTEMS, artifact, running  # noqa: E402
 
-SYSTEM = "milvus-2.3.5"
-CLIENTS = tuple(int(n) for n in os.environ.get("CLIENTS", "1 4 16").split())
+EXPERIMENT = "clients-laptop"
+FOLDER = ROOT / "scratch" / "peers"
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
-SECONDS = 5
 GOAL = 1.5
 PATIENCE_S = 40
+COUNTED = {"qps": 0, "p99_ms": 2, "mean_ms": 2, "recall_by_id": 4}
+"""What VectorDBBench tells, and the digits after the point that are kept of it."""
+
+Told = dict[str, Any]
+"""What one run of VectorDBBench told: `version`, and of COUNTED what it counts."""
 
 
-def search(python: Path, asked: list[str], folder: Path) -> dict[str, float]:
+def search(python: Path, asked: Sequence[object], clients: int, folder: Path) -> Told:
     """One run of VectorDBBench: what it reports.
 
     Its start is a race: a worker that waits only after the others were told to go waits for ever. Such a run is ended
@@ -47,62 +65,136 @@ def search(python: Path, asked: list[str], folder: Path) -> dict[str, float]:
     environment |= {"LOG_LEVEL": "ERROR", "LOG_FILE": str(folder / "vectordbbench.log")}
     for _ in range(3):
         with subprocess.Popen(
-            [python, Path(__file__).with_name("vectordbbench_runner.py"), *asked],
+            [python, Path(__file__).with_name("vectordbbench_runner.py"), *map(str, asked)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder,
             start_new_session=True,
         ) as process:  # fmt: skip
             try:
-                out, err = process.communicate(timeout=PATIENCE_S + 5 * int(asked[-2]))
+                out, err = process.communicate(timeout=PATIENCE_S + 5 * clients)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 print("VectorDBBench hung at its start; once more", file=sys.stderr)
                 continue
             if process.returncode != 0:
                 sys.exit(f"VectorDBBench failed: {err[-2000:]}")
-            found: dict[str, float] = json.loads(out.splitlines()[-1])
+            found: Told = json.loads(out.splitlines()[-1])
             return found
     sys.exit("VectorDBBench hung three times")
 
 
+def made(matrix: Matrix, cell: Cell) -> tuple[Path, Path]:
+    """The records of the cell's vectors and of its truth, made in FOLDER where they are missing."""
+    paths = [STAGES[stage].path(cell) for stage in ("normalize", "truth")]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", FOLDER, "--cores", "2",
+         *paths, "--quiet", "all", "--config", f"experiment={EXPERIMENT}", f"config_dir={ROOT / 'config'}"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"the data of {EXPERIMENT} can't be had: see above")
+    vectors, truth = (FOLDER / path for path in paths)
+    return vectors, truth
+
+
 def main() -> None:
-    python = build.interpreter("vectordbbench")
-    engine = get(SYSTEMS[SYSTEM]["engine"])
-    vectors = small_vectors("l2", bench.ROWS, bench.DIMENSIONS)
-    queries = np.random.default_rng(8).normal(size=(bench.QUERIES, bench.DIMENSIONS)).astype(np.float32)
-    theirs: dict[int, list[dict[str, float]]] = {}
-    ours: dict[int, list[bench.Figure]] = {}
+    python, matrix = build.interpreter("vectordbbench"), workflow.expand(workflow.Choice(ROOT / "config", EXPERIMENT))
+    asked = {cell: matrix.spec(cell.query, "query")["workload"] for cell in matrix.cells}
+    asked = {cell: work for cell, work in asked.items() if "client" not in work}  # as bytes
+    first = next(iter(asked))
+    load, seed = matrix.spec(first.load, "load"), matrix.spec(first.query, "query")["seed"]
+    vectors_record, truth_record = made(matrix, first)
+    vectors = open_vectors(vectors_record, first.vectors)
+    work = asked[first]
+    measured = choose(vectors, work["queries"], work["warmup"], seed).measured
+    queries = np.asarray(vectors.queries[measured])
+    theirs: dict[Cell, list[Told]] = {cell: [] for cell in asked}
+    ours: dict[Cell, list[bench.Figure]] = {cell: [] for cell in asked}
+    engine, entry = get(load["system"]["engine"]), SYSTEMS[first.system]
+    assert load["system"].items() >= {name: entry[name] for name in ("engine", "version", "settings")}.items()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         np.save(folder / "queries.npy", queries)
-        with running(SYSTEM, artifact(SYSTEM, folder / "artifact"), folder / "data") as server, Driver() as driver:
-            with Progress(f"{SYSTEM}: load", bench.ROWS, "row") as progress:
-                engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-            protocol.write_requests(folder, engine.encode(server, queries, bench.K, bench.EF, None))
-            with Progress("VectorDBBench and the driver", ROUNDS * len(CLIENTS), "pair") as progress:
-                for number in range(ROUNDS):
-                    for clients in CLIENTS:
-                        asked = [server.endpoint, folder / "queries.npy", bench.K, bench.EF, clients, SECONDS]
-                        theirs.setdefault(clients, []).append(search(python, [str(word) for word in asked], folder))
-                        figure = bench.driven(
-                            driver, folder / "job", engine.transport(server), False, clients, seconds=SECONDS
-                        )
-                        ours.setdefault(clients, []).append(figure)
-                        print(
-                            f"round {number + 1}, {clients} clients: VectorDBBench {theirs[clients][-1]['qps']:.0f}/s, "
-                            f"the driver {figure.qps:.0f}/s",
-                            flush=True,
-                        )
+        np.save(folder / "truth.npy", np.load(truth_record.parent / "ids.npy")[measured][:, : work["k"]])
+        with (
+            running(first.system, artifact(first.system, folder / "artifact"), folder / "data") as server,
+            Driver() as driver,
+        ):
+            with Progress(f"{first.system}: load", len(vectors.base), "row") as progress:
+                engine.load(server, vectors, load["index"], load["load"], progress)
+            protocol.write_requests(folder, engine.encode(server, queries, work["k"], work["ef_search"], None))
+            with Progress("VectorDBBench and the driver", ROUNDS * len(asked), "pair") as progress:
+                for _ in range(ROUNDS):
+                    for cell, work in asked.items():
+                        seconds = work.get("duration_s", 0)
+                        words = (server.endpoint, folder / "queries.npy", folder / "truth.npy", server.metric_type,
+                                 work["k"], work["ef_search"], work["clients"], seconds)  # fmt: skip
+                        theirs[cell].append(search(python, words, work["clients"], folder))
+                        transport = engine.transport(server)
+                        ours[cell].append(bench.driven(
+                            driver, folder / "job", transport, False, work["clients"], seconds=seconds or bench.SECONDS
+                        ))  # fmt: skip
                         progress.add(1)
-    print(f"\n{SYSTEM}: {bench.ROWS:,} × {bench.DIMENSIONS}, k={bench.K}, ef={bench.EF}; medians of {ROUNDS} rounds")
-    print(f"{'clients':>8}{'VectorDBBench QPS':>20}{'mean ms':>9}{'driver QPS':>12}{'mean ms':>9}{'ratio':>7}")
-    for clients in CLIENTS:
-        their_qps = statistics.median(run["qps"] for run in theirs[clients])
-        their_ms = statistics.median(run["mean_ms"] for run in theirs[clients])
-        our_qps = statistics.median(figure.qps for figure in ours[clients])
-        our_ms = statistics.median(figure.mean_ms for figure in ours[clients])
-        ratio = our_qps / their_qps
-        verdict = (f"   goal ≥ {GOAL}: " + ("met" if ratio >= GOAL else "MISSED")) if clients == CLIENTS[-1] else ""
-        print(f"{clients:8}{their_qps:20.0f}{their_ms:9.2f}{our_qps:12.0f}{our_ms:9.2f}{ratio:7.2f}{verdict}")
+    lines = [line(load, asked[cell], told) for cell, told in theirs.items()]
+    keep(lines)
+    show(lines, [statistics.median(figure.qps for figure in ours[cell]) for cell in asked])
+
+
+def line(load: Mapping[str, Any], work: Mapping[str, Any], told: Sequence[Told]) -> dict[str, str]:
+    """A line of the kept file: what was asked, of what, by what, where and when, and the medians of what it told."""
+    facts, index = platform.facts(), load["index"]
+    medians = {
+        name: f"{statistics.median(run[name] for run in told):.{digits}f}" if name in told[0] else ""
+        for name, digits in COUNTED.items()
+    }
+    return {
+        "tool": "VectorDBBench",
+        "version": told[0]["version"],
+        "environment_sha256": build.identity("vectordbbench")["sha256"],
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": subprocess.check_output(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, text=True).strip(),
+        **{name: str(facts[name]) for name in platform.IDENTITY},
+        "dataset": load["dataset"]["name"],
+        "engine": load["system"]["engine"],
+        "system_version": load["system"]["version"],
+        "topology": load["topology"]["name"],
+        "index": index["type"],
+        "M": str(index["M"]),
+        "ef_construction": str(index["ef_construction"]),
+        "ef": str(work["ef_search"]),
+        "k": str(work["k"]),
+        "clients": str(work["clients"]),
+        "duration_s": str(work.get("duration_s", "")),
+        "rounds": str(len(told)),
+        **medians,
+    }
+
+
+def keep(lines: Sequence[Mapping[str, str]]) -> None:
+    """Write the lines, and the digests of all that others published."""
+    with open(PUBLISHED / PEERS, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, lines[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    digests = (
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(PUBLISHED.glob("*.csv"))
+    )
+    (PUBLISHED / SUMS).write_text("".join(digests))
+
+
+def show(lines: Sequence[Mapping[str, str]], rates: Sequence[float]) -> None:
+    """The figures beside the driver's rates, in turn on the same server, and the goal."""
+    of = lines[0]
+    print(f"\n{of['engine']} {of['system_version']}, {of['dataset']}, k={of['k']}, ef={of['ef']}")
+    print(f"medians of {ROUNDS} rounds, in turn")
+    print(
+        f"{'clients':>8}{'VectorDBBench QPS':>20}{'p99 ms':>9}{'mean ms':>9}{'recall':>8}{'driver QPS':>12}{'ratio':>7}"
+    )
+    for told, qps in zip(lines, rates, strict=True):
+        counted = f"{told['qps']:>20}{told['p99_ms']:>9}{told['mean_ms']:>9}{told['recall_by_id']:>8}"
+        ratio = f"{qps / float(told['qps']):7.2f}" if told["qps"] else f"{'':7}"
+        met = f"   goal ≥ {GOAL}: {'met' if float(ratio) >= GOAL else 'MISSED'}" if told is lines[-1] else ""
+        print(f"{told['clients']:>8}{counted}{qps:12.0f}{ratio}{met}")
 
 
 if __name__ == "__main__":

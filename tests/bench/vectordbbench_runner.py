@@ -1,6 +1,9 @@
-"""VectorDBBench's own concurrent search, on a collection that is there: run by its own interpreter, see peers.py.
+"""VectorDBBench's own runners, on a collection that is there: run by its own interpreter, see peers.py.
 
-python vectordbbench_runner.py TARGET QUERIES.npy K EF CLIENTS SECONDS   → its QPS, p99 and mean, as JSON
+python vectordbbench_runner.py TARGET QUERIES.npy TRUTH.npy METRIC K EF CLIENTS SECONDS
+
+prints what it counted, as JSON: without SECONDS (0) its serial search of every query once, which tells recall and p99;
+else its concurrent search, which tells queries per second, p99 and mean.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 from vectordb_bench.backend.clients.api import MetricType
 from vectordb_bench.backend.clients.milvus.config import HNSWConfig
 from vectordb_bench.backend.clients.milvus.milvus import Milvus
 from vectordb_bench.backend.runner.mp_runner import MultiProcessingSearchRunner
+from vectordb_bench.backend.runner.serial_runner import SerialSearchRunner
 
 
 class AsOnItsOwn(Milvus):
@@ -35,20 +40,26 @@ class AsOnItsOwn(Milvus):
 
 def main() -> None:
     logging.disable(logging.INFO)
-    target, queries, k, ef, clients, seconds = sys.argv[1:]
+    target, queries, truth, metric, k, ef, clients, seconds = sys.argv[1:]
     vectors = np.load(queries)
     db = AsOnItsOwn(
         dim=vectors.shape[1],
         db_config={"uri": f"http://{target}", "user": None, "password": None},
-        db_case_config=HNSWConfig(M=16, efConstruction=200, ef=int(ef), metric_type=MetricType.L2),
+        # How the collection was made, which is there, decides nothing here: M and efConstruction.
+        db_case_config=HNSWConfig(M=1, efConstruction=1, ef=int(ef), metric_type=MetricType(metric)),
         collection_name="Bench",
         drop_old=False,
     )
-    runner = MultiProcessingSearchRunner(
-        db, vectors.tolist(), k=int(k), concurrencies=[int(clients)], duration=int(seconds)
-    )
-    qps, _, _, p99, _, mean = runner.run()
-    print(json.dumps({"qps": qps, "p99_ms": 1e3 * float(p99[0]), "mean_ms": 1e3 * float(mean[0])}))
+    asked = {"k": int(k), "test_data": vectors.tolist()}
+    found = {"version": version("vectordb-bench")}
+    if int(seconds):
+        runner = MultiProcessingSearchRunner(db, **asked, concurrencies=[int(clients)], duration=int(seconds))
+        qps, _, _, p99, _, mean = runner.run()
+        found |= {"qps": qps, "p99_ms": 1e3 * float(p99[0]), "mean_ms": 1e3 * float(mean[0])}
+    else:
+        (recall, _, p99, _), _ = SerialSearchRunner(db, **asked, ground_truth=np.load(truth).tolist()).run()
+        found |= {"recall_by_id": float(recall), "p99_ms": 1e3 * float(p99)}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -89,15 +89,15 @@ DISTRIBUTED = {"etcd": "etcd-3.5.35", "log": "kafka-3.6.2"}
             {"external": DISTRIBUTED, "role_limits": {"querynode": {"memory_mib": 256}}},
             r"role_limits\.querynode\.memory_mib: 256 MiB; milvus does not start with less than 512",
         ),
+        ("milvus-2.2.16", {"external": {"etcd": "etcd-3.5.35", "object_store": "minio-20260212"}}, "OpenSSL"),
         ("milvus", {"consistency": "all"}, "milvus has no consistency"),
         ("milvus", {"entry": "all"}, "milvus has no entry"),
     ],
 )
 def test_a_topology_that_a_system_can_not_have_is_refused(engine: str, changes: dict[str, Any], complaint: str) -> None:
+    system = SYSTEMS[{"weaviate": WEAVIATE, "milvus": MILVUS}.get(engine, engine)]
     with pytest.raises(ConfigError, match=complaint):
-        engines.offers_of(engine).check(
-            SYSTEMS[{"weaviate": WEAVIATE, "milvus": MILVUS}[engine]], {**STANDALONE, **changes}, INDEX, None
-        )
+        engines.offers_of(system["engine"]).check(system, {**STANDALONE, **changes}, INDEX, None)
 
 
 @pytest.mark.parametrize("key", ["entry", "consistency"])

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from anncestry.datasets.payload import Column
 from anncestry.drive.driver import Driver
-from anncestry.engines import get, offers_of, sdk_rows, weaviate
+from anncestry.engines import get, milvus, offers_of, sdk_rows, weaviate
 from anncestry.engines.base import batch
 from anncestry.errors import ServerError, Unsupported
 from anncestry.measure.oracle import Oracle
@@ -21,21 +22,25 @@ from tests.builders.configs import refused
 from tests.servers import INDEX, STANDALONE, SYSTEMS, artifact, running, small_vectors
 from tests.toy import Toy
 
-NAME = "weaviate-1.27.0"
+NAME, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
 BY_LIBRARY = {"batch_rows": {"least": 50, "most": 200, "values": 2700}, "client": "sdk"}  # 135 rows of 20 dimensions
-SDK = Path(weaviate.__file__).with_name("sdk.py")
+SDK, PYMILVUS = (Path(module.__file__).with_name("sdk.py") for module in (weaviate, milvus))
 
 
 @pytest.mark.servers
-def test_the_rows_that_the_library_inserts_are_those_that_were_given(tmp_path: Path) -> None:
-    engine, vectors = get("weaviate"), small_vectors("cosine")
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [(NAME, "weaviate-client 4."), (MILVUS, "pymilvus 3."), ("milvus-2.2.16", "pymilvus 3.")],
+)
+def test_the_rows_that_the_library_inserts_are_those_that_were_given(name: str, library: str, tmp_path: Path) -> None:
+    engine, vectors = get(SYSTEMS[name]["engine"]), small_vectors("cosine")
     rows = len(vectors.base)
-    with running(NAME, artifact(NAME, tmp_path / "artifact"), tmp_path / "data") as server, Driver() as driver:
+    with running(name, artifact(name, tmp_path / "artifact"), tmp_path / "data") as server, Driver() as driver:
         with Progress("load", rows, "row") as progress:
             result = engine.load(server, vectors, INDEX, BY_LIBRARY, progress)
         assert (result.rows_sent, result.rows_acknowledged, result.insert_errors) == (rows, rows, 0)
         assert result.sizes == {135: rows // 135, rows % 135: 1}
-        assert result.library is not None and result.library.startswith("weaviate-client 4.")
+        assert result.library is not None and result.library.startswith(library)
         assert engine.probe(server).rows == rows
         oracle = Oracle(engine, server, driver, tmp_path, vectors)
         found = oracle.ask(vectors.base[:100], 1, 64)
@@ -58,6 +63,32 @@ def test_rows_that_the_server_refuses_are_counted_with_its_reason(tmp_path: Path
             refusals = insert(range(5000, 5003), sdk_rows.request(shorter))
             assert set(refusals) == {0, 1, 2} and "vector with length 7" in refusals[0]
             assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
+
+
+@pytest.mark.servers
+def test_pymilvus_sends_a_batch_that_is_refused_once_and_the_reason_is_told(tmp_path: Path) -> None:
+    """Milvus takes or refuses a batch as a whole, and a load ends with one that is refused."""
+    engine, vectors = get("milvus"), small_vectors("l2")
+    with running(MILVUS, artifact(MILVUS, tmp_path / "artifact"), tmp_path / "data") as server:
+        with Progress("load", len(vectors.base), "row") as progress:
+            engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+        options = {"collection": "Bench", "timeout_s": 20.0}
+        first = batch(vectors, 0, 3)
+        for wrong, said in (
+            (replace(first, first=5000, base=first.base[:, :7]), r"pymilvus: .* 0 retry times, .*length\(21\)"),
+            (
+                replace(first, first=5000, payload=[(Column("x", "payload_0", "int", first.region), [1, 2, 3])]),
+                "payload_0",
+            ),
+        ):
+            with (
+                sdk_rows.inserter(sys.executable, PYMILVUS, "pymilvus", server.endpoint, options, 20.0) as (_, insert),
+                pytest.raises(ServerError, match=said),
+            ):
+                insert(range(5000, 5003), sdk_rows.request(wrong))
+        with sdk_rows.inserter(sys.executable, PYMILVUS, "pymilvus", server.endpoint, options, 20.0) as (_, insert):
+            assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
+        assert engine.count(server, {"field": "id", "from": 5000}) == 3
 
 
 def test_a_server_that_does_not_answer_is_told_by_the_library_s_own_words() -> None:
@@ -83,7 +114,8 @@ def test_a_library_that_is_not_installed_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "system", "topology", "said"),
     [
-        ("milvus", {}, {}, "load.client: sdk is unsupported by milvus"),
+        ("milvus", {"version": "2.1.0"}, {}, r"load.client: sdk is unsupported by milvus 2\.1\.0: the later client"),
+        ("milvus", {}, {"runtime": "remote"}, "unsupported on a remote server"),
         ("pgvector", {}, {}, "load.client: sdk is unsupported by pgvector"),
         ("weaviate", {}, {"consistency": "quorum"}, "unsupported with a consistency"),
         ("weaviate", {}, {"runtime": "remote"}, "unsupported on a remote server"),

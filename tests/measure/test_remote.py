@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import secrets
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from anncestry.drive import protocol
 from anncestry.drive.certificates import make_certificates
+from anncestry.drive.client import OK
 from anncestry.drive.driver import Driver
 from anncestry.engines import get, offers_of
 from anncestry.engines.base import Server, wait_for
@@ -26,6 +30,7 @@ from anncestry.engines.milvus.rpc import Rpc
 from anncestry.engines.mysql import dialect_of
 from anncestry.engines.weaviate.serve import Rest, environment
 from anncestry.errors import ConfigError, ServerError, UserError
+from anncestry.measure import requests as clients
 from anncestry.measure.oracle import Oracle
 from anncestry.progress import Progress
 from anncestry.runtimes.base import NO_LIMITS, Limits
@@ -307,6 +312,66 @@ def test_a_remote_milvus_2_6_with_an_index_on_disk_is_read_back_as_what_it_is(
         server.stop()
 
 
+@pytest.mark.servers
+def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its experiment, on few rows: HNSW and DISKANN of a 2.6.9, asked as bytes and as VectorDBBench asks."""
+    folder, name = tmp_path / "run", "milvus-2.3.5"
+    config = shutil.copytree(ROOT / "config", folder / "config")
+    file = config / "experiments" / "diskann-nvmeof-remote.yaml"
+    experiment = yaml.safe_load(file.read_text())
+    for block in experiment["matrix"]:
+        block |= {"datasets": ["random-xs-20-angular"], "workloads": ["smoke-k10", "smoke-k10-vectordbbench"]}
+    file.write_text(yaml.safe_dump({**experiment, "disturbance": {"repeats": 0}}))
+    with open(config / "workloads.yaml", "a") as more:
+        more.write(
+            "smoke-k10-vectordbbench: {k: 10, clients: 1, runs: 2, queries: 200, warmup: 20, client: vectordbbench}"
+        )
+    topologies = yaml.safe_load((config / "topologies.yaml").read_text())
+    remote = {place: {**topologies[place], "tls": "none"} for place in ("remote-milvus", "remote-milvus-diskann")}
+    (config / "topologies.yaml").write_text(yaml.safe_dump({**topologies, **remote}))
+    login = "root:planted-" + secrets.token_hex(16)
+    monkeypatch.setenv("ANNCESTRY_MILVUS_LOGIN", login)
+    program = artifact(name, tmp_path / "artifact")
+
+    def run(*words: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            timeout=2300, cwd=folder,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(config)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    with (
+        running(name, program, tmp_path / "memory") as memory,
+        running(name, program, tmp_path / "disk") as disk,
+        later_milvus(memory.endpoint, "2.6.9") as first,
+        later_milvus(disk.endpoint, "2.6.9") as second,
+    ):
+        monkeypatch.setenv("ANNCESTRY_MILVUS", first)
+        monkeypatch.setenv("ANNCESTRY_MILVUS_DISKANN", second)
+        run("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor", "all", "--config",
+            f"config_dir={config}", "experiment=diskann-nvmeof-remote")  # fmt: skip
+    records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/random*/**/*.json")]
+    assert {record["stage"] for record in records} == {"load", "query", "recall"}
+    for record in records:
+        if record["stage"] != "recall":
+            assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
+    with open(folder / "reports" / "diskann-nvmeof-remote" / "tables" / "D4.csv", newline="") as table:
+        ours = [row for row in csv.DictReader(table) if row["Source"] == "measured here"]
+    asked = {(row["Topology"], row["System"], row["Asked"].rpartition(", ")[2]) for row in ours}
+    assert asked == {
+        (topology, system, how)
+        for topology, system in (("remote-milvus", "milvus-2.6.9"), ("remote-milvus-diskann", "milvus-2.6.9-diskann"))
+        for how in ("1 client", "by VectorDBBench's client")
+    }
+    run("anncestry", "--experiment", "diskann-nvmeof-remote", "verify")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    planted = (login.encode(), first.encode(), second.encode())
+    assert [path for path in files if any(value in path.read_bytes() for value in planted)] == []
+
+
 def test_a_later_milvus_is_a_remote_one_or_none() -> None:
     offers = offers_of("milvus")
     for version in ("2.4.0", "2.6.9"):
@@ -373,6 +438,23 @@ def test_a_weaviate_behind_tls_gets_its_key_only_after_its_certificate_was_good(
             engine.start(tmp_path, tmp_path / "data", entry, topology)
 
 
+def through(client: str, server: Server, folder: Path) -> tuple[dict[str, Any], list[list[int]]]:
+    """The facts of 20 searches through a client, and the ids that they found."""
+    engine, work = get("milvus"), {"k": 3, "client": client}
+    queries = small_vectors("l2").base[:20]
+    protocol.write_requests(folder, clients.requests(engine, server, queries, work, 64, None))
+    protocol.write_job(
+        folder, requests=folder, transport=clients.transport(engine, server, work, 64, None), timeout_s=20.0,
+        schedule=np.arange(len(queries))[None], prime=np.zeros((1, 1), int),
+    )  # fmt: skip
+    with Driver() as driver:
+        driver.run(folder)
+    outcome = protocol.read_outcome(folder)
+    assert (outcome.samples["status"] == OK).all(), outcome.facts["clients"][0]["errors"]
+    read = clients.decoder(engine, work)
+    return outcome.facts, [read(response, "l2")[0].tolist() for response in outcome.responses]
+
+
 @pytest.mark.servers
 def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name, entry = "milvus-2.3.5", SYSTEMS["milvus-2.3.5"]
@@ -415,8 +497,17 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
         told = encrypted(server, {"proxy"})
         (driven,) = used("milvus", server, tmp_path / "asked")
         assert driven["certificate_sha256"] == told["proxy"]["certificate_sha256"]
+        bytes_, *libraries = (
+            through(client, server, tmp_path / client) for client in ("bytes", "sdk", "vectordbbench")
+        )
+        for facts, found in libraries:
+            assert facts["tls"] == bytes_[0]["tls"] and found == bytes_[1]
         server.stop()
         monkeypatch.setenv("TEST_REMOTE_KEY", "root:wrong")
+        for client in ("sdk", "vectordbbench"):
+            with pytest.raises(ServerError, match="illegal connection params|auth check failure") as refused:
+                through(client, server, tmp_path / "wrong")
+            assert "root:wrong" not in str(refused.value)
         with pytest.raises(ServerError, match="milvus: "):
             engine.start(tmp_path, tmp_path / "data", entry, topology)
         monkeypatch.setenv("TEST_REMOTE_CA", str(make_certificates(tmp_path / "other").ca))

@@ -30,9 +30,10 @@ somebody else's address, what stands for it (see `redact`), which the driver is 
                   a request is a query's text, or with `raw` messages up to Sync; a response those up to ReadyForQuery
   redis           `user`, `password_env` (AUTH): RESP 2; a request is what ECHO returns, or with `raw` one whole
                   command; a response the value that answers it, as it is sent
-  sdk             `module`, `options`: a Python client library; see `client`. With `environment` a file, for that
-                  environment's Python (`envs/NAME.txt`), and `package`: whose version `library` tells; or no module,
-                  where the environment is a program (`envs/NAME/`) that takes the same words as `client`
+  sdk             `module`, `options`, `authorization`: a Python client library; see `transports.Sdk`. With
+                  `environment` a file, for that environment's Python (`envs/NAME.txt`), and `package`: whose version
+                  `library` tells; or no module, where the environment is a program (`envs/NAME/`) that takes the same
+                  words as `client`
   inprocess       `module` (a file), `paths`, `target`, `options`: a library that each client loads and searches itself
 
 Under TLS where `tls` is given: {ca_file}, a file (PEM) of the CAs that are trusted, null for the

@@ -21,7 +21,7 @@ from typing import Any
 from anncestry import redact
 from anncestry.errors import UserError
 from anncestry.runtimes import tls
-from anncestry.runtimes.credentials import authorization
+from anncestry.runtimes.credentials import authorization, read
 from anncestry.web import body_of, host_and_port
 
 _CONNECT_S = 10.0
@@ -209,6 +209,9 @@ class Sdk(Transport):
     filter, uint32, and the query, float32) to ids and distances as the library has them, and one that ends the client.
     A response is, little-endian, their number n (uint32), n ids (int64), n distances (float64).
 
+    With `authorization` the options also hold `login`, what its variable holds; with `tls` `ca_file`, the file of the
+    CAs that are trusted.
+
     With `environment`, `module` is a file: it runs among that environment's packages (see `driver`), one of which is
     `package`, whose version is told. With `paths`, which then go first on the path, it is a file with a library that
     searches right here.
@@ -224,7 +227,16 @@ class Sdk(Transport):
             self.library = {"package": name, "version": version(name), "environment": transport["environment"]}
         else:
             module = importlib.import_module(transport["module"])
-        self._search, self._close = module.connect(transport["target"], transport["options"], timeout_s)
+        options = dict(transport["options"])
+        try:
+            if "authorization" in transport:
+                options["login"] = read(transport["authorization"]["env"], "the credentials")
+            if (named := transport.get("tls")) is not None:  # of which no library tells what it agreed on
+                self.secured = _said(tls.asked(transport["target"], named, ("h2",)))
+                options["ca_file"] = str(tls.roots_file(named))
+        except UserError as error:
+            raise CallError(f"no connection to {transport['target']}: {error}", timeout=False) from None
+        self._search, self._close = module.connect(transport["target"], options, timeout_s)
 
     def call(self, request: bytes, timeout_s: float) -> Any:
         started = time.monotonic()

@@ -186,13 +186,14 @@ class Server:
         """How every connection is encrypted (runtimes/tls.py); None where it isn't."""
         return next(iter(self.group)).handle.tls
 
+    def access(self) -> dict[str, Any]:
+        """What a transport has of the credentials (by their name) and of TLS, where there are any."""
+        found = {"authorization": self.credentials, "tls": self.tls}
+        return {name: value for name, value in found.items() if value is not None}
+
     def grpc_transport(self, method: str) -> dict[str, Any]:
         """A gRPC transport to the first entry, or with `entry: all` to every one, each client another in turn."""
-        transport: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method}
-        if self.credentials is not None:
-            transport["authorization"] = self.credentials
-        if self.tls is not None:
-            transport["tls"] = self.tls
+        transport: dict[str, Any] = {"kind": "grpc", "target": self.endpoint, "method": method, **self.access()}
         if self.topology.get("entry") == "all":
             transport["targets"] = self.endpoints
         return transport

@@ -160,6 +160,8 @@ class Offers:
     libraries: Sequence[str] = ()
     """Values of a workload's `client` that are libraries through which clients can ask: sdk, the database's own for
     Python; sdk-go, its own for Go; vectordbbench, that benchmark's client."""
+    remote_libraries: Sequence[str] = ()
+    """Those of them that also ask a server that somebody else runs: with its credentials, and under TLS."""
     sdk: str = ""
     """The distribution of the database's own Python library, as anncestry itself has it."""
     stream: bool = False
@@ -375,10 +377,10 @@ class Offers:
         """Unsupported for a way to ask that the engine lacks, ConfigError for a search that it can't do."""
         remote = topology["runtime"] == "remote"
         client = workload.get("client", "bytes")
-        if remote and client in self.libraries:
+        if remote and client in self.libraries and client not in self.remote_libraries:
             raise ConfigError(
                 f"client: {self.name}'s {client} is not taken to a server that somebody else runs: it carries neither "
-                "credentials nor TLS here; supported: bytes"
+                f"credentials nor TLS here; supported: {', '.join(('bytes', *self.remote_libraries))}"
             )
         self.check_search(workload)
         nlist, nprobe = index.get("nlist"), workload.get("nprobe")

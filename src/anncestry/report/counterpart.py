@@ -346,6 +346,11 @@ class Joined:
             found += [row for row in self._of(figure, dataset) if same(theirs, self._asked[row["number_id"]])]
         return found
 
+    def alike(self, theirs: Asked, phase: str, metric: str) -> list[Row]:
+        """Ours of a metric that were asked the same."""
+        ours = self._by_metric.get((theirs.dataset, phase, metric), [])
+        return [row for row in ours if same(theirs, self._asked[row["number_id"]])]
+
     def asked(self, row: Row) -> Asked:
         """What one of the rows was asked of."""
         return self._asked[row["number_id"]]

@@ -2,7 +2,8 @@
 
 `numbers.csv` holds every figure of five documents with the place and line where it stands and, for the tables of the
 paper, the raw file, key and value that it was made from; `runs.csv` the paper's raw runs; `findings.csv` what does not
-fit together. `SHA256SUMS` pins them all. The checks of casestudies/ make each finding's figures again from these facts.
+fit together; `peers.csv` what another tool's own runner counted. `SHA256SUMS` pins them all. The checks of casestudies/
+make each finding's figures again from these facts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from anncestry.errors import DataError
 from anncestry.home import PUBLISHED
 
 SUMS = "SHA256SUMS"
+PEERS = "peers.csv"
 
 REPOSITORY = "minageus/vector-db-benchmark"
 COMMIT = "faa003d"
@@ -151,6 +153,11 @@ class Published:
     @cached_property
     def findings(self) -> tuple[Mapping[str, str], ...]:
         return tuple(self._rows("findings.csv"))
+
+    @cached_property
+    def peers(self) -> tuple[Mapping[str, str], ...]:
+        """What another tool counted of a system that we measure, too; by its own sums, without samples."""
+        return tuple(self._rows(PEERS))
 
     def all(self, place: str, document: str = "paper", **where: str) -> list[Figure]:
         """Figures that stand at `place` and have these values in the columns named."""

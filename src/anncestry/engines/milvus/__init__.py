@@ -220,6 +220,12 @@ class MilvusOffers(Offers):
         super().check_topology(system, topology)
         check_roles(topology)
         check_limited_roles(system["version"], topology)
+        if "object_store" in (topology.get("external") or {}) and not (facts(system).from_2_3 or _from_image(system)):
+            raise Unsupported(
+                f"topology: external.object_store is unsupported by the wheel of milvus {system['version']}: its "
+                "client of S3 is built for OpenSSL 1.0, finds the program's 1.1 in its place, and crashes; leave "
+                "object_store out (a shared folder takes its place), or take an image of a registry or a later version"
+            )
         if _from_image(system):
             for name in (PROGRAM, CONFIGS):
                 if name not in system["artifact"]["programs"]:
@@ -260,12 +266,22 @@ class MilvusOffers(Offers):
         if workload.get("client") == VECTORDBBENCH:
             if workload.get("filter") is not None:
                 raise Unsupported(f"client: {VECTORDBBENCH} is asked without a filter; take sdk")
-            if index.get("type") != "hnsw":
-                raise Unsupported(f"client: {VECTORDBBENCH} asks an index of type hnsw; here it is {index.get('type')}")
+            if index.get("type") not in ("hnsw", "diskann"):
+                raise Unsupported(
+                    f"client: {VECTORDBBENCH} asks an index of type hnsw or diskann; here it is {index.get('type')}"
+                )
 
     def needs_interface(self, system: Spec) -> bool:
         """A 2.1 looks for an address that is not the loopback's, whatever it is told, and ends without one."""
         return facts(system).early
+
+    def check_load_by_library(self, system: Spec, topology: Spec) -> None:
+        if facts(system).early:
+            raise Unsupported(
+                f"load.client: sdk is unsupported by milvus {system['version']}: the later client asks for what it "
+                "lacks"
+            )
+        super().check_load_by_library(system, topology)
 
     def client_env(self, system: Spec, workload: Spec) -> dict[str, str] | None:
         name = {"sdk-go": SDK_GO, VECTORDBBENCH: VECTORDBBENCH}.get(workload.get("client", "bytes"))
@@ -325,6 +341,7 @@ OFFERS = MilvusOffers(
     since={"scann": (2, 3, 0)},
     largest_k=16_384,
     libraries=("sdk", "sdk-go", VECTORDBBENCH),
+    remote_libraries=("sdk", VECTORDBBENCH),
     sdk="pymilvus",
     stream=True,
     batches=True,
@@ -332,6 +349,7 @@ OFFERS = MilvusOffers(
     no_zero_vectors=None,
     freeze=Freeze(15.0),  # after 40 s its sessions are lost, and searches fail within answers
     conditions=("keyword", "int", "float"),
+    loads_by_library=True,
     killed_loads=True,
     beyond_loopback=True,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from pymilvus.grpc_gen import common_pb2, milvus_pb2
 
 from anncestry.drive.transports import unpack
+from anncestry.engines import sdk_rows
 from anncestry.engines.base import (
     Answer,
     Batch,
@@ -86,14 +89,18 @@ class Milvus(EngineOf[MilvusServer]):
         rpc.call("CreateCollection", create, common_pb2.Status)
         result = LoadResult()
         kill = Kill(server, load, rows, result)
-        with self.encoded(server, vectors, load, result) as requests, result.phase("insert"):
+        with (
+            self.encoded(server, vectors, load, result, sdk_rows.request) as requests,
+            _inserter(server, load, result) as insert,
+            result.phase("insert"),
+        ):
             for ids, request in requests:
                 try:
-                    reply = kill.send(partial(_insert, server, request), _refusal)
+                    refused, why = kill.send(partial(insert, ids, request), lambda answer: answer[1])
                 except ServerError as error:
                     server.check_alive()
                     raise ServerError(f"rows {ids[0]} to {ids[-1]}: {error}") from None
-                result.acknowledge(len(ids), len(ids) - reply.insert_cnt, _refusal(reply))
+                result.acknowledge(len(ids), refused, why)
                 progress.at(result.rows_sent)
                 kill.when_due()
         rpc = server.rpc  # another one after a kill
@@ -257,9 +264,9 @@ class Milvus(EngineOf[MilvusServer]):
             "expressions": [wire.expression(filter) for filter in filters],
             "collection": COLLECTION,
         }
-        transport = {"kind": "sdk", "target": server.endpoint, "options": options}
+        transport = {"kind": "sdk", "target": server.endpoint, "options": options, **server.access()}
         if client == "sdk":
-            return {**transport, "module": wire.__name__, "package": "pymilvus"}
+            return {**transport, "module": f"{__package__}.sdk", "package": "pymilvus"}
         if client == VECTORDBBENCH:
             module = str(Path(__file__).with_name("vectordbbench.py"))
             return {**transport, "module": module, "package": "vectordb-bench", "environment": client}
@@ -339,12 +346,31 @@ def _limits_beside(topology: Spec) -> str:
     )
 
 
-def _insert(server: MilvusServer, request: bytes) -> milvus_pb2.MutationResult:
-    return server.rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
+Insert = Callable[[range, bytes], tuple[int, str | None]]
+"""Ids of a batch and its request → how many of its rows were refused, and why."""
 
 
-def _refusal(reply: milvus_pb2.MutationResult) -> str | None:
-    return f"{len(reply.err_index)} rows refused" if reply.err_index else None
+@contextmanager
+def _inserter(server: MilvusServer, load: Spec, result: LoadResult) -> Iterator[Insert]:
+    """What sends a batch, on one connection; ServerError from it if the call fails."""
+    if load.get("client") != "sdk":
+
+        def by_grpc(ids: range, request: bytes) -> tuple[int, str | None]:
+            reply = server.rpc.call("Insert", request, milvus_pb2.MutationResult, _INSERT_TIMEOUT_S)
+            return len(ids) - reply.insert_cnt, f"{len(reply.err_index)} rows refused" if reply.err_index else None
+
+        yield by_grpc
+        return
+    options = {"collection": COLLECTION, "timeout_s": _INSERT_TIMEOUT_S}
+    file = Path(__file__).with_name("sdk.py")
+    with sdk_rows.inserter(sys.executable, file, "pymilvus", server.endpoint, options, _INSERT_TIMEOUT_S) as made:
+        result.library, insert = made
+
+        def by_library(ids: range, rows: bytes) -> tuple[int, str | None]:
+            refused = insert(ids, rows)
+            return len(refused), next(iter(refused.values()), None)
+
+        yield by_library
 
 
 def _index_done(index: milvus_pb2.IndexDescription, rows: int) -> bool | None:

@@ -8,11 +8,12 @@ every answer is kept. Its call returns ids alone: the scores are taken from the 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
 from vectordb_bench.backend.clients.api import MetricType
-from vectordb_bench.backend.clients.milvus.config import HNSWConfig
+from vectordb_bench.backend.clients.milvus.config import DISKANNConfig, HNSWConfig, MilvusIndexConfig
 from vectordb_bench.backend.clients.milvus.milvus import Milvus
 from vectordb_bench.backend.filter import non_filter
 
@@ -37,9 +38,13 @@ def connect(
     of the message queue: each search says "Session".
     """
     logging.disable(logging.INFO)
-    # How the collection was made, which is there, decides nothing here: its dimensions, M and efConstruction.
-    asked = HNSWConfig(M=1, efConstruction=1, metric_type=MetricType(options["metric_type"]), **options["params"])
-    access = {"uri": f"http://{target}", "user": None, "password": None}
+    user, _, password = options.get("login", "").partition(":")
+    ca_file = options.get("ca_file")
+    if ca_file is not None:  # which its client has no word for
+        os.environ["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = ca_file
+    scheme = "http" if ca_file is None else "https"
+    access = {"uri": f"{scheme}://{target}", "user": user or None, "password": password or None}
+    asked = _asked(options["params"], MetricType(options["metric_type"]))
     client = Milvus(dim=1, db_config=access, db_case_config=asked, collection_name=options["collection"])
     connection = client.init()
     connection.__enter__()
@@ -63,3 +68,13 @@ def connect(
         return _Reply(ids, last[0][0])
 
     return call, lambda: connection.__exit__(None, None, None)
+
+
+def _asked(params: dict[str, int], metric: MetricType) -> MilvusIndexConfig:
+    """A search of these parameters, by the type of index that has them.
+
+    How the collection was made, which is there, decides nothing here: its dimensions, M and efConstruction.
+    """
+    if "search_list" in params:
+        return DISKANNConfig(metric_type=metric, **params)
+    return HNSWConfig(M=1, efConstruction=1, metric_type=metric, **params)

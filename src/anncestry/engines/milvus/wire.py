@@ -1,15 +1,14 @@
-"""Rows, searches and changes as messages: requests made beforehand, replies read afterwards; searches by pymilvus."""
+"""Rows, searches and changes as messages: requests made beforehand, replies read afterwards."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError as ProtobufError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from pymilvus import MilvusClient
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, schema_pb2
 
 from anncestry.datasets.payload import WORD_BYTES, Column
@@ -206,27 +205,3 @@ def decode_write(kind: str, response: bytes) -> int | None:
     if problem is not None:
         raise ErrorReplyError(problem)
     return int(reply.insert_cnt if kind == "insert" else reply.delete_cnt)
-
-
-def connect(
-    target: str, options: dict[str, Any], timeout_s: float
-) -> tuple[Callable[[bytes], tuple[Sequence[int], Sequence[float]]], Callable[[], None]]:
-    """A search for one request by a client of its own (it returns ids, and the library's scores), and its end."""
-    client = MilvusClient(uri=f"http://{target}", timeout=timeout_s)
-    expressions = options["expressions"]
-    params = {"metric_type": options["metric_type"], "params": options["params"]}
-
-    def search(request: bytes) -> tuple[Sequence[int], Sequence[float]]:
-        (hits,) = client.search(
-            COLLECTION,
-            data=[np.frombuffer(request, "<f4", offset=4)],
-            anns_field="vector",
-            limit=options["k"],
-            filter=expressions[int.from_bytes(request[:4], "little")],
-            search_params=params,
-            consistency_level="Eventually",
-            timeout=timeout_s,
-        )
-        return [hit["id"] for hit in hits], [hit["distance"] for hit in hits]
-
-    return search, client.close
