@@ -171,6 +171,24 @@ def test_a_change_is_held_against_the_control_of_its_own_workload():
     assert said == {"k10": changes.DIFFERS, "k10-sweep": changes.WITHIN_DRIFT}
 
 
+def test_every_number_of_neighbours_has_tables_and_panels_of_its_own():
+    rows = [
+        row(arm, value, engine=engine, k=k, workload=f"k{k}", number_id=f"{engine}{arm}{k}")
+        for k, factor in ((10, 1), (100, 2))
+        for engine, values in (("weaviate", (3.0, 4.0)), ("milvus", (2.0, 2.0)))
+        for arm, value in zip(("before", "after"), (factor * value for value in values), strict=True)
+    ]
+    frame = numbers.frame(rows)
+    first, other = changes.of_arms(frame)
+    assert (first.number, other.number) == ("XII", "XII-100")
+    assert first.title.endswith("K = 10") and other.title.endswith("K = 100")
+    assert [cells[0].value for cells in (first.rows[0].cells, other.rows[0].cells)] == [3.0, 6.0]
+    assert [found.cells[-1].text for found in other.rows] == [changes.DIFFERS, "equivalent"]
+    (figure,) = changes.figures(frame)
+    assert [panel.heading for panel in figure.panels] == ["Median latency, k = 10, d", "Median latency, k = 100, d"]
+    assert {"XII", "XII-100"} <= set(figure.tables)
+
+
 def test_two_runs_a_side_show_no_difference():
     rows = [row(arm, value, engine="weaviate", runs=2) for arm, value in (("before", 3.0), ("after", 4.0))]
     rows += [row(arm, 2.0, engine="milvus", runs=2) for arm in ("before", "after")]

@@ -79,6 +79,25 @@ def test_every_chart_is_drawn(browser: Browser, site: Path) -> None:
     assert len(marks) == charts and min(marks) > 0, marks
 
 
+def test_a_folded_chart_is_drawn_in_its_width_when_it_is_opened(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = World()
+    for cell in world.cells:
+        histogram = {"upper_ns": [1_000_000, 2_000_000], "counts": [900, 100]}
+        world.edit(cell["query_path"], lambda record, histogram=histogram: record.update(histogram=histogram))
+    browser.look()
+    browser.open(_site(tmp_path, world, title="Distributions"))
+    drawn = (
+        "return [...document.querySelectorAll('[aria-labelledby=figure-ecdf-100] svg.marks')].map((s) => s.clientWidth)"
+    )
+    assert browser.js(drawn) == []
+    browser.click(browser.one("[aria-labelledby=figure-ecdf-100] summary"))
+    browser.until(lambda: len(browser.js(drawn)) == 2, "both datasets' distributions")
+    assert min(browser.js(drawn)) > 300 and browser.console() == []
+
+
 def test_a_number_opens_its_ancestry_and_its_address_cites_it(browser: Browser, site: Path) -> None:
     browser.look()
     browser.open(site / "index.html")

@@ -114,9 +114,10 @@ def alike(charts: Sequence[Any]) -> list[dict[str, Any] | None]:
         if len(drawn) > 1 and ends and len(kinds) == 1:
             if kinds == {"zero"}:
                 ends.append(0.0)
+            fixed = any("domain" in encoding.get("scale", {}) for encoding in found)
             for encoding in found:
                 scale = encoding.setdefault("scale", {})
-                scale.setdefault("nice", "domain" not in scale)
+                scale.setdefault("nice", not fixed)
                 scale["domain"] = [min(ends), max(ends)]
     return specs
 
