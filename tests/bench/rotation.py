@@ -2,8 +2,8 @@
 
 python tests/bench/rotation.py [EXPERIMENT] [FOLDER]       (default: today's, scratch/rotation)
 
-Every workload has one run. It fails if the workflow or `anncestry verify` does, or if more cells are invalid than
-in the whole run that the ledger has. An experiment with containers runs with a container engine, a temporary one if need be.
+Every workload has one run. It fails if the workflow or `anncestry verify` does, or if more cells are invalid than in
+the whole run of the ledger. An experiment with containers runs with a container engine, a temporary one if need be.
 """
 
 from __future__ import annotations
