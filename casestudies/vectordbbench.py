@@ -164,8 +164,7 @@ def own_runner(material: Material) -> list[Table]:
             "VectorDBBench asked the same version of the system for the same queries, with the same index, k, effort"
             " and clients, by its own client, runner and sums: medians of a few runs. It keeps no samples, so that its"
             " rows can't be verified, and no ratio has an interval. Its rate counts the time in which its clients"
-            " connect."
-            f" {' '.join(provenance)}",
+            f" connect. {' '.join(provenance)}",
             ("Source", "Dataset", "Topology", "System", "Asked"),
             columns,
             tuple(body),

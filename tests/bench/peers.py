@@ -36,6 +36,7 @@ from anncestry.drive import build, protocol  # noqa: E402
 from anncestry.drive.driver import Driver  # noqa: E402
 from anncestry.engines import get  # noqa: E402
 from anncestry.home import PUBLISHED  # noqa: E402
+from anncestry.measure.recall import Truth  # noqa: E402
 from anncestry.measure.vectors import choose, open_vectors  # noqa: E402
 from anncestry.progress import Progress  # noqa: E402
 from anncestry.provenance import platform  # noqa: E402
@@ -115,7 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         np.save(folder / "queries.npy", queries)
-        np.save(folder / "truth.npy", np.load(truth_record.parent / "ids.npy")[measured][:, : work["k"]])
+        np.save(folder / "truth.npy", Truth.read(truth_record, vectors_record).of(measured)[0][:, : work["k"]])
         with (
             running(first.system, artifact(first.system, folder / "artifact"), folder / "data") as server,
             Driver() as driver,

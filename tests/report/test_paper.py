@@ -13,6 +13,7 @@ import html
 import json
 import os
 import re
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +27,16 @@ import vl_convert
 
 import anncestry
 import casestudies
+from anncestry.home import PUBLISHED
 from anncestry.metrics.decide import Sample, Share, judge
 from anncestry.report.charts import Figure, Panel
 from anncestry.report.compare import changes
+from anncestry.report.counterpart import Joined
 from anncestry.report.model import records
 from anncestry.report.model.cells import NO_CELL, Table, text_of
 from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import Verdicts
+from anncestry.report.published import PEERS, Published
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
 from casestudies import STUDIES, audit, beside, documents, vectordbbench, winners
@@ -501,6 +505,37 @@ def test_the_summary_has_the_peak_of_the_ladder_with_its_clients_for_every_k(mat
     assert [(row.labels[3], *(cell.value for cell in row.cells)) for row in of_hundred] == [
         ("1", 500, 2), ("4", 1900, 4), ("8", 1500, 9), ("16", 9999, 30)
     ]  # fmt: skip
+
+
+def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_question_only(
+    material: Material, tmp_path: Path
+) -> None:
+    assert material.facts is not None
+    joined = Joined(material.by_any_client, material.records, material.facts)
+    ladder = (row for row in material.by_any_client if row["system"] == MILVUS and row["duration_s"] is not None)
+    ours = next(row for row in ladder if row["metric"] == "qps" and row["value"] is not None)
+    question = joined.asked(ours)
+    folder = shutil.copytree(PUBLISHED, tmp_path / "published")
+    (told, *_) = material.facts.peers
+    asked = {name: str(getattr(question, name)) for name in ("dataset", "M", "ef_construction", "ef", "k", "clients")}
+    told = {**told, **asked, "duration_s": "4", "qps": "200", "p99_ms": "9.5", "recall_by_id": ""}
+
+    def tables_with(**changes: str) -> list[Table]:
+        with open(folder / PEERS, "w", newline="") as file:
+            writer = csv.DictWriter(file, told)
+            writer.writeheader()
+            writer.writerow({**told, **changes})
+        return vectordbbench.own_runner(Material(material.numbers, material.records, Published(folder)))
+
+    (table,) = tables_with()
+    theirs, *rest = table.rows
+    assert "not verifiable" in theirs.labels[0] and [cell.text for cell in theirs.cells[:2]] == ["200", "9.5"]
+    assert not any(cell.number_id or cell.value is not None for cell in theirs.cells), "no number of ours"
+    beside = next(row for row in rest if row.cells[0].number_id == ours["number_id"])
+    assert beside.cells[-1].value == ours["value"] / 200 and beside.cells[-1].parents == (ours["number_id"],)
+    assert "another machine than that of this page" in table.caption and told["version"] in table.caption
+    for name, other in (("ef", "7"), ("clients", "99"), ("k", "3"), ("system_version", "2.2.16"), ("duration_s", "")):
+        assert tables_with(**{name: other}) == [], f"another {name} is another question"
 
 
 def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
