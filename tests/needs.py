@@ -78,6 +78,7 @@ NEEDS = (
     ),
     Need("LaTeX tables", lambda item: _module(item) == "test_latex.py", _latex),
     Need("clocks that jump", _fixture("jumping"), _programs("g++")),
+    Need("packages of npm", _fixture("npm_registry"), _programs("npm")),
     Need(
         "OpenSearch",
         lambda item: "opensearch" in item.nodeid and item.get_closest_marker("servers") is not None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pyarrow.parquet as parquet
 import pytest
 
 from anncestry import workflow
-from anncestry.datasets import sources
+from anncestry.cells import config
+from anncestry.datasets import download, sources
 from anncestry.datasets.sources import Content, Stated
 from anncestry.errors import ConfigError, DataError
+from anncestry.provenance.records import sha256_file
 from tests.builders.configs import refused
 from tests.builders.s3 import s3_server
-from tests.toy import Toy
+from tests.toy import ROOT, Toy
 
 ROWS, QUERIES, DIM = 300, 20, 8
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -141,6 +144,84 @@ def test_a_local_folder_is_read_where_it_is_by_a_variable(
     monkeypatch.setenv("DATASET_LOCAL_DIR", str(tmp_path / "elsewhere"))
     with pytest.raises(DataError, match=r"elsewhere/files/train\.parquet: missing"):
         sources.obtain(entry, stated(tmp_path / "cache"))
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A source whose files are in VectorDBBench's folder, DATASET_LOCAL_DIR, and whose server is none."""
+    place = tmp_path / "vectordbbench" / "toy" / "toy_small_300"
+    place.mkdir(parents=True)
+    for name in ("train", "test"):
+        shutil.copy(folder / f"{name}.parquet", place)
+    near = [np.argsort(((BASE - asked) ** 2).sum(axis=1))[:5] for asked in ASKED]
+    parquet.write_table(pa.table({"id": np.arange(QUERIES), "neighbors_id": near}), place / "neighbors.parquet")
+    monkeypatch.setenv("DATASET_LOCAL_DIR", str(tmp_path / "vectordbbench"))
+    filters = [{"neighbors": "neighbors_head_1p.parquet", "filter": {"field": "id", "from_share": 0.01}}]
+    entry = rows_by_id({"url": "http://127.0.0.1:9/toy_small_300/"})
+    return {**entry, "local_copy": "toy/toy_small_300", "neighbors": "neighbors.parquet", "filtered": filters}
+
+
+def had(entry: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The record of the download stage."""
+    spec = {"name": "toy", "metric": "l2", "rows": ROWS, "queries": QUERIES, "dim": DIM, "sources": [entry]}
+    return download.run(spec, tmp_path / "out", tmp_path / "cache", "0" * 12)
+
+
+def test_vectordbbenchs_folder_is_read_first_and_the_record_says_so(copied: dict[str, Any], tmp_path: Path) -> None:
+    record = had(copied, tmp_path)
+    assert (np.load(tmp_path / "out" / "base.npy") == BASE).all()
+    assert (np.load(tmp_path / "out" / "queries.npy") == ASKED).all()
+    place = tmp_path / "vectordbbench" / "toy" / "toy_small_300"
+    source = record["source"]
+    assert source["files"] == {path.name: sha256_file(path) for path in place.iterdir()}
+    assert source["entry"]["path"] == "$DATASET_LOCAL_DIR/toy/toy_small_300" and "url" not in source["entry"]
+    assert not record["content_pinned"] and set(record["content"]) == {"base", "queries"}
+    assert record["shipped"]["k"] == 5 and "shipped_filtered" not in record
+    assert "no digest" in source["notes"]["train.parquet"]
+    assert "these neighbours are not compared" in source["notes"]["neighbors_head_1p.parquet"]
+    assert {path.name for path in place.iterdir()} == {"train.parquet", "test.parquet", "neighbors.parquet"}
+
+
+def test_a_pinned_content_is_compared_with_that_of_the_copy(copied: dict[str, Any], tmp_path: Path) -> None:
+    content = had(copied, tmp_path)["content"]
+    spec = {"name": "toy", "metric": "l2", "rows": ROWS, "queries": QUERIES, "dim": DIM, "sources": [copied]}
+    assert download.run({**spec, "content": content}, tmp_path / "out", tmp_path / "cache", "1" * 12)["content_pinned"]
+    with pytest.raises(DataError, match="not the declared 000000000000…"):
+        download.run({**spec, "content": {**content, "base": "0" * 64}}, tmp_path / "out", tmp_path / "cache", "2" * 12)
+
+
+def test_without_the_variable_or_a_file_of_vectors_the_server_is_asked(
+    copied: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anncestry.datasets.fetching._ATTEMPTS", 1)
+    (tmp_path / "vectordbbench" / "toy" / "toy_small_300" / "train.parquet").unlink()
+    with pytest.raises(DataError, match=r"train\.parquet: missing; http://127\.0\.0\.1:9/.*can't be reached"):
+        had(copied, tmp_path)
+    monkeypatch.delenv("DATASET_LOCAL_DIR")
+    with pytest.raises(DataError, match=r"no source has its content \(http://127\.0\.0\.1:9/"):
+        had(copied, tmp_path)
+
+
+def test_the_sets_of_vectordbbench_have_its_folders_and_the_keys_of_their_addresses(tmp_path: Path) -> None:
+    """As its `data_dir` has them: DATASET_LOCAL_DIR/{name}/{name}_{label}_{size}."""
+    datasets = config.read_yaml(ROOT / "config" / "datasets.yaml")
+    of = [(name, entry["sources"][0]) for name, entry in datasets.items() if name.startswith("vectordbbench-")]
+    assert len(of) == 5
+    for name, source in of:
+        folder = Path(source["url"]).name
+        assert source["local_copy"] == f"{folder.partition('_')[0]}/{folder}", name
+    toy = Toy.make(tmp_path)
+    toy.files["datasets"]["blobs-l2"]["sources"] = [rows_by_id({"url": "http://example.com/x/"})]
+    toy.save()
+
+    def keys() -> set[str]:
+        cells = workflow.expand(workflow.Choice(toy.folder / "config", "default")).cells
+        return {cell.download for cell in cells}
+
+    before = keys()
+    toy.files["datasets"]["blobs-l2"]["sources"][0]["local_copy"] = "toy/toy_small_300"
+    toy.save()
+    assert keys() == before, "where a copy is, is no part of what it is"
 
 
 def test_a_path_with_a_variable_needs_content_as_the_key_holds_no_more_than_its_text(tmp_path: Path) -> None:

@@ -137,6 +137,9 @@ VECTORS = {
     "fbin": ("fbin", struct.pack("<II", ROWS, DIM) + FLOATS.tobytes()),
     "u8bin": ("u8bin", struct.pack("<II", ROWS, DIM) + INTS.astype(np.uint8).tobytes()),
     "npy": ("npy", NPY),
+    "npy, Fortran": ("npy", saved(lambda buffer: np.save(buffer, np.asfortranarray(FLOATS)))),
+    "json": ("json", json.dumps(FLOATS.tolist()).encode()),
+    "json, words": ("json", json.dumps(dict(enumerate(FLOATS.tolist()))).encode()),
     "idx": ("idx", IDX),
     "idx.gz": ("idx", gzip.compress(IDX, mtime=0)),
     "hdf5": ("hdf5", hdf5()),
@@ -338,6 +341,41 @@ def test_a_damaged_tar_is_refused_or_gives_whole_members_and_nothing_outside(mod
                 assert found.stat().st_size == len(NPY) or mode == "w", "only a plain one has no checksum"
             finally:
                 assert {path.name for path in place.iterdir()} <= {"x", "to"}
+
+    check()
+    tally.check()
+
+
+def test_a_damaged_zip_is_refused_or_gives_a_whole_member_and_nothing_outside() -> None:
+    tally = Tally()
+
+    @fuzzed(150)
+    @example(zipped())
+    @given(damaged(zipped()))
+    def check(data: bytes) -> None:
+        with folder() as place, tally.one():
+            (place / "x").write_bytes(data)
+            try:
+                (found,) = fetching.extract_zip(place / "x", {"a/b": 1 << 20}, place / "to").values()
+                assert found.read_bytes() == b"hello " * 20, "it has a checksum"
+            finally:
+                assert {path.name for path in place.iterdir()} <= {"x", "to"}
+
+    check()
+    tally.check()
+
+
+def test_a_damaged_csv_is_refused_or_read_as_numbers() -> None:
+    whole = "".join(",".join(map(str, row)) + "\n" for row in FLOATS.tolist()).encode()
+    tally = Tally()
+
+    @fuzzed(150)
+    @example(whole)
+    @given(damaged(whole))
+    def check(data: bytes) -> None:
+        with tally.one():
+            stated, rows = read_vectors(data, "csv")
+            assert rows.shape == stated and rows.dtype == np.float32
 
     check()
     tally.check()

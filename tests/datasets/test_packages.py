@@ -136,7 +136,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def npm_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry that npm asks, and no other."""
     registry = Registry()
     threading.Thread(target=registry.server.serve_forever, daemon=True).start()
@@ -187,13 +187,13 @@ def test_a_wheel_becomes_a_dataset_and_is_fetched_once(
     assert made(entry, tmp_path)[2]["content"] == record["content"], "from the cache"
 
 
-def test_an_archive_of_npm_becomes_a_dataset_and_is_fetched_once(registry: Registry, tmp_path: Path) -> None:
-    entry = {**registry.holds(IN_NPM), **TWO_NPM}
+def test_an_archive_of_npm_becomes_a_dataset_and_is_fetched_once(npm_registry: Registry, tmp_path: Path) -> None:
+    entry = {**npm_registry.holds(IN_NPM), **TWO_NPM}
     base, queries, record = made(entry, tmp_path)
     assert (base == EVERY[:ROWS]).all() and (queries == EVERY[ROWS:]).all()
-    assert record["source"]["files"]["@toy/vectors 1.2.0"] == entry["sha256"] == registry.digest
-    asked = registry.asked
-    assert made(entry, tmp_path)[2]["content"] == record["content"] and registry.asked == asked, "from the cache"
+    assert record["source"]["files"]["@toy/vectors 1.2.0"] == entry["sha256"] == npm_registry.digest
+    asked = npm_registry.asked
+    assert made(entry, tmp_path)[2]["content"] == record["content"] and npm_registry.asked == asked, "from the cache"
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,12 @@ def test_an_archive_of_npm_becomes_a_dataset_and_is_fetched_once(registry: Regis
     ],
 )
 def test_of_one_array_the_seed_draws_the_queries(
-    data: bytes, of: dict[str, Any], values: NDArray[Any], shelf: Path, registry: Registry, tmp_path: Path
+    data: bytes, of: dict[str, Any], values: NDArray[Any], shelf: Path, npm_registry: Registry, tmp_path: Path
 ) -> None:
     asked = {**of, "queries": {"seed": SEED}}
     for entry in (
         {**wheel(shelf, {"toy/all": data}), **asked, "base": "toy/all"},
-        {**registry.holds({"package/all": data}), **asked, "base": "package/all"},
+        {**npm_registry.holds({"package/all": data}), **asked, "base": "package/all"},
     ):
         base, queries, _ = made(entry, tmp_path)
         assert (queries == values[DRAWN]).all() and (base == np.delete(values, DRAWN, axis=0)).all()
@@ -241,14 +241,14 @@ def test_a_wheel_for_one_platform_is_had_on_any_by_its_tag(shelf: Path, tmp_path
     assert (made({**entry, "tag": tag}, tmp_path)[0] == EVERY[:ROWS]).all()
 
 
-def test_a_package_with_another_digest_is_refused(shelf: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_package_with_another_digest_is_refused(shelf: Path, npm_registry: Registry, tmp_path: Path) -> None:
     said = "can't get wheel toy-vectors 1.2: its sha256 is not the pinned 000000000000…"
     refused({**wheel(shelf, IN_WHEEL), **TWO, "sha256": "0" * 64}, tmp_path, said)
     said = "npm @toy/vectors 1.2.0: sha256 .* differs from the declared 000000000000…"
-    refused({**registry.holds(IN_NPM), **TWO_NPM, "sha256": "0" * 64}, tmp_path, said)
+    refused({**npm_registry.holds(IN_NPM), **TWO_NPM, "sha256": "0" * 64}, tmp_path, said)
     assert not [path for path in (tmp_path / "cache" / "packages").iterdir() if path.suffix != ".lock"]
-    entry = {**registry.holds({**IN_NPM, "package/more": b"x"}), **TWO_NPM}
-    registry.integrity = "sha512-" + base64.b64encode(bytes(64)).decode()
+    entry = {**npm_registry.holds({**IN_NPM, "package/more": b"x"}), **TWO_NPM}
+    npm_registry.integrity = "sha512-" + base64.b64encode(bytes(64)).decode()
     refused(entry, tmp_path, "can't get npm @toy/vectors 1.2.0: it is not what its registry says")
 
 
@@ -260,22 +260,22 @@ def test_an_archive_that_was_changed_in_the_cache_is_fetched_again(shelf: Path, 
     assert packages.archive(entry, tmp_path / "cache").read_bytes() == whole
 
 
-def test_a_member_that_is_missing_is_named(shelf: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_member_that_is_missing_is_named(shelf: Path, npm_registry: Registry, tmp_path: Path) -> None:
     refused(
         {**wheel(shelf, IN_WHEEL), **TWO, "base": "toy/b.npy"}, tmp_path, r"toy-vectors-1\.2-.*: holds no toy/b\.npy$"
     )
-    entry = {**registry.holds(IN_NPM), **TWO_NPM, "queries": "toy/queries.npy"}
+    entry = {**npm_registry.holds(IN_NPM), **TWO_NPM, "queries": "toy/queries.npy"}
     refused(entry, tmp_path, r"_toy_vectors-1\.2\.0-.*: holds no toy/queries\.npy$")
 
 
-def test_a_bomb_is_not_unpacked(shelf: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_bomb_is_not_unpacked(shelf: Path, npm_registry: Registry, tmp_path: Path) -> None:
     # npm refuses what unpacks to more than a thousand times its size; this is less.
     bomb = npy(np.concatenate([np.tile(EVERY, (400, 1)), np.zeros((1 << 20, DIM), np.float32)]))
     said = r"base\.npy has \d+ bytes, but the config allows at most"
     entry = {**wheel(shelf, {**IN_WHEEL, "toy/base.npy": bomb}), **TWO}
     assert (shelf / "toy_vectors-1.2-py3-none-any.whl").stat().st_size < len(bomb) // 100
     refused(entry, tmp_path, said)
-    refused({**registry.holds({**IN_NPM, "package/toy/base.npy": bomb}), **TWO_NPM}, tmp_path, said)
+    refused({**npm_registry.holds({**IN_NPM, "package/toy/base.npy": bomb}), **TWO_NPM}, tmp_path, said)
 
 
 def test_a_zip_member_that_says_less_than_it_holds_is_refused(shelf: Path, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def linked(name: str, to: str) -> zipfile.ZipInfo:
     ],
 )
 def test_names_that_lead_out_and_links_are_refused(
-    name: str, asked: str, because: str, shelf: Path, registry: Registry, tmp_path: Path
+    name: str, asked: str, because: str, shelf: Path, npm_registry: Registry, tmp_path: Path
 ) -> None:
     """pip and npm only fetch: what they would do with such a package never happens."""
     about = wheel(shelf, IN_WHEEL)
@@ -336,28 +336,28 @@ def test_names_that_lead_out_and_links_are_refused(
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
     elif name.endswith("/"):
         member.type = tarfile.DIRTYPE
-    about = registry.holds({name: member, **IN_WHEEL})
+    about = npm_registry.holds({name: member, **IN_WHEEL})
     refused({**about, **TWO, "base": asked}, tmp_path, because)
     assert not list(tmp_path.rglob("evil.npy"))
 
 
-def test_a_damaged_archive_is_refused(shelf: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused(shelf: Path, npm_registry: Registry, tmp_path: Path) -> None:
     entry = {**wheel(shelf, IN_WHEEL), **TWO}
     (shelf / "toy_vectors-1.2-py3-none-any.whl").write_bytes(b"PK and then nothing")
     digest = hashlib.sha256(b"PK and then nothing").hexdigest()
     refused({**entry, "sha256": digest}, tmp_path, "can't get wheel toy-vectors 1.2|damaged or no zip archive")
-    entry = {**registry.holds(IN_NPM), **TWO_NPM}
-    registry.archive = registry.archive[:200]
-    registry.integrity = "sha512-" + base64.b64encode(hashlib.sha512(registry.archive).digest()).decode()
+    entry = {**npm_registry.holds(IN_NPM), **TWO_NPM}
+    npm_registry.archive = npm_registry.archive[:200]
+    npm_registry.integrity = "sha512-" + base64.b64encode(hashlib.sha512(npm_registry.archive).digest()).decode()
     refused(
-        {**entry, "sha256": registry.digest}, tmp_path, "can't get npm @toy/vectors 1.2.0: .*unexpected end of file"
+        {**entry, "sha256": npm_registry.digest}, tmp_path, "can't get npm @toy/vectors 1.2.0: .*unexpected end of file"
     )
 
 
 def test_a_missing_client_is_told(
-    shelf: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shelf: Path, npm_registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_npm, by_pip = {**registry.holds(IN_NPM), **TWO_NPM}, {**wheel(shelf, IN_WHEEL), **TWO}
+    by_npm, by_pip = {**npm_registry.holds(IN_NPM), **TWO_NPM}, {**wheel(shelf, IN_WHEEL), **TWO}
     monkeypatch.setenv("PATH", str(tmp_path))
     refused(by_npm, tmp_path, r"can't get npm @toy/vectors 1\.2\.0: npm is not on the PATH: install it")
     bare = tmp_path / "python"  # -I -S: without the packages of this Python, of which pip is one
@@ -377,20 +377,20 @@ def test_a_missing_client_is_told(
     ],
 )
 def test_what_npms_registry_refuses_is_told_without_its_address_and_password(
-    answer: int, because: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: int, because: str, npm_registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = {**registry.holds(IN_NPM), **TWO_NPM}
-    registry.answer = answer
-    host = registry.address.removeprefix("http://")
+    entry = {**npm_registry.holds(IN_NPM), **TWO_NPM}
+    npm_registry.answer = answer
+    host = npm_registry.address.removeprefix("http://")
     monkeypatch.setenv("npm_config_registry", f"http://me:{PASSWORD}@{host}")
     said = refused(entry, tmp_path, f"can't get npm @toy/vectors 1.2.0: {because}")
     assert PASSWORD not in said and host not in said
 
 
 def test_what_no_registry_serves_is_told_without_its_address_and_password(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    npm_registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = {**registry.holds(IN_NPM), **TWO_NPM}
+    entry = {**npm_registry.holds(IN_NPM), **TWO_NPM}
     nobody = f"http://me:{PASSWORD}@127.0.0.1:9"
     monkeypatch.setenv("npm_config_registry", nobody)
     said = refused(entry, tmp_path, "can't get npm @toy/vectors 1.2.0: its registry can't be reached")

@@ -23,16 +23,16 @@ from tests.toy import ROOT, Toy
 
 PAGE = (ROOT / "docs" / "adding-a-reader.md").read_text()
 BLOCKS: dict[str, str] = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-CODE = BLOCKS["csv_vectors.py"]
+CODE = BLOCKS["tsv_vectors.py"]
 
 
-def install(site: Path, version: str = "1.0", module: str = "csv_vectors", code: str = CODE) -> None:
-    """What an installer leaves of a package with one reader, whose name is csv."""
-    facts = site / "csv_vectors.dist-info"
+def install(site: Path, version: str = "1.0", module: str = "tsv_vectors", code: str = CODE) -> None:
+    """What an installer leaves of a package with one reader, whose name is tsv."""
+    facts = site / "tsv_vectors.dist-info"
     facts.mkdir(parents=True, exist_ok=True)
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: csv-vectors\nVersion: {version}\n")
-    (facts / "entry_points.txt").write_text(f"[anncestry.readers]\ncsv = {module}\n")
-    (site / "csv_vectors.py").write_text(code)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tsv-vectors\nVersion: {version}\n")
+    (facts / "entry_points.txt").write_text(f"[anncestry.readers]\ntsv = {module}\n")
+    (site / "tsv_vectors.py").write_text(code)
 
 
 def said(toy: Toy, site: Path, *arguments: str) -> str:
@@ -51,7 +51,7 @@ def test_what_the_reader_of_the_page_reads_is_measured_and_knows_its_code(tmp_pa
     toy = Toy.make(tmp_path / "toy")
     random = np.random.default_rng(3)
     for name, rows in (("base", 200), ("queries", 20)):
-        np.savetxt(toy.folder / f"{name}.csv", random.normal(size=(rows, 8)), delimiter=",")
+        np.savetxt(toy.folder / f"{name}.tsv", random.normal(size=(rows, 8)), delimiter="\t")
     toy.files["datasets"] = yaml.safe_load(BLOCKS["datasets.yaml"])
     toy.files["workloads"] = {"k5": {"k": 5, "clients": 1, "runs": 1, "queries": 10, "warmup": 5}}
     toy.block.update(datasets=["mine"], systems=["red-1.0"], topologies=["standalone"], workloads=["k5"])
@@ -60,20 +60,20 @@ def test_what_the_reader_of_the_page_reads_is_measured_and_knows_its_code(tmp_pa
     (path,) = toy.folder.glob("data/download/mine@*/record.json")
     record = json.loads(path.read_text())
     code = record["source"]["reader"]
-    assert (code["distribution"], code["version"], code["module"]) == ("csv-vectors", "1.0", "csv_vectors")
-    assert record["spec"]["readers"] == {"csv": code}
-    asked = np.loadtxt(toy.folder / "queries.csv", np.float32, delimiter=",")
+    assert (code["distribution"], code["version"], code["module"]) == ("tsv-vectors", "1.0", "tsv_vectors")
+    assert record["spec"]["readers"] == {"tsv": code}
+    asked = np.loadtxt(toy.folder / "queries.tsv", np.float32, delimiter="\t")
     assert np.array_equal(np.load(path.with_name("queries.npy")), asked)
     chain = said(toy, site, "why", "--metric", "p50_ms")
-    assert f"reader: module csv_vectors, sha256 {code['sha256']}, distribution csv-vectors, version 1.0" in chain
+    assert f"reader: module tsv_vectors, sha256 {code['sha256']}, distribution tsv-vectors, version 1.0" in chain
 
     install(site, version="1.1", code=CODE + "# better\n")
     plan = said(toy, site, "plan")
-    assert "dataset.readers.csv.version: 1.0 → 1.1" in plan
-    assert f"dataset.readers.csv.sha256: {code['sha256'][:12]}… → " in plan
+    assert "dataset.readers.tsv.version: 1.0 → 1.1" in plan
+    assert f"dataset.readers.tsv.sha256: {code['sha256'][:12]}… → " in plan
 
-    (site / "csv_vectors.dist-info" / "entry_points.txt").unlink()
-    assert f"{toy.folder / 'config' / 'datasets.yaml'}: mine.sources: unknown format 'csv'" in said(toy, site, "plan")
+    (site / "tsv_vectors.dist-info" / "entry_points.txt").unlink()
+    assert f"{toy.folder / 'config' / 'datasets.yaml'}: mine.sources: unknown format 'tsv'" in said(toy, site, "plan")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     installed.cache_clear()
     yield folder
     installed.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("csv_vectors", "parted")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tsv_vectors", "parted")]:
         del sys.modules[name]
 
 
@@ -105,11 +105,11 @@ READER = Lying()
 @pytest.mark.parametrize(
     ("code", "because"),
     [
-        ("import no_such_package", "its reader 'csv_vectors' can't be imported .*no_such_package"),
-        ("READER = print", "'csv_vectors' has no READER that is a Reader"),
+        ("import no_such_package", "its reader 'tsv_vectors' can't be imported .*no_such_package"),
+        ("READER = print", "'tsv_vectors' has no READER that is a Reader"),
         (LYING.format(rows="'three'", blocks="pass"), "which is no shape of vectors"),
         (LYING.format(rows=0, blocks="pass"), "which is no shape of vectors"),
-        (LYING.format(rows=3, blocks="1 / 0"), "the reader of 'csv' failed .ZeroDivisionError: division by zero"),
+        (LYING.format(rows=3, blocks="1 / 0"), "the reader of 'tsv' failed .ZeroDivisionError: division by zero"),
         (LYING.format(rows=3, blocks="return [np.ones((2, 4), 'f4')]"), "gave 2 rows, but its header says 3"),
         (LYING.format(rows=3, blocks="yield np.ones((4, 4), 'f4')"), "gave more rows, but its header says 3"),
         (LYING.format(rows=3, blocks="yield np.ones((3, 5), 'f4')"), r"gave float32 \(3, 5\), where its header says"),
@@ -120,9 +120,9 @@ READER = Lying()
 )
 def test_a_reader_that_breaks_or_lies_is_told_in_one_sentence(code: str, because: str, site: Path) -> None:
     install(site, code=code)
-    file = site / "vectors.csv"
+    file = site / "vectors.tsv"
     file.write_text("1,2,3,4\n")
-    with pytest.raises(DataError, match=because) as raised, formats.open_vectors(file, "csv") as vectors:
+    with pytest.raises(DataError, match=because) as raised, formats.open_vectors(file, "tsv") as vectors:
         list(vectors.chunks())
     assert "\n" not in str(raised.value)
 
@@ -130,18 +130,18 @@ def test_a_reader_that_breaks_or_lies_is_told_in_one_sentence(code: str, because
 def test_a_reader_that_is_not_there_is_told_before_anything_runs(site: Path) -> None:
     install(site, module="nobody.wrote_this")
     with pytest.raises(ConfigError, match=r"its reader is the module 'nobody.wrote_this', which is not there"):
-        readers.code_of("csv")
-    with pytest.raises(ConfigError, match=r"unknown format 'cvs'; known: hdf5, .*, csv"):
+        readers.code_of("tsv")
+    with pytest.raises(ConfigError, match=r"unknown format 'cvs'; known: hdf5, .*, tsv"):
         readers.code_of("cvs")
 
 
 def test_declared_digests_are_the_data_whoever_reads_it(site: Path, tmp_path: Path) -> None:
     install(site)
-    paths = {name: site / f"{name}.csv" for name in ("base", "queries")}
+    paths = {name: site / f"{name}.tsv" for name in ("base", "queries")}
     arrays = {name: np.arange(40 if name == "base" else 8, dtype=np.float32).reshape(-1, 4) for name in paths}
     for name, path in paths.items():
-        np.savetxt(path, arrays[name], delimiter=",")
-    source = {"kind": "file", "format": "csv", **{name: str(path) for name, path in paths.items()}}
+        np.savetxt(path, arrays[name], delimiter="\t")
+    source = {"kind": "file", "format": "tsv", **{name: str(path) for name, path in paths.items()}}
     entry = {"metric": "l2", "rows": 10, "queries": 2, "dim": 4, "licence": "own", "sources": [source]}
     digests = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
     toy = Toy.make(tmp_path / "toy")
@@ -155,15 +155,15 @@ def test_declared_digests_are_the_data_whoever_reads_it(site: Path, tmp_path: Pa
         return {cell.dataset: cell.download for cell in matrix.cells}
 
     before = keys()
-    in_key = {"csv": readers.code_of("csv")}
+    in_key = {"tsv": readers.code_of("tsv")}
     install(site, code=CODE + "# better\n")
     after = keys()
     assert after["pinned"] == before["pinned"] and after["open"] != before["open"]
 
     spec = {"name": "pinned", **entry, "content": digests}
     record = download.run(spec, tmp_path / "out", tmp_path / "cache", "0" * 12)
-    assert record["source"]["reader"] == readers.code_of("csv")
-    with pytest.raises(DataError, match="the reader of 'csv' has changed since this run began"):
+    assert record["source"]["reader"] == readers.code_of("tsv")
+    with pytest.raises(DataError, match="the reader of 'tsv' has changed since this run began"):
         download.run({**spec, "readers": in_key}, tmp_path / "out", tmp_path / "cache", "0" * 12)
     other = {**source, "format": "nobodys"}
     record = download.run({**spec, "sources": [other, source]}, tmp_path / "out", tmp_path / "cache", "0" * 12)

@@ -207,12 +207,11 @@ class _Expander:
         whole = self.config.datasets[dataset.origin].plain
         identity = {key: whole[key] for key in ("rows", "queries", "dim", "content", "conditions") if key in whole}
         if not {"base", "queries", *(["payload"] if "conditions" in whole else [])} <= set(whole["content"]):
-            # Without the digests of all its content, what the dataset is depends on where it came from.
-            # (A copy of its files is the same, wherever it is.)
-            copies = (
+            # Without the digests of all its content, what the dataset is depends on where it came from; a copy of
+            # its files on this machine is meant to be the same.
+            identity["sources"] = [
                 {key: value for key, value in source.items() if key != "local_copy"} for source in dataset.sources
-            )
-            identity["sources"] = list(copies)
+            ]
             with _named(f"{self.config.folder / 'datasets.yaml'}: {dataset.origin}.sources"):
                 codes = {name: readers.code_of(name) for name in readers.used(dataset.sources)}
             identity |= {"readers": codes} if codes else {}

@@ -20,7 +20,8 @@ _ROW_BYTES = 32 << 20
 _NUMBERS = re.compile(r"[-+0-9.eE,\s]*")
 _SPACE = re.compile(r"\s*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_LIST = re.compile(r"\[[^\[\]]*\]")
+_LIST = re.compile(r"\[[^\[\]]*[\[\]]")
+"""Or, where it holds another one, what is before that."""
 _STRUCTURE = re.compile(r'["\[\]{}]')
 _SCALAR_END = re.compile(r"[,\]}]")
 
@@ -136,7 +137,7 @@ class _Scanner:
         """The list that comes next."""
         if self.peek() == "[":
             found = self._until(_LIST, f"the list of row {row}")
-            if _NUMBERS.fullmatch(found, 1, len(found) - 1):
+            if found[-1] == "]" and _NUMBERS.fullmatch(found, 1, len(found) - 1):
                 try:
                     return [float(each) for each in json.loads(found)]
                 except (ValueError, OverflowError):
