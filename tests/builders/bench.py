@@ -11,7 +11,7 @@ import pytest
 
 from anncestry import workflow
 from anncestry.datasets import download, normalize, truth
-from anncestry.measure import load, publish, recall, server, session
+from anncestry.measure import ceiling, load, publish, recall, server, session
 from anncestry.provenance import records
 from anncestry.runtimes import artifacts
 from tests.flat.engine import ENGINE as flat
@@ -93,6 +93,7 @@ class Bench:
 
 
 MakeBench = Callable[..., Bench]
+_CEILING_RUN_S = 0.05
 
 
 def on_a_path(folder: Path) -> Callable[[dict[str, Any]], None]:
@@ -109,6 +110,8 @@ def on_a_path(folder: Path) -> Callable[[dict[str, Any]], None]:
 def bench(tmp_path, monkeypatch):
     """Makes a bench on which the system lies as told."""
     monkeypatch.chdir(tmp_path)
+    # Each folder measures the client's ceiling anew; how high it is no test here asks (tests/measure/test_ceiling.py).
+    monkeypatch.setattr(ceiling, "_RUN_S", _CEILING_RUN_S)
 
     def make(lie: str = "", dataset: str = "blobs-l2", change=None) -> Bench:
         toy = Toy.make(tmp_path)
