@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests import durations, needs, ports, tries
-from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
+from tests.builders.bench import _loaded, _measured, bench, honest, honest_load  # noqa: F401 - of many tests
 from tests.builders.place import finished_place, finished_smoke  # noqa: F401 - so are these
 from tests.builders.publisher import published  # noqa: F401
 from tests.remains import Before
