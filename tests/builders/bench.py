@@ -175,7 +175,7 @@ def honest_load(_loaded, tmp_path, monkeypatch):
 
 @pytest.fixture
 def honest(_measured, tmp_path, monkeypatch):
-    """A copy of the same with all runs of its three cells, of which none is published."""
+    """A copy of an honest bench with all runs of its three cells, of which none is published."""
     with _at_work(tmp_path, monkeypatch):
         yield _measured.copy(tmp_path)
 
