@@ -19,11 +19,20 @@ from anncestry.provenance import records
 from anncestry.report.model import numbers
 from anncestry.report.model.records import seal_report, seal_table
 from tests import synthetic
+from tests.toy import anncestry
 
 
 @pytest.fixture(scope="module")
-def finished(finished_place):
-    return finished_place
+def finished(finished_place, tmp_path_factory):
+    """The finished place, its page drawn again with the files of its charts."""
+    toy = finished_place.copy(tmp_path_factory.mktemp("finished") / "toy", "data", "results")
+    toy.files["config"]["chart_files"] = True
+    toy.save()
+    matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+    shutil.rmtree(toy.folder / "results/report")
+    drawn = anncestry(toy.folder, "report", matrix.report)
+    assert drawn.returncode == 0, drawn.stderr
+    return toy
 
 
 @pytest.fixture
