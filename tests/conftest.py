@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
-from tests import durations, needs, ports, tries
-from tests.builders.bench import bench  # noqa: F401 - a fixture of many tests
+from tests import durations, needs, ports, servers, tries
+from tests.builders.bench import _loaded, _measured, bench, honest, honest_load  # noqa: F401 - of many tests
 from tests.builders.place import finished_place, finished_smoke  # noqa: F401 - so are these
 from tests.builders.publisher import published  # noqa: F401
+from tests.once import of_session
 from tests.remains import Before
 
 
@@ -21,6 +23,17 @@ def _workers_do_not_wait_for_each_other(tmp_path_factory):
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANNCESTRY_MEASURE_LOCK", str(tmp_path_factory.mktemp("lock") / "measure.lock"))
+        yield
+
+
+_ARTIFACTS = "artifacts"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _artifacts_are_made_once(tmp_path_factory):
+    """For all workers of the session, as unpacking a large one takes a processor for many seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(servers.MADE, str(of_session(tmp_path_factory, _ARTIFACTS)))
         yield
 
 
@@ -73,7 +86,9 @@ def pytest_sessionfinish(session):
         left += before.lasting(session.config._tmp_path_factory.getbasetemp())
     if hasattr(session.config, "workeroutput"):  # this is one of several workers: the one who started them says it
         session.config.workeroutput["left"] = left
-    elif left:
+        return
+    shutil.rmtree(session.config._tmp_path_factory.getbasetemp() / _ARTIFACTS, ignore_errors=True)  # gigabytes
+    if left:
         session.config.pluginmanager.get_plugin("terminalreporter").write_line(
             "\nThe tests are over, and left on this machine:\n  " + "\n  ".join(left), red=True
         )

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ from anncestry.engines import get
 from anncestry.engines.base import Engine, Server
 from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
+from tests.once import once
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS: dict[str, Any] = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
@@ -83,15 +84,24 @@ def small_payload(rows: int = 2000) -> Payload:
     return Payload(columns, tuple({"field": "payload", **filter} for filter in every), np.arange(len(every)))
 
 
+MADE = "TESTS_MADE"
+"""The variable that names the folder in which all workers of a session, and what they start, keep artifacts."""
+
+
 @cache
 def _made(system: str) -> Path:
-    """The artifact of a system, made once a session: it is unpacked anew whenever it is made."""
-    folder = Path(tempfile.mkdtemp(prefix=f"anncestry-{system}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """The artifact of a system, made once a session: it is unpacked anew, and its pins verified, when it is made."""
+    shared = os.environ.get(MADE)
+    if shared is None:
+        shared = tempfile.mkdtemp(prefix="anncestry-")
+        atexit.register(shutil.rmtree, shared, ignore_errors=True)
+    return once(Path(shared) / system, partial(_make, system))
+
+
+def _make(system: str, folder: Path) -> None:
     entry = SYSTEMS[system]
     spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"]}
     artifacts.run(spec, folder, CACHE, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
-    return folder
 
 
 def artifact(system: str, out_dir: Path) -> Path:

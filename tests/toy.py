@@ -102,9 +102,8 @@ class Toy:
 
     @classmethod
     def place(cls, folder: Path) -> Toy:
-        """One dataset on one system and topology, with both workloads, and with all files beside the page."""
+        """One dataset on one system and topology, with both workloads."""
         toy = cls(folder, copy.deepcopy(TOY))
-        toy.files["config"]["chart_files"] = True
         for names in ("datasets", "systems", "topologies"):
             toy.block[names] = toy.block[names][:1]
         return toy

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from anncestry import workflow
 from anncestry.datasets import download, normalize, truth
-from anncestry.measure import load, publish, recall, server, session
+from anncestry.measure import ceiling, load, publish, recall, server, session
 from anncestry.provenance import records
 from anncestry.runtimes import artifacts
 from tests.flat.engine import ENGINE as flat
@@ -25,6 +27,10 @@ class Bench:
         self.folder, self.toy = folder, toy
         toy.save()
         self.matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+
+    def copy(self, folder: Path) -> Bench:
+        """The same in another folder, with what is made and measured here."""
+        return Bench(folder, self.toy.copy(folder, "data", "scratch", "results"))
 
     def prepare(self) -> None:
         for cell in self.matrix.cells:
@@ -93,6 +99,7 @@ class Bench:
 
 
 MakeBench = Callable[..., Bench]
+_CEILING_RUN_S = 0.05
 
 
 def on_a_path(folder: Path) -> Callable[[dict[str, Any]], None]:
@@ -105,27 +112,72 @@ def on_a_path(folder: Path) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+@contextmanager
+def _at_work(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Benches work in `folder`, and leave no process."""
+    patch.chdir(folder)
+    # Each folder measures the client's ceiling anew; how high it is no test here asks (tests/measure/test_ceiling.py).
+    patch.setattr(ceiling, "_RUN_S", _CEILING_RUN_S)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before, "a process was left running"
+
+
+def _made(folder: Path, lie: str = "", dataset: str = "blobs-l2", change=None) -> Bench:
+    toy = Toy.make(folder)
+    toy.block["datasets"] = [dataset]
+    toy.block["systems"] = ["blue-1.0"]
+    toy.block["topologies"] = ["standalone"]
+    toy.block["workloads"] = ["k5", "k5-category", "k7"]
+    toy.files["systems"]["blue-1.0"]["settings"] = {"lie": lie} if lie else {}
+    if change:
+        change(toy.files)
+    bench = Bench(folder, toy)
+    bench.prepare()
+    return bench
+
+
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """Makes a bench on which the system lies as told."""
-    monkeypatch.chdir(tmp_path)
+    with _at_work(tmp_path, monkeypatch):
+        yield partial(_made, tmp_path)
 
-    def make(lie: str = "", dataset: str = "blobs-l2", change=None) -> Bench:
-        toy = Toy.make(tmp_path)
-        toy.block["datasets"] = [dataset]
-        toy.block["systems"] = ["blue-1.0"]
-        toy.block["topologies"] = ["standalone"]
-        toy.block["workloads"] = ["k5", "k5-category", "k7"]
-        toy.files["systems"]["blue-1.0"]["settings"] = {"lie": lie} if lie else {}
-        if change:
-            change(toy.files)
-        bench = Bench(tmp_path, toy)
-        bench.prepare()
-        return bench
 
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    yield make
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before, "a process was left running"
+@pytest.fixture(scope="session")
+def _loaded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loaded")
+    with pytest.MonkeyPatch.context() as patch, _at_work(folder, patch):
+        honest = _made(folder)
+        assert honest.load(honest.matrix.cells[0])["valid"]
+    return honest
+
+
+@pytest.fixture(scope="session")
+def _measured(_loaded, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch, _at_work(folder, patch):
+        honest = _loaded.copy(folder)
+        five, filtered, seven = honest.matrix.cells
+        outcomes = honest.query(five, filtered, runs=2) | honest.query(seven)
+        assert set(outcomes.values()) == {"ok"}
+        measured = [records.read_record(run) for run in Path("scratch/measured").glob("*/run-*/record.json")]
+        assert len(measured) == 5 and all(failed(run) == {} for run in measured)
+    return honest
+
+
+@pytest.fixture
+def honest_load(_loaded, tmp_path, monkeypatch):
+    """A copy of an honest bench that is loaded: once a worker, whatever tests do to their copies."""
+    with _at_work(tmp_path, monkeypatch):
+        yield _loaded.copy(tmp_path)
+
+
+@pytest.fixture
+def honest(_measured, tmp_path, monkeypatch):
+    """A copy of an honest bench with all runs of its three cells, of which none is published."""
+    with _at_work(tmp_path, monkeypatch):
+        yield _measured.copy(tmp_path)
 
 
 def lie_when_queried(monkeypatch, lie: str) -> None:

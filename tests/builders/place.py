@@ -5,36 +5,31 @@ All workers share these folders, so no test may change them: what changes anythi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.once import of_session, once
 from tests.toy import ROOT, Toy
 from tests.waiting import whole
 
 
-def _once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` has filled, in this process or in another worker."""
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared" / name
-    shared.mkdir(parents=True, exist_ok=True)
-    folder, made = shared / "place", shared / "whole"
-    with open(shared / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            for _ in range(3):  # the tests of all workers rest on it, so not on what a machine that stood still spoiled
-                shutil.rmtree(folder, ignore_errors=True)  # also what another worker did not finish
-                make(folder)
-                if all(json.loads(record.read_text())["valid"] for record in _measured(folder)):
-                    break
-            made.touch()
-    return folder
+def _valid(make: Callable[[Path], object], folder: Path) -> None:
+    """Have `make` measure in `folder` until all is valid, three times at most.
+
+    The tests of all workers rest on it, so it must not be what a machine that stood still spoiled.
+    """
+    for _ in range(3):
+        shutil.rmtree(folder, ignore_errors=True)
+        make(folder)
+        if all(json.loads(record.read_text())["valid"] for record in _measured(folder)):
+            break
 
 
 def _measured(folder: Path) -> Iterator[Path]:
@@ -44,13 +39,13 @@ def _measured(folder: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def finished_place(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     """One dataset on one system and topology, with both workloads, measured to the end."""
-    return Toy.place(_once(tmp_path_factory, "toy", Toy.finished_place))
+    return Toy.place(once(of_session(tmp_path_factory, "shared") / "toy", partial(_valid, Toy.finished_place)))
 
 
 @pytest.fixture(scope="session")
 def finished_smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smoke experiment on both real servers, measured to the end; what was said is in `said.txt`."""
-    return _once(tmp_path_factory, "smoke", _measure_smoke)
+    return once(of_session(tmp_path_factory, "shared") / "smoke", partial(_valid, _measure_smoke))
 
 
 def _measure_smoke(folder: Path) -> None:

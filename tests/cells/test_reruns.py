@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,8 +46,8 @@ def measured(tmp_path_factory):
     toy = Toy.make(tmp_path_factory.mktemp("toy"))
     toy.files["systems"]["blue-1.0"]["engine"] = "tests:flat"  # the same engine by another name, so that there are two
     toy.block["topologies"] = ["standalone"]
-    assert toy.jobs() == EVERYTHING
-    toy.snakemake()
+    done = toy.snakemake()
+    assert parse_jobs(done.stdout + done.stderr) == EVERYTHING
     return toy
 
 
@@ -108,7 +110,7 @@ def test_a_bumped_epoch_of_an_engine_loads_and_measures_its_systems_only(toy):
 def test_a_tampered_result_is_not_laundered_into_a_new_report(toy):
     victim = next((toy.folder / "results" / "query").rglob("*.json"))
     victim.write_text(victim.read_text().replace("p50_ms", "p50_ns"))
-    assert toy.jobs() == {"session": 2, "query": 1, "recall": 1, **PUBLISH}
+    assert toy.planned() == {"session": 2, "query": 1, "recall": 1, **PUBLISH}
     assert "p50_ns" in victim.with_name(f"{victim.name}.damaged").read_text(), "it is kept, under another name"
 
 
@@ -124,12 +126,12 @@ def test_a_deleted_cell_is_measured_again_alone(toy):
     key = victim.stem.split("@")[1]
     for path in victim.parent.glob(f"*{key}*"):
         path.unlink()
-    assert toy.jobs() == {"session": 2, "query": 1, "all": 1}
+    assert toy.planned() == {"session": 2, "query": 1, "all": 1}
 
 
-@pytest.mark.parametrize("parts", [("data", "results"), ("results",)])
-def test_a_fresh_clone_with_pulled_results_has_nothing_to_do(measured, tmp_path, parts):
-    assert measured.copy(tmp_path / "clone", *parts).jobs() == {}
+def test_a_fresh_clone_with_pulled_results_has_nothing_to_do(measured, tmp_path):
+    assert measured.copy(tmp_path / "results", "results").jobs() == {}
+    assert measured.copy(tmp_path / "both", "data", "results").planned() == {}
 
 
 def test_a_fresh_clone_with_data_then_a_bump_runs_that_system_only(measured, tmp_path):
@@ -166,8 +168,9 @@ def test_a_prefix_beside_its_parent_shares_the_download_and_has_the_rest_of_its_
     toy.files["datasets"]["short"] = {"of": "blobs-l2", "prefix": 300}
     toy.block["datasets"] = ["blobs-l2", "short"]
     assert toy.planned() == {"normalize": 1, "truth": 2, **ONE_SYSTEM}
+    toy.block["systems"], toy.block["workloads"] = ["red-1.0"], ["k5"]
     toy.snakemake()
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
 
 
 def unpublish(toy: Toy, workload: str = "k5", runs: tuple[int, ...] = (0, 1)) -> Cell:
@@ -266,70 +269,74 @@ def test_another_matrix_leaves_the_files_of_cells_that_did_not_change_untouched(
     toy.snakemake()
     assert len(before) > 20
     assert state() == before
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
 
 
-def with_code(toy: Toy, folder, edit) -> dict[str, int]:
-    """Jobs that a copy of this program with `edit` made to it would run."""
-    code = folder / "code"
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A copy of this program, which tests edit; what Python compiles of it is kept from test to test."""
+    code = tmp_path_factory.mktemp("program")
     for part in ("src", "casestudies", "workflow", "profiles", "tests", "config"):
         shutil.copytree(ROOT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", code)
-    edit(code)
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "-n", "--snakefile", str(code / "Snakefile"), "--cores", "8",
-         "--directory", str(toy.folder), "all", "--config", f"config_dir={toy.folder / 'config'}"],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": f"{code / 'src'}:{code}"},
-    )  # fmt: skip
-    return parse_jobs(done.stdout + done.stderr)
+    return code
 
 
-def append(path, text="\n# a remark\n"):
-    path.write_text(path.read_text() + text)
+@pytest.fixture
+def edited(program, toy):
+    """Changes one of its files and says which jobs it would run then; in the end its files are as they were."""
+    epochs = program / "config/epochs.yaml"
+    before = {epochs: epochs.read_text()}
+
+    def edit(name: str, change: Callable[[str], str] = lambda text: f"{text}\n# a remark\n") -> dict[str, int]:
+        file = program / name
+        before[file] = file.read_text()
+        file.write_text(change(before[file]))
+        assert file.read_text() != before[file]
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "-n", "--snakefile", str(program / "Snakefile"), "--cores", "8",
+             "--directory", str(toy.folder), "all", "--config", f"config_dir={toy.folder / 'config'}"],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": f"{program / 'src'}:{program}"},
+        )  # fmt: skip
+        return parse_jobs(done.stdout + done.stderr)
+
+    yield edit
+    for file, text in before.items():
+        file.write_text(text)
 
 
-def test_edited_report_code_draws_the_page_again_only(toy, tmp_path):
-    jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/report/site/page.py"))
-    assert jobs == {"report": 1, "all": 1}
+def test_edited_report_code_draws_the_page_again_only(edited):
+    assert edited("src/anncestry/report/site/page.py") == {"report": 1, "all": 1}
 
 
-def test_edited_table_code_gathers_and_draws_again_only(toy, tmp_path):
-    jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/report/model/numbers.py"))
-    assert jobs == PUBLISH
+def test_edited_table_code_gathers_and_draws_again_only(edited):
+    assert edited("src/anncestry/report/model/numbers.py") == PUBLISH
 
 
-def test_a_cosmetic_edit_of_the_query_rule_runs_nothing(toy, tmp_path):
-    def edit(code):
-        rule = code / "workflow/rules/query.smk"
-        rule.write_text(rule.read_text().replace("Publishing {wildcards", "Holding {wildcards"))
-
-    assert with_code(toy, tmp_path, edit) == {}
+def test_a_cosmetic_edit_of_the_query_rule_runs_nothing(edited):
+    was, is_ = "Publishing {wildcards", "Holding {wildcards"
+    assert edited("workflow/rules/query.smk", lambda text: text.replace(was, is_)) == {}
 
 
-def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(toy, tmp_path):
-    jobs = with_code(toy, tmp_path, lambda code: append(code / "src/anncestry/measure/session.py"))
-    assert jobs == {}
-    code = tmp_path / "code"
+def test_edited_measuring_code_runs_nothing_but_its_epoch_guard_speaks(edited, program, toy):
+    assert edited("src/anncestry/measure/session.py") == {}
 
-    def guard(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def guard(*arguments: str, code: Path = program) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "anncestry", "epochs", *arguments],
             capture_output=True, text=True, check=False, cwd=toy.folder,
-            env={**os.environ, "PYTHONPATH": str(code / "src"), "ANNCESTRY_CONFIG": str(code / "config")},
+            env={**os.environ, "PYTHONPATH": str(code / "src"), "ANNCESTRY_CONFIG": str(program / "config")},
         )  # fmt: skip
 
-    shutil.copy(code / "config/epochs.yaml", tmp_path / "epochs.yaml")
-    settle = [sys.executable, "-m", "anncestry", "epochs", "--attest", "--why", "as this test finds them"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "ANNCESTRY_CONFIG": str(code / "config")}
-    subprocess.run(settle, check=True, env=environment, cwd=toy.folder)
+    before = yaml.safe_load((program / "config/epochs.yaml").read_text())
+    assert guard("--attest", "--why", "as this test finds them", code=ROOT).returncode == 0
     spoke = guard()
     assert spoke.returncode == 2
     assert "measuring code of query, pair changed under the same epoch" in spoke.stderr
     assert guard("--bump").returncode == 0
     assert guard().returncode == 0
-    before, after = (
-        yaml.safe_load(path.read_text()) for path in (tmp_path / "epochs.yaml", code / "config/epochs.yaml")
-    )
+    after = yaml.safe_load((program / "config/epochs.yaml").read_text())
     for kind in ("engines", "features"):
         had, has = ({name: of["epoch"] for name, of in epochs.pop(kind).items()} for epochs in (before, after))
         assert had == has
@@ -356,7 +363,7 @@ def test_a_cell_is_measured_in_as_many_rounds_as_it_needs(toy):
     by_need(toy, interval_percent=1e-9)
     assert toy.planned() == NEEDED
     toy.snakemake()
-    assert toy.jobs() == {}
+    assert toy.planned() == {}
     wide = needed(toy)
     assert len(wide["rounds"]) == 4 and wide["need"]["state"] == "most rounds"
     assert len({run["session"]["key"] for run in wide["rounds"]}) == 4, "each round has a server of its own"

@@ -96,11 +96,11 @@ def test_the_smallest_dataset_comes_first_and_pages_follow_its_first_round_and_e
 
 def test_make_all_shows_a_page_before_the_last_round_and_the_whole_page_replaces_it(tmp_path):
     toy = Toy.make(tmp_path)
-    toy.block.update(datasets=["blobs-l2"], topologies=["standalone"], workloads=["k5"])
+    toy.one_cell()
     done = toy.snakemake("--logger=anncestry", "all")
     said = done.stdout + done.stderr
     assert "a page of what is measured so far: reports/default/so-far/index.html" in said
-    assert "So far: 2 of 2 cells have numbers, of round 1 of 2." in "".join(
+    assert "So far: 1 of 1 cells have numbers, of round 1 of 2." in "".join(
         log.read_text() for log in (tmp_path / "logs/session").iterdir()
     )
     assert (tmp_path / "reports/default/index.html").exists() and not (tmp_path / "reports/default/so-far").exists()
@@ -111,11 +111,12 @@ def test_make_all_shows_a_page_before_the_last_round_and_the_whole_page_replaces
     assert "everything is up to date" in said and said.count(page) == 1, "a run with nothing to do says it, too"
 
 
-def test_without_the_view_no_page_is_drawn_before_the_last_round(tmp_path):
-    toy = Toy.make(tmp_path)
-    toy.block.update(datasets=["blobs-l2"], topologies=["standalone"], workloads=["k5"])
-    toy.snakemake("all")
-    assert "So far" not in "".join(log.read_text() for log in (tmp_path / "logs/session").iterdir())
+def test_without_the_view_no_page_is_drawn_before_the_last_round(finished_place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nothing_here = workflow.expand(workflow.Choice(finished_place.folder / "config", "default"))
+    assert plan.make(nothing_here).shown_after, "with the view there were one"
+    said = finished_place.log("session")
+    assert "blobs-l2" in said and "So far" not in said
 
 
 def test_a_page_of_what_there_is_so_far_removes_no_run_of_another_build(two, capsys):

@@ -643,20 +643,21 @@ def test_each_vector_of_a_request_gets_what_it_gets_alone_where_a_system_takes_s
 
 
 @pytest.mark.servers
+@pytest.mark.parametrize("loaded", ["l2"], indirect=True)
 def test_a_stored_folder_is_searchable_again_on_other_ports_and_a_killed_server_noticed_with_the_end_of_its_log(
-    system: tuple[str, Path], tmp_path: Path
+    system: tuple[str, Path], loaded: tuple[Server, LoadResult, SmallVectors, Path], tmp_path: Path
 ) -> None:
+    """The last that uses what was loaded: its server is stopped."""
     name, artifact_dir = system
     engine = engine_of(system)
-    vectors = small_vectors("l2")
-    with running(name, artifact_dir, tmp_path) as server, Progress("load", None) as progress:
-        engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-        before = server.endpoint
-    assert not server.group.alive()
-    with running(name, artifact_dir, tmp_path, first_port=free_ports(16)[0]) as server:
+    first, _, vectors, data_dir = loaded
+    first.stop()
+    assert not first.group.alive()
+    subprocess.run(["cp", "-a", data_dir, tmp_path / "data"], check=True)  # what is killed here stays apart
+    with running(name, artifact_dir, tmp_path / "data", first_port=free_ports(16)[0]) as server:
         engine.open(server, INDEX)
         engine.apply(server, 200)
-        assert server.endpoint != before
+        assert server.endpoint != first.endpoint
         probe = engine.probe(server)
         assert probe.rows == len(vectors.base) and probe.index_complete, probe.index_detail
         answers = ask(engine, server, vectors, vectors.base[-200:], None)

@@ -319,22 +319,24 @@ def test_an_inverted_file_is_built_searched_and_read_back_as_asked(
 
 
 @pytest.mark.servers
-def test_a_stored_folder_is_searchable_again_and_a_port_in_use_is_named(artifact_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loaded", ["l2"], indirect=True)
+def test_a_stored_folder_is_searchable_again_and_a_port_in_use_is_named(
+    loaded: tuple[Server, SmallVectors, Path], artifact_dir: Path, tmp_path: Path
+) -> None:
+    """The last that uses what was loaded: its server is stopped."""
     import socket
 
-    vectors = small_vectors("l2", rows=500)
-    with running(NAME, artifact_dir, tmp_path) as server, Progress("load", None) as progress:
-        PG.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-        assert server.stop().clean
-    with running(NAME, artifact_dir, tmp_path) as server:
+    first, vectors, data_dir = loaded
+    assert first.stop().clean
+    with running(NAME, artifact_dir, data_dir) as server:
         assert PG.open(server, INDEX) > 0
-        assert PG.probe(server).rows == 500
+        assert PG.probe(server).rows == len(vectors.base)
         asked = "SELECT pg_relation_filepath('items'), pg_relation_filepath('items_embedding')"
         relations = set(*server.ask(asked))
-    parts = PG.data_components(tmp_path)
+    parts = PG.data_components(data_dir)
     net = [path for part in parts if part.net for path in part.paths]
     assert all(int(re.split(r"\D", path.name)[0]) >= 16384 for path in net), "the system's own tables are not ours"
-    assert len(relations) == 2 and relations <= {str(path.relative_to(tmp_path / "pg" / "data")) for path in net}
+    assert len(relations) == 2 and relations <= {str(path.relative_to(data_dir / "pg" / "data")) for path in net}
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

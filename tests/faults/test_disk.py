@@ -32,13 +32,8 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """One cell, measured to the end, with what its stages were made from."""
-    toy = Toy.make(tmp_path_factory.mktemp("finished") / "toy")
-    toy.one_cell()
-    toy.block["workloads"] = ["k7"]
-    toy.snakemake()
-    return toy
+def finished(finished_place):
+    return finished_place
 
 
 def stage(toy: Toy, *words: str, limit_bytes: int | None = None, environment: dict[str, str] | None = None):
@@ -80,12 +75,13 @@ def disk(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(finished, tmp_path_factory):
-    """The same cell, its session over, nothing of it kept yet."""
+    """Its first cell's sessions over, nothing of them kept yet."""
     toy = finished.copy(tmp_path_factory.mktemp("measured") / "toy", "data", "scratch", "results")
     cell = the_cell(toy)
     (toy.folder / cell.query_path).unlink()
-    done = stage(toy, "session", SESSION, "0", cell.query)
-    assert done.returncode == 0, done.stderr
+    for run in ("0", "1"):
+        done = stage(toy, "session", run.zfill(12), run, cell.query)
+        assert done.returncode == 0, done.stderr
     return toy
 
 

@@ -151,8 +151,9 @@ def test_a_truncated_file_is_refused_by_name_and_its_repair_is_enough(toy, tmp_p
     fails(toy, "base.fvecs")
     base.write_bytes(whole[: 540 * 36])
     toy.one_cell()
-    toy.snakemake()
-    assert toy.planned() == {}
+    toy.snakemake("--until", "normalize", "--keep-going")
+    left = toy.planned()
+    assert "truth" in left and not left.keys() & {"download", "normalize"}
 
 
 def test_a_vector_that_is_no_number_is_refused_by_file_and_row(toy, tmp_path):

@@ -47,11 +47,8 @@ def moved(cell, part: str) -> Path:
     return vectors
 
 
-def test_a_truth_of_other_vectors_is_not_what_answers_are_scored_by(bench):
-    honest = bench()
+def test_a_truth_of_other_vectors_is_not_what_answers_are_scored_by(honest):
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     scored(honest, cell)
     vectors = moved(cell, "base")
     with pytest.raises(Damaged, match="is the truth of other vectors than those of"):
@@ -190,20 +187,14 @@ def test_answers_from_a_cache_are_told_from_new_ones(bench):
     assert set(failed(record)) == {"no cached answers"}
 
 
-def test_each_round_looks_at_other_rows(bench):
-    honest = bench()
+def test_each_round_looks_at_other_rows(honest):
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     said = [{gate["gate"]: gate["detail"] for gate in honest.record(cell, run)["gates"]} for run in (0, 1)]
     assert said[0]["exact-search oracle"] != said[1]["exact-search oracle"], "another filter, of another selectivity"
 
 
-def test_latencies_divided_by_ten_contradict_the_rate(bench):
-    honest = bench()
+def test_latencies_divided_by_ten_contradict_the_rate(honest):
     cell = honest.matrix.cells[2]
-    honest.load(cell)
-    honest.query(cell)
     published, _ = scored(honest, cell)
     assert failed(published) == {}
     assert verify.verify(honest.matrix, partial=True).problems == []
@@ -228,11 +219,8 @@ def test_latencies_divided_by_ten_contradict_the_rate(bench):
         ("attempts", "has no part `attempts`, which every record of this stage has"),
     ],
 )
-def test_what_is_taken_out_of_a_sealed_record_is_missed(bench, part, said):
-    honest = bench()
+def test_what_is_taken_out_of_a_sealed_record_is_missed(honest, part, said):
     cell = honest.matrix.cells[2]
-    honest.load(cell)
-    honest.query(cell)
     published, _ = scored(honest, cell)
     body = records.read_json(Path(cell.query_path))
     if part == "gates":
@@ -252,11 +240,8 @@ def test_what_is_taken_out_of_a_sealed_record_is_missed(bench, part, said):
         ("filter applied", "1 of 40 answers hold rows that violate", "0 of 40 answers hold rows that violate"),
     ],
 )
-def test_a_gate_that_says_other_than_the_samples_is_told(bench, gate, said, true):
-    honest = bench()
+def test_a_gate_that_says_other_than_the_samples_is_told(honest, gate, said, true):
     cell = honest.matrix.cells[1]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     published, _ = scored(honest, cell)
     assert verify.verify(honest.matrix, partial=True).problems == []
     judged = [
@@ -268,11 +253,8 @@ def test_a_gate_that_says_other_than_the_samples_is_told(bench, gate, said, true
     assert re.search(rf"its gate `{gate}` is: {said}.*; but its samples give: {true}", said_by_verify(honest))
 
 
-def test_a_target_that_no_effort_surely_reached_is_not_reached_however_the_record_calls_it(bench):
-    honest = bench()
+def test_a_target_that_no_effort_surely_reached_is_not_reached_however_the_record_calls_it(honest):
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell)
     workload = {**honest.matrix.spec(cell.query, "query")["workload"], "target_recall": 0.95}
     tried = {"ef_search": 20, "recall": 0.96, "low": 0.94}
     tuning = {"ef_search": 20, "target_recall": 0.9, "reached": True, "queries": 50, "curve": [tried]}
@@ -332,11 +314,8 @@ def said_by_verify(bench) -> str:
     ],
     ids=["machine", "artifact", "driver", "libraries"],
 )
-def test_a_run_of_another_origin_is_not_put_together_with_others(bench, part, name):
-    honest = bench()
+def test_a_run_of_another_origin_is_not_put_together_with_others(honest, part, name):
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     first = Path(cell.run_path(0))
     record = records.read_json(first)
     for key, changed in part.items():
@@ -351,11 +330,8 @@ def test_a_run_of_another_origin_is_not_put_together_with_others(bench, part, na
     assert honest.publish(cell)["valid"]
 
 
-def test_which_build_is_the_newest_is_not_told_by_a_clock_that_was_set_back(bench):
-    honest = bench()
+def test_which_build_is_the_newest_is_not_told_by_a_clock_that_was_set_back(honest):
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     old, new = Path(cell.run_path(0)), Path(cell.run_path(1))
     record = records.read_json(old)
     index = {**record["inputs"]["index"], "sha256": "0" * 64}
@@ -365,11 +341,8 @@ def test_which_build_is_the_newest_is_not_told_by_a_clock_that_was_set_back(benc
     assert new.exists()
 
 
-def test_vectors_that_the_source_has_changed_are_not_those_that_were_measured(bench):
-    honest = bench()
+def test_vectors_that_the_source_has_changed_are_not_those_that_were_measured(honest):
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     published, _ = scored(honest, cell)
     assert published["valid"]
     vectors = moved(cell, "queries")

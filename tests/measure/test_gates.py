@@ -156,14 +156,12 @@ def declares_codes(files: dict) -> None:
 
 
 @pytest.mark.parametrize(("lie", "caught_by"), QUERIES, ids=[lie for lie, _ in QUERIES])
-def test_a_system_that_answers_wrongly_when_queried_is_invalid(bench, monkeypatch, lie, caught_by):
-    honest = bench()
-    first, filtered, _ = honest.matrix.cells
-    assert honest.load(first)["valid"]
+def test_a_system_that_answers_wrongly_when_queried_is_invalid(honest_load, monkeypatch, lie, caught_by):
+    first, filtered, _ = honest_load.matrix.cells
     lie_when_queried(monkeypatch, lie)
     cell = filtered if "filter" in lie else first
-    honest.query(cell)
-    is_caught(honest.record(cell), caught_by)
+    honest_load.query(cell)
+    is_caught(honest_load.record(cell), caught_by)
 
 
 @pytest.mark.parametrize(("lie", "caught_by"), IN_THE_COURSE, ids=[lie for lie, _ in IN_THE_COURSE])

@@ -10,6 +10,7 @@ import pytest
 
 from anncestry.errors import DataError
 from anncestry.provenance import records
+from tests.builders.bench import Bench
 
 
 def _other_path(body: dict[str, Any]) -> None:
@@ -30,12 +31,9 @@ def _other_generator(body: dict[str, Any]) -> None:
     ids=["path", "quota", "generator"],
 )
 def test_a_round_that_was_measured_elsewhere_is_refused(
-    bench: Any, change: Callable[[dict[str, Any]], None], named: str
+    honest: Bench, change: Callable[[dict[str, Any]], None], named: str
 ) -> None:
-    honest = bench()
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     path = Path(cell.run_path(1))
     body = records.read_json(path)
     change(body)
@@ -44,11 +42,8 @@ def test_a_round_that_was_measured_elsewhere_is_refused(
         honest.publish(cell)
 
 
-def test_a_disk_that_is_called_otherwise_today_is_the_same(bench: Any) -> None:
-    honest = bench()
+def test_a_disk_that_is_called_otherwise_today_is_the_same(honest: Bench) -> None:
     cell = honest.matrix.cells[0]
-    honest.load(cell)
-    honest.query(cell, runs=2)
     for number, device in enumerate(("sda", "sdb")):
         path = Path(cell.run_path(number))
         body = records.read_json(path)

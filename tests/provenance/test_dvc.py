@@ -246,30 +246,43 @@ def test_data_that_was_not_pulled_stays_the_team_s_whatever_results_shall_go(min
 # Two clones
 
 
-def test_two_clones_share_results_and_measure_only_what_changed(kept, tmp_path):
-    origin = tmp_path / "origin.git"
-    subprocess.run(["git", "clone", "--quiet", "--bare", str(kept.folder), str(origin)], check=True)
-    shutil.copytree(kept.folder.parent / "anncestry-remote", tmp_path / "anncestry-remote")
-    a, b = (Clone(Toy(tmp_path / name, copy.deepcopy(kept.toy.files))) for name in "ab")
-    for clone in (a, b):
-        subprocess.run(["git", "clone", "--quiet", str(origin), str(clone.folder)], check=True)
+@pytest.fixture(scope="module")
+def upgraded(kept, tmp_path_factory) -> Clone:
+    """A clone that pulled all, and two more commits, pushed: blue 1.1 in the place of 1.0, and its results.
 
-    b.dvc("pull", "--quiet", "results.dvc")
-    assert b.toy.jobs() == {}
+    Not to be changed by a test. Beside it lie the remotes of git and DVC that it pushed to.
+    """
+    folder = tmp_path_factory.mktemp("upgraded")
+    origin = folder / "origin.git"
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(kept.folder), str(origin)], check=True)
+    shutil.copytree(kept.folder.parent / "anncestry-remote", folder / "anncestry-remote")
+    clone = Clone(Toy(folder / "checkout", copy.deepcopy(kept.toy.files)))
+    subprocess.run(["git", "clone", "--quiet", str(origin), str(clone.folder)], check=True)
+    clone.git("tag", "before")
+    clone.dvc("pull", "--quiet")
+    assert clone.toy.planned() == {}
+    clone.bump("blue-1.0", "1.1")
+    assert clone.toy.planned() == {"artifact": 1, **BLUE}
+    clone.commit("blue 1.1")
+    clone.toy.snakemake()
+    clone.keep("--push")
+    clone.git("push", "--quiet")
+    return clone
+
+
+def test_two_clones_share_results_and_measure_only_what_changed(kept, upgraded, tmp_path):
+    beside = upgraded.folder.parent
+    shutil.copytree(beside / "anncestry-remote", tmp_path / "anncestry-remote")
+    a = Clone(Toy(tmp_path / "a", copy.deepcopy(kept.toy.files)))
+    subprocess.run(["git", "clone", "--quiet", str(beside / "origin.git"), str(a.folder)], check=True)
+    a.git("reset", "--quiet", "--hard", "HEAD~2")  # as it was before the other clone pushed
+    a.dvc("pull", "--quiet", "results.dvc")
+    assert a.toy.jobs() == {}
     a.dvc("pull", "--quiet")
     assert a.toy.planned() == {}
 
-    b.dvc("pull", "--quiet")
-    assert b.toy.planned() == {}
-    b.bump("blue-1.0", "1.1")
-    assert b.toy.planned() == {"artifact": 1, **BLUE}
-    b.commit("blue 1.1")
-    b.toy.snakemake()
-    b.keep("--push")
-    b.git("push", "--quiet")
-
     a.git("pull", "--quiet")
-    a.toy.files = copy.deepcopy(b.toy.files)
+    a.toy.files = copy.deepcopy(upgraded.toy.files)
     refused = a.toy.snakemake("-n", check=False)
     assert refused.returncode != 0
     assert "dvc pull results.dvc" in refused.stdout + refused.stderr
@@ -363,15 +376,10 @@ def test_two_branches_that_changed_the_same_file_are_merged_as_the_docs_say(mine
 
 
 @pytest.fixture(scope="module")
-def upgraded(kept, tmp_path_factory) -> Clone:
-    """Two more commits: blue 1.1 in the place of 1.0, and its results; not to be changed by a test."""
-    clone = kept.twin(tmp_path_factory.mktemp("upgraded") / "checkout")
-    clone.git("tag", "before")
-    clone.bump("blue-1.0", "1.1")
-    clone.commit("blue 1.1")
-    clone.toy.snakemake()
-    clone.keep("--push")
-    return clone
+def told_by_dvc(upgraded) -> dict[str, Any]:
+    """DVC's own comparison of the metrics before and after, by file."""
+    told: dict[str, Any] = json.loads(upgraded.dvc("metrics", "diff", "--json", "before"))
+    return told
 
 
 def compared(clone: Clone, *sides: str) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -386,15 +394,14 @@ def state(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("sides", [("before", "HEAD"), ("HEAD~2", "."), ("before",)])
-def test_two_revisions_are_compared_and_the_checkout_stays_as_it_is(upgraded, sides):
+def test_two_revisions_are_compared_and_the_checkout_stays_as_it_is(upgraded, told_by_dvc, sides):
     results, status = state(upgraded.folder / "results"), upgraded.git("status", "--porcelain")
     lines = compared(upgraded, *sides)
     p50 = lines["blue-1.0", "k5", "p50_ms"]
     assert p50["verdict"] in ("faster", "slower", "equivalent", "undetermined")
     assert p50["ratio"] == pytest.approx(p50["b"] / p50["a"])
     assert p50["low"] < p50["b"] - p50["a"] < p50["high"]
-    diff = json.loads(upgraded.dvc("metrics", "diff", "--json", "before"))
-    number = diff["results/metrics/default/blobs-l2/blue-1.0/standalone/k5.json"]["p50_ms"]
+    number = told_by_dvc["results/metrics/default/blobs-l2/blue-1.0/standalone/k5.json"]["p50_ms"]
     assert (p50["a"], p50["b"]) == (number["old"], number["new"]), "the same numbers as DVC's"
     assert lines["blue-1.0", "", "load_s"]["verdict"] == "undetermined"
     assert lines["red-1.0", "k5", "p50_ms"]["verdict"] == "same record"

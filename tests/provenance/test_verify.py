@@ -19,11 +19,20 @@ from anncestry.provenance import records
 from anncestry.report.model import numbers
 from anncestry.report.model.records import seal_report, seal_table
 from tests import synthetic
+from tests.toy import anncestry
 
 
 @pytest.fixture(scope="module")
-def finished(finished_place):
-    return finished_place
+def finished(finished_place, tmp_path_factory):
+    """The finished place, its page drawn again with the files of its charts."""
+    toy = finished_place.copy(tmp_path_factory.mktemp("finished") / "toy", "data", "results")
+    toy.files["config"]["chart_files"] = True
+    toy.save()
+    matrix = workflow.expand(workflow.Choice(toy.folder / "config", "default"))
+    shutil.rmtree(toy.folder / "results/report")
+    drawn = anncestry(toy.folder, "report", matrix.report)
+    assert drawn.returncode == 0, drawn.stderr
+    return toy
 
 
 @pytest.fixture
@@ -177,11 +186,13 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_flipped_bit_in_any_kind_of_file_is_found_and_the_file_named(audit, kind):
+    parsed = kind.endswith(".json") or kind.startswith("results/table/")
     for at in (0.1, 0.5, 0.97):
         victim = one(kind)
         before = victim.read_bytes()
         flip(victim, at)
-        status, said = audit()
+        # What is not parsed any more once its digest is wrong is found the same way wherever the bit is.
+        status, said = audit(*(() if parsed or at == 0.5 else ("--quick",)))
         assert status == 2, f"bit at {at} of {victim} not noticed"
         assert victim.name in said or str(victim.parent) in said, said
         assert re.search(r"no longer supported: \d+ numbers?: n[0-9a-f]{10}", said), said
@@ -419,10 +430,10 @@ def test_random_flips_are_found(audit):
     """Any bit of any published file, not only those somebody thought of."""
     chance = random.Random(5)
     files = sorted(path for path in Path("results").rglob("*") if path.is_file())
-    for victim in chance.sample(files, min(12, len(files))):
+    for number, victim in enumerate(chance.sample(files, min(12, len(files)))):
         before = victim.read_bytes()
         flip(victim, chance.random())
-        status, said = audit()
+        status, said = audit(*(() if number % 3 == 0 else ("--quick",)))
         assert status == 2, f"{victim}: {said}"
         victim.write_bytes(before)
     assert audit()[0] == 0, "as it was, all agrees"
@@ -465,7 +476,7 @@ def test_a_planted_file_is_no_part_of_what_was_sealed(audit, pattern):
     planted.symlink_to("/etc/passwd")
     assert audit()[0] == 2
     planted.unlink()
-    assert audit()[0] == 0
+    assert audit("--quick")[0] == 0
 
 
 def test_a_planted_page_that_is_listed_and_sealed_again_is_not_of_the_page_drawn_again(audit, tmp_path, capfd):
