@@ -505,7 +505,7 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
         server.stop()
         monkeypatch.setenv("TEST_REMOTE_KEY", "root:wrong")
         for client in ("sdk", "vectordbbench"):
-            with pytest.raises(ServerError, match="illegal connection params|auth check failure") as refused:
+            with pytest.raises(ServerError, match=r"illegal connection params|auth check failure") as refused:
                 through(client, server, tmp_path / "wrong")
             assert "root:wrong" not in str(refused.value)
         with pytest.raises(ServerError, match="milvus: "):
