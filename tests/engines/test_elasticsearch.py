@@ -30,7 +30,7 @@ from tests.builders.standins import program
 from tests.elasticsearch_standin import Standin, elasticsearch
 from tests.servers import INDEX, SYSTEMS, exact, small_payload, small_vectors
 from tests.tls_pump import pump
-from tests.toy import ROOT
+from tests.toy import DATASET, ROOT
 
 NAME = "elasticsearch-8.17.0"
 ENGINE, OFFERS = engines.get("elasticsearch"), engines.offers_of("elasticsearch")
@@ -281,10 +281,12 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(thei
     folder.mkdir()
     (config / "systems.yaml").write_text(yaml.safe_dump({NAME: SYSTEMS[NAME]}))
     (config / "topologies.yaml").write_text(yaml.safe_dump({"remote": REMOTE}))
-    block = {"datasets": ["random-xs-20-angular"], "systems": [NAME], "topologies": ["remote"]}
+    few = {"metric": "cosine", "rows": 1800, "queries": 200, "sources": [{**DATASET["sources"][0], "samples": 2000}]}
+    (config / "datasets.yaml").write_text(yaml.safe_dump({"few": {**DATASET, **few}}))
+    block = {"datasets": ["few"], "systems": [NAME], "topologies": ["remote"]}
     matrix = [{**block, "workloads": ["smoke-k10-category30"]}]
-    main = yaml.safe_load((config / "config.yaml").read_text())
-    (config / "config.yaml").write_text(yaml.safe_dump({**main, "disturbance": {"repeats": 0}, "matrix": matrix}))
+    main = {**yaml.safe_load((config / "config.yaml").read_text()), "disturbance": {"repeats": 0}, "chart_files": False}
+    (config / "config.yaml").write_text(yaml.safe_dump({**main, "matrix": matrix}))
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
          "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],
@@ -292,7 +294,7 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(thei
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/random*/**/*.json")]
+    records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/few/**/*.json")]
     assert {record["stage"] for record in records} == {"load", "query", "recall"}
     for record in records:
         if record["stage"] != "recall":

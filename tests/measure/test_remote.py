@@ -193,7 +193,7 @@ def config_folder(folder: Path, topologies: list[str], datasets: list[str]) -> P
     (folder / "topologies.yaml").write_text(yaml.safe_dump(dict.fromkeys(topologies, WEAVIATE)))
     matrix = {"datasets": datasets, "systems": [name], "topologies": topologies, "workloads": ["smoke-k10"]}
     main = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump({**main, "matrix": [matrix]}))
+    (folder / "config.yaml").write_text(yaml.safe_dump({**main, "chart_files": False, "matrix": [matrix]}))
     return folder
 
 
