@@ -114,6 +114,7 @@ def _by_clients(ladder: Sequence[Row]) -> Table:
 
 
 _OWN = "VectorDBBench's own runner: not verifiable"
+_IN_TURN = "our driver in turn with it: not verifiable"
 _COUNTED = {
     ("query", "qps"): Column("Queries per second", "1/s"),
     ("query", "p99_ms"): Column("p99", "ms"),
@@ -146,6 +147,10 @@ def own_runner(material: Material) -> list[Table]:
         labels = (_OWN, told["dataset"], told["topology"], f"{told['engine']}-{told['system_version']}", asked)
         counted = [Cell(printed_text(told[name]) if told[name] else NO_CELL) for _, name in _COUNTED]
         body.append(TableRow(labels, (*counted, Cell(NO_CELL))))
+        if told["qps"]:
+            ratio = Cell(f"{float(told['driver_qps']) / float(told['qps']):.2f}")
+            empty = [Cell(NO_CELL)] * (len(_COUNTED) - 1)
+            body.append(TableRow((_IN_TURN, *labels[1:]), (Cell(printed_text(told["driver_qps"])), *empty, ratio)))
         for (topology, system, workload, client), of in sorted(ours.items()):
             qps = of.get("qps")
             ratio = Cell(NO_CELL)
@@ -164,7 +169,8 @@ def own_runner(material: Material) -> list[Table]:
             "VectorDBBench asked the same version of the system for the same queries, with the same index, k, effort"
             " and clients, by its own client, runner and sums: medians of a few runs. It keeps no samples, so that its"
             " rows can't be verified, and no ratio has an interval. Its rate counts the time in which its clients"
-            f" connect. {' '.join(provenance)}",
+            " connect. Our driver asked the same server in turn with it, without keeping samples: only that ratio is of"
+            f" the same minutes. What was measured here, by records, is of another time. {' '.join(provenance)}",
             ("Source", "Dataset", "Topology", "System", "Asked"),
             columns,
             tuple(body),
@@ -198,6 +204,7 @@ def _provenance(told: Mapping[str, str], material: Material) -> str:
     alike = bool(here) and all(str(facts.get(name)) == told[name] for facts in here for name in _MACHINE)
     return (
         f"{told['tool']} {told['version']} (packages {told['environment_sha256'][:12]}) ran on {told['date']} at commit"
-        f" {told['commit']}, on {told['cores']} × {told['cpu_model']} with {told['memory_gib']} GiB:"
+        f" {told['commit']}, on {told['cores']} × {told['cpu_model']} with {told['memory_gib']} GiB at a"
+        f" load average of {told['load_average']}:"
         f" {'a machine like' if alike else 'another machine than'} that of this page."
     )

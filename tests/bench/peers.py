@@ -113,6 +113,7 @@ def main() -> None:
     queries = np.asarray(vectors.queries[measured])
     theirs: dict[Cell, list[Told]] = {cell: [] for cell in asked}
     ours: dict[Cell, list[bench.Figure]] = {cell: [] for cell in asked}
+    loads: list[float] = []
     engine, entry = get(load["system"]["engine"]), SYSTEMS[first.system]
     assert load["system"].items() >= {name: entry[name] for name in ("engine", "version", "settings")}.items()
     with tempfile.TemporaryDirectory() as temporary:
@@ -136,15 +137,23 @@ def main() -> None:
                         lasts_s = work.get("duration_s", bench.SECONDS)
                         job = (driver, folder / "job", engine.transport(server), False, work["clients"], lasts_s)
                         ours[cell].append(bench.driven(*job))
+                        loads.append(os.getloadavg()[0])
                         progress.add(1)
-    lines = [line(load, asked[cell], told) for cell, told in theirs.items()]
+    lines = [line(load, asked[cell], told, ours[cell], loads) for cell, told in theirs.items()]
     keep(lines)
     print("Next: python -m tests.report.test_paper, as the fixed report shows these figures, too")
-    show(lines, [statistics.median(figure.qps for figure in ours[cell]) for cell in asked])
+    show(lines)
 
 
-def line(load: Mapping[str, Any], work: Mapping[str, Any], told: Sequence[Told]) -> dict[str, str]:
-    """A line of the kept file: what was asked, of what, by what, where and when, and the medians of what it told."""
+def line(
+    load: Mapping[str, Any],
+    work: Mapping[str, Any],
+    told: Sequence[Told],
+    ours: Sequence[bench.Figure],
+    loads: Sequence[float],
+) -> dict[str, str]:
+    """A line of the kept file: what was asked, of what, by what, where and when; medians of what it told, of the
+    driver's rate in turn with it, and of the machine's `loads`."""
     facts, index = platform.facts(), load["index"]
     medians = {
         name: f"{statistics.median(run[name] for run in told):.{digits}f}" if name in told[0] else ""
@@ -170,6 +179,8 @@ def line(load: Mapping[str, Any], work: Mapping[str, Any], told: Sequence[Told])
         "duration_s": str(SECONDS) if "duration_s" in work else "",
         "rounds": str(len(told)),
         **medians,
+        "driver_qps": f"{statistics.median(figure.qps for figure in ours):.0f}",
+        "load_average": f"{statistics.median(loads):.1f}",
     }
 
 
@@ -185,19 +196,19 @@ def keep(lines: Sequence[Mapping[str, str]]) -> None:
     (PUBLISHED / SUMS).write_text("".join(digests))
 
 
-def show(lines: Sequence[Mapping[str, str]], rates: Sequence[float]) -> None:
+def show(lines: Sequence[Mapping[str, str]]) -> None:
     """The figures beside the driver's rates, in turn on the same server, and the goal."""
     of = lines[0]
     print(f"\n{of['engine']} {of['system_version']}, {of['dataset']}, k={of['k']}, ef={of['ef']}")
-    print(f"medians of {ROUNDS} rounds, in turn")
+    print(f"medians of {ROUNDS} rounds, in turn; load average {of['load_average']}")
     print(
         f"{'clients':>8}{'VectorDBBench QPS':>20}{'p99 ms':>9}{'mean ms':>9}{'recall':>8}{'driver QPS':>12}{'ratio':>7}"
     )
-    for told, qps in zip(lines, rates, strict=True):
+    for told in lines:
         counted = f"{told['qps']:>20}{told['p99_ms']:>9}{told['mean_ms']:>9}{told['recall_by_id']:>8}"
-        ratio = f"{qps / float(told['qps']):7.2f}" if told["qps"] else f"{'':7}"
+        ratio = f"{float(told['driver_qps']) / float(told['qps']):7.2f}" if told["qps"] else f"{'':7}"
         met = f"   goal ≥ {GOAL}: {'met' if float(ratio) >= GOAL else 'MISSED'}" if told is lines[-1] else ""
-        print(f"{told['clients']:>8}{counted}{qps:12.0f}{ratio}{met}")
+        print(f"{told['clients']:>8}{counted}{told['driver_qps']:>12}{ratio}{met}")
 
 
 if __name__ == "__main__":

@@ -518,7 +518,7 @@ def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_ques
     folder = shutil.copytree(PUBLISHED, tmp_path / "published")
     (told, *_) = material.facts.peers
     asked = {name: str(getattr(question, name)) for name in ("dataset", "M", "ef_construction", "ef", "k", "clients")}
-    told = {**told, **asked, "duration_s": "4", "qps": "200", "p99_ms": "9.5", "recall_by_id": ""}
+    told = {**told, **asked, "duration_s": "4", "qps": "200", "driver_qps": "300", "p99_ms": "9.5", "recall_by_id": ""}
 
     def tables_with(**changes: str) -> list[Table]:
         with open(folder / PEERS, "w", newline="") as file:
@@ -528,9 +528,12 @@ def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_ques
         return vectordbbench.own_runner(Material(material.numbers, material.records, Published(folder)))
 
     (table,) = tables_with()
-    theirs, *rest = table.rows
+    theirs, in_turn, *rest = table.rows
+    assert "not verifiable" in in_turn.labels[0] and [in_turn.cells[0].text, in_turn.cells[-1].text] == ["300", "1.50"]
     assert "not verifiable" in theirs.labels[0] and [cell.text for cell in theirs.cells[:2]] == ["200", "9.5"]
-    assert not any(cell.number_id or cell.value is not None for cell in theirs.cells), "no number of ours"
+    assert not any(cell.number_id or cell.value is not None for cell in (*theirs.cells, *in_turn.cells)), (
+        "no number of ours"
+    )
     beside = next(row for row in rest if row.cells[0].number_id == ours["number_id"])
     assert beside.cells[-1].value == ours["value"] / 200 and beside.cells[-1].parents == (ours["number_id"],)
     assert "another machine than that of this page" in table.caption and told["version"] in table.caption
