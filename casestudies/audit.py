@@ -15,7 +15,7 @@ from typing import NamedTuple
 from anncestry.report.counterpart import number
 from anncestry.report.model.cells import Table, text_of
 from anncestry.report.model.material import Material
-from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published
+from anncestry.report.published import COMMIT, DOCUMENTS, REPOSITORY, Figure, Published, peer_id
 from anncestry.report.site import shell
 from anncestry.report.site.shell import AUDIT_PAGE, Numbers
 from casestudies.beside import Counterpart, Joint, ancestry, joints
@@ -54,6 +54,7 @@ def write(material: Material, facts: Published, tables: Sequence[Table], out_dir
         ancestry=ancestry(material, {name for joint in every for name in joint.ids}),
         numbers=Numbers(),
         documents=documents,
+        peers=[(peer_id(told), told) for told in facts.peers],
         figures=len(facts.figures),
         traced=len(traced),
         agreeing=sum(bool(figure.agrees) for figure in traced),

@@ -14,7 +14,7 @@ from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, Tabl
 from anncestry.report.model.equal_recall import defective
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import of_stage
-from anncestry.report.published import DOCUMENTS, Figure, printed_text
+from anncestry.report.published import DOCUMENTS, Figure, peer_id, printed_text
 from anncestry.report.tables.spec import pivot
 from casestudies.documents import MEASURED, PRINTED, THROUGH
 
@@ -132,7 +132,7 @@ def own_runner(material: Material) -> list[Table]:
         return []
     joined = Joined(material.by_any_client, material.records, material.facts)
     body: list[TableRow] = []
-    provenance: dict[str, None] = {}
+    elsewhere = False
     for told in material.facts.peers:
         theirs = _question(told)
         ours: dict[tuple[str, str, str, str], dict[str, Row]] = {}
@@ -142,15 +142,17 @@ def own_runner(material: Material) -> list[Table]:
                 ours.setdefault(place, {})[metric] = row
         if not ours:
             continue
-        provenance[_provenance(told, material)] = None
+        elsewhere = elsewhere or not _is_of_this_machine(told, material)
         asked = f"K = {told['k']}, ef = {told['ef']}, {told['clients']} client{'' if told['clients'] == '1' else 's'}"
         labels = (_OWN, told["dataset"], told["topology"], f"{told['engine']}-{told['system_version']}", asked)
-        counted = [Cell(printed_text(told[name]) if told[name] else NO_CELL) for _, name in _COUNTED]
+        counted = [_told(told, told[name] and printed_text(told[name])) for _, name in _COUNTED]
         body.append(TableRow(labels, (*counted, Cell(NO_CELL))))
         if told["qps"]:
-            ratio = Cell(f"{float(told['driver_qps']) / float(told['qps']):.2f}")
+            ratio = _told(told, f"{float(told['driver_qps']) / float(told['qps']):.2f}")
             empty = [Cell(NO_CELL)] * (len(_COUNTED) - 1)
-            body.append(TableRow((_IN_TURN, *labels[1:]), (Cell(printed_text(told["driver_qps"])), *empty, ratio)))
+            body.append(
+                TableRow((_IN_TURN, *labels[1:]), (_told(told, printed_text(told["driver_qps"])), *empty, ratio))
+            )
         for (topology, system, workload, client), of in sorted(ours.items()):
             qps = of.get("qps")
             ratio = Cell(NO_CELL)
@@ -170,7 +172,9 @@ def own_runner(material: Material) -> list[Table]:
             " and clients, by its own client, runner and sums: medians of a few runs. It keeps no samples, so that its"
             " rows can't be verified, and no ratio has an interval. Its rate counts the time in which its clients"
             " connect. Our driver asked the same server in turn with it, without keeping samples: only that ratio is of"
-            f" the same minutes. What was measured here, by records, is of another time. {' '.join(provenance)}",
+            " the same minutes. What was measured here, by records, is of another time"
+            f"{', and of another machine' if elsewhere else ''}. Each of its numbers leads to when, where and by which"
+            " packages it was counted.",
             ("Source", "Dataset", "Topology", "System", "Asked"),
             columns,
             tuple(body),
@@ -198,13 +202,11 @@ def _question(told: Mapping[str, str]) -> Asked:
     )
 
 
-def _provenance(told: Mapping[str, str], material: Material) -> str:
-    """Which VectorDBBench it was, when and where; and whether the machine is that of the page."""
+def _told(told: Mapping[str, str], text: str) -> Cell:
+    """What a row of a peer says, with its place on the audit page; a dash where it says nothing."""
+    return Cell(text, source=peer_id(told)) if text else Cell(NO_CELL)
+
+
+def _is_of_this_machine(told: Mapping[str, str], material: Material) -> bool:
     here = [record.get("platform") or {} for record in of_stage(material.records, "load")]
-    alike = bool(here) and all(str(facts.get(name)) == told[name] for facts in here for name in _MACHINE)
-    return (
-        f"{told['tool']} {told['version']} (packages {told['environment_sha256'][:12]}) ran on {told['date']} at commit"
-        f" {told['commit']}, on {told['cores']} × {told['cpu_model']} with {told['memory_gib']} GiB at a"
-        f" load average of {told['load_average']}:"
-        f" {'a machine like' if alike else 'another machine than'} that of this page."
-    )
+    return bool(here) and all(str(facts.get(name)) == told[name] for facts in here for name in _MACHINE)

@@ -36,7 +36,7 @@ from anncestry.report.model import records
 from anncestry.report.model.cells import NO_CELL, Table, text_of
 from anncestry.report.model.material import Material
 from anncestry.report.model.verdicts import Verdicts
-from anncestry.report.published import PEERS, Published
+from anncestry.report.published import PEERS, Published, peer_id
 from anncestry.report.site import catalogue, sheets
 from anncestry.report.site.page import CHART_CONFIG
 from casestudies import STUDIES, audit, beside, documents, vectordbbench, winners
@@ -536,7 +536,10 @@ def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_ques
     )
     beside = next(row for row in rest if row.cells[0].number_id == ours["number_id"])
     assert beside.cells[-1].value == ours["value"] / 200 and beside.cells[-1].parents == (ours["number_id"],)
-    assert "another machine than that of this page" in table.caption and told["version"] in table.caption
+    told_by = {cell.source for cell in (*theirs.cells, *in_turn.cells) if cell.text != NO_CELL}
+    (row,) = Published(folder).peers
+    assert told_by == {peer_id(row)}, "each leads to what is known of its origin"
+    assert "of another machine" in table.caption
     for name, other in (("ef", "7"), ("clients", "99"), ("k", "3"), ("system_version", "2.2.16"), ("duration_s", "")):
         assert tables_with(**{name: other}) == [], f"another {name} is another question"
 

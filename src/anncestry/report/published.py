@@ -9,6 +9,8 @@ make each finding's figures again from these facts.
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,6 +179,11 @@ class Published:
         if len(found) > 1:
             raise DataError(f"{self.folder / 'numbers.csv'}: {len(found)} figures in {document}, {place} with {where}")
         return found[0]
+
+
+def peer_id(told: Mapping[str, str]) -> str:
+    """The id of what another tool counted: of all that its row says."""
+    return f"v{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]}"
 
 
 def find(folder: Path, number: str) -> Figure | None:
