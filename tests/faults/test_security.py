@@ -596,7 +596,7 @@ def test_every_pattern_of_every_schema_refuses_what_it_accepts_with_a_newline_af
         "a/b",
         "pool/x.deb",
     }
-    text |= {"-x=1", "https://x", "0123abcd", "h1:" + "A" * 43 + "=", "A" * 43 + "="}
+    text |= {"1.0.0", "py3-none-any", "-x=1", "https://x", "0123abcd", "h1:" + "A" * 43 + "=", "A" * 43 + "="}
     found = set(re.findall(r'pattern: "((?:[^"\\]|\\.)*)"', file.read_text()))
     for pattern in found:
         schema = Schema({"type": "string", "pattern": pattern.replace("\\\\", "\\")})
