@@ -494,7 +494,9 @@ def _scale(bars: Data, style: _Style) -> Any:
     """The scale of bars' values: on a logarithmic one the smallest bar still has a height."""
     values = [bar["value"] for bar in bars]
     if style.log and min(values) > 0:
-        # A bar of exactly a power of ten would end where its axis begins.
-        ends = [10.0 ** math.floor(math.log10(min(values)) - 1e-9), 10.0 ** math.ceil(math.log10(max(values)) + 1e-9)]
+        # The axis begins at the power of ten below half of the least value: a bar's length is read, though there is no
+        # zero. A bar of exactly a power of ten would end where the axis does.
+        low, high = math.log10(min(values) / 2), math.log10(max(values))
+        ends = [10.0 ** math.floor(low - 1e-9), 10.0 ** math.ceil(high + 1e-9)]
         return alt.Scale(type="log", domain=ends, nice=False)
     return alt.Scale(zero=True) if style.top is None else alt.Scale(domain=[0, style.top], nice=False)
