@@ -106,8 +106,8 @@ def test_a_number_of_clients_that_asked_at_every_size_has_a_line_of_its_own(meas
             found.setdefault((name, mark["clients"]), []).append(mark["at"])
     both = ("20 clients", "300 clients")
     assert {key: sorted(sizes) for key, sizes in found.items()} == {
-        **{(CORES, clients): [0.5, 1, 2] for clients in both},
-        **{(NODES, clients): [1, 2] for clients in both},
+        **{(CORES, clients): [0.25, 1, 2] for clients in both},
+        **{(NODES, clients): [1, 2, 4, 8] for clients in both},
     }
     assert sorted(labels(figures[CORES], 0)) == list(both), "once, at the end of its line"
 
@@ -133,8 +133,9 @@ def test_a_line_is_of_what_the_records_say_of_a_topology_and_not_of_its_name(mea
     def sizes(of: Material) -> dict[str, list[float]]:
         return {n: sorted({mark["at"] for mark in points(f, "qps")}) for n, f in figures_of(of).items()}
 
-    assert sizes(changed()) == sizes(material) == {CORES: [0.5, 1, 2], NODES: [1, 2]}
-    assert sizes(changed(memory_mib=512)) == {CORES: [0.5, 1], NODES: [1, 2]}, "another size differs in memory, too"
+    assert sizes(changed()) == sizes(material) == {CORES: [0.25, 1, 2], NODES: [1, 2, 4, 8]}
+    other = sizes(changed(memory_mib=512))
+    assert other == {CORES: [0.25, 1], NODES: [1, 2, 4, 8]}, "another size differs in memory, too"
 
 
 def test_the_gain_by_cores_and_nodes_stands_beside_the_reports_where_both_asked_the_same(measured: Any) -> None:
@@ -156,12 +157,12 @@ def test_the_gain_by_cores_and_nodes_stands_beside_the_reports_where_both_asked_
 
 def test_a_published_gain_that_has_none_beside_it_says_why(measured: Any) -> None:
     ours, theirs = sides(table(measured("milvus-2.2-cluster-laptop"), "D1-S"))
-    assert len(ours) == 6 and {row.cells[-1].text for row in ours} == {"—"}
+    assert len(ours) == 10 and {row.cells[-1].text for row in ours} == {"—"}
     assert {row.cells[-1].text for row in theirs} == {"2.2.0, 8 cores, 1 node: nothing was measured of it here"}
     (linear,) = {
-        round(row.cells[2].value, 6) for row in ours if row.labels[-1].endswith("cores of each query node: 0.5 → 1")
+        round(row.cells[2].value, 6) for row in ours if row.labels[-1].endswith("cores of each query node: 0.25 → 1")
     }
-    assert linear == round(2**0.8, 6)
+    assert linear == round(4**0.8, 6)
 
 
 def test_the_gain_by_version_stands_beside_the_two_that_the_report_claims(measured: Any) -> None:
