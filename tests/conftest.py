@@ -128,12 +128,12 @@ _OF_ROOT = {"test_disk": "disk", "test_power_cut": "ext4", "test_hosts": "machin
 
 
 _LONGEST = (
-    "test_engines", "test_reruns", "test_damaged", "test_dvc", "test_verify", "test_gates", "test_faults", "test_disk",
-    "test_report", "test_upgrade", "test_mysql", "test_libraries", "test_killed", "test_guard", "test_bench",
-    "test_attacks", "test_freezing", "test_pairs", "test_evidence", "test_stream", "test_zero_vectors", "test_remote",
-    "test_smoke", "test_killed_load", "test_engine_check", "test_wheel", "test_opensearch", "test_fault",
-    "test_clusters", "test_polardb", "test_guard_files", "test_indexes", "test_security", "test_noise", "test_arms",
-    "test_docker",
+    "test_dvc", "test_reruns", "test_damaged", "test_engines", "test_remote", "test_report", "test_verify",
+    "test_faults", "test_mysql", "test_gates", "test_guard", "test_evidence", "test_upgrade", "test_stream",
+    "test_disk", "test_smoke", "test_bench", "test_pairs", "test_freezing", "test_engine_check", "test_libraries",
+    "test_zero_vectors", "test_browser", "test_attacks", "test_compare", "test_killed", "test_killed_load",
+    "test_wheel", "test_opensearch", "test_fault", "test_clusters", "test_polardb", "test_guard_files",
+    "test_indexes", "test_security", "test_noise", "test_arms", "test_docker",
 )  # fmt: skip
 
 
