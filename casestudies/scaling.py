@@ -151,8 +151,8 @@ def tables(material: Material) -> list[Table]:
                 "D1-V",
                 "Gain by version",
                 "Queries per second of each version of Milvus against the one before it, K = 1, in closed loops of a"
-                " fixed time; Table V judges the difference. The document claims at least so much. Beside it: the other"
-                " side's gain, if both numbers were asked the same, else why not.",
+                " fixed time; Table FV judges the difference. The document claims at least so much. Beside it: the"
+                " other side's gain, if both numbers were asked the same, else why not.",
                 ("Source", "Dataset", "Topology", "Versions", "Asked"),
                 (
                     Column("Older", "1/s"),

@@ -81,7 +81,7 @@ def _versions(material: Material) -> Table:
                 labels = (line.dataset, line.topology, f"{older} → {newer}", *row.labels)
                 body.append(replace(row, labels=labels))
     return Table(
-        "V",
+        "FV",
         "From version to version",
         "Every engine that was measured at several versions: each version (B) against the one before it (A), judged as"
         " by anncestry compare. The interval is of B − A, on the log scale over runs and, for recall, over"
