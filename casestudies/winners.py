@@ -380,10 +380,8 @@ def _lacking(decisions: Sequence[Decision]) -> str:
     said = []
     for of, counts in sorted(counted.items()):
         known = [count for count in counts if count is not None]
-        if known:
-            said.append(f"more {of}: up to {max(known):,}")
-        if len(known) < len(counts):
-            said.append(f"more {of}: many")
+        most = [f"up to {max(known):,}"] if known else []
+        said.append(f"more {of}: {' or '.join([*most, *(['many'] if len(known) < len(counts) else [])])}")
     said += [f"{words} ({n} ×)" for words, n in Counter(each for each in lacks if isinstance(each, str)).items()]
     return "; ".join(said) or NO_CELL
 

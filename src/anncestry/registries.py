@@ -18,11 +18,9 @@ from anncestry.errors import DataError
 
 _NETWORK_TIMEOUT_S = 1800
 _NO_PIP = "this Python has no pip: install it (python -m ensurepip)"
+_NO_NPM = "npm is not on the PATH: install it (apt-get install npm)"
 _ADDRESS = re.compile(r"\w+://[^\s'\"]+|(?<=host=)'[^']*'|\b[\w.-]+\.[\w-]+:\d+\b")
 """URLs, and hosts as pip's libraries and npm name them."""
-_NO_NPM = "npm is not on the PATH: install it (apt-get install npm)"
-
-
 _UNREACHED = ("ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "EAI_AGAIN", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
 _NPM_CODES = {
     "E401": "its registry wants a login",
