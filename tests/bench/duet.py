@@ -230,7 +230,8 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
 def section(known: Sequence[Mapping[str, str]]) -> str:
     """The last section of docs/duet.md."""
     tables = "\n\n".join("\n".join(report(condition, known)) for condition in CONDITIONS)
-    tables = tables.replace("\n| quantity ", f"\n<!-- measured: {LINES.path.relative_to(ROOT)} -->\n\n| quantity ")
+    marker = f"<!-- measured: {LINES.path.relative_to(ROOT)} -->\n\n"
+    tables = marker + tables.replace("\n\n", f"\n\n{marker}")
     return f"""{HEADING}
 <!-- not measured: goals -->
 

@@ -19,6 +19,7 @@ other key, and names the nearest one. [config/README.md](../config/README.md) li
 mapping, `[]` into each entry of a list, `*` into each entry of a mapping. "Or a list" means: each value of the list
 makes a workload of its own.
 """
+_MARKER = "<!-- not measured: settings and their limits -->\n"
 _COLUMNS = "| key | type | unit | default | meaning |\n| --- | --- | --- | --- | --- |"
 _SHORT = {"integer": "whole number", "object": "mapping", "array": "list", "string": "text", "boolean": "true or false"}
 
@@ -43,7 +44,7 @@ def page() -> str:
 def _tables(part: Part, prefix: str) -> Iterator[str]:
     """A table of the keys of a part of a schema, then those of its variants."""
     if "properties" in part:
-        yield "\n".join([_COLUMNS, *_rows(part, prefix)])
+        yield "\n".join([_MARKER, _COLUMNS, *_rows(part, prefix)])
     for name, variants in _variants(part, prefix):
         for variant in map(resolved, variants):
             where = f"`{name}`: " if name else ""

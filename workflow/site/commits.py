@@ -24,7 +24,7 @@ def named() -> Iterator[tuple[str, str, str, bool]]:
     """Where a commit is named, by what was measured, the commit, and whether the figure is older than the markers."""
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for number, line in enumerate(path.read_text().splitlines(), start=1):
-            if found := _MARKER.fullmatch(line):
+            if found := _MARKER.fullmatch(line.strip()):
                 kind, command, _, commit = found.groups()
                 yield f"{path.relative_to(ROOT)}:{number}", command, commit, kind != "measured"
     for path in sorted((ROOT / "docs").glob("*.csv")):

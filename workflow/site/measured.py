@@ -5,16 +5,24 @@ comment that no reader of the site sees:
 
     <!-- evidence: COMMAND -->                 COMMAND writes the block from the results that ship; each row has its id
     <!-- measured: COMMAND; DATE; COMMIT -->   what measured it, when, with which code
-    <!-- here since: COMMAND; DATE; COMMIT --> older than the markers: the commit from which the page has it in these
+    <!-- here since: COMMAND; DATE; COMMIT --> older than the markers: the commit from which a page has it in these
                                                words; COMMAND as the page names it, or "command not recorded"
     <!-- measured: FILE.csv -->                the kept file that the block is written from, with dates and commits
     <!-- not measured: WHY -->                 a setting, a limit or an example: says why it is no result
 
 The second is for new figures. Of the third nobody knows which code measured them: measure them again rather than guess.
 
-A figure is a number with one of the units below, a number after ±, or an interval in brackets. Of a table whose head
-has such a unit or a percentile, every row with a number counts. Code (`…`, and listings in a language) doesn't.
-Figures without a unit (a recall, a ratio, a count) and those in other units are not found.
+A figure is
+
+- a number with one of the units below: times, rates, percent, `1.6 times` (and `factor of 8`);
+- a share with two decimals or more: `.89`, `0.95`, `1.000`, as recalls and ratios are written;
+- a number after ±, or an interval in brackets;
+- of a table whose head has such a unit, a percentile or a recall, every row with a number.
+
+None is a number after a word that makes it a bound (`at most`, `less than`, `≤`, `every`, … below), the level of an
+interval (`95 % interval`), a share that passes a filter (`30 % of the rows pass`), or code (`…`, and listings in a
+language). The rule can't tell other settings from results, so a marker does. Counts, ratios above one without their
+word, shares with one decimal and sizes in prose are not found.
 
 `python workflow/site/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
 results in FOLDER (evidence/, where `make evidence` has drawn their pages).
@@ -61,13 +69,26 @@ PAGES = {
 """Pages whose last section shows metrics of experiments whose results ship."""
 EXPERIMENTS = tuple(experiment for shown in PAGES.values() for experiment in shown)
 
-_UNITS = "ms|µs|QPS|min|minutes|hours|queries (?:a|per) second"
+_UNITS = "ms|µs|QPS|s|seconds?|min|minutes?|h|hours?|%|times(?! k)|queries (?:a|per) second"
 _FIGURE = re.compile(
-    rf"[\d.,]*\d\s(?:{_UNITS})\b"  # 2.1 ms
+    rf"(?:\d[\d,]*)?\.?\d+\s(?:{_UNITS})(?![\w-])"  # 2.1 ms, 30 s, .5 %, 1.6 times
+    r"|(?<![\w.,/-])(?:0?\.\d\d+|1\.00+)(?![\w.,]*\d)"  # .89, 0.95, 1.000, but no version
+    r"|\bfactor of \d[\d.]*"
     r"|±\s?\d(?!\d*\^)"  # 1.61 ± 0.18, but not ±2^24
-    r"|\(-?[\d,]*\.?\d+ ?(?:–|…|to) ?-?[\d,]*\.\d+\)"  # 0.94 (0.89 – 0.99)
+    r"|\(-?[\d,]*\.?\d+ ?(?:–|…|to) ?-?[\d,]*\.\d+\)"  # 1.04 (0.89 – 1.1)
 )
-_HEAD = re.compile(rf"(?<![\w’'])(?:{_UNITS}|s|CPU s|MiB|p50|p95|p99|±)(?!\w)")
+_BOUND = re.compile(
+    r"(?:[≤≥<>]|\b(?:at\s+(?:most|least)|up\s+to|(?:more|less|fewer)\s+than|within|above|below|beyond|every|worst"
+    r"|significant\s+at|margin(?:\s+of)?))\s*$",
+    re.IGNORECASE,
+)
+"""What makes the number after it a bound."""
+_LEVEL = re.compile(
+    r"\s(?:one-sided\s)?(?:interval|bound)s?\b"  # 95 % interval
+    r"|(?:\sto\s[\d.]+\s%)?(?:\sof(?:\s[\w,]+){1,2})?\spass\b"  # 30 % of the rows pass
+)
+"""What makes the number before it a level, or a filter's share."""
+_HEAD = re.compile(rf"(?<![\w’'])(?:{_UNITS}|CPU s|MiB|p50|p95|p99|±|recall)(?!\w)")
 _ID = re.compile(r"`n[0-9a-f]{10}`")
 _MARKER = re.compile(r"<!-- (evidence|measured|here since|not measured): (.+) -->")
 _MEASURED = re.compile(r"[^;]+; 20\d\d-[01]\d-[0-3]\d; [0-9a-f]{7,40}")
@@ -92,8 +113,8 @@ def blocks(page: str) -> Iterator[Block]:
             fenced = not fenced
         if ends and lines:
             text = "\n".join(lines)
-            if _MARKER.fullmatch(text):
-                marker = text
+            if _MARKER.fullmatch(text.strip()):
+                marker = text.strip()
             else:
                 yield Block(start, text, marker)
                 marker = ""
@@ -104,14 +125,18 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def figures(text: str) -> list[str]:
-    """The measured figures in a block, by the rule above; of a table, rows that have one."""
+    """The measured figures in a block, by the rule at the top; of a table, rows that have one."""
     first, *rest = text.lstrip().splitlines()
     if first.startswith("```") and first not in ("```", "```text"):
         return []
     plain = re.sub(r"`[^`\n]*`", "", text)
     if first.startswith("|") and _HEAD.search(first):
         return [row for row in rest[1:] if re.search(r"\|[^|]*\d", row)]
-    return [found.group() for found in _FIGURE.finditer(plain)]
+    return [
+        found.group()
+        for found in _FIGURE.finditer(plain)
+        if not (_BOUND.search(plain, 0, found.start()) or _LEVEL.match(plain, found.end()))
+    ]
 
 
 def faults(page: str) -> Iterator[str]:
