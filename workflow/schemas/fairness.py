@@ -84,8 +84,8 @@ def page() -> str:
 def _table(rows: Iterator[tuple[str, ...]]) -> str:
     head, *body = rows
     lines = [head, tuple("---" for _ in head), *body]
-    rows = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return "\n".join(["<!-- not measured: settings -->\n", *rows])
+    written = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(["<!-- not measured: settings -->\n", *written])
 
 
 def _writes(says: Mapping[str, Mapping[str, str]], first: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
