@@ -18,12 +18,20 @@ all: env  ## measure what is missing, and draw the page
 EVIDENCE := cd evidence && PYTHONPATH="$(CURDIR)/src"
 SHIPPED := smoke upgrade-small findings
 
-evidence: env  ## pull the results that ship with the repository, draw their page, make every number again (two minutes; offline once env is done)
+# make evidence SHOW="upgrade-small findings" draws and verifies the other two
+SHOW ?= smoke
+TRACED := --system milvus-2.3.5 --workload smoke-k10 --metric p50_ms
+
+evidence: env  ## pull the results that ship with the repository, draw the page of one, make its numbers again (under a minute, offline once env is done; SHOW="upgrade-small findings": the others)
+	@$(if $(filter-out $(SHIPPED),$(SHOW)),echo "SHOW=$(SHOW): only the results of $(SHIPPED) ship" >&2; exit 1,:)
 	@dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc
-	@for experiment in $(SHIPPED); do \
+	@for experiment in $(SHOW); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 2 all --config experiment=$$experiment) && \
 	  ($(EVIDENCE) anncestry --experiment $$experiment verify) || exit; \
 	done
+	@echo "look at: $(SHOW:%=evidence/reports/%/index.html)"
+	@$(if $(filter smoke,$(SHOW)),echo "trace a number: . .venv/bin/activate && cd evidence && anncestry --experiment smoke why $(TRACED)",:)
+	@$(if $(filter-out $(SHOW),$(SHIPPED)),echo "see the others: make evidence SHOW=\"$(filter-out $(SHOW),$(SHIPPED))\"",:)
 
 evidence-renew: env  ## measure again what changed of the results that ship with the repository (ALL=1: all of them)
 	@$(if $(ALL),rm -rf evidence/results evidence/data,rm -rf evidence/results/table evidence/results/report)
@@ -241,7 +249,8 @@ lock:  ## resolve requirements.lock, -cluster.lock, -docs.lock and envs/vectordb
 	@echo vectordb-bench==1.0.18 | $(LOCK) - --excludes $(VENV)/unused.txt --only-binary :all: -o envs/vectordbbench.txt
 
 clean:  ## remove logs, scratch and reports, but keep results and data
-	@rm -rf logs scratch reports .snakemake/log
+	@rm -rf logs scratch .snakemake/log
+	@[ ! -d reports ] || find reports -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14

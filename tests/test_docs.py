@@ -25,7 +25,7 @@ _LONGEST_PURPOSE_WORDS = 30
 def _pages() -> list[str]:
     """All pages that people read, as paths from the root of the repository."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "config").rglob("*.md")]
-    found += (ROOT / "evidence").glob("*.md")
+    found += [*(ROOT / "evidence").glob("*.md"), *(ROOT / "reports").glob("*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from anncestry.cells.matrix import Cell, Matrix, Pair
-from anncestry.cells.plan import results
+from anncestry.cells.plan import results, undrawn
 from anncestry.cells.stage import PAGES, STAMP
 from anncestry.errors import DataError, UserError
 from anncestry.home import PUBLISHED
@@ -107,7 +107,7 @@ def hashes(findings: Findings, matrix: Matrix) -> None:
             if stage == "report":
                 findings.check(str(folder), partial(_shown, folder, PAGES / matrix.config.experiment))
         else:
-            findings.add(Problem(f"{folder}: missing; run `snakemake --cores 8 all`", str(folder)))
+            findings.add(Problem(f"{folder}: {undrawn(matrix)}", str(folder)))
 
 
 def _published(findings: Findings, record: Path, stage: str, key: str, matrix: Matrix) -> None:

@@ -22,6 +22,7 @@ import pytest
 from anncestry import cli
 from anncestry.cells import config
 from anncestry.datasets import download
+from anncestry.workflow import Choice, expand
 from tests.toy import ROOT
 
 PROGRAMS = ("anncestry", "make", "python", "pip", "go")
@@ -106,3 +107,8 @@ def test_own_data_and_the_entry_of_files_in_place(here, capsys):
 def test_the_tasks(here, capsys):
     done = walk("docs/tasks.md", here, capsys)
     assert done.count("make all") == 2 and "workloads" in done and "pip" in done
+    artifacts = {name: entry.get("artifact") for name, entry in config.read_yaml(Path("config/systems.yaml")).items()}
+    old, new = artifacts["weaviate-1.27.0"], artifacts["weaviate-1.27.1"]
+    assert new == {**old, "h1": new["h1"], "stamp": dict.fromkeys(old["stamp"], "v1.27.1")} and new["h1"] != old["h1"]
+    before, after = (expand(Choice(folder, "default")).cells for folder in (ROOT / "config", Path("config")))
+    assert before == after, "a version that is added has nothing else measured again"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
+from anncestry.cells.plan import command_of
 from anncestry.provenance import explain
 from anncestry.workflow import Choice, resolve
 from tests.toy import ROOT, counted, parse_jobs
@@ -35,6 +38,18 @@ def call(folder: Path, *arguments: str, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+def typed(*programs: str) -> Iterator[str]:
+    """What the page tells a reader without make to type, of these programs, in its order."""
+    text = (ROOT / "evidence" / "README.md").read_text()
+    return (line for line in re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE) if line.startswith(programs))
+
+
+def type_in(folder: Path, command: str, status: int = 0) -> str:
+    """Type a command of the page in `folder`, which is outside of the checkout."""
+    words = shlex.split(command.replace("../Snakefile", str(ROOT / "Snakefile")))
+    return call(folder, *words, *(["--nocolor"] if words[0] == "snakemake" else []), status=status)
+
+
 def drawn(folder: Path, experiment: str) -> dict[str, int]:
     """Jobs that the workflow ran."""
     asked = ("-s", str(ROOT / "Snakefile"), "--cores", "2", "--nocolor", "all")
@@ -51,7 +66,8 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = shutil.ignore_patterns("results", "data", "reports", "scratch", "logs", ".snakemake")
     shutil.copytree(ROOT / "evidence", clone / "evidence", ignore=made)
     subprocess.run(["git", "init", "-q", clone], check=True)
-    call(clone, "dvc", "pull", "-q", "-r", "evidence", "evidence/results.dvc", "evidence/data.dvc")
+    (pull,) = typed("dvc")
+    type_in(clone, pull)
     return clone / "evidence"
 
 
@@ -61,6 +77,22 @@ def test_the_shipped_results_are_what_this_code_would_measure(evidence: Path, ex
         matrix, made = resolve(Choice(ROOT / "config", experiment), Path(), mend=True)
         jobs = counted(explain.jobs(matrix, made))
     assert jobs.keys() <= PUBLISH, "measure them again: make evidence-renew"
+
+
+def test_the_page_of_smoke_is_made_and_asked_as_its_readme_says_and_who_forgets_to_draw_it_is_told_how(
+    evidence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, verify, why, summary, _ = typed("snakemake", "anncestry")
+    for asking in (verify, why, summary):
+        said = type_in(evidence, asking, status=2)
+        assert "not drawn here yet: `snakemake --cores 8 all --config experiment=smoke` draws" in said, asking
+    monkeypatch.chdir(ROOT / "evidence")
+    of_smoke = resolve(Choice(ROOT / "config", "smoke"), Path())[0]
+    assert command_of(of_smoke) == "snakemake -s ../Snakefile --cores 8 all --config experiment=smoke"
+    assert draw == command_of(of_smoke).replace("--cores 8", "--cores 2"), "the page says what the errors say"
+    assert parse_jobs(type_in(evidence, draw)).keys() <= PUBLISH
+    assert "all published numbers agree with the raw samples" in type_in(evidence, verify)
+    assert "number n" in type_in(evidence, why) and "milvus-2.3.5" in type_in(evidence, summary)
 
 
 def test_they_verify_and_lead_to_their_samples_and_a_changed_byte_is_told(evidence: Path) -> None:
@@ -76,10 +108,10 @@ def test_they_verify_and_lead_to_their_samples_and_a_changed_byte_is_told(eviden
         assert "all published numbers agree with the raw samples" in verified
     for page, (text, shown) in pages.items():
         written = MEASURED["page"](text, evidence, shown)
-        assert written == text, f"{page}: after `make evidence`: python workflow/site/measured.py"
+        assert written == text, f"{page}: with all three drawn: python workflow/site/measured.py"
     verify = ("anncestry", "--experiment", "smoke", "verify", "--quick")
-    select = ("--system", "milvus-2.3.5", "--workload", "smoke-k10", "--metric", "p50_ms")
-    assert ".samples.parquet" in call(evidence, "anncestry", "--experiment", "smoke", "why", *select)
+    (why,) = (line for line in typed("anncestry") if " why " in line)
+    assert ".samples.parquet" in type_in(evidence, why)
     (samples,) = evidence.glob("results/query/*/milvus-2.3.5/standalone/smoke-k10@*.samples.parquet")
     body = bytearray(samples.read_bytes())
     body[len(body) // 2] ^= 1

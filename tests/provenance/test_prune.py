@@ -152,12 +152,12 @@ def test_tables_and_pages_of_every_experiment_and_key_go_if_they_show_the_cell(t
         touch(f"{folder}/index.html")
         Path(folder, "numbers.csv").write_text(f"record,key\n{cell.query_path},{cell.query}\n")
     elsewhere = next(other for other in matrix.cells if other != cell)
-    touch("results/table/other@0123456789ab/numbers.csv")
+    touch("results/table/other@0123456789ab/numbers.csv", "reports/README.md")
     Path("results/table/other@0123456789ab/numbers.csv").write_text(f"key\n{elsewhere.query}\n")
     swept(toy, PATTERN)
     assert [path.name for path in Path("results/table").iterdir()] == ["other@0123456789ab"]
     assert not list(Path("results/report").iterdir())
-    assert not list(Path("reports").iterdir())
+    assert [path.name for path in Path("reports").iterdir()] == ["README.md"], "it is git's, and no page"
 
 
 def test_a_table_with_nothing_but_the_load_goes_with_the_load_only(toy):

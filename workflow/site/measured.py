@@ -25,7 +25,7 @@ language). The rule can't tell other settings from results, so a marker does. Co
 word, shares with one decimal and sizes in prose are not found.
 
 `python workflow/site/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
-results in FOLDER (evidence/, where `make evidence` has drawn their pages).
+results in FOLDER (evidence/, where `make evidence SHOW="smoke upgrade-small findings"` has drawn their pages).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from anncestry.cells.matrix import Matrix
+from anncestry.cells.plan import undrawn
 from anncestry.cells.stage import RECORDS, STAGES, stage_at
 from anncestry.errors import ConfigError, DataError
 from anncestry.provenance import records
@@ -45,28 +46,24 @@ def find(matrix: Matrix, number: str | None, selectors: Mapping[str, str]) -> tu
     if number is None:
         if not selectors:
             raise DataError("name a number: its id, or --" + " … --".join(SELECTORS))
-        return current, _select(_read(current), selectors)
+        if not (current / "numbers.parquet").exists():
+            raise DataError(f"{current}: {undrawn(matrix)}")
+        return current, _select(numbers.read(current), selectors)
     start = number.lstrip("#").lower()
     folders = [current, *sorted(path.parent for path in STAGES["table"].folder.glob("*/numbers.parquet"))]
     looked = [folder for folder in dict.fromkeys(folders) if (folder / "numbers.parquet").exists()]
     for folder in looked:
-        frame = _read(folder)
+        frame = numbers.read(folder)
         rows = frame[frame["number_id"].str.startswith(start)]
         if len(rows) == 1:
             return folder, numbers.rows_of(rows)[0]
         if len(rows):
             raise DataError(f"{len(rows)} numbers begin with {number!r}: {_listed(rows)}; give more digits")
     if not looked:
-        raise DataError(f"{current}: not made or pulled yet, so there is no number {number!r} here")
+        raise DataError(f"{current}: {undrawn(matrix)}; without it there is no number {number!r} here")
     names = ", ".join(folder.name for folder in looked)
-    raise DataError(f"no number {number!r} in {names}: ids are an n and ten hex digits, as on the page")
-
-
-def _read(folder: Path) -> pd.DataFrame:
-    if not (folder / "numbers.parquet").exists():
-        experiment = folder.name.partition("@")[0]
-        raise DataError(f"{folder}: not made or pulled yet; see `anncestry --experiment {experiment} plan`")
-    return numbers.read(folder)
+    more = "" if current in looked else f"; {current}: {undrawn(matrix)}"
+    raise DataError(f"no number {number!r} in {names}: ids are an n and ten hex digits, as on the page{more}")
 
 
 def _select(frame: pd.DataFrame, selectors: Mapping[str, str]) -> dict[str, Any]:

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from pathlib import Path
 
 from anncestry.cells.blocks import part_of_round
+from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, Need, Stage, key_of
+from anncestry.home import CHECKOUT
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,29 @@ def results(cell: Cell | Pair) -> tuple[str, ...]:
     if isinstance(cell, Pair):
         return (cell.path, *(side.load_path for side in cell.sides))
     return tuple(STAGES[name].path(cell) for name in RESULTS)
+
+
+def command_of(matrix: Matrix) -> str:
+    """The command that runs a whole experiment, as one types it in the working directory."""
+    name = matrix.config.experiment
+    # Snakemake looks for a Snakefile in the folder itself only; evidence/, within the checkout, has none of its own.
+    around = CHECKOUT if CHECKOUT in Path.cwd().parents and not Path("Snakefile").exists() else None
+    snakefile = f" -s {os.path.relpath(around / 'Snakefile')}" if around else ""
+    chosen = "" if name == DEFAULT_EXPERIMENT else f" --config experiment={name}"
+    return f"snakemake{snakefile} --cores 8 all{chosen}"
+
+
+def undrawn(matrix: Matrix) -> str:
+    """What to do where the table or the page of a matrix is missing, as the end of a sentence that names its folder."""
+    lacking = {path for cell in matrix.measured for path in results(cell) if not Path(path).exists()}
+    if lacking:
+        pull = "`dvc pull results.dvc` (in evidence/: with `-r evidence`) brings what was kept of them, "
+        kept = pull if Path("results.dvc").exists() else ""
+        return f"missing, as are {len(lacking)} of its records: {kept}`{command_of(matrix)}` measures what is not here"
+    return (
+        f"not drawn here yet: `{command_of(matrix)}` draws table and page from the records that are here "
+        "(it measures nothing, and takes seconds)"
+    )
 
 
 def files(matrix: Matrix, names: Iterable[str]) -> dict[str, tuple[Stage, str]]:

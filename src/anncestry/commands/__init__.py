@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from anncestry import workflow
 from anncestry.cells.blocks import sentence
-from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -107,9 +106,3 @@ def say_absent(matrix: Matrix) -> None:
     """Print how many cells are listed instead of measured, if any."""
     if said := sentence(matrix.absent):
         print(said)
-
-
-def command_of(matrix: Matrix) -> str:
-    """The command that runs a whole experiment."""
-    name = matrix.config.experiment
-    return "snakemake --cores 8 all" + ("" if name == DEFAULT_EXPERIMENT else f" --config experiment={name}")

@@ -9,8 +9,8 @@ from typing import Any
 
 from anncestry import user_cache, workflow
 from anncestry.cells.matrix import Matrix
-from anncestry.cells.plan import make
-from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
+from anncestry.cells.plan import command_of, make
+from anncestry.commands import HERE, Run, command, say_absent, say_json
 from anncestry.errors import ServerError, UserError
 from anncestry.home import EPOCHS
 from anncestry.provenance import prune

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from anncestry import durable, user_cache, workflow
 from anncestry.cells import config
-from anncestry.commands import Run, command, command_of
+from anncestry.cells.plan import command_of
+from anncestry.commands import Run, command
 from anncestry.datasets import formats, payload
 from anncestry.errors import ConfigError, DataError, damage
 from anncestry.provenance.records import replacing, sha256_file

@@ -12,7 +12,8 @@ from typing import Any
 
 from anncestry import durable
 from anncestry.cells.matrix import Cell, Matrix, Pair
-from anncestry.commands import Run, command, command_of
+from anncestry.cells.plan import command_of
+from anncestry.commands import Run, command
 from anncestry.errors import DataError
 from anncestry.provenance import platform
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from anncestry import durable, workflow
 from anncestry.cells import config as config_files
-from anncestry.cells import plan
 from anncestry.cells.matrix import Matrix
+from anncestry.cells.plan import command_of, results, undrawn
 from anncestry.cells.stage import PAGES, STAMP
-from anncestry.commands import HERE, Run, command, command_of, say_absent, say_json
+from anncestry.commands import HERE, Run, command, say_absent, say_json
 from anncestry.errors import ConfigError, DataError
 from anncestry.home import PUBLISHED
 
@@ -26,7 +26,7 @@ def summary(run: Run, options: argparse.Namespace) -> None:
     """Print the main numbers of an experiment and the path of its page."""
     matrix = run.matrix
     if not Path(matrix.table_path).exists():
-        raise DataError(f"{matrix.table_path}: missing; run `{command_of(matrix)}`")
+        raise DataError(f"{matrix.table_path}: {undrawn(matrix)}")
     if say_json(options, lambda: highlights_of(matrix)):
         return
     print_table(matrix)
@@ -227,7 +227,7 @@ def _incomplete(matrix: Matrix) -> str:
     missing = [
         f"{cell.where}/{cell.workload}"
         for cell in matrix.measured
-        if not all(Path(path).exists() for path in plan.results(cell))
+        if not all(Path(path).exists() for path in results(cell))
     ]
     if missing:
         more = ", …" if len(missing) > 3 else ""

@@ -13,9 +13,9 @@ from typing import Any
 
 from anncestry import user_cache
 from anncestry.cells.matrix import Cell, Pair
-from anncestry.cells.plan import Session
+from anncestry.cells.plan import Session, command_of
 from anncestry.cells.stage import STAGES
-from anncestry.commands import Run, command, command_of
+from anncestry.commands import Run, command
 from anncestry.errors import Damaged, DataError, ServerError, UserError
 from anncestry.provenance import platform, records, running
 
