@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 from itertools import pairwise
@@ -31,6 +32,20 @@ def _pages() -> list[str]:
 
 def test_the_site_names_every_page_once():
     assert sorted(NAV) == _pages(), "`nav` of workflow/site/mkdocs.yml should name each page once"
+
+
+def test_links_lead_from_the_first_page_to_every_page():
+    reached, ahead = {"README.md"}, ["README.md"]
+    while ahead:
+        page = ahead.pop()
+        for target in _LINK.findall((ROOT / page).read_text()):
+            linked = os.path.normpath(Path(page).parent / target.partition("#")[0])
+            if linked in NAV and linked not in reached:
+                reached.add(linked)
+                ahead.append(linked)
+    assert sorted(reached) == _pages()
+    index = {os.path.normpath(Path("docs") / link) for link in _LINK.findall((ROOT / "docs/README.md").read_text())}
+    assert {page for page in NAV if page.startswith("docs/")} - index == {"docs/README.md"}, "it lists all pages"
 
 
 @pytest.mark.parametrize("page", [page for page in _pages() if page != "README.md"])
