@@ -37,6 +37,24 @@ def _artifacts_are_made_once(tmp_path_factory):
         yield
 
 
+_RUNNING: list[pytest.Item] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Which test runs, its fixtures among it."""
+    _RUNNING[:] = [item]
+    return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _whoever_makes_an_artifact_has_stated_what_it_needs():
+    """Else `make test` would fail where that is missing, instead of leaving the test out (tests/needs.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers, "will_make", lambda *made: [needs.refuse_unstated(_RUNNING[0], each) for each in made])
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _servers_listen_where_they_are_said_to(tmp_path_factory):
     """Every server that a test starts natively, of whatever engine and topology."""

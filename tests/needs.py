@@ -1,31 +1,78 @@
 """What some tests need of the machine: `make test` leaves out those that can't run here, and says so in its last line.
 
 `--what-this-machine-can` leaves them out; without it, they run and fail.
+
+A test states what it needs where it is, by a mark or a fixture. One that makes artifacts states of which systems: by its
+parameters, where it is marked `servers`, or by the mark `makes`. What an artifact needs is known from the config, and
+a test that makes one that it did not state fails (`refuse_unstated`), on every machine.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from anncestry.engines.opensearch import serve
 from anncestry.errors import ServerError
+from anncestry.runtimes import artifacts
 from tests import browser, ssh
+from tests.servers import PARTS, SYSTEMS, TOPOLOGIES, parts_of
 
 OPTION = "--what-this-machine-can"
 
 
 @dataclass(frozen=True)
 class Need:
-    """What is `tested` by the tests that `has` tells, and what is `missing` here for them ("" if nothing is)."""
+    """What is `tested` by the tests that `has` tells, and what is `missing` here for them ("" if nothing is).
+
+    One `of_artifacts` is had by the tests that make such an artifact, told by its entry in the config.
+    """
 
     tested: str
     has: Callable[[pytest.Item], bool]
     missing: Callable[[], str]
+    of_artifacts: Callable[[Mapping[str, Any]], bool] | None = None
+
+
+def _of_artifacts(tested: str, asks: Callable[[Mapping[str, Any]], bool], missing: Callable[[], str]) -> Need:
+    return Need(tested, lambda item: any(map(asks, stated(item))), missing, asks)
+
+
+def stated(item: pytest.Item) -> Iterator[Mapping[str, Any]]:
+    """The artifacts that a test says it makes: the systems of `makes`, and all that parameters of a server's test name.
+
+    (Other tests name systems that they never start.)
+    """
+    names = [name for mark in item.iter_markers("makes") for name in mark.args]
+    if item.get_closest_marker("servers") is not None:
+        names += _words(list(item.callspec.params.values()) if hasattr(item, "callspec") else [])
+    for name in names:
+        if name in SYSTEMS:
+            entry = SYSTEMS[name]
+            yield entry["artifact"] if "artifact" in entry else SYSTEMS[entry["of"]]["artifact"]
+        for part in parts_of(TOPOLOGIES[name]) if name in TOPOLOGIES else ():
+            yield PARTS[part]["artifact"]
+
+
+def _words(value: Any) -> list[str]:
+    """All texts in parameters, which may be lists of others."""
+    if isinstance(value, (list, tuple)):
+        return [word for each in value for word in _words(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def refuse_unstated(item: pytest.Item, artifact: Mapping[str, Any]) -> None:
+    """Fail a test that makes an artifact which needs something of the machine, and did not state it."""
+    for need in NEEDS:
+        if need.of_artifacts is not None and need.of_artifacts(artifact) and not need.has(item):
+            pytest.fail(
+                f"{item.nodeid} needs what not every machine has: {need.tested}. State it: @pytest.mark.makes(SYSTEM)"
+            )
 
 
 def _module(item: pytest.Item) -> str:
@@ -53,6 +100,30 @@ def _latex() -> str:
     return "" if subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).returncode == 0 else "booktabs.sty"
 
 
+_OF_ONE_PYTHON = ("usearch", "diskannpy", "lancedb", "duckdb")
+"""Packages of compiled modules, pinned for one Python (docs/experiments.md)."""
+
+
+def is_of_one_python(artifact: Mapping[str, Any]) -> bool:
+    """Whether an artifact can be used by the Python alone that its package is pinned for."""
+    return artifact["kind"] == "python" and artifact["package"] in _OF_ONE_PYTHON
+
+
+def _python() -> str:
+    return "" if artifacts.PYTHON == artifacts._PINNED_FOR else f"Python {artifacts._PINNED_FOR}"
+
+
+def _apt() -> str:
+    if missing := _programs("apt-get", "dpkg-deb")():
+        return missing
+    if not artifacts._APT_HELPER.exists():
+        return artifacts._APT_HELPER.name
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True, check=False
+    )
+    return "" if "debian" in listed.stdout.lower() else "an archive of Debian among apt's sources"
+
+
 def _java() -> str:
     if missing := _programs("mvn")():
         return missing
@@ -61,6 +132,10 @@ def _java() -> str:
     except ServerError:
         return "Java 21 or later with its compiler and jdk.incubator.vector"
     return ""
+
+
+def _is_opensearch(artifact: Mapping[str, Any]) -> bool:
+    return artifact["kind"] == "maven" and any("org.opensearch" in each for each in artifact["coordinates"])
 
 
 NEEDS = (
@@ -79,16 +154,19 @@ NEEDS = (
     Need("LaTeX tables", lambda item: _module(item) == "test_latex.py", _latex),
     Need("clocks that jump", _fixture("jumping"), _programs("g++")),
     Need("packages of npm", _fixture("npm_registry"), _programs("npm")),
-    Need(
-        "OpenSearch",
-        lambda item: "opensearch" in item.nodeid and item.get_closest_marker("servers") is not None,
-        _java,
+    _of_artifacts("OpenSearch", _is_opensearch, _java),
+    _of_artifacts(
+        "Kafka and Pulsar",
+        lambda artifact: artifact["kind"] == "maven" and not _is_opensearch(artifact),
+        _programs("mvn"),
     ),
-    Need(
-        "systems that are built from C++",
-        lambda item: "diskann" in item.name and item.get_closest_marker("servers") is not None,
+    _of_artifacts("MariaDB", lambda artifact: artifact["kind"] == "debian", _apt),
+    _of_artifacts(
+        "hnswlib, which is compiled",
+        lambda artifact: artifact["kind"] == "python" and "source" in artifact,
         _programs("g++"),
     ),
+    _of_artifacts("usearch, DiskANN, LanceDB, DuckDB", is_of_one_python, _python),
 )
 
 

@@ -104,8 +104,13 @@ def _make(system: str, folder: Path) -> None:
     artifacts.run(spec, folder, CACHE, f"test-{artifacts.digest_of({'spec': str(spec)})[:12]}")
 
 
+def will_make(*artifacts_: Mapping[str, Any]) -> None:
+    """Told of every artifact before it is made; tests/conftest.py refuses what the running test did not state."""
+
+
 def artifact(system: str, out_dir: Path) -> Path:
     """Folder with the system's artifact, from the cache that the tests of this user share."""
+    will_make(SYSTEMS[system]["artifact"])
     shutil.copytree(_made(system), out_dir, copy_function=_linked, dirs_exist_ok=True)
     return out_dir
 
@@ -117,15 +122,21 @@ def _linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+def parts_of(topology: Mapping[str, Any]) -> list[str]:
+    """The names of everything that a topology puts beside a system."""
+    wanted, names = list(topology.get("external", {}).values()), []
+    while wanted:
+        names.append(wanted.pop())
+        wanted += PARTS[names[-1]].get("with", [])
+    return names
+
+
 def with_parts(system: str, topology: dict[str, Any], out_dir: Path, entry: dict[str, Any] | None = None) -> Path:
     """The artifact of a system (or of this entry) with everything that the topology puts beside it."""
-    wanted, names = list(topology["external"].values()), {}
-    while wanted:
-        name = wanted.pop()
-        names[name] = {"version": PARTS[name]["version"], "artifact": PARTS[name]["artifact"]}
-        wanted += PARTS[name].get("with", [])
+    names = {name: {of: PARTS[name][of] for of in ("version", "artifact")} for name in parts_of(topology)}
     entry = entry or SYSTEMS[system]
     spec = {"system": system, "version": entry["version"], "artifact": entry["artifact"], "parts": names}
+    will_make(entry["artifact"], *(part["artifact"] for part in names.values()))
     artifacts.run(spec, out_dir, CACHE, f"test-{key_of(spec)}")
     return out_dir
 

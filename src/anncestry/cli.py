@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def completion(run: Run, options: argparse.Namespace) -> None:
-    """Print a script that completes commands and options in a shell: source <(anncestry completion bash)."""
+    """Print a script that completes commands: eval "$(anncestry completion bash)" (docs/commands.md has all shells)."""
     import shtab
 
     print(shtab.complete(parser(), options.shell))

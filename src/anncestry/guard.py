@@ -517,4 +517,9 @@ def write(asked: Asked, found: Sequence[Finding], folder: Path) -> None:
     (folder / "junit.xml").write_text(junit(found))
     (folder / "benchmark.json").write_text(json.dumps(smaller_is_better(found), indent=2) + "\n")
     otava(asked, found, folder, datetime.now(UTC))
-    write_json(folder / "guard.json", {"status": status(found), "findings": [asdict(finding) for finding in found]})
+    write_json(folder / "guard.json", facts(found))
+
+
+def facts(found: Sequence[Finding]) -> dict[str, Any]:
+    """What is said, for programs: the exit status, and of each quantity base, head, change, interval and verdict."""
+    return {"status": status(found), "findings": [asdict(finding) for finding in found]}

@@ -38,6 +38,9 @@ LOCK = HOME / "requirements.lock"
 DRIVERS = CARRIED / "drivers"
 """The driver and its null server, built ahead."""
 
+RUN = "snakemake --cores 8 all --logger anncestry"
+"""What runs the default experiment, in a checkout or a project, with one calm view instead of Snakemake's log."""
+
 _BUILD = CARRIED / "build.json"
 PARTS = ("workflow", "config", "envs", "profiles", "Snakefile", "requirements.lock")
 """What of a checkout a wheel carries."""

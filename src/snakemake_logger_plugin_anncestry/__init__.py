@@ -1,7 +1,7 @@
 """`snakemake --logger anncestry`: one calm view of the run instead of a log (`anncestry.board`).
 
-The whole log is in Snakemake's own file (.snakemake/log), that of each job in logs/. Without a terminal, a line is
-printed for each measurement that starts, and what failed.
+The whole log is in Snakemake's own file (.snakemake/log), which is named at the end; that of each job is in logs/.
+Without a terminal, a line is printed for each measurement that starts, and what failed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ PREVIEW = "ANNCESTRY_PREVIEW"
 
 _TOLD = ("Terminating processes", "Will exit", "Shutting down", "Trying to restart")
 """How what Snakemake says begins when it stops, or tries again: it may take a while."""
+
+
+_WHOLE_LOG = "Complete log(s): "
+"""How Snakemake says at the end of a run where its whole log is."""
 
 
 def _is_told(record: logging.LogRecord) -> bool:
@@ -71,6 +75,8 @@ class LogHandler(LogHandlerBase):
                 self._print(record.getMessage())
             elif event is None and record.getMessage().startswith("Nothing to be done"):
                 self._nothing_to_do()
+            elif event is None and record.getMessage().startswith(_WHOLE_LOG):
+                self._tell_log(Path(record.getMessage().removeprefix(_WHOLE_LOG)))
         except Exception:
             self.handleError(record)
 
@@ -132,6 +138,10 @@ class LogHandler(LogHandlerBase):
         if drawn_ns > self._shown_ns:
             self._shown_ns = drawn_ns
             self._print(f"a page of what is measured so far: {page}")
+
+    def _tell_log(self, path: Path) -> None:
+        here = Path.cwd()
+        self._print(f"the whole log of this run: {path.relative_to(here) if path.is_relative_to(here) else path}")
 
     def _failed(self, number: int) -> None:
         job = None if self._board is None else self._board.end(number, failed=True)

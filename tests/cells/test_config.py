@@ -163,6 +163,58 @@ def test_what_a_source_is_does_not_matter_where_the_content_is_pinned(toy):
     assert expand(toy).cells == before
 
 
+def test_a_range_of_files_is_in_the_key_as_the_names_that_it_stands_for(toy):
+    shipped = config.read_yaml(ROOT / "config" / "datasets.yaml")["vectordbbench-laion-100m"]
+    (source,) = shipped["sources"]
+    assert source["base"] == ["train-{00..99}-of-100.parquet"]
+    toy.block["datasets"] = ["large"]
+    toy.files["datasets"]["large"] = shipped
+    by_range = expand(toy)
+    names = [f"train-{number:02}-of-100.parquet" for number in range(100)]
+    toy.files["datasets"]["large"] = {**shipped, "sources": [{**source, "base": names}]}
+    by_names = expand(toy)
+    assert by_range.cells == by_names.cells and by_range.specs == by_names.specs
+    toy.files["datasets"]["large"]["sources"][0]["base"] = names[:-1]
+    assert expand(toy).cells != by_names.cells
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["a.parquet", "part-{8..11}.parquet"], ["a", "part-8", "part-9", "part-10", "part-11"]),
+        (["{098..101}.parquet"], ["098", "099", "100", "101"]),
+        (["{7..7}.parquet"], ["7"]),
+    ],
+)
+def test_numbers_of_a_range_have_as_many_digits_as_the_first_or_more(toy, given, names):
+    _of_files(toy, given)
+    (source,) = expand(toy).config.datasets["blobs-l2"].sources
+    assert source["base"] == [f"{name}.parquet" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["part-*.parquet"], ["'part-*.parquet'", "has '*'", "part-{00..99}.parquet"]),
+        (["part-{9..0}.parquet"], ["ends before it begins; write {0..9}"]),
+        (["part-{a..c}.parquet"], ["has braces, but not one range"]),
+        (["{0..1}-{0..1}.parquet"], ["has braces, but not one range"]),
+        (["part-{0..1.parquet"], ["has braces, but not one range"]),
+        (["{0..999999}.parquet"], ["more than 100,000 files"]),
+        (["part-{0..3}.parquet", "part-2.parquet"], ["names part-2.parquet twice"]),
+        (["part/{0..3}.parquet"], ["does not match"]),
+    ],
+)
+def test_a_range_that_can_not_be_read_is_refused_with_what_is_wrong(toy, given, words):
+    _of_files(toy, given)
+    refused(toy, "datasets.yaml", "blobs-l2.sources", *words)
+
+
+def _of_files(toy, base):
+    source = {"kind": "parquet", "url": "https://example.org/x", "base": base, "queries": "test.parquet"}
+    toy.files["datasets"]["blobs-l2"]["sources"] = [source]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -205,6 +205,12 @@ def test_the_page_shows_the_pair_and_its_control_and_why_leads_to_slices_and_bot
     said = anncestry(toy, "summary").stdout
     assert "in pairs: red-1.0 → blue-1.0 (blobs-l2, standalone, k5)" in said
     assert "CPU a query × " in said
+    told = json.loads(anncestry(toy, "summary", "--json").stdout)["pairs"]
+    assert {(pair["system"], pair["metric"]) for pair in told} == {
+        ("red-1.0..blue-1.0", "pair_qps"),
+        ("red-1.0..blue-1.0", "pair_server_cpu_us_per_query"),
+    }
+    assert all(pair["low"] <= pair["value"] <= pair["high"] and pair["number_id"] for pair in told)
     chain = anncestry(toy, "why", "--system", "red-1.0..blue-1.0", "--metric", "pair_qps").stdout
     assert "slices" in chain
     assert "pair 1 of servers: " in chain

@@ -568,7 +568,7 @@ def test_the_command_says_how_many_jobs_how_long_and_why(command, capsys):
         "  system.version: 1.0 → 1.1\n      33 jobs: artifact 1, load 4, record 4, session 8, query 8, recall 8\n"
         in text
     )
-    assert text.endswith("\nthis was a dry run; to start it: snakemake --cores 8 all\n")
+    assert text.endswith("\nthis was a dry run; to start it: snakemake --cores 8 all --logger anncestry\n")
 
 
 def test_the_command_says_that_nothing_would_run_and_changes_no_file(command, capsys):

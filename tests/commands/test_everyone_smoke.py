@@ -20,7 +20,6 @@ import yaml
 from tests.toy import ROOT
 from tests.waiting import whole
 
-pytestmark = [pytest.mark.servers, pytest.mark.long]
 EXPERIMENT = "everyone-smoke"
 ASKED = {
     "k": 10, "clients": 1, "runs": 1, "duration_s": 2, "queries": 200, "warmup": 20,
@@ -33,6 +32,9 @@ def systems(engines: frozenset[str] = frozenset({"milvus", "weaviate"})) -> list
     known = yaml.safe_load((ROOT / "config" / "systems.yaml").read_text())
     (block,) = yaml.safe_load((ROOT / "config" / "experiments" / f"{EXPERIMENT}.yaml").read_text())["matrix"]
     return [name for name in block["systems"] if known[known[name].get("of", name)]["engine"] not in engines]
+
+
+pytestmark = [pytest.mark.servers, pytest.mark.long, pytest.mark.makes(*systems())]
 
 
 @pytest.fixture(scope="module")

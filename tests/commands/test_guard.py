@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from anncestry import cli, engine_check, guard
-from anncestry.commands import guarding
+from anncestry.commands import guarding, results
 from anncestry.errors import ConfigError, DataError, UserError
 from anncestry.metrics.decide import Rule
 from anncestry.report.site.more_pages import declared_gates
@@ -76,6 +76,21 @@ def test_a_slower_head_is_told_by_the_exit_status_on_the_terminal_and_in_files(
     otava = (folder / "otava.csv").read_text().splitlines()
     assert len(otava) == 2 and "blobs-l2.k5.server_cpu_us_per_query head / base" in otava[0].split(",")
     assert "| quantity" in (folder / "guard.md").read_text()
+
+
+def test_what_a_guard_says_as_json_is_that_of_its_file_and_nothing_else_is_on_standard_output(
+    toy: Toy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = guard.Finding("blobs-l2", "k5", "qps", 2000.0, 1000.0, 0.5, 0.45, 0.55, guard.Said.REGRESSED)
+    asked_for_json = []
+    monkeypatch.setattr(guard, "measure", lambda *_, says_json: asked_for_json.append(says_json))
+    monkeypatch.setattr(guard, "findings", lambda *_: [finding])
+    monkeypatch.setattr(results, "current_page", lambda _: Path("reports/guard/index.html"))
+    assert run("--base", "red-1.0", "--head", "slow-1.0", "--json") == 3
+    said = json.loads(capsys.readouterr().out)
+    assert said.pop("page") == "guard/reports/guard/index.html"
+    assert said == json.loads(Path("guard/guard.json").read_text())
+    assert said["findings"][0]["said"] == "regressed" and asked_for_json == [True]
 
 
 def test_a_budget_without_room_for_four_pairs_of_servers_is_refused_before_anything_is_started(toy: Toy) -> None:

@@ -7,13 +7,15 @@ import json
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from anncestry import cli
+from anncestry import cli, workflow
+from anncestry.cells.blocks import Absent
 from anncestry.cli import _Out
-from anncestry.commands import say_json
+from anncestry.commands import results, say_json
 from tests.toy import ROOT
 
 
@@ -81,11 +83,42 @@ def test_the_summary_as_json_has_the_numbers_of_the_table_unrounded(here, capsys
     found = as_json(capsys, "summary")
     assert found["page"] == "reports/default/index.html"
     (table,) = (toy.folder / "results" / "table").glob("*/numbers.csv")
-    values = {row["number_id"]: row["value"] for row in csv.DictReader(table.open())}
+    numbers = list(csv.DictReader(table.open()))
+    values, spreads = ({row["number_id"]: row[of] for row in numbers} for of in ("value", "std"))
     (row,) = found["rows"]
     assert (row["system"], row["cells"]) == ("red-1.0", {"valid": 2, "invalid": 0, "missing": 0})
     for name in ("load", "p50", "recall", "qps"):
         assert row[name]["value"] == pytest.approx(float(values[row[name]["number_id"]]), rel=1e-12)
+    for name in ("p50", "recall", "qps"):
+        assert row[name]["std"] == pytest.approx(float(spreads[row[name]["number_id"]]), rel=1e-12)
+    assert row["qps"]["std"] > 0 and row["qps"]["runs"] == 2
+    assert found["pairs"] == [] and found["absent"] == []
+
+
+def test_the_summary_as_json_has_the_cells_that_are_listed_instead_of_measured(here):
+    matrix = workflow.expand(workflow.choice_of_environment())
+    listed = Absent("blobs-l2", "red-1.0", "standalone", "k9", "", "unsupported", "it has no such filter")
+    assert results.highlights_of(replace(matrix, absent=(listed,)))["absent"] == [
+        {
+            **{"dataset": "blobs-l2", "system": "red-1.0", "topology": "standalone", "workload": "k9", "arm": ""},
+            **{"state": "unsupported", "reason": "it has no such filter"},
+        }
+    ]
+
+
+def test_every_command_that_prints_a_table_prints_it_as_json_too():
+    having = {name for name, parser in commands().items() if "--json" in parser._option_string_actions}
+    assert having >= {"summary", "compare", "history", "why", "verify", "plan", "cells", "guard", "bench", "systems"}
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 100), ("100", 100), ("180", 180)])
+def test_a_comparison_is_as_wide_as_the_terminal_and_never_narrower_than_its_numbers(
+    here, capsys, monkeypatch, columns, widest
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(results.sys.stdout, "isatty", lambda: True)
+    lines = said(capsys, "compare", "default", "default").splitlines()
+    assert widest - 20 < max(map(len, lines)) <= widest
 
 
 def test_a_comparison_as_json_is_that_of_its_file(here, capsys, tmp_path):

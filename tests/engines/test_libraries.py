@@ -28,6 +28,7 @@ from anncestry.measure.server import System
 from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
+from tests.needs import is_of_one_python
 from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 
 GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library", "usearch": "usearch-2.26.6-library"}
@@ -138,7 +139,13 @@ def test_a_package_of_another_digest_is_not_used(tmp_path: Path, monkeypatch: py
 
 
 @pytest.fixture(
-    scope="module", params=[(name, metric) for name in LIBRARIES.values() for metric in ("l2", "cosine")], ids="-".join
+    scope="module",
+    params=[
+        pytest.param((name, metric), marks=pytest.mark.makes(name))
+        for name in LIBRARIES.values()
+        for metric in ("l2", "cosine")
+    ],
+    ids="-".join,
 )
 def loaded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -147,6 +154,8 @@ def loaded(
     name, metric = request.param
     entry, vectors = SYSTEMS[name], small_vectors(metric)
     folder = artifact(name, tmp_path_factory.mktemp("artifact"))
+    of_one_python = any(folder.rglob("*.cpython-*.so")) and "source" not in entry["artifact"]
+    assert is_of_one_python(entry["artifact"]) == of_one_python, "who may use it is known before it is made"
     with running(name, folder, tmp_path_factory.mktemp("data")) as server:
         with Progress("load", len(vectors.base), "rows") as progress:
             result = engines.get(entry["engine"]).load(

@@ -119,6 +119,7 @@ def test_data_that_another_java_loaded_is_not_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
+@pytest.mark.makes(NAME, LATER)
 def test_a_load_is_read_back_searched_passes_all_gates_and_is_opened_by_the_next_version(tmp_path: Path) -> None:
     vectors = small_vectors("l2")
     vectors = replace(vectors, price=vectors.price * np.float32(1000), payload=small_payload())
@@ -163,6 +164,7 @@ def test_a_load_is_read_back_searched_passes_all_gates_and_is_opened_by_the_next
 
 @pytest.mark.long
 @pytest.mark.servers
+@pytest.mark.makes(NAME)
 def test_a_cluster_of_three_holds_a_shard_each_and_misses_a_node_that_is_gone(tmp_path: Path) -> None:
     topology = {"runtime": "native", "nodes": 3, "shards": 3, "replicas": 1, "entry": "all"}
     system = {**SYSTEMS[NAME], "settings": {"heap_mib": 512}}

@@ -46,7 +46,7 @@ REMOTE = {
 }  # fmt: skip
 K, EF = 10, 200
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.makes(MARIADB)]
 
 
 @dataclass(frozen=True)

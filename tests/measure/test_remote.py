@@ -520,8 +520,9 @@ def test_a_milvus_with_tls_and_accounts_of_its_own(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.servers
+@pytest.mark.makes("mariadb-11.8.6")
 def test_a_mariadb_with_tls_is_never_spoken_to_in_the_clear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    name, entry = next((name, entry) for name, entry in SYSTEMS.items() if name.startswith("mariadb-"))
+    name, entry = "mariadb-11.8.6", SYSTEMS["mariadb-11.8.6"]
     certificates, dialect = make_certificates(tmp_path / "certificates"), dialect_of(entry)
     program, folder, password = artifact(name, tmp_path / "artifact").resolve(), tmp_path / "theirs", "planted-password"
     folder.mkdir()

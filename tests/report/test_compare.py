@@ -27,6 +27,7 @@ from anncestry.report.compare.text import summary
 from anncestry.report.model import numbers
 from anncestry.report.model.noise import asked
 from anncestry.report.model.quantities import state_of
+from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site.compare_page import write
 from tests.builders.world import HOSTILE, World, made_invalid, numbers_behind, parsed, unpacked
 
@@ -663,6 +664,14 @@ def test_the_text_fits_a_terminal_and_leads_with_what_matters(world: World, ever
     assert any("corrected for all of them (Holm)" in text for text in " ".join(texts).split(". "))
 
 
+def test_names_are_whole_where_the_terminal_is_wide_enough_and_cut_at_100_columns_else(world: World) -> None:
+    long = f"{MILVUS}-with-{'a-very-' * 15}long-name"
+    found = compare(_side(world, MILVUS, long), _side(world, WEAVIATE))
+    assert f"A  {long}" in summary(found, width=160).splitlines()
+    assert f"A  {long[:96]}…" in summary(found).splitlines()
+    assert summary(found, width=40) == summary(found, width=100) == summary(found)
+
+
 def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     world = World({HOSTILE: ("l2", 1000, 8)})
@@ -781,6 +790,51 @@ def test_a_rate_that_a_search_found_is_compared_over_its_runs_and_is_no_share(wo
     found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
     line = next(line for line in found.lines if (line.workload, line.metric) == ("k10", "max_rate_per_s"))
     assert line.a.value == 950 and line.verdict == "faster"
+
+
+def _searched(world: World, milvus: dict[str, Any], weaviate: dict[str, Any], factor: float = 2.0) -> Comparison:
+    """Both systems at their own highest rates, Weaviate's `factor` times Milvus's; and how either's search ended."""
+    for system, rate, end in ((MILVUS, 950.0, milvus), (WEAVIATE, 950.0 * factor, weaviate)):
+        found = {"value": rate, "std": rate / 100, "runs": [0.99 * rate, rate, 1.01 * rate]}
+        cell = world.cell(system, "k10")
+        world.edit(cell["recall_path"], lambda r, found=found, end=end: r.update(slo={"max_rate_per_s": found, **end}))
+        world.edit(cell["query_path"], lambda r, found=found: r["summary"].update(qps=found))
+    return compare(_side(world, MILVUS), _side(world, WEAVIATE))
+
+
+@pytest.mark.parametrize("metric", ["max_rate_per_s", "qps"])
+@pytest.mark.parametrize("end", ["bound_by_probes", "client_bound", "unsettled"])
+def test_a_rate_that_is_only_a_lower_limit_wins_above_the_other_and_never_loses(
+    world: World, end: str, metric: str
+) -> None:
+    won = _line(_searched(world, {}, {end: [2]}), metric)
+    assert (won.verdict, won.better) == ("faster", "b") and f"B ({WEAVIATE}): " in won.judged.note
+    assert won.judged.note.endswith("in run 2: it is higher still")
+    lost = _line(_searched(world, {end: [2]}, {}), metric)
+    assert (lost.verdict, lost.better, lost.judged.further) == (UNKNOWN, "", None)
+    assert lost.judged.reason.startswith(f"A ({MILVUS}): ")
+    assert lost.judged.reason.endswith("in run 2: it may be higher, so nothing is told")
+
+
+@pytest.mark.parametrize("limits", [({"bound_by_probes": [1, 2, 3]}, {}), ({}, {"client_bound": [1]})])
+def test_a_lower_limit_is_equivalent_to_nothing_and_the_text_says_why(
+    world: World, limits: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    assert _line(_searched(world, {}, {}, 1.0), "qps").verdict in (SAME, EQUAL)
+    found = _searched(world, *limits, 1.0)
+    assert _line(found, "qps").verdict == UNKNOWN
+    assert "it may be higher, so nothing is told" in " ".join(summary(found).split())
+
+
+def test_a_lower_limit_is_no_loser_on_the_page_either(world: World) -> None:
+    for ends, decided in ((({}, {"client_bound": [1]}), True), (({"client_bound": [1]}, {}), False), (({}, {}), True)):
+        _searched(world, *ends)
+        rows = [row for row in numbers.rows_of(world.tidy()) if (row["metric"], row["workload"]) == ("qps", "k10")]
+        pair = [next(row for row in rows if row["system"] == system) for system in (MILVUS, WEAVIATE)]
+        every = numbers.rows_of(numbers.first_builds(world.tidy()))
+        records = {path: json.loads(Path(path).read_text()) for path in {row["record"] for row in every} if path}
+        (verdict,) = Verdicts(every, records).all([(pair[0], pair[1])])
+        assert verdict.decided == decided
 
 
 def test_a_search_that_did_not_reach_its_target_is_no_invalid_number(world: World) -> None:

@@ -14,7 +14,15 @@ HEAD = """# Commands
 This page lists every command with its arguments, what they mean, and what a command's exit status says.
 
 `make config-page` writes it from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
-prints the same. `source <(anncestry completion bash)` completes commands and options (zsh and fish as well).
+prints the same.
+
+A shell completes commands and options after this line, best in the file that it reads when it starts:
+
+| shell | line | file |
+| --- | --- | --- |
+| bash | `eval "$(anncestry completion bash)"` | `~/.bashrc` |
+| zsh | `eval "$(anncestry completion zsh)"`, after `autoload -U compinit; compinit` | `~/.zshrc` |
+| fish | `anncestry completion fish \\| source` | `~/.config/fish/config.fish` |
 
 Two options stand before the command: `--experiment NAME` takes `config/experiments/NAME.yaml` instead of the default
 experiment (`anncestry --experiment smoke why …`), and `--log FILE` also writes all messages to a file.

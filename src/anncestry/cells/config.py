@@ -9,6 +9,7 @@ import difflib
 import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from itertools import product
@@ -197,6 +198,43 @@ def _systems(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Syste
     return systems
 
 
+_RANGE = re.compile(r"([^{}]*)\{([0-9]+)\.\.([0-9]+)\}([^{}]*)\Z")
+_FILES_MAX = 100_000
+
+
+def _file_names(name: str, where: str) -> list[str]:
+    """The names that `train-{00..99}.parquet` stands for: each whole number, of as many digits as the first at least.
+
+    Any other name stands for itself; ConfigError for one that isn't well written.
+    """
+    if found := set(name) & set("*?[]"):
+        raise ConfigError(
+            f"{where}: {name!r}: has {min(found)!r}, as if it were a pattern; a key needs the names: write the range, "
+            "such as part-{00..99}.parquet"
+        )
+    if not set(name) & set("{}"):
+        return [name]
+    if (range_ := _RANGE.match(name)) is None:
+        raise ConfigError(f"{where}: {name!r}: has braces, but not one range, such as part-{{00..99}}.parquet")
+    before, first, last, after = range_.groups()
+    count = int(last) - int(first) + 1
+    if count < 1:
+        raise ConfigError(f"{where}: {name!r}: its range ends before it begins; write {{{last}..{first}}}")
+    if count > _FILES_MAX:
+        raise ConfigError(f"{where}: {name!r}: its range has more than {_FILES_MAX:,} files")
+    return [f"{before}{number:0{len(first)}}{after}" for number in range(int(first), int(last) + 1)]
+
+
+def _with_files(source: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """A source with every range of files written out, so that a key knows the names alone."""
+    if source["kind"] != "parquet":
+        return source
+    names = [each for name in source["base"] for each in _file_names(name, f"{where}.base")]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(f"{where}.base: names {twice[0]} twice; its rows would be read twice")
+    return {**source, "base": names}
+
+
 _LOCAL = ("file", "parquet", "archive")
 """Kinds of sources that may be paths of this machine."""
 
@@ -217,6 +255,7 @@ def _datasets(given: Mapping[str, dict[str, Any]], path: Path) -> dict[str, Data
                 raise ConfigError(f"{path}: {name}.prefix: {entry['prefix']} rows of {parent['rows']}")
             body = {**parent, "published_as": [], **entry, "rows": entry["prefix"]}
             del body["of"]
+        body = {**body, "sources": [_with_files(each, f"{path}: {origin}.sources") for each in body["sources"]]}
         pinned = {"base", "queries", *(["payload"] if "conditions" in body else [])} <= set(body.get("content") or {})
         for source in () if pinned else body["sources"]:
             texts = [str(value) for value in source.values()] if source["kind"] in _LOCAL else []

@@ -14,7 +14,7 @@ from anncestry.cells.blocks import part_of_round
 from anncestry.cells.config import DEFAULT_EXPERIMENT
 from anncestry.cells.matrix import Cell, Matrix, Pair
 from anncestry.cells.stage import RESULTS, STAGES, Need, Stage, key_of
-from anncestry.home import CHECKOUT
+from anncestry.home import CHECKOUT, RUN
 
 
 @dataclass(frozen=True)
@@ -218,12 +218,15 @@ def results(cell: Cell | Pair) -> tuple[str, ...]:
 
 def command_of(matrix: Matrix) -> str:
     """The command that runs a whole experiment, as one types it in the working directory."""
-    name = matrix.config.experiment
     # Snakemake looks for a Snakefile in the folder itself only; evidence/, within the checkout, has none of its own.
     around = CHECKOUT if CHECKOUT in Path.cwd().parents and not Path("Snakefile").exists() else None
-    snakefile = f" -s {os.path.relpath(around / 'Snakefile')}" if around else ""
-    chosen = "" if name == DEFAULT_EXPERIMENT else f" --config experiment={name}"
-    return f"snakemake{snakefile} --cores 8 all{chosen}"
+    return run_of(matrix.config.experiment, f" -s {os.path.relpath(around / 'Snakefile')}" if around else "")
+
+
+def run_of(experiment: str, snakefile: str = "") -> str:
+    """The command that runs the experiment of this name in a folder that has a Snakefile, else with ` -s FILE`."""
+    chosen = "" if experiment == DEFAULT_EXPERIMENT else f" --config experiment={experiment}"
+    return RUN.replace("snakemake", f"snakemake{snakefile}", 1) + chosen
 
 
 def undrawn(matrix: Matrix) -> str:

@@ -8,7 +8,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anncestry.commands import Run, command, results
+from anncestry.commands import Run, command, results, say_json
 from anncestry.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,16 +27,19 @@ def guard(run: Run, options: argparse.Namespace) -> None:
     folder: Path = options.folder
     choice = guarding.prepare(asked, run.choice.folder, folder)
     if options.keys:
-        print("\n".join(f"{name}={key}" for name, key in guarding.keys(workflow.expand(choice)).items()))
+        keys = guarding.keys(workflow.expand(choice))
+        if not say_json(options, lambda: keys):
+            print("\n".join(f"{name}={key}" for name, key in keys.items()))
         return
-    guarding.measure(choice, folder, options.cores)
+    guarding.measure(choice, folder, options.cores, says_json=options.json)
     matrix = workflow.expand(choice)
     with chdir(folder):
         page = folder / results.current_page(matrix)  # what was measured before is not what was drawn last
     found = guarding.findings(matrix, folder, asked.quantities, rule_of(matrix.config))
     guarding.write(asked, found, folder)
-    print(guarding.text(asked, found), end="")
-    print(f"page: {page}")
+    if not say_json(options, lambda: {**guarding.facts(found), "page": page}):
+        print(guarding.text(asked, found), end="")
+        print(f"page: {page}")
     if status := guarding.status(found):
         raise SystemExit(status)
 
@@ -71,7 +74,7 @@ def seconds(text: str) -> float:
 
 
 def add(commands: Any) -> None:
-    parser = command(commands, guard)
+    parser = command(commands, guard, has_json=True)
     for side in ("base", "head"):
         parser.add_argument(
             f"--{side}", required=True, metavar="SYSTEM", help="or SYSTEM=PATH, SYSTEM@EFFORT (docs/guard.md)"

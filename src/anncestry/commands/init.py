@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from anncestry.cells.plan import run_of
 from anncestry.commands import Run, command
 from anncestry.errors import ConfigError
 from anncestry.home import CONFIG, EPOCHS, PROFILES
@@ -50,7 +51,7 @@ def init(run: Run, options: argparse.Namespace) -> None:
                 path.rename(folder / path.name)
         else:
             fresh.rename(folder)
-    print(f"{options.folder} is a project. Next:\n  cd {options.folder}\n  {_command(experiments)}")
+    print(f"{options.folder} is a project. Next:\n  cd {options.folder}\n  {run_of(_first(experiments))}")
 
 
 def _fill(folder: Path, experiments: list[Path]) -> None:
@@ -65,7 +66,8 @@ def _fill(folder: Path, experiments: list[Path]) -> None:
         if path.is_file():
             shutil.copyfile(path, folder / path.name)
     readme = folder / "README.md"
-    readme.write_text(readme.read_text().replace("{experiment}", _first(experiments)))
+    first = _first(experiments)
+    readme.write_text(readme.read_text().replace("{command}", run_of(first)).replace("{experiment}", first))
     (folder / "dvc.yaml").write_text(_DVC)
     (folder / ".gitignore").write_text("\n".join(IGNORED) + "\n")
     (folder / ".dvcignore").write_text("\n".join(NOT_OF_DVC) + "\n")
@@ -85,10 +87,6 @@ def _first(experiments: list[Path]) -> str:
     """Which experiment to begin with."""
     names = [path.stem for path in experiments]
     return _SMALLEST if _SMALLEST in names else names[0]
-
-
-def _command(experiments: list[Path]) -> str:
-    return f"snakemake --cores 8 all --logger anncestry --config experiment={_first(experiments)}"
 
 
 def add(commands: Any) -> None:

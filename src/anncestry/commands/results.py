@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,26 @@ def print_table(matrix: Matrix) -> None:
     """Print the main numbers as a table, and which cells are not among them."""
     from anncestry.report.model import highlights
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(highlights.summary(_table(matrix), _nodes(matrix), width))
+    print(highlights.summary(_table(matrix), _nodes(matrix), _columns()))
     say_absent(matrix)
 
 
-def highlights_of(matrix: Matrix) -> dict[str, Any]:
-    """The numbers of the summary with their ids, a row for each dataset, topology and system; and the page."""
-    from anncestry.report.model import highlights, numbers
+def _columns() -> int | None:
+    """How wide the terminal is; None where the output is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
-    named = ("value", "low", "high", "unit", "number_id", "reason", "clients")
-    rows = []
-    for item in highlights.highlights(numbers.rows_of(numbers.first_builds(_table(matrix))), _nodes(matrix)):
-        shown = {name: getattr(item, name) for name in ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")}
-        found = {name: None if row is None else {key: row[key] for key in named} for name, row in shown.items()}
-        place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k", "filter")}
-        rows.append({**place, **found, "cells": {state: len(cells) for state, cells in item.cells.items()}})
-    return {"rows": rows, "page": str(current_page(matrix))}
+
+def highlights_of(matrix: Matrix) -> dict[str, Any]:
+    """The numbers of the summary with their ids, a row for each dataset, topology and system; the pairs, the cells
+    that are listed instead of measured, and the page."""
+    from anncestry.report.model import highlights
+
+    absent = [asdict(cell) for cell in matrix.absent]
+    return {
+        **highlights.plain(_table(matrix), _nodes(matrix)),
+        "absent": absent,
+        "page": str(current_page(matrix)),
+    }
 
 
 def _nodes(matrix: Matrix) -> dict[str, int]:
@@ -110,7 +114,7 @@ def compare(run: Run, options: argparse.Namespace) -> None:
     page = compare_page.write(found, options.out) if options.out else None
     if say_json(options, found.plain):
         return
-    print(text.summary(found, everything=options.all), end="")
+    print(text.summary(found, everything=options.all, width=_columns() or text.WIDTH_MIN), end="")
     if page:
         print(f"page: {page}")
 

@@ -22,8 +22,18 @@ from anncestry.report.model.cells import Row, marks
 from anncestry.report.model.derived import COST as COST_OF_MILLION
 from anncestry.report.model.noise import Noise, above, between_pairs
 from anncestry.report.model.numbers import rows_of
-from anncestry.report.model.quantities import ABSENT, HARDEST, PHASES, SERVER_CPU, is_absent, is_missing, stage_of
-from anncestry.report.model.verdicts import Paired, built, of_builds, of_queries, of_runs
+from anncestry.report.model.quantities import (
+    ABSENT,
+    HARDEST,
+    HIGHEST_RATE,
+    PHASES,
+    SERVER_CPU,
+    is_absent,
+    is_missing,
+    lower_limit,
+    stage_of,
+)
+from anncestry.report.model.verdicts import Paired, built, limited, of_builds, of_queries, of_runs
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
@@ -105,15 +115,17 @@ class Number:
     """What stands behind it: a client's limit, a disturbance, defective answers."""
     defect_share: float = 0.0
     """Of the answers of its cell."""
+    limit: str = ""
+    """Why it is only a lower limit, so that the true number is higher."""
 
     @classmethod
-    def of(cls, row: Row | None, problem: str) -> Number:
+    def of(cls, row: Row | None, problem: str, limit: str = "") -> Number:
         """That of a row of the tidy frame, of whose columns it has some."""
         if row is None:
             return cls(problem)
         measured = (row["value"], row["std"], row["runs"])
         place = (row["number_id"], row["record"], row["record_sha256"])
-        return cls(problem, *measured, *place, marks(row), row["defect_share"] or 0.0)
+        return cls(problem, *measured, *place, marks(row), row["defect_share"] or 0.0, limit)
 
 
 @dataclass(frozen=True)
@@ -264,7 +276,7 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
     judged = [
-        _floored(line, pair, given if line.measured_twice else known, rule)
+        _limited(_floored(line, pair, given if line.measured_twice else known, rule))
         for line, (_, pair, _) in zip(lines, found, strict=True)
     ]
     return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known, rule)
@@ -301,6 +313,11 @@ def _floored(line: Line, pair: Pair | None, noise: Noise, rule: Rule) -> Line:
         margin = rule.recall_margin / abs(a)
     values = (a, b) if ratio is None else (1.0, math.exp(ratio))
     return replace(line, judged=above(line.judged, floor, *values, margin))
+
+
+def _limited(line: Line) -> Line:
+    """The line, judged by what of its numbers is only a lower limit as well."""
+    return replace(line, judged=limited(line.judged, line.a.limit, line.b.limit))
 
 
 def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
@@ -365,6 +382,13 @@ class _Half:
             raise DataError(f"{self.name}: {what}: not among the records")
         return self.records[path]
 
+    def limit(self, key: tuple[str, ...]) -> str:
+        """Of whom, and why, a rate is only a lower limit; empty for one that is not, and for what is no rate."""
+        if key[4] not in ("qps", HIGHEST_RATE):
+            return ""
+        words = lower_limit(self.records.get(self._paths.get(("recall", *key[:3]), ""), {}))
+        return f"{self.name}: {words}" if words else ""
+
     def problem(self, key: tuple[str, ...], other: str) -> str:
         """Why it has no such number, to set against that of the system `other`; empty if it has."""
         row = self.rows.get(key)
@@ -397,7 +421,7 @@ class _Systems:
             if set(problems) <= ABSENT:  # such as the selectivity where no filter was asked
                 continue
             unit = next(row["unit"] for row in rows if row is not None)
-            a, b = map(Number.of, rows, problems)
+            a, b = map(Number.of, rows, problems, (half.limit(key) for half in self._halves))
             dataset, topology, workload, phase, metric = key
             said = self._judged(key, rows, problems)
             judged, pair = (said, None) if isinstance(said, Verdict) else (Verdict(Outcome.UNDETERMINED), said)

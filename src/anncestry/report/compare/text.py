@@ -12,17 +12,21 @@ from anncestry.report.compare.sides import Side
 from anncestry.report.model.cells import NO_CELL, Cell, TableRow, marks_in, text_of
 from anncestry.report.model.quantities import PHASES, brief
 
-_WIDTH = 100
+WIDTH_MIN = 100
+"""Columns: what is narrower would cut what a reader needs."""
 _NAMED = 4
 """Cells that are named where only their number matters."""
 _HEAD = ("", "A", "B", "B/A", "B − A, 95 %", "")
 
 
-def summary(comparison: Comparison, *, everything: bool = False) -> str:
-    """The comparison as text of at most 100 columns, ending in a newline: headline metrics, or all of them.
+def summary(comparison: Comparison, *, everything: bool = False, width: int = WIDTH_MIN) -> str:
+    """The comparison as text, ending in a newline: headline metrics, or all of them.
+
+    Names are cut, and sentences wrapped, at `width` columns, but never at fewer than `WIDTH_MIN`.
 
     What only one side has is counted at the end.
     """
+    width = max(width, WIDTH_MIN)
     asked = [line for line in comparison.lines if everything or line.metric in HEADLINE]
     shown = [line for line in asked if not line.missing_in]
     notes: dict[str, int] = {}
@@ -30,13 +34,13 @@ def summary(comparison: Comparison, *, everything: bool = False) -> str:
     widths = [max(len(row[place]) for row in (_HEAD, *(row for _, row in rows))) for place in range(5)]
     verdicts = max((len(row[5]) for _, row in rows), default=0)
     # Only the metric's name gives way: a number cut short would be another number.
-    spare = _WIDTH - sum(widths) - verdicts - 2 * len(widths) - 2
+    spare = width - sum(widths) - verdicts - 2 * len(widths) - 2
     widths[0] = max(8, widths[0] + min(spare, 0))
     several = len({(line.system_a, line.system_b) for line in shown}) > 1
-    out = [_cut(f"A  {name_of(comparison.a)}"), _cut(f"B  {name_of(comparison.b)}"), ""]
+    out = [_cut(f"A  {name_of(comparison.a)}", width), _cut(f"B  {name_of(comparison.b)}", width), ""]
     for (dataset, topology, *systems), of_place in groupby(rows, lambda row: table_of(row[0])):
         pair = f": {' → '.join(name or NO_CELL for name in systems)}" if several else ""
-        out.append(_cut(_printable(f"{dataset}, {topology}{pair}")))
+        out.append(_cut(_printable(f"{dataset}, {topology}{pair}"), width))
         above: Sequence[str] = _HEAD[1:]
         for workload, members in groupby(of_place, lambda row: row[0].workload):
             out.append(_aligned((f" {_printable(workload) or 'load'}", *above), widths))
@@ -52,8 +56,8 @@ def summary(comparison: Comparison, *, everything: bool = False) -> str:
     if any(line.judged.further is not None for line in shown):
         paragraphs.append("+9: nine more rounds would probably determine it")
     for paragraph in paragraphs:
-        out += textwrap.wrap(paragraph, _WIDTH, subsequent_indent="    ")
-    out += textwrap.wrap(counted(comparison), _WIDTH)
+        out += textwrap.wrap(paragraph, width, subsequent_indent="    ")
+    out += textwrap.wrap(counted(comparison), width)
     return "\n".join(out) + "\n"
 
 
@@ -104,8 +108,8 @@ def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([shown.ljust(width), *cells, texts[5]]).rstrip()
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _printable(words: str) -> str:

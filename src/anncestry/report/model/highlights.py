@@ -162,6 +162,30 @@ def _common_clients(rates: Iterable[Row]) -> set[int]:
     return set.intersection(*asked.values()) if asked else set()
 
 
+NUMBERS = ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")
+"""Of a highlight, those of all systems."""
+
+
+def plain(df: pd.DataFrame, nodes: Mapping[str, int]) -> dict[str, Any]:
+    """The highlights, and the pairs, as JSON takes them, unrounded: what `summary` prints and the ids of its numbers."""
+
+    def facts(row: Row | None) -> dict[str, Any] | None:
+        return None if row is None else {name: row[name] for name in _FACTS}
+
+    rows = []
+    found = highlights(rows_of(first_builds(df)), nodes)
+    for item in found:
+        place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k", "filter")}
+        shown = {name: facts(getattr(item, name)) for name in NUMBERS}
+        rows.append({**place, **shown, "cells": {state: len(cells) for state, cells in item.cells.items()}})
+    pairs = [
+        {**{name: row[name] for name in ("dataset", "topology", "workload", "system", "metric")}, **(facts(row) or {})}
+        for _, told in pairs_told(rows_of(df[df["phase"] == PAIRED]))
+        for _, row in told
+    ]
+    return {"rows": rows, "pairs": pairs}
+
+
 def workloads(found: Iterable[Highlight], *numbers: str) -> str:
     """Names of the workloads that these numbers of the highlights are of; "" where there are none."""
     rows = [getattr(item, number) for item in found for number in numbers]
@@ -217,6 +241,8 @@ _SIGNS = {
     DEFECT: "so many answers are short, empty, repeating or failed",
 }
 """What the marks behind numbers say, in short (`cells.MARKS` has it whole)."""
+_FACTS = ("value", "std", "low", "high", "unit", "runs", "number_id", "reason", "workload", "clients", "note")
+"""What a program is told of a number."""
 _TOLD = {"pair_qps": "QPS", "pair_server_cpu_us_per_query": "CPU a query"}
 
 

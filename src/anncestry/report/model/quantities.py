@@ -22,6 +22,8 @@ def stage_of(phase: str) -> str:
     return phase if phase in STAGES else "load"
 
 
+HIGHEST_RATE = "max_rate_per_s"
+"""The rate that a search found, in the record of recall. (`qps` of such a cell is what was answered at this rate.)"""
 PHASES = ("insert", "flush", "index", "ready")
 """The phases of a load, in the order in which they happen; `load` is the whole."""
 
@@ -307,9 +309,17 @@ def why_absent(body: Body, metric: Metric) -> str:
         return NO_FILTER
     if metric.at[0] == "summary" and at(body, ("summary", "errors", "value")) and at(body, metric.at) is not None:
         return FAILED
-    if metric.name == "max_rate_per_s":
+    if metric.name == HIGHEST_RATE:
         return UNREACHED + str(at(body, ("slo", "reason")))
     return _OF_FEATURES.get(metric.name, NOT_RECORDED)
+
+
+def lower_limit(recall: Body) -> str:
+    """Why the highest rate in a record of recall is only a lower limit, so that the true one is higher; else empty."""
+    metric = features.declared(HIGHEST_RATE)
+    if metric is None or at(recall, metric.at) is None:
+        return ""
+    return "; ".join(filter(None, (feature.note(metric, recall) for feature in features.known())))
 
 
 def remote(body: Body) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from statistics import mean, stdev
@@ -17,6 +18,7 @@ from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.metrics.duet import Ratio
 from anncestry.report.model.cells import Row, sample_of
 from anncestry.report.model.noise import Noise, above
+from anncestry.report.model.quantities import HIGHEST_RATE, lower_limit
 
 COMPARED = {
     "p50_ms": True,
@@ -130,7 +132,16 @@ class Verdicts:
         """The second of each pair against the first, at a level that holds for all of these together."""
         asked = [self.pair(*pair) for pair in pairs]
         judged = judge_all(asked, self.rule, self.beside(COMPARED))
-        return [self.floored(verdict, *pair, of.ratio) for verdict, pair, of in zip(judged, pairs, asked, strict=True)]
+        return [
+            limited(self.floored(verdict, a, b, of.ratio), self._limit(a), self._limit(b))
+            for verdict, (a, b), of in zip(judged, pairs, asked, strict=True)
+        ]
+
+    def _limit(self, row: Row) -> str:
+        """Of whom, and why, the queries per second at a highest rate are only a lower limit; empty if they are none."""
+        found = self._recalls.get(_cell(row)) if row["metric"] == "qps" else None
+        words = lower_limit(self._records.get(found["record"]) or {}) if found is not None else ""
+        return f"{row['system']}: {words}" if words else ""
 
     def floored(self, verdict: Verdict, a: Row, b: Row, ratio: Ratio | None = None) -> Verdict:
         """A verdict on two numbers, by what differs between builds as well; `ratio` is that of their pair, if any.
@@ -147,7 +158,7 @@ class Verdicts:
     @cached_property
     def _own_rates(self) -> set[str]:
         """The workloads in which each system was asked at its own highest rate."""
-        return {row["workload"] for row in self._rows if row["metric"] == "max_rate_per_s"}
+        return {row["workload"] for row in self._rows if row["metric"] == HIGHEST_RATE}
 
     def is_common(self, row: Row) -> bool:
         """Whether a number answers the same question as another system's: latencies and costs at own rates do not."""
@@ -205,6 +216,20 @@ class Verdicts:
         low = mine["value"] - theirs["value"] if found.low is None else found.low
         enough = low > -self.rule.recall_margin
         return "" if enough else f"with recall {mine['value']:.4f} against {theirs['value']:.4f}"
+
+
+def limited(verdict: Verdict, a: str, b: str) -> Verdict:
+    """A verdict on two rates; `a` and `b` say of whom, and why, a rate is only a lower limit, empty if it is none.
+
+    A lower limit above the other's rate is a win, as the true rate is higher still. Nothing else can be told of it.
+    """
+    words = "; ".join(filter(None, (a, b)))
+    if not words or verdict.outcome in (Outcome.NOT_COMPARABLE, Outcome.SAME_RECORD):
+        return verdict
+    if verdict.decided and not (a if verdict.outcome is Outcome.MORE else b):
+        return replace(verdict, note="; ".join(filter(None, (verdict.note, f"{words}: it is higher still"))))
+    why = f"{words}: it may be higher, so nothing is told"
+    return Verdict(Outcome.UNDETERMINED, noise=verdict.noise, reason=why, note=why)
 
 
 def built(*rows: Row) -> bool:
