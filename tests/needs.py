@@ -2,9 +2,9 @@
 
 `--what-this-machine-can` leaves them out; without it, they run and fail.
 
-A test states what it needs where it is, by a mark or a fixture. One that makes artifacts states of which systems: by its
-parameters, where it is marked `servers`, or by the mark `makes`. What an artifact needs is known from the config, and
-a test that makes one that it did not state fails (`refuse_unstated`), on every machine.
+A test states what it needs where it is, by a mark or a fixture. One that makes artifacts states of which systems: by
+its parameters, where it is marked `servers`, or by the mark `makes`. What an artifact needs is known from the config,
+and a test that makes one that it did not state fails (`refuse_unstated`), on every machine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ OF_ENGINES = tuple(
 
 def listed(path: str, files: Sequence[str], *options: str) -> tuple[list[str], list[str]]:
     """The tests that would run with the programs on `path`, and the lines that say what can't be tested."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *options, *files]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *options, *files]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
@@ -102,7 +102,7 @@ def test_what_a_test_needs_is_known_from_the_systems_that_it_makes(request, syst
 
 def test_a_test_that_makes_what_it_did_not_state_fails(request):
     mariadb = SYSTEMS["mariadb-11.8.6"]["artifact"]
-    with pytest.raises(pytest.fail.Exception, match="needs what not every machine has: MariaDB. State it"):
+    with pytest.raises(pytest.fail.Exception, match=r"needs what not every machine has: MariaDB\. State it"):
         servers.will_make(mariadb)
     request.node.add_marker(pytest.mark.makes("mariadb-11.8.6"))
     servers.will_make(mariadb)

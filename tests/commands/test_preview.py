@@ -64,7 +64,10 @@ def test_a_cell_with_one_of_two_runs_shows_that_run_and_results_stay_empty(two):
     assert sorted(Path("results").rglob("*")) == before
     assert Path(red.run_path(0)).exists() and json.loads(Path(red.run_path(0)).read_text()) == run
     page = Path(two.matrix.so_far_path).read_text()
-    assert "So far: 1 of 2 cells have numbers, of round 1 of 2." in page and "snakemake --cores 8 all --logger anncestry" in page
+    assert (
+        "So far: 1 of 2 cells have numbers, of round 1 of 2." in page
+        and "snakemake --cores 8 all --logger anncestry" in page
+    )
     assert "as CSV" in page and "as SVG" not in page
     assert not (Path(two.matrix.so_far_path).parent / "charts").exists(), "measurements wait for this page"
     found = shown(two.matrix)
@@ -108,7 +111,7 @@ def test_make_all_shows_a_page_before_the_last_round_and_the_whole_page_replaces
     page = "page: reports/default/index.html"
     assert said.count(page) == 1
     (log,) = re.findall("the whole log of this run: (.+)", said)
-    assert log.startswith(".snakemake/log/") and "rule session:" in (tmp_path / log).read_text()
+    assert log.startswith(".snakemake/log/") and "Measuring run 2 of 1 cell" in (tmp_path / log).read_text()
     again = toy.snakemake("--logger=anncestry", "all")
     said = again.stdout + again.stderr
     assert "everything is up to date" in said and said.count(page) == 1, "a run with nothing to do says it, too"

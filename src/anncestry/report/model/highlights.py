@@ -167,7 +167,7 @@ NUMBERS = ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")
 
 
 def plain(df: pd.DataFrame, nodes: Mapping[str, int]) -> dict[str, Any]:
-    """The highlights, and the pairs, as JSON takes them, unrounded: what `summary` prints and the ids of its numbers."""
+    """The highlights and the pairs as JSON takes them, unrounded: what `summary` prints, and the ids of numbers."""
 
     def facts(row: Row | None) -> dict[str, Any] | None:
         return None if row is None else {name: row[name] for name in _FACTS}
