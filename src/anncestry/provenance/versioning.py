@@ -24,6 +24,7 @@ from pathlib import Path
 from anncestry import durable
 from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.errors import DataError
+from anncestry.home import RUN
 from anncestry.provenance.records import read_json
 from anncestry.user_cache import expanded
 
@@ -188,7 +189,7 @@ def keep(
     if not (root / ".dvc").is_dir():
         raise DataError(f"{root.resolve()}: no DVC here (.dvc/ is missing)")
     if not (root / "results").is_dir():
-        raise DataError("results/: missing; run `snakemake --cores 8 all`")
+        raise DataError(f"results/: missing; run `{RUN}`")
     refuse_half_clone(root)
     cache = _cache(root)
     remarks: list[str] = []
