@@ -40,8 +40,17 @@ _ORDER = (
 """The paper's order of datasets; others come after them, by size."""
 
 _HEIGHT = 240
-_SEVERAL = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
+_FIRST = ("#56B4E9", "#E69F00")
+_SEVERAL = (*_FIRST, *(colour for colour in charts.COLOURS if colour not in _FIRST))
 """Colours of topologies: light blue and orange first, as in the paper's Figure 9."""
+_SIGNS = (
+    *("circle", "triangle-up", "diamond", "cross", "triangle-down", "square", "triangle-right", "triangle-left"),
+    "M0,-1L.25,-.15L.87,.5L0,.3L-.87,.5L-.25,-.15Z",  # a star of three points
+    "M-.8,-.8L.8,-.8L-.8,.8L.8,.8Z",  # an hourglass
+    "M-.9,-.7L0,-.15L.9,-.7L.9,.7L0,.15L-.9,.7Z",  # a bow tie
+    "M-.7,-.8L-.1,-.8L-.1,.2L.7,.2L.7,.8L-.7,.8Z",  # an L
+)
+"""Signs of topologies, each of its own for a dozen."""
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
 _STROKE = "line of "
 _NODES = "One node and several"
@@ -49,6 +58,10 @@ _ONE_WORKLOAD = (
     " Of several workloads of a dataset, that with the most numbers and the highest search effort is drawn; the tooltip"
     " names it."
 )
+
+
+_Draw = Callable[[Sequence[str]], Any]
+"""Draws the chart of some topologies."""
 
 
 class _Style(NamedTuple):
@@ -120,23 +133,26 @@ def _of_bars(paper: _Paper) -> list[list[Figure]]:
             "Loading",
             "Time from the first insert to searchable, on a logarithmic axis, and vectors a second.",
             "II",
-            ("(a) Data loading time", lambda t: bars(t, "load_s", "load time (seconds)", _LOG)),
-            ("(b) Loading throughput", lambda t: bars(t, "rows_per_s", "throughput (vectors/s)")),
+            ("(a) Data loading time", lambda of: bars(of, "load_s", "load time (seconds)", _LOG)),
+            ("(b) Loading throughput", lambda of: bars(of, "rows_per_s", "throughput (vectors/s)")),
+            bars=True,
         ),
         paper.figure(
             2,
             "Processor and memory while loading",
             "Of all processes of the server; 100 % is one core, kept busy. The paper's are those of its Python client.",
             "III",
-            ("(a) CPU during data loading", lambda t: bars(t, "cpu_avg_pct", "average CPU (%)", phase="load")),
-            ("(b) Memory during data loading", lambda t: bars(t, "rss_peak_mib", "peak memory (MiB)", phase="load")),
+            ("(a) CPU during data loading", lambda of: bars(of, "cpu_avg_pct", "average CPU (%)", phase="load")),
+            ("(b) Memory during data loading", lambda of: bars(of, "rss_peak_mib", "peak memory (MiB)", phase="load")),
+            bars=True,
         ),
         paper.figure(
             3,
             "Median latency, one client, no filter",
             "Whiskers are ± one sample standard deviation over runs, cut at zero." + _ONE_WORKLOAD,
             [latency_table(k) for k in paper.single],
-            *paper.of_sizes("K = {}", lambda t, k: bars(t, "p50_ms", "p50 (ms)", _WHISKERS, k=k)),
+            *paper.of_sizes("K = {}", lambda of, k: bars(of, "p50_ms", "p50 (ms)", _WHISKERS, k=k)),
+            bars=True,
         ),
         paper.figure(
             4,
@@ -144,13 +160,15 @@ def _of_bars(paper: _Paper) -> list[list[Figure]]:
             "One client. Full colour: no filter; pale: filtered." + _ONE_WORKLOAD,
             "VII",
             *((f"K = {k}", partial(paper.filters, k=k)) for k in paper.filtered),
+            bars=True,
         ),
         paper.figure(
             5,
             "Recall by id",
             "Against the exact neighbours." + _ONE_WORKLOAD,
             "VIII",
-            *paper.of_sizes("Recall@{}", lambda t, k: bars(t, "recall_by_id", "recall", _RECALL, k=k)),
+            *paper.of_sizes("Recall@{}", lambda of, k: bars(of, "recall_by_id", "recall", _RECALL, k=k)),
+            bars=True,
         ),
     ]
 
@@ -175,6 +193,8 @@ class _Paper:
         self._nodes = material.nodes
         self._several = {topology for topology, nodes in material.nodes.items() if nodes > 1}
         self._topologies = self._ordered(self._rows)
+        # One system in a panel for each topology would be one bar a dataset: then topologies are the bars of one.
+        self._of_topologies = len(self._palette) == 1 and len(self._topologies) > 1
         self._sizes = sizes(self._rows)
         self.single, self.timed = single_sizes(self._rows), timed_sizes(self._rows)
         self.filtered = single_sizes(self._rows, filtered=True)
@@ -192,18 +212,25 @@ class _Paper:
         title: str,
         caption: str,
         tables: str | Sequence[str],
-        *parts: tuple[str, Callable[[str], Any]],
+        *parts: tuple[str, _Draw],
+        bars: bool = False,
     ) -> list[Figure]:
-        """A figure with a panel for each topology and part: its heading, and what draws it for a topology."""
+        """A figure with a panel for each topology and part: its heading, and what draws it for topologies.
+
+        `bars` of one system are in one panel for all topologies.
+        """
         panels = []
         for part, draw in parts:
-            drawn = charts.alike([draw(topology) for topology in self._topologies])
+            if bars and self._of_topologies:
+                panels.append((part, draw(self._topologies)))
+                continue
+            drawn = charts.alike([draw([topology]) for topology in self._topologies])
             panels += [
                 (self._heading(part, topology), one) for topology, one in zip(self._topologies, drawn, strict=True)
             ]
         return _figure(number, title, caption, tables, panels)
 
-    def of_sizes(self, heading: str, draw: Callable[..., Any]) -> Iterator[tuple[str, Callable[[str], Any]]]:
+    def of_sizes(self, heading: str, draw: Callable[..., Any]) -> Iterator[tuple[str, _Draw]]:
         """A part of a figure for each number of neighbours that one client asked for."""
         for letter, k in zip(ascii_lowercase, self.single, strict=False):
             yield f"({letter}) {heading.format(k)}", partial(draw, k=k)
@@ -213,43 +240,62 @@ class _Paper:
         return [of_k(number, k) for k in self.single]
 
     def bars(
-        self, topology: str, metric: str, title: str, style: _Style = _PLAIN, *, phase: str = "", k: int | None = None
+        self,
+        topologies: Sequence[str],
+        metric: str,
+        title: str,
+        style: _Style = _PLAIN,
+        *,
+        phase: str = "",
+        k: int | None = None,
     ) -> Any:
         """Bars grouped by dataset, a bar a system; of queries, those of one client that asked for `k` unfiltered."""
         if k is None:
-            rows = [row for row in self._of(topology, metric) if not phase or row["phase"] == phase]
+            rows = [row for row in self._of(topologies, metric) if not phase or row["phase"] == phase]
         else:
-            rows = self._single(topology, metric, k)
-        return self._grouped([(row, row["system"], 1.0) for row in rows], list(self._palette), title, style)
+            rows = self._single(topologies, metric, k)
+        return self._grouped([(row, row[self._bar], 1.0) for row in rows], self._names, title, style)
 
-    def filters(self, topology: str, k: int) -> Any:
+    @property
+    def _bar(self) -> str:
+        """What each bar is one of."""
+        return "topology" if self._of_topologies else "system"
+
+    @property
+    def _names(self) -> list[str]:
+        return self._topologies if self._of_topologies else list(self._palette)
+
+    def filters(self, topologies: Sequence[str], k: int) -> Any:
         """Bars grouped by dataset: each system without a filter, then with one."""
-        filtered = self._single(topology, "p50_ms", k, filtered=True)
+        filtered = self._single(topologies, "p50_ms", k, filtered=True)
         if not filtered:
             return None
-        efforts = {(row["dataset"], row["system"]): row["ef_search"] for row in filtered}
-        plain = [row for row in self._of(topology, "p50_ms") if charts.is_single(row, k)]
+        efforts = {(row["dataset"], row[self._bar]): row["ef_search"] for row in filtered}
+        plain = [row for row in self._of(topologies, "p50_ms") if charts.is_single(row, k)]
         alike = [
-            row for row in plain if row["ef_search"] == efforts.get((row["dataset"], row["system"]), row["ef_search"])
+            row for row in plain if row["ef_search"] == efforts.get((row["dataset"], row[self._bar]), row["ef_search"])
         ]
-        bars = [(row, row["system"], 1.0) for row in self._of_one_workload(alike)]
-        bars += [(row, f"{row['system']} + filter", 0.5) for row in filtered]
-        series = [name for system in self._palette for name in (system, f"{system} + filter")]
+        bars = [(row, row[self._bar], 1.0) for row in self._of_one_workload(alike)]
+        bars += [(row, f"{row[self._bar]} + filter", 0.5) for row in filtered]
+        series = [each for name in self._names for each in (name, f"{name} + filter")]
         return self._grouped(bars, series, "p50 (ms)", _PLAIN)
 
     def scaling(self) -> Iterator[tuple[str, Any]]:
         """Queries per second by clients, a panel for each number of neighbours, dataset and topology."""
         for k, dataset in product(self.timed, self._datasets):
             timed = [row for row in self._rows if row["dataset"] == dataset and _timed(row, k)]
+            if self._of_topologies:
+                yield f"K = {k} · {dataset}", self._by_clients(timed, by_topology=True, zero=False)
+                continue
             drawn = [self._by_clients([row for row in timed if row["topology"] == one]) for one in self._topologies]
             for topology, chart in zip(self._topologies, charts.alike(drawn), strict=True):
                 yield self._heading(f"K = {k} · {dataset}", topology), chart
 
-    def by_dimension(self, topology: str, k: int) -> Any:
+    def by_dimension(self, topologies: Sequence[str], k: int) -> Any:
         """Points by dimension; lines join datasets of one size."""
         points = [
             datum(row, dataset=row["dataset"], at=self._dim[row["dataset"]], size=self._sizes.get(row["dataset"], ""))
-            for row in self._single(topology, "p50_ms", k)
+            for row in self._single(topologies, "p50_ms", k)
             if row["value"] is not None and row["dataset"] in self._dim
         ]
         places = sorted({point["at"] for point in points})
@@ -259,11 +305,11 @@ class _Paper:
         x = alt.X("at:Q", title="dimensions", scale=alt.Scale(zero=False, nice=False, padding=14), axis=axis)
         return self._lines(points, x, "p50 (ms)", "dataset", "size", "workload", detail="size:N")
 
-    def by_size(self, topology: str, *, k: int, metric: str, title: str) -> Any:
+    def by_size(self, topologies: Sequence[str], *, k: int, metric: str, title: str) -> Any:
         """Points by number of vectors; lines join datasets of one dimension."""
         rows = [
             row
-            for row in self._single(topology, metric, k)
+            for row in self._single(topologies, metric, k)
             if row["value"] is not None and row["dataset"] in self._count.keys() & self._dim.keys()
         ]
         counts = sorted({self._count[row["dataset"]] for row in rows})
@@ -316,15 +362,16 @@ class _Paper:
             yield f"(b) Single-client QPS (K = {k})", side_by_side("qps", k, "queries per second", ",.0f")
         for k, dataset in product(self.timed, self._datasets):
             timed = [row for row in both if row["dataset"] == dataset and _timed(row, k)]
-            yield f"(c) Concurrent scaling (K = {k}) · {dataset}", self._by_clients(timed, by_topology=True)
+            if len({row["topology"] for row in timed if row["value"] is not None}) > 1:
+                yield f"(c) Concurrent scaling (K = {k}) · {dataset}", self._by_clients(timed, by_topology=True)
         for k in self.single:
             yield f"(d) Recall@{k}", side_by_side("recall_by_id", k, "recall by id", ".3f")
 
-    def _of(self, topology: str, metric: str) -> list[Row]:
-        return [row for row in self._rows if (row["topology"], row["metric"]) == (topology, metric)]
+    def _of(self, topologies: Sequence[str], metric: str) -> list[Row]:
+        return [row for row in self._rows if row["topology"] in topologies and row["metric"] == metric]
 
-    def _single(self, topology: str, metric: str, k: int, *, filtered: bool = False) -> list[Row]:
-        rows = [row for row in self._of(topology, metric) if charts.is_single(row, k, filtered=filtered)]
+    def _single(self, topologies: Sequence[str], metric: str, k: int, *, filtered: bool = False) -> list[Row]:
+        rows = [row for row in self._of(topologies, metric) if charts.is_single(row, k, filtered=filtered)]
         return self._of_one_workload(rows)
 
     def _heading(self, heading: str, topology: str) -> str:
@@ -353,7 +400,7 @@ class _Paper:
         """Bars of rows, each with its series and opacity; a bar without a value says why."""
         marks, spread, gaps = [], [], []
         for row, name, opacity in bars:
-            place = {"at": self._label(row["dataset"]), "series": name}
+            place = {"at": self._label(row["dataset"]), "series": name, "topology": row["topology"]}
             if row["value"] is None:
                 gaps.append({**place, "label": brief(row["reason"])})
                 continue
@@ -374,9 +421,9 @@ class _Paper:
         )
         base = {"x": x, "xOffset": alt.XOffset("series:N", scale=alt.Scale(domain=series))}
         shown = {
-            "color": charts.colour_of(self._palette),
+            "color": self._colour(self._topologies) if self._of_topologies else charts.colour_of(self._palette),
             "opacity": charts.OPACITY,
-            "tooltip": charts.tooltip("workload"),
+            "tooltip": charts.tooltip(*(["topology"] if self._of_topologies else []), "workload"),
         }
         labelled = [{**mark, "label": f"{mark['value']:.2f}"} for mark in marks if style.labels]
         return charts.layered(
@@ -405,19 +452,25 @@ class _Paper:
         if len(topologies) < 2:
             return None
         x = alt.X("at:N", title=None, axis=_axis_of(len({bar["at"] for bar in bars})))
-        fill = [_SEVERAL[place % len(_SEVERAL)] for place in range(len(topologies))]
-        colour = alt.Color("topology:N", scale=alt.Scale(domain=topologies, range=fill), legend=_legend())
         scale = _scale(bars, _Style(top=1.1 if digits == ".3f" else None))
         y = alt.Y("value:Q", title=title, axis=alt.Axis(format=charts.NUMBER), stack=None, scale=scale)
         base = {"x": x, "xOffset": alt.XOffset("topology:N", scale=alt.Scale(domain=topologies))}
         bar_layer, labels = charts.layer_of(bars).mark_bar(), charts.layer_of(bars).mark_text(dy=-6)
         return charts.layered(
             _HEIGHT,
-            bar_layer.encode(y=y, color=colour, tooltip=charts.tooltip("topology", "workload"), **base),
+            bar_layer.encode(
+                y=y, color=self._colour(topologies), tooltip=charts.tooltip("topology", "workload"), **base
+            ),
             labels.encode(y=alt.Y("value:Q", title=title, stack=None), text="label:N", **base),
         )
 
-    def _by_clients(self, rows: Sequence[Row], *, by_topology: bool = False) -> Any:
+    def _colour(self, topologies: Sequence[str]) -> Any:
+        """The colours of topologies, with a legend."""
+        fill = [_SEVERAL[place % len(_SEVERAL)] for place in range(len(topologies))]
+        return alt.Color("topology:N", scale=alt.Scale(domain=list(topologies), range=fill), legend=_legend())
+
+    def _by_clients(self, rows: Sequence[Row], *, by_topology: bool = False, zero: bool = True) -> Any:
+        """Lines by clients; `by_topology` each topology has its own sign and stroke, and the axis may begin above 0."""
         points = [
             datum(
                 row,
@@ -432,7 +485,7 @@ class _Paper:
         ]
         counts = sorted({point["clients"] for point in points})
         topologies = self._ordered(points)
-        if len(counts) < 2 or (by_topology and len(topologies) < 2):
+        if len(counts) < 2:
             return None
         axis = alt.Axis(values=counts, format="d", grid=False)
         x = alt.X("clients:Q", title="concurrent clients", axis=axis, scale=alt.Scale(nice=False, padding=14))
@@ -441,10 +494,10 @@ class _Paper:
         # A field and names of its own: Vega-Lite makes one legend of scales with the same names, and it is the shapes'.
         strokes = {_STROKE + name: _DASHES[place % len(_DASHES)] for place, name in enumerate(topologies)}
         y = alt.Y(
-            "value:Q", title="queries per second", axis=alt.Axis(format=charts.NUMBER), scale=alt.Scale(zero=True)
+            "value:Q", title="queries per second", axis=alt.Axis(format=charts.NUMBER), scale=alt.Scale(zero=zero)
         )
         axes = {"x": x, "y": y, "color": charts.colour_of(self._palette)}
-        scale = alt.Scale(domain=topologies, range=["circle", "triangle-up", *charts.SHAPES[3:]])
+        scale = alt.Scale(domain=topologies, range=[_SIGNS[place % len(_SIGNS)] for place in range(len(topologies))])
         legend = _legend(symbolFillColor="currentColor", symbolStrokeColor="currentColor")
         shape, tips = (
             alt.Shape("topology:N", scale=scale, legend=legend),

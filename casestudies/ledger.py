@@ -20,7 +20,7 @@ from anncestry.home import HOME
 
 FILE = HOME / "docs" / "ledger.csv"
 HEADING = "## Experiments that ran\n"
-COLUMNS = ("experiment", "date", "commit", "cells", "valid", "invalid", "minutes")
+COLUMNS = ("experiment", "date", "commit", "cells", "valid", "invalid", "minutes", "reason")
 _MEASURED = ("query", "pair")
 
 
@@ -49,7 +49,8 @@ def of_folder(folder: Path) -> Iterator[dict[str, str]]:
         start_s = min(
             _at_s(record) - record["server"].get("up_s", 0.0) for record in records if record["stage"] == "load"
         )
-        outcomes = [bool(record["valid"]) for record in records if record["stage"] in _MEASURED]
+        measured = [record for record in records if record["stage"] in _MEASURED]
+        outcomes = [bool(record["valid"]) for record in measured]
         code = table["code"]
         yield {
             "experiment": name,
@@ -59,7 +60,16 @@ def of_folder(folder: Path) -> Iterator[dict[str, str]]:
             "valid": str(outcomes.count(True)),
             "invalid": str(outcomes.count(False)),
             "minutes": f"{(_at_s(table) - start_s) / 60:.0f}",
+            "reason": "; ".join(dict.fromkeys(_reason(record) for record in measured if not record["valid"])),
         }
+
+
+def _reason(record: Mapping[str, Any]) -> str:
+    """Why a record is invalid: of which system and workload it is, and the first gate that it failed."""
+    spec = record["spec"]
+    names = [spec[part]["name"] for part in ("system", "workload") if part in spec]
+    failed = [f"{gate['gate']}: {gate['detail']}" for gate in record["gates"] if not gate["ok"]]
+    return ": ".join([*([", ".join(names)] if names else []), *failed[:1]])
 
 
 def _quoted(folder: Path, path: str, digest: str) -> Mapping[str, Any]:
@@ -90,13 +100,19 @@ def section(table: Sequence[Mapping[str, str]]) -> str:
     said = [
         HEADING,
         "Each was measured whole on a shared machine of two cores, in the minutes from its first load to its table;"
-        " cells include pairs. `python -m casestudies.ledger FOLDER` adds the results in a folder.\n",
+        " cells include pairs; a reason says which gate an invalid one failed."
+        " `python -m casestudies.ledger FOLDER` adds the results in a folder.\n",
         f"<!-- measured: {FILE.relative_to(HOME)} -->\n",
         f"| {' | '.join(COLUMNS)} |",
-        f"| --- | --- | --- |{' ---: |' * (len(COLUMNS) - 3)}",
-        *(f"| `{line['experiment']}` | {' | '.join(line[name] for name in COLUMNS[1:])} |" for line in table),
+        f"| --- | --- | --- |{' ---: |' * (len(COLUMNS) - 4)} --- |",
+        *(f"| `{line['experiment']}` | {' | '.join(_cell(line[name]) for name in COLUMNS[1:])} |" for line in table),
     ]
     return "\n".join(said) + "\n"
+
+
+def _cell(text: str) -> str:
+    """For a table of Markdown, where a bar would end the cell."""
+    return text.replace("|", r"\|")
 
 
 def main(folders: Sequence[str]) -> None:

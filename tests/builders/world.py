@@ -289,6 +289,15 @@ def unpacked(page: str) -> str:
     return re.sub(r'<script type="application/gzip" id="([\w-]+)">([^<]*)</script>', plain, page)
 
 
+def ancestry_of(page: str) -> dict[str, Any]:
+    """What a page's script knows: `columns`, `records`, and by its id each number with the values of its columns."""
+    found = re.search(r'id="data-ancestry">(.*?)</script>', unpacked(page), re.DOTALL)
+    assert found
+    ancestry: dict[str, Any] = json.loads(found[1])
+    lines = zip(*ancestry["values"], strict=True)
+    return {**ancestry, "numbers": {line[0]: dict(zip(ancestry["columns"], line, strict=True)) for line in lines}}
+
+
 def numbers_behind(link: dict[str, str | None]) -> list[str]:
     """The ids of the numbers that a link of class num (its attributes) shows."""
     return (link.get("data-n") or (link["href"] or "").removeprefix("#")).split()

@@ -29,7 +29,7 @@ from anncestry.report.model.noise import asked
 from anncestry.report.model.quantities import state_of
 from anncestry.report.model.verdicts import Verdicts
 from anncestry.report.site.compare_page import write
-from tests.builders.world import HOSTILE, World, made_invalid, numbers_behind, parsed, unpacked
+from tests.builders.world import HOSTILE, World, ancestry_of, made_invalid, numbers_behind, parsed
 
 EQUAL, UNKNOWN, NOT_COMPARABLE = Outcome.EQUAL, Outcome.UNDETERMINED, Outcome.NOT_COMPARABLE
 SAME, SAME_RECORD = Outcome.EQUIVALENT, Outcome.SAME_RECORD
@@ -702,17 +702,11 @@ def test_the_files_hold_every_line(world: World) -> None:
         assert row["ratio"] == "" if line.ratio is None else float(row["ratio"]) == line.ratio
 
 
-def _ancestry(page: str) -> Any:
-    found = re.search(r'id="data-ancestry">(.*?)</script>', unpacked(page), re.DOTALL)
-    assert found
-    return json.loads(found[1])
-
-
 def test_every_number_of_the_page_leads_to_its_record(world: World) -> None:
     page = write(compare(_side(world, MILVUS), _side(world, WEAVIATE)), Path("out")).read_text()
     assert ">1.62 ± 0.02<" in page and ">0.9985<" in page, "repeats of recall are no ±"
-    ancestry = _ancestry(page)
-    known = {row[0]: dict(zip(ancestry["columns"], row, strict=True)) for row in ancestry["rows"]}
+    ancestry = ancestry_of(page)
+    known = ancestry["numbers"]
     links = [a for tag, a in parsed(page) if tag == "a" and a.get("class") == "num"]
     assert len(links) > 100
     for link in links:
@@ -723,10 +717,10 @@ def test_every_number_of_the_page_leads_to_its_record(world: World) -> None:
 
 def test_a_number_measured_again_under_its_key_keeps_two_ancestries(world: World) -> None:
     found = _changed(world, _scaled("p50_ms", 2), "query")
-    ancestry = _ancestry(write(found, Path("out")).read_text())
+    ancestry = ancestry_of(write(found, Path("out")).read_text())
     number = _line(found, "p50_ms").a.number
     assert number == _line(found, "p50_ms").b.number
-    shown = {row[0]: row[-1] for row in ancestry["rows"]}
+    shown = {number: row["shown"] for number, row in ancestry["numbers"].items()}
     assert shown[f"{number}-a"].startswith("1.62 ") and shown[f"{number}-b"].startswith("3.24 ")
 
 

@@ -604,14 +604,17 @@ def test_axes_are_those_of_the_paper(figures: dict[str, Figure]) -> None:
     assert clients["axis"]["values"] == [1, 4, 8, 16] and "type" not in clients["scale"]
 
 
-def _axis(panel: Panel, channel: str) -> list[float] | None:
-    """The domain of a panel's axis of `value`; all layers that are drawn along it have the same."""
-    encodings = [layer["encoding"].get(channel, {}) for layer in panel.spec["layer"]]
-    if not any(encoding.get("field") == "value" for encoding in encodings):
-        return None
-    domains = [encoding["scale"]["domain"] for encoding in encodings if encoding.get("type") == "quantitative"]
-    assert domains and domains.count(domains[0]) == len(domains)
-    return list(domains[0])
+def _axes(panel: Panel) -> dict[str, list[float]]:
+    """The domain of each axis of a quantity, by its channel; all layers that are drawn along it have the same."""
+    found = {}
+    for channel in ("x", "y"):
+        layers = panel.spec.get("layer", [panel.spec])
+        encodings = [layer["encoding"].get(channel, {}) for layer in layers]
+        domains = [each.get("scale", {}).get("domain") for each in encodings if each.get("type") == "quantitative"]
+        if domains:
+            assert domains.count(domains[0]) == len(domains) and domains[0] is not None, (panel.heading, channel)
+            found[channel] = list(domains[0])
+    return found
 
 
 def test_one_node_stands_before_several_and_their_panels_have_one_axis(
@@ -634,11 +637,80 @@ def test_one_node_stands_before_several_and_their_panels_have_one_axis(
         for heading, group in panels.items():
             if len(group) == 2:
                 assert group[0].heading.endswith("standalone"), (name, heading)
-                for channel in ("x", "y"):
-                    one, several = (_axis(panel, channel) for panel in group)
-                    assert one == several, (name, heading)
-                    compared += one is not None
+                one, several = (_axes(panel) for panel in group)
+                assert one and one == several, (name, heading)
+                compared += len(one)
     assert compared > 10
+
+
+def _of_two_speeds(material: Material) -> Material:
+    """The material with distributions, and with two efforts; what several nodes answer takes longer, and finds less."""
+    df = material.numbers.copy()
+    several = df["topology"] == "cluster-3"
+    latencies = several & df["metric"].isin(["p50_ms", "p95_ms", "p99_ms"])
+    df.loc[latencies, "value"] *= 30
+    df.loc[several & df["metric"].str.startswith("recall_by"), "value"] *= 0.7
+    again = df[(df["workload"] != "") & (df["ef_search"].notna())].copy()
+    again["ef_search"] += 100
+    for column in ("number_id", "workload"):
+        again[column] += "-high"
+    records = {}
+    for path, record in material.records.items():
+        slower = 30 if record["spec"].get("topology", {}).get("name") == "cluster-3" else 1
+        histogram = {"upper_ns": [1_000_000 * slower, 2_000_000 * slower], "counts": [900, 100 * slower]}
+        records[path] = {**record, "histogram": histogram} if record["stage"] == "query" else record
+    return Material(pd.concat([df, again], ignore_index=True), records, material.facts)
+
+
+def test_distributions_and_fronts_of_one_node_and_of_several_have_one_axis(material: Material) -> None:
+    drawn = {figure.name: figure for figure in catalogue.figures_of(_of_two_speeds(material), STUDIES)}
+    for name in ("latency", "ecdf", "distribution", "pareto-qps", "pareto-p99", "clients"):
+        of_sift = [panel for panel in drawn[name].panels if panel.heading.startswith("sift")]
+        assert [panel.heading.rpartition(" · ")[2] for panel in of_sift] == ["standalone", "cluster-3"], name
+        one, several = map(_axes, of_sift)
+        assert one and one == several, name
+        ticks = [
+            [layer["encoding"][channel].get("axis", {}).get("values") for layer in panel.spec["layer"]
+             for channel in ("x", "y") if channel in layer["encoding"]]
+            for panel in of_sift
+        ]  # fmt: skip
+        assert [each for each in ticks[0] if each] == [each for each in ticks[1] if each], name
+
+
+def _of_one_system(material: Material, topologies: int) -> Material:
+    """The numbers of one system as if it had been measured on so many topologies."""
+    df = material.numbers[material.numbers["system"] == WEAVIATE]
+    one, several = (df[df["topology"] == name] for name in ("standalone", "cluster-3"))
+    more = [
+        several.assign(topology=f"cluster-{n}", number_id=several["number_id"] + f"-{n}")
+        for n in range(4, topologies + 2)
+    ]
+    return Material(pd.concat([one, several, *more], ignore_index=True), material.records, material.facts)
+
+
+def test_a_dozen_topologies_have_a_dozen_signs_and_colours(material: Material) -> None:
+    drawn = {figure.name: figure for figure in catalogue.figures_of(_of_one_system(material, 12), STUDIES)}
+    scales = [
+        layer["encoding"][channel]["scale"]
+        for panel in drawn["paper-9"].panels
+        for layer in panel.spec["layer"]
+        for channel in ("shape", "color")
+        if layer["encoding"].get(channel, {}).get("field") == "topology"
+    ]
+    assert {len(scale["domain"]) for scale in scales} == {12} and len(scales) > 2
+    for scale in scales:
+        assert len(set(scale["range"])) == 12
+    curves = next(panel for panel in drawn["paper-9"].panels if panel.heading.startswith("(c)"))
+    assert vl_convert.vegalite_to_svg({**curves.spec, "width": 600, "config": CHART_CONFIG})
+
+
+def test_of_one_system_topologies_are_the_bars_of_one_panel(material: Material) -> None:
+    drawn = {figure.name: figure for figure in catalogue.figures_of(_of_one_system(material, 3), STUDIES)}
+    for number in range(1, 7):
+        figure = drawn[f"paper-{number}"]
+        assert not [panel.heading for panel in figure.panels if " · cluster-" in panel.heading], figure.name
+        topologies = {mark["topology"] for mark in _marks(figure) if "topology" in mark}
+        assert topologies == {"standalone", "cluster-3", "cluster-4"}, figure.name
 
 
 def test_no_axis_shows_a_power_of_ten(figures: dict[str, Figure]) -> None:

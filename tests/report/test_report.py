@@ -37,6 +37,7 @@ from tests.builders.world import (
     PUBLISHED,
     WORKLOADS,
     World,
+    ancestry_of,
     made_invalid,
     numbers_behind,
     over_runs,
@@ -549,7 +550,7 @@ def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not [tag for tag, _ in elements if tag == "img"]
     assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
     assert html.escape(HOSTILE) in page
-    assert HOSTILE in {row[5] for row in _inlined(page, "ancestry")["rows"]}
+    assert HOSTILE in {row["dataset"] for row in ancestry_of(page)["numbers"].values()}
     assert page.count("</script") == page.count("<script") == 5
 
 
@@ -587,8 +588,8 @@ def test_the_report_as_text_has_the_summary_and_every_cell_of_every_table(world:
 
 def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(world: World) -> None:
     page = _page(world)
-    ancestry = _inlined(page, "ancestry")
-    numbers = {row[0]: dict(zip(ancestry["columns"], row, strict=True)) for row in ancestry["rows"]}
+    ancestry = ancestry_of(page)
+    numbers = ancestry["numbers"]
     links = [a for tag, a in parsed(page) if tag == "a" and a.get("class") == "num"]
     assert len(links) > 100
     for link in links:
@@ -615,7 +616,7 @@ def _marks(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_every_mark_of_a_chart_carries_its_number(world: World) -> None:
     page = _page(world)
-    known = {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    known = set(ancestry_of(page)["numbers"])
     specs = _inlined(page, "charts")
     assert len(specs) > 10, "five figures for each of two datasets, and those of the paper"
     marks = _marks(specs)
@@ -643,6 +644,53 @@ def test_what_is_invalid_or_missing_is_listed_and_shows_no_number(world: World) 
     assert "row count: 25200 of 60000 rows" in gaps and "not measured" in gaps.lower()
     assert re.search(r">fashion-mnist-784-euclidean<.*>milvus-2\.3\.5<.*>k100<.*>query, recall<", gaps)
     assert "987654321" not in page and "987,654,321" not in page
+
+
+def test_the_answer_stands_before_any_prose(world: World) -> None:
+    page = _page(world)
+    title, rows = page.index("</h1>"), page.index('<table id="table-G">')
+    between = page[title:rows]
+    assert between.count("<p") == 1, "one line of what there is, when and where"
+    line = " ".join(re.sub(r"<[^>]+>", " ", between).split())
+    assert line.startswith("36 of 36 cells valid. ") and "UTC" in line and len(line) < 120
+    caption = re.search(r"<caption.*?</caption>", page[rows:], re.DOTALL)[0]
+    assert len(re.sub(r"<[^>]+>", "", caption)) < 90, "the notes stand below the rows"
+    below = page[page.index("</table>", rows) :]
+    assert below.index("For the 10 nearest") < below.index('class="lede"')
+
+
+def test_the_best_number_of_a_place_has_a_word_for_what_is_known_of_it(world: World) -> None:
+    def close(record: dict[str, Any]) -> None:
+        record["summary"]["p50_ms"].update(value=1.0, std=0.001, runs=[1.0, 1.001, 0.999], low=0.99, high=1.01)
+
+    def noisy(record: dict[str, Any]) -> None:
+        record["summary"]["p50_ms"].update(value=1.2, std=0.9, runs=[0.3, 1.2, 2.1], low=0.2, high=2.2)
+
+    def words() -> dict[str, list[str]]:
+        df = world.tidy()
+        (table,) = glance.tables(Material(df, read_records(df)))
+        found: dict[str, list[str]] = {}
+        for row in table.rows[:2]:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                found.setdefault(column.label.partition(",")[0], []).append(cell.verdict)
+                assert cell.best == (cell.verdict == "wins")
+        return found
+
+    first = words()
+    assert sorted(first["p50"]) == ["", "wins"] and first["Recall@10"] == ["", ""], "of recall there are no verdicts"
+    mine, other = (world.cell(system, "k10")["query_path"] for system in ("milvus-2.3.5", "weaviate-1.27.0"))
+    world.edit(mine, close)
+    world.edit(other, close)
+    assert sorted(words()["p50"]) == ["", "equivalent"]
+    world.edit(other, noisy)
+    assert words()["p50"] == ["undetermined", ""]
+    page = _page(world)
+    assert '<span class="verdict">undetermined</span>' in page and "undetermined, neither is known yet" in page
+
+
+def test_the_page_of_a_default_s_size_is_small_enough_to_hand_round(world: World) -> None:
+    write_page(world.tidy(), Path("out"), title="A page", facts=PUBLISHED, studies=STUDIES)
+    assert Path("out/index.html").stat().st_size < 1_500_000
 
 
 def test_the_opening_is_made_of_the_data(world: World) -> None:
@@ -760,7 +808,7 @@ def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(
     assert len(set(re.findall(r'<tr id="(p[0-9a-f]{10})"', page))) == 1006
     assert len(set(re.findall(r'<tr id="(f\d{3})"', page))) == 114
     linked = {name for tag, a in parsed(page) if tag == "a" and a.get("class") == "num" for name in numbers_behind(a)}
-    assert linked and linked <= {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    assert linked and linked <= set(ancestry_of(page)["numbers"])
     assert re.search(r"milvus-2.3.5, standalone, k10, \d+\.\d\d times", page), "the ratio to the published number"
     assert "8 × Example CPU @ 3 GHz, 32 GiB" in page, "the machine is named"
 
@@ -890,7 +938,7 @@ def test_a_verdict_needs_a_corrected_p_and_else_it_is_undetermined(world: World)
 
 def test_fronts_and_distributions_are_drawn_with_a_number_behind_every_mark(world: World) -> None:
     page = _page(_swept(world))
-    known = {row[0] for row in _inlined(page, "ancestry")["rows"]}
+    known = set(ancestry_of(page)["numbers"])
     specs = _inlined(page, "charts")
     assert 'id="figure-pareto-qps"' in page and 'id="figure-pareto-p99"' in page and "figure-distribution" in page
     marks = _marks(specs)

@@ -56,7 +56,8 @@ def tables() -> set[str]:
 def test_the_ledger_counts_what_the_newest_table_quotes(tmp_path: Path) -> None:
     folder = measured(tmp_path)
     expected = {"experiment": "toy", "date": "2026-11-02", "commit": "0123abcd and changes", "cells": "3", "valid": "2"}
-    assert list(ledger.of_folder(folder)) == [{**expected, "invalid": "1", "minutes": "12"}]
+    reason = "weaviate-1.27.0, k10: nothing lost: of 9000 searched for 56 are not found"
+    assert list(ledger.of_folder(folder)) == [{**expected, "invalid": "1", "minutes": "12", "reason": reason}]
 
 
 def test_a_record_that_was_changed_or_lost_since_is_no_line_of_the_ledger(tmp_path: Path) -> None:
@@ -93,13 +94,26 @@ def test_the_ledger_knows_experiments_with_as_many_cells_as_they_have_today(line
     matrix = expand(Choice(CONFIG, line["experiment"]))
     assert int(line["cells"]) == len(matrix.cells) + len(matrix.pairs), "run it whole again, or take the line away"
     assert int(line["cells"]) == int(line["valid"]) + int(line["invalid"])
+    assert bool(int(line["invalid"])) == bool(line["reason"]), "what is invalid has a reason, and nothing else"
+
+
+def test_a_reason_with_a_bar_stays_in_its_cell_of_the_section() -> None:
+    line = {**dict.fromkeys(ledger.COLUMNS, "1"), "reason": "red|blue: nothing lost"}
+    assert ledger.section([line]).splitlines()[-1].endswith(r"| red\|blue: nothing lost |")
 
 
 def measured(folder: Path) -> Path:
     """A folder with two tables of an experiment, of which the later one quotes a load and three cells."""
     made = {"load.json": {"stage": "load", "created": "2026-11-02T10:01:00+00:00", "server": {"up_s": 60.0}}}
     stages = (("query", True), ("query", False), ("pair", True))
-    made |= {f"query{n}.json": {"stage": stage, "valid": valid} for n, (stage, valid) in enumerate(stages)}
+    spec = {"system": {"name": "weaviate-1.27.0"}, "workload": {"name": "k10"}}
+    passed, failed = (
+        {"gate": "answered", "ok": True, "detail": "200 of 200"},
+        {"gate": "nothing lost", "ok": False, "detail": "of 9000 searched for 56 are not found"},
+    )
+    for n, (stage, valid) in enumerate(stages):
+        gates = [passed] if valid else [passed, failed, {**failed, "gate": "all rows that match"}]
+        made[f"query{n}.json"] = {"stage": stage, "valid": valid, "spec": spec, "gates": gates}
     (folder / "results").mkdir()
     for name, record in made.items():
         (folder / "results" / name).write_text(json.dumps(record))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 
 from anncestry.report.model.cells import Row, marks, text_of
 from anncestry.report.model.material import Material
+
+_Place = TypeVar("_Place", bound=tuple[str, ...])
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
@@ -88,69 +90,98 @@ def made(
     return [Figure(name, title, caption, of, legend, tuple(panels), folded)] if panels else []
 
 
-def by_place(material: Material, rows: Sequence[Row], draw: Callable[[list[Row]], Any]) -> Iterator[tuple[str, Any]]:
-    """For each dataset and topology a heading, and what `draw` makes of its rows; the axes of one dataset are alike."""
+def by_place(
+    material: Material, rows: Sequence[Row], draw: Callable[[list[Row], list[Row]], Any]
+) -> Iterator[tuple[str, Any]]:
+    """For each dataset and topology a heading, and a chart; the axes of one dataset are alike.
+
+    `draw` makes the chart of the rows of one place; it also gets those of all places that it stands beside.
+    """
     found: dict[tuple[str, str], list[Row]] = {place: [] for place in material.places(rows)}
     for row in rows:
         found[row["dataset"], row["topology"]].append(row)
     several = len({topology for _, topology in found}) > 1
     for dataset, group in groupby(found, key=itemgetter(0)):
         places = list(group)
-        for (_, topology), chart in zip(places, alike([draw(found[place]) for place in places]), strict=True):
+        beside = [row for place in places for row in found[place]]
+        drawn = alike([draw(found[place], beside) for place in places])
+        for (_, topology), chart in zip(places, drawn, strict=True):
             yield f"{dataset} · {topology}" if several else dataset, chart
 
 
-def alike(charts: Sequence[Any]) -> list[dict[str, Any] | None]:
-    """These charts (or None) as specs whose axes of `value` span the same, as they are to be compared.
+def alike_by(charts: Mapping[_Place, Any], group: Callable[[_Place], Any]) -> dict[_Place, dict[str, Any] | None]:
+    """The charts of places; those that are of one `group` are `alike`."""
+    groups: dict[Any, list[_Place]] = {}
+    for place in charts:
+        groups.setdefault(group(place), []).append(place)
+    drawn = {
+        place: spec
+        for places in groups.values()
+        for place, spec in zip(places, alike([charts[place] for place in places]), strict=True)
+    }
+    return {place: drawn[place] for place in charts}
 
-    Vega-Lite has no scale that separate charts share: each gets the ends of all as its domain.
+
+def alike(charts: Sequence[Any]) -> list[dict[str, Any] | None]:
+    """These charts (or None) as specs whose axes of quantities span the same, as they are to be compared.
+
+    Vega-Lite has no scale that separate charts share: each gets the ends of all as its domain, and the ticks of all
+    where ticks are named. What is logarithmic in some of them only stays as it is: no domain makes these alike.
     """
     specs = [None if chart is None else chart.to_dict() for chart in charts]
     drawn = [spec for spec in specs if spec is not None]
     for channel in ("x", "y"):
-        found = [encoding for spec in drawn for encoding in _valued(spec, channel)]
+        found = [encoding for spec in drawn for encoding in _quantities(spec, channel)]
         ends = [end for spec in drawn for end in _ends(spec, channel)]
         kinds = {kind for spec in drawn for kind in _kinds(spec, channel)}
-        if len(drawn) > 1 and ends and len(kinds) == 1:
-            if kinds == {"zero"}:
-                ends.append(0.0)
-            fixed = any("domain" in encoding.get("scale", {}) for encoding in found)
-            for encoding in found:
-                scale = encoding.setdefault("scale", {})
-                scale.setdefault("nice", not fixed)
-                scale["domain"] = [min(ends), max(ends)]
+        if len(drawn) < 2 or not ends or ("log" in kinds and len(kinds) > 1):
+            continue
+        if "zero" in kinds:
+            ends.append(0.0)
+        fixed = any("domain" in encoding.get("scale", {}) for encoding in found)
+        ticks = {tick for encoding in found for tick in (encoding.get("axis") or {}).get("values", ())}
+        for encoding in found:
+            scale = encoding.setdefault("scale", {})
+            scale.setdefault("nice", not fixed)
+            scale["domain"] = [min(ends), max(ends)]
+            if "values" in (encoding.get("axis") or {}):
+                encoding["axis"]["values"] = sorted(ticks)
     return specs
 
 
-def _valued(spec: dict[str, Any], channel: str) -> list[dict[str, Any]]:
-    """The encodings of a layered chart that make the axis of `value` on this channel, each as it is in the spec."""
-    encodings = [layer.get("encoding", {}).get(channel, {}) for layer in spec["layer"]]
-    if not any(encoding.get("field") == "value" for encoding in encodings):
-        return []
+def _layers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The layers of a chart: itself, if it has no others."""
+    layers: list[dict[str, Any]] = spec.get("layer", [spec])
+    return layers
+
+
+def _quantities(spec: dict[str, Any], channel: str) -> list[dict[str, Any]]:
+    """The encodings of a chart that make its axis of a quantity on this channel, each as it is in the spec."""
+    encodings = [layer.get("encoding", {}).get(channel, {}) for layer in _layers(spec)]
     return [encoding for encoding in encodings if encoding.get("type") == "quantitative"]
 
 
 def _kinds(spec: dict[str, Any], channel: str) -> set[str]:
     """How that axis begins: at "zero", where its data do ("data"), or on a "log" scale; one for the whole chart."""
-    scales = [encoding["scale"] for encoding in _valued(spec, channel) if encoding.get("scale")]
+    scales = [encoding["scale"] for encoding in _quantities(spec, channel) if encoding.get("scale")]
     if any(scale.get("type") == "log" for scale in scales):
         return {"log"}
     fixed = any("domain" in scale or scale.get("zero") is False for scale in scales)
-    return {"data" if fixed else "zero"} if _valued(spec, channel) else set()
+    return {"data" if fixed else "zero"} if _quantities(spec, channel) else set()
 
 
 def _ends(spec: dict[str, Any], channel: str) -> list[float]:
     """What that axis of one chart spans: its domain if it has one, else the values of its data."""
-    fixed = [encoding.get("scale", {}).get("domain") for encoding in _valued(spec, channel)]
+    fixed = [encoding.get("scale", {}).get("domain") for encoding in _quantities(spec, channel)]
     if any(fixed):
         return [end for domain in fixed for end in domain or ()]
     found = []
-    for layer in spec["layer"]:
+    for layer in _layers(spec):
         encoding = layer.get("encoding", {})
         data = layer.get("data") or spec.get("data", {})  # of all layers, where they are drawn from the same
         values = data["values"] if "values" in data else spec.get("datasets", {}).get(data.get("name"), [])
         fields = [encoding.get(name, {}).get("field") for name in (channel, f"{channel}2")]
-        if encoding.get(channel) in _valued(spec, channel):
+        if encoding.get(channel) in _quantities(spec, channel):
             found += [value[field] for value in values for field in fields if value.get(field) is not None]
     return found
 

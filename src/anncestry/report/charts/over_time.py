@@ -101,7 +101,7 @@ def of_loads(material: Material) -> list[Figure]:
     }
 
     def draw(metric: str) -> Iterable[tuple[str, Any]]:
-        return charts.by_place(material, rows, lambda of: _load_chart(of, palette, metric, material.records, points))
+        return charts.by_place(material, rows, lambda of, _: _load_chart(of, palette, metric, material.records, points))
 
     caption = (
         f"Of all processes of the server, from the first insert on; {_EACH} Dashed lines are where a phase of the load"
@@ -118,9 +118,10 @@ def of_queries(material: Material) -> list[Figure]:
     several = len({topology for _, topology, _ in places}) > 1
 
     def draw(metric: str) -> Iterable[tuple[str, Any]]:
-        for (dataset, topology, workload), rows in places.items():
-            heading = " · ".join((dataset, *([topology] if several else ()), workload))
-            yield heading, _query_chart(rows, palette, metric, courses)
+        drawn = {place: _query_chart(rows, palette, metric, courses) for place, rows in places.items()}
+        for place, chart in charts.alike_by(drawn, _compared).items():
+            dataset, topology, workload = place
+            yield " · ".join((dataset, *([topology] if several else ()), workload)), chart
 
     caption = (
         f"{{}} of all processes of the server, and of the client, in each run since its first request; {_EACH} Pale"
@@ -150,11 +151,16 @@ def of_members(material: Material) -> list[Figure]:
     queries = _picked(with_queries, lambda place: _last_run(places[place], material))
 
     def drawn(lines: Mapping[Place, Lines], since: str) -> Callable[[str], Iterable[tuple[str, Any]]]:
-        return lambda metric: (
-            (" · ".join(filter(None, place)), _member_chart(places[place][metric], of_place, metric, since))
-            for place, of_place in lines.items()
-            if of_place
-        )
+        def draw(metric: str) -> Iterable[tuple[str, Any]]:
+            drawn = {
+                place: _member_chart(places[place][metric], of_place, metric, since)
+                for place, of_place in lines.items()
+                if of_place
+            }
+            for place, chart in charts.alike_by(drawn, _compared).items():
+                yield " · ".join(filter(None, place)), chart
+
+        return draw
 
     loads_caption = f"{_MEMBERS} Each{_EACH[4:]}"
     queries_caption = (
@@ -168,6 +174,11 @@ def of_members(material: Material) -> list[Figure]:
         *_figures("load-members-{}", f"{title}a load", loads_caption, table, "members", of_load),
         *_figures("query-members-{}", f"{title}the queries", queries_caption, table, "members", of_query),
     ]
+
+
+def _compared(place: Place) -> tuple[str, str]:
+    """Whose charts are compared: all of a dataset and workload, of whichever topology or system."""
+    return place[0], place[-1]
 
 
 def _load_lines(rows: Mapping[str, Mapping[str, Row]], material: Material) -> Lines:

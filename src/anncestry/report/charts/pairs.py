@@ -28,7 +28,7 @@ def figures(material: Material) -> list[Figure]:
         " system paired with itself, whose intervals should hold 1.",
         "J",
         "members",
-        charts.by_place(material, material.pairs, lambda rows: _panel(rows, margin)),
+        charts.by_place(material, material.pairs, lambda rows, _: _panel(rows, margin)),
     )
 
 

@@ -36,11 +36,15 @@ _WIDE = 12
 
 
 class Look(NamedTuple):
-    """What all panels of a figure have in common: colours of systems, the records, the number of neighbours shown."""
+    """What all panels of a figure have in common: colours of systems, the records, the number of neighbours shown.
+
+    `beside`: the rows of all panels that a panel is compared with, and its own.
+    """
 
     palette: dict[str, str]
     records: Records
     k: int
+    beside: Sequence[Row] = ()
 
 
 class FigureSpec(NamedTuple):
@@ -87,7 +91,7 @@ def _drawn(spec: FigureSpec, material: Material, look: Look) -> list[Figure]:
     else:
         tables = [spec.table(k) for k in ([look.k] if spec.each else single_sizes(material.ordinary))]
     rows = material.rows if spec.every else material.ordinary
-    panels = charts.by_place(material, rows, lambda of_place: spec.draw(of_place, look))
+    panels = charts.by_place(material, rows, lambda of, beside: spec.draw(of, look._replace(beside=beside)))
     caption = spec.caption.format(k=look.k)
     return charts.made(
         spec.name, spec.title, caption, tables, spec.legend, panels, described=spec.described, folded=spec.fold
@@ -139,6 +143,8 @@ def _latency(rows: list[Row], look: Look) -> Any:
     points = [charts.datum(row, percentile=p) for p in _PERCENTILES for row in charts.measured_rows(single, f"{p}_ms")]
     if not points:
         return None
+    serial = [row for row in look.beside if is_serial(row)]
+    sizes = [row["value"] for p in _PERCENTILES for row in charts.measured_rows(serial, f"{p}_ms")]
     medians = charts.measured_rows(single, "p50_ms")
     lows = {(row["system"], row["workload"]): row["value"] for row in medians}
     spans = [
@@ -146,7 +152,6 @@ def _latency(rows: list[Row], look: Look) -> Any:
         for row in charts.measured_rows(single, "p99_ms")
         if (row["system"], row["workload"]) in lows
     ]
-    sizes = [point["value"] for point in points]
     wide = min(sizes) > 0 and max(sizes) / min(sizes) > _WIDE
     bands = [charts.spread(row) for row in medians if row["std"]]
     if wide:  # a logarithmic axis has no zero: a band that reaches it would leave no place for anything

@@ -52,7 +52,8 @@ class Cell:
     `number_id` names the number in the tidy frame (empty for words and for what is computed from others, which
     `parents` then names). `published` is what the paper printed in its place. `best` is set only where it is better
     than that of every other system (`model.verdicts`). `problem` says why there is no number. `source` is the id of a
-    number that others published, where the cell shows one: it stands, with its trace, on the audit page.
+    number that others published, where the cell shows one: it stands, with its trace, on the audit page. `verdict` is
+    what is known of the best number of a place: that it wins, is equivalent, or that this is undetermined.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Cell:
     parents: tuple[str, ...] = ()
     problem: str = ""
     source: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ COMPARED = {
     "storage_net_mib": True,
 }
 """Metrics in which systems are compared, and whether lower is better: one family of comparisons."""
+WINS = "wins"
+"""The word for a number that is surely better than each other, at no less recall."""
 RECALL = "recall_by_distance"
 WORST = "recall_worst1"
 
@@ -184,21 +186,43 @@ class Verdicts:
 
     def best(self, rows: Sequence[Row | None], *, lower: bool) -> int | None:
         """The place of the number that is better than each other, with no less recall; None where none is, or alone."""
+        place, word = self.leader(rows, lower=lower) or (None, "")
+        return place if word == WINS else None
+
+    def leader(self, rows: Sequence[Row | None], *, lower: bool) -> tuple[int, str] | None:
+        """The place of the best number, and what is known of it: it wins, or is equivalent, or that is undetermined.
+
+        Equivalent: to each other that it does not beat. None where fewer than two are judged.
+        """
         numbers = [(place, row) for place, row in enumerate(rows) if row is not None and row["value"] is not None]
         if len(numbers) < 2:
             return None
         place, best = (min if lower else max)(numbers, key=lambda item: float(item[1]["value"]))
-        won = all(self.wins(best, row, lower=lower) for other, row in numbers if other != place)
-        return place if won else None
+        others = [row for other, row in numbers if other != place]
+        found = [self._of_two(best, row) for row in others]
+        if None in found:
+            return None
+        level = [
+            judged[2].outcome
+            for judged, row in zip(found, others, strict=True)
+            if judged is not None and not self.wins(best, row, lower=lower)
+        ]
+        if not level:
+            return place, WINS
+        same = all(outcome is Outcome.EQUIVALENT for outcome in level)
+        return place, (Outcome.EQUIVALENT if same else Outcome.UNDETERMINED).value
+
+    def _of_two(self, a: Row, b: Row) -> tuple[Row, Row, Verdict] | None:
+        ids = a["number_id"], b["number_id"]
+        return self.of_systems.get(ids) or self.of_systems.get(ids[::-1])
 
     def wins(self, best: Row, other: Row, *, lower: bool) -> bool:
         """Whether a number is better than another, and neither bought by recall nor by answers that are none."""
-        ids = best["number_id"], other["number_id"]
-        found = self.of_systems.get(ids) or self.of_systems.get(ids[::-1])
+        found = self._of_two(best, other)
         if found is None or not found[2].decided:
             return False
         a, _, verdict = found
-        less = (verdict.outcome is Outcome.LESS) == (a["number_id"] == ids[1])
+        less = (verdict.outcome is Outcome.LESS) == (a["number_id"] == other["number_id"])
         return less == lower and not self.obstacle(best, other)
 
     def obstacle(self, best: Row, other: Row) -> str:

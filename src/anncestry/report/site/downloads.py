@@ -148,7 +148,7 @@ def _contents(cell: Cell) -> dict[str, Any]:
     """What a cell shows, its value, and the ids of the numbers behind it."""
     numbers = [name for name in (cell.parents or (cell.number_id,)) if name]
     values = {"shown": cell.text, "value": cell.value, "std": cell.std, "numbers": numbers}
-    return {**values, "published": cell.published, "best": cell.best, "problem": cell.problem}
+    return {**values, "published": cell.published, "best": cell.best, "verdict": cell.verdict, "problem": cell.problem}
 
 
 def _frame(table: Table) -> pd.DataFrame:

@@ -229,7 +229,7 @@ def write(
         title=title,
         here=path.name,
         pages=pages or {},
-        ancestry=ancestry or {"columns": ["number_id", *DIMENSIONS], "rows": [], "records": {}},
+        ancestry=ancestry or {"columns": ["number_id", *DIMENSIONS], "values": [], "records": {}},
         charts=charts,
         script=script(static("page.js")),
         drawing=script(charts.bundle) if charts.bundle else None,
@@ -243,7 +243,10 @@ def write(
 
 
 def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
-    """What a page's script shows of a number; column names once, records once."""
+    """What a page's script shows of a number; column names once, records once.
+
+    `values` are those of each column, in the order of `columns`: so they pack to half the size of rows.
+    """
     columns = [
         *("number_id", "metric", "unit", "phase", "reason", "dataset", "system", "topology", "workload"),
         *("k", "nq", "clients", "filter", "runs", "key", "record"),
@@ -259,7 +262,7 @@ def ancestry(rows: Sequence[Row], records: Records) -> dict[str, Any]:
         lines.append([*(row[name] for name in columns), shown])
     return {
         "columns": [*columns, "shown"],
-        "rows": lines,
+        "values": [list(values) for values in zip(*lines, strict=True)],
         "records": {
             path: {
                 "sha256": record["sha256"],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline, is_shown
 from anncestry.report.model.highlights import Highlight, highlights, other_sizes, workloads
 from anncestry.report.model.material import Material
+from anncestry.report.model.verdicts import WINS
 from anncestry.report.tables.spec import made
 
 _Number = Callable[[Highlight], Row | None]
@@ -58,7 +59,7 @@ def tables(material: Material) -> list[Table]:
             f"{_FILTERED if filtered else ''}"
             f" processor time and memory (PSS; RSS, which counts shared pages once a process, where that is not known)"
             f" of the server under the same clients as QPS{_of(found, 'qps')}."
-            " Bold: surely better than each other system there, at no less recall.",
+            f"{_VERDICTS if any(cell.verdict for row in body for cell in row.cells) else ''}",
             tuple(places),
             (*(column for column, _, _ in numbers), *(() if whole else (Column("Cells"),))),
             tuple(body),
@@ -81,6 +82,11 @@ def _of(found: Sequence[Highlight], *numbers: str) -> str:
 
 _ONE, _SEVERAL = "one client", "by clients"
 _FILTERED = " filtered: the least recall by distance under any filter that was asked;"
+_VERDICTS = (
+    " Under the best number of a dataset and topology: wins (and bold), it is surely better than that of each other"
+    " system there, at no less recall; equivalent, each other is surely within the margin of equivalence, or worse;"
+    " undetermined, neither is known yet, or the best has less recall or defective answers."
+)
 _LABELS = {"Dataset": "dataset", "Topology": "topology", "System": "system"}
 _STATES = (("valid", "valid"), ("invalid", "invalid"), ("missing", "not measured"))
 
@@ -95,7 +101,7 @@ def _cell(
     lower: bool,
     several: bool,
 ) -> Cell:
-    """A number; bold if it is better than that of each other system on the same dataset and topology.
+    """A number; the best on a dataset and topology with its verdict, and bold if it wins.
 
     The least recalls of systems may be of several filters: then none is better.
     """
@@ -105,11 +111,11 @@ def _cell(
         return Cell(headline(row), number_id=row["number_id"], problem=row["reason"])
     rows = [number(other) for other in beside]
     of_one = row is not item.filtered or len({other["workload"] for other in rows if other is not None}) == 1
-    best = material.verdicts.best(rows, lower=lower) if of_one else None
-    won = best is not None and beside[best] is item
+    best, verdict = (material.verdicts.leader(rows, lower=lower) if of_one else None) or (None, "")
+    verdict = verdict if best is not None and beside[best] is item else ""
     shown = headline(row)
     if is_shown(row):
         shown += f" @{row['clients']}" if several else ""
         shown += item.by_id_differs if row is item.recall else ""
         shown += " (RSS)" if row is item.memory and row["metric"] != "pss_mib" else ""
-    return Cell(shown, row["value"], row["std"], row["number_id"], best=won)
+    return Cell(shown, row["value"], row["std"], row["number_id"], best=verdict == WINS, verdict=verdict)

@@ -5,7 +5,8 @@
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   };
   const ancestry = JSON.parse(await unpack("data-ancestry"));
-  const numbers = new Map(ancestry.rows.map((row) => [row[0], row]));
+  const everyNumber = (ancestry.values[0] || []).map((_, place) => ancestry.values.map((values) => values[place]));
+  const numbers = new Map(everyNumber.map((row) => [row[0], row]));
   const column = Object.fromEntries(ancestry.columns.map((name, place) => [name, place]));
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   // The numbers behind a link: those that a computed one comes from, or the one that its address names.
@@ -97,7 +98,7 @@
   // Of two systems or topologies beside each other ("a..b") each is one. What a row of several workloads is labelled with
   // is the name of none.
   const partsOf = (value) => (value || "").split("..");
-  for (const row of ancestry.rows) {
+  for (const row of everyNumber) {
     for (const name of DIMENSIONS) for (const part of partsOf(row[column[name]])) known[name].add(part);
   }
   for (const cell of all("[data-cell]")) {
@@ -178,7 +179,7 @@
   };
 
   const cells = new Set();
-  for (const row of ancestry.rows) {
+  for (const row of everyNumber) {
     if (row[column.workload]) cells.add(JSON.stringify(DIMENSIONS.map((name) => row[column[name]])));
   }
   for (const element of all("[data-cell]")) cells.add(JSON.stringify(DIMENSIONS.map((name) => element.dataset[name])));
