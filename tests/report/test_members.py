@@ -123,6 +123,17 @@ def test_members_differ_by_colour_in_the_order_of_their_numbers(figures: dict[st
     assert colour["scale"]["range"] == list(COLOURS[:4])
 
 
+def test_members_of_two_servers_of_a_dataset_have_one_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells: list[dict[str, Any]] = [{**cell, "recall_path": None} for cell in lay_out(tmp_path)]
+    loads = sorted({cell["load_path"] for cell in cells if cell["dataset"].startswith("sift")})[:2]
+    for path, run in zip(loads, (0, 1), strict=True):  # the second keeps twice as many cores busy
+        _written(path, run)
+    figure = next(figure for figure in over_time.of_members(material_of(cells)) if figure.name.startswith("load-"))
+    one, other = (panel.spec["encoding"]["y"]["scale"]["domain"] for panel in figure.panels)
+    assert one == other == [0, pytest.approx(2 * 100 * max(CORES.values()))]
+
+
 def test_the_table_has_a_row_a_member_and_they_add_up_to_the_server(material: Material, table: Table) -> None:
     assert [row.labels[3:] for row in table.rows if row.labels[3] == "load"] == [
         ("load", member) for member in ("etcd", "node1", "node2", "node10")

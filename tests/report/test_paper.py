@@ -650,8 +650,8 @@ def _of_two_speeds(material: Material) -> Material:
     latencies = several & df["metric"].isin(["p50_ms", "p95_ms", "p99_ms"])
     df.loc[latencies, "value"] *= 30
     df.loc[several & df["metric"].str.startswith("recall_by"), "value"] *= 0.7
-    again = df[(df["workload"] != "") & (df["ef_search"].notna())].copy()
-    again["ef_search"] += 100
+    df.loc[df["workload"] != "", "ef_search"] = 100
+    again = df[df["workload"] != ""].assign(ef_search=200)
     for column in ("number_id", "workload"):
         again[column] += "-high"
     records = {}

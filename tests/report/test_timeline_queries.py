@@ -110,6 +110,21 @@ def test_memory_is_drawn_beside(whole: Material) -> None:
     assert max(mark["value"] for mark in marks) == pytest.approx(100 + 10 * RUN_S)
 
 
+def test_the_same_workload_on_two_topologies_has_one_axis_of_time_and_of_value(whole: Material) -> None:
+    records = dict(whole.records)
+    lengths_s = {"standalone": RUN_S, "cluster-3": 2 * RUN_S}
+    for row in whole.rows:
+        asked = (row["dataset"], row["workload"], row["phase"]) == ("sift-128-euclidean", "k10-clients16", "query")
+        if asked and row["metric"] == "cpu_avg_pct" and row["value"] is not None:
+            sampled = _sampled(Path(row["record"]), lengths_s[row["topology"]])
+            records[row["record"]] = {**records[row["record"]], **sampled}
+    for figure in over_time.of_queries(replace(whole, records=records)):
+        assert len(figure.panels) == 2
+        one, several = (panel.spec["layer"][0]["encoding"] for panel in figure.panels)
+        assert one["x"]["scale"]["domain"] == several["x"]["scale"]["domain"] == [0, pytest.approx(2 * RUN_S)]
+        assert one["y"]["scale"]["domain"] == several["y"]["scale"]["domain"]
+
+
 def test_of_many_workloads_those_with_the_most_clients_are_drawn(whole: Material) -> None:
     (figure, _) = over_time.of_queries(_with(whole, ("k10", "k10-clients1", "k10-clients4", "k10-clients8")))
     assert [panel.heading.rpartition(" · ")[2] for panel in figure.panels] == ["k10-clients8", "k10-clients4"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from anncestry.metrics.decide import Outcome
 from anncestry.report.model.cells import NO_CELL, Cell, Column, Row, Table, TableRow, headline, is_shown
 from anncestry.report.model.highlights import Highlight, highlights, other_sizes, workloads
 from anncestry.report.model.material import Material
@@ -59,7 +60,7 @@ def tables(material: Material) -> list[Table]:
             f"{_FILTERED if filtered else ''}"
             f" processor time and memory (PSS; RSS, which counts shared pages once a process, where that is not known)"
             f" of the server under the same clients as QPS{_of(found, 'qps')}."
-            f"{_VERDICTS if any(cell.verdict for row in body for cell in row.cells) else ''}",
+            f"{_said({cell.verdict for row in body for cell in row.cells})}",
             tuple(places),
             (*(column for column, _, _ in numbers), *(() if whole else (Column("Cells"),))),
             tuple(body),
@@ -75,6 +76,12 @@ def _by_clients(rows: Sequence[Row | None]) -> str:
     return _ONE if clients == {1} else f"{clients.pop()} clients"
 
 
+def _said(words: Collection[str]) -> str:
+    """What these verdicts mean; empty if there are none."""
+    meant = [meaning for word, meaning in _VERDICTS.items() if word in words]
+    return f" Under the best number of a dataset and topology: {'; '.join(meant)}." if meant else ""
+
+
 def _of(found: Sequence[Highlight], *numbers: str) -> str:
     names = workloads(found, *numbers)
     return f" ({names})" if names else ""
@@ -82,11 +89,11 @@ def _of(found: Sequence[Highlight], *numbers: str) -> str:
 
 _ONE, _SEVERAL = "one client", "by clients"
 _FILTERED = " filtered: the least recall by distance under any filter that was asked;"
-_VERDICTS = (
-    " Under the best number of a dataset and topology: wins (and bold), it is surely better than that of each other"
-    " system there, at no less recall; equivalent, each other is surely within the margin of equivalence, or worse;"
-    " undetermined, neither is known yet, or the best has less recall or defective answers."
-)
+_VERDICTS = {
+    WINS: "wins (and is bold), it is surely better than that of each other system there, at no less recall",
+    Outcome.EQUIVALENT.value: "equivalent, each other is surely within the margin of equivalence, or worse",
+    Outcome.UNDETERMINED.value: "undetermined, neither is known yet, or the best has less recall or defective answers",
+}
 _LABELS = {"Dataset": "dataset", "Topology": "topology", "System": "system"}
 _STATES = (("valid", "valid"), ("invalid", "invalid"), ("missing", "not measured"))
 
