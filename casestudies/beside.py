@@ -257,6 +257,8 @@ class _Finder:
         if figure.document == "paper":
             metric = "filtered" if figure.filtered == "1" else figure.metric
             said += _OF_PAPER.get((metric, figure.system), _OF_PAPER.get((metric, ""), []))
+            if figure.dataset.startswith("deep-image-96-"):
+                said.append("L2 in its Table I, but asked by cosine there, too (finding f051)")
             if figure.topology == "standalone" and figure.ran_on.startswith("cluster"):
                 said.append("printed as standalone")
         cpus = None if row is None else self._joined.asked(row).cpus

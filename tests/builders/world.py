@@ -137,7 +137,7 @@ def _used(seconds: float) -> dict[str, float]:
 
 
 def _load(dataset: str, facts: tuple[str, int, int], system: str, rank: int) -> dict[str, Any]:
-    _, rows, dim = facts
+    metric, rows, dim = facts
     raw = rows * dim * 4 / 2**20
     insert, index, ready = rows / 4000 * (1 + 3 * rank), None if rank else rows / 3000, 0.4
     flush = None if rank else rows / 9000
@@ -148,8 +148,9 @@ def _load(dataset: str, facts: tuple[str, int, int], system: str, rank: int) -> 
         {"gate": "row count", "ok": True, "detail": f"{rows} of {rows} rows after the load"},
         {"gate": "settings", "ok": True, "detail": "4 settings read back as asked"},
     ]
+    spec = {**_spec(dataset, system), "dataset": {"name": dataset, "metric": metric, "rows": rows, "dim": dim}}
     return {
-        **_record("load", _spec(dataset, system)),
+        **_record("load", spec),
         "valid": True,
         "gates": gates,
         "rows": rows,

@@ -40,7 +40,7 @@ def test_each_figure_can_be_joined_or_has_one_reason_why_it_never_is() -> None:
     assert reasons[""] == sum(bool(f.dataset) and not counterpart.never(f) for f in FIGURES)
     known = {counterpart.RESTATES, counterpart.BOUND, counterpart.SETTING, counterpart.OF_MACHINE, counterpart.VERDICT}
     known |= {counterpart.MADE, counterpart.NO_DATASET, counterpart.NO_K, counterpart.NO_MILVUS_CLUSTER, ""}
-    known |= {counterpart.OF_WHOLE}
+    known |= {counterpart.OF_WHOLE, counterpart.OF_BOTH}
     assert set(reasons) <= known
 
 
@@ -50,6 +50,7 @@ def test_a_figure_stands_beside_its_own_question_and_not_beside_another(figure: 
     assert counterpart.same(theirs, theirs) and counterpart.why_not(theirs, [theirs]) == ""
     assert counterpart.why_not(theirs, []) == counterpart.NOT_MEASURED
     others = {
+        "distance": "cosine" if theirs.distance == "l2" else "l2",
         "replicas": (theirs.replicas or 0) + 1,
         "index": "hnsw" if theirs.index == "diskann" else "diskann",
         "memory_mib": None if theirs.memory_mib else 1.0,
@@ -67,6 +68,94 @@ def test_a_figure_stands_beside_its_own_question_and_not_beside_another(figure: 
             ours = replace(theirs, **{name: value})
             assert not counterpart.same(theirs, ours)
             assert counterpart.why_not(theirs, [ours]).startswith("its ")
+
+
+OF_SIFT = [f for f in COMPARABLE if f.place == "Table IV" and f.dataset == "sift-128-euclidean" and "50" in f.metric]
+
+
+@pytest.mark.parametrize(
+    ("config_of_ours", "joined"),
+    [
+        ({"sift-of-ours": {"published_as": ["sift-128-euclidean"]}}, 2),
+        ({"sift-of-ours": {}}, 0),
+        ({"sift-128-euclidean": {}}, 0),
+        ({"sift-1m": {}}, 0),
+    ],
+    ids=["renamed", "not published", "by the paper's name", "by Milvus' name"],
+)
+def test_a_dataset_is_known_by_what_its_entry_says_and_not_by_its_name(
+    config_of_ours: dict[str, dict[str, list[str]]], joined: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ((name, entry),) = config_of_ours.items()
+    world = World({name: ("l2", 1_000_000, 128)})
+    shipped = config.load(ROOT / "config")
+    ours = replace(shipped.datasets["sift-128-euclidean"], published_as=entry.get("published_as", []))
+    facts = Published.beside(replace(shipped, datasets={name: ours}))
+    rows = rows_of(world.tidy())
+    records = {row["record"]: json.loads(Path(row["record"]).read_text()) for row in rows}
+    of = Joined(rows, records, facts)
+    assert sum(len(of.rows(figure)) for figure in OF_SIFT) == joined
+    reasons = {of.why_none(figure) for figure in OF_SIFT}
+    assert reasons == ({""} if joined else {counterpart.NOT_IN_CONFIG})
+
+
+CLUSTERED = [f for f in COMPARABLE if f.document == "paper" and asked(f).nodes == 3]
+
+
+def test_the_cluster_of_the_paper_stands_beside_one_copy_of_each_shard_only() -> None:
+    (factor,) = (figure for figure in FIGURES if figure.metric == "cfg_replication_factor")
+    assert {figure.place for figure in CLUSTERED} >= {"Table XII", "Table XIII", "Table XIV", "Table XV"}
+    topologies = config.load(ROOT / "config").topologies
+    row = dict.fromkeys(("dataset", "engine", "ef_search", "k", "filter", "clients", "duration_s"))
+    for figure in CLUSTERED:
+        theirs = asked(figure)
+        assert theirs.replicas == factor.number == 1
+        for name, joins in (("cluster-3", True), ("cluster-3-rf3", False), ("cluster-3-rf3-4gb", False)):
+            placed = counterpart.of_row(row, {"topology": topologies[name].plain}, {})  # type: ignore[arg-type]
+            ours = replace(theirs, nodes=placed.nodes, replicas=placed.replicas, distributed=placed.distributed)
+            said = "" if joins else "its number of replicas was 1, ours 3"
+            assert counterpart.why_not(theirs, [ours]) == said
+
+
+def test_each_figure_of_the_paper_and_of_the_document_on_diskann_states_its_distance() -> None:
+    stated = {
+        (figure.document, figure.dataset): asked(figure).distance
+        for figure in COMPARABLE
+        if figure.document in ("paper", "diskann") and figure.metric not in ("rows", "dim", "raw_mb")
+    }
+    assert len(stated) == 9 + 3
+    ours = config.load(ROOT / "config").datasets
+    for (document, dataset), distance in stated.items():
+        assert distance in ("l2", "cosine")
+        under_another = [name for name in FACTS.ours(dataset) if ours[name].metric != distance]
+        # Its publisher has this one for L2; that its vectors have length 1 is not known.
+        assert under_another == (["vectordbbench-laion-100m"] if dataset == "768d100m" else []), (document, dataset)
+    others = {asked(f).distance for f in COMPARABLE if f.document not in ("paper", "diskann")}
+    assert others == {None}, "the others state none"
+
+
+def test_a_figure_under_another_distance_has_no_counterpart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    figures = [f for f in COMPARABLE if f.dataset == "768d100m" and f.metric not in ("rows", "dim", "raw_mb")]
+
+    def reasons(distance: str) -> set[str]:
+        rows = rows_of(World({"vectordbbench-laion-100m": (distance, 100_000_000, 768)}).tidy())
+        records = {row["record"]: json.loads(Path(row["record"]).read_text()) for row in rows}
+        joined = Joined(rows, records, FACTS)
+        return {joined.why_none(figure) for figure in figures} - {counterpart.NOT_MEASURED}
+
+    said = "its distance was cosine, ours L2"
+    assert reasons("l2") == {said}
+    assert reasons("cosine") and said not in reasons("cosine")
+
+
+def test_one_number_for_two_systems_stands_beside_neither() -> None:
+    both = [figure for figure in FIGURES if figure.id == "p6fbeca647d"]
+    assert [(figure.system, counterpart.never(figure)) for figure in both] == [
+        ("Milvus+Weaviate", "it is one number for two systems")
+    ]
+    assert not [figure for figure in COMPARABLE if "+" in str(asked(figure).engine)]
 
 
 def test_the_report_on_milvus_states_nodes_replicas_and_limits_in_words() -> None:

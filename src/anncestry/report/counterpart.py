@@ -1,7 +1,7 @@
 """What a number was asked of, published or ours: the one join of both, and why a figure has nothing beside it.
 
-A figure stands beside a number of the same question. No name of a topology takes part, and of a dataset only those that
-its entry in config/datasets.yaml gives (`published_as`).
+A figure stands beside a number of the same question. No name of ours takes part: a dataset is known by what its entry in
+config/datasets.yaml says that the documents call it (`published_as`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ VERDICT, MADE = "it is a verdict", "it is derived from other figures"
 NO_DATASET, NO_K, NOT_IN_CONFIG = "it names no dataset", "it doesn't say k", "its dataset isn't in config"
 NOT_MEASURED = "nothing was measured of it here"
 OF_WHOLE = "it was scored by the neighbours in the whole dataset, and is no recall"
+OF_BOTH = "it is one number for two systems"
 NO_MILVUS_CLUSTER = "the paper had no cluster of Milvus, whatever its columns are called"
 
 _OF_DATASET = ("rows", "dim", "raw_mb")
@@ -60,13 +61,14 @@ _PARAMETERS = {"ef": ("ef", "efSearch", "search_list"), "M": ("M",), "ef_constru
 class Asked:
     """What a number was asked of; None where it isn't known or doesn't apply.
 
-    `dataset` is our name; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
+    `dataset` is our name; `distance` l2 or cosine; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
     each part of the system is a process of its own; `slowed`: its storage path had limits; `paths`, `nics`: paths and
     network cards between it and the disks of an index on disk; `protocol`: grpc or rest, of a system that has both;
     `nq`: vectors a request; `clients` 0: any number of clients.
     """
 
     dataset: str
+    distance: str | None = None
     engine: str | None = None
     version: str | None = None
     distributed: bool | None = None
@@ -103,6 +105,7 @@ def _none_or(unit: str, scale: float = 1) -> Callable[[Any], str]:
 
 
 _FIELDS = (
+    _Field("distance", "distance", lambda value: {"l2": "L2"}.get(value, value)),
     _Field("engine", "system"),
     _Field("version", "version"),
     _Field("distributed", "system", lambda value: "distributed" if value else "in one process"),
@@ -139,6 +142,7 @@ def never(figure: Figure) -> str:
         (figure.metric not in METRICS and (figure.metric not in DERIVED or not figure.dataset), MADE),
         (not figure.dataset, NO_DATASET),
         (METRICS.get(figure.metric, ("",))[0] in ("query", "recall") and not figure.k, NO_K),
+        ("+" in figure.system, OF_BOTH),
         (
             figure.document == "paper" and figure.system == "milvus" and figure.ran_on.startswith("cluster"),
             NO_MILVUS_CLUSTER,
@@ -166,6 +170,7 @@ def of_figure(figure: Figure, dataset: str) -> Asked:
     nodes, replicas = _nodes(figure, said)
     return Asked(
         dataset,
+        distance=_distance(figure),
         engine=figure.system.partition(" ")[0].lower() or None,
         version=_minor(figure.version),
         distributed=(figure.ran_on or figure.topology).startswith("cluster"),
@@ -187,6 +192,17 @@ def number(figure: Figure) -> float:
     return figure.number * (_DECIMAL_MB if "MB=10^6 bytes" in figure.detail else 1.0)
 
 
+def _distance(figure: Figure) -> str | None:
+    """As the document states it; of the paper as its code asked, which is what its names of datasets say.
+
+    (Its Table I calls Deep-Image L2, but it ran the angular file by inner product: finding f051.) Rankings by another
+    distance agree for vectors of one length only, which no document says of its own.
+    """
+    if figure.document == "paper":
+        return "l2" if figure.dataset.endswith("-euclidean") else "cosine"
+    return "cosine" if figure.document == "diskann" else None
+
+
 def _quantizer(figure: Figure) -> str | None:
     """That of a graph in memory, by its name in the document; the paper has none."""
     name, _, kind = figure.index.lower().partition("_")
@@ -196,11 +212,16 @@ def _quantizer(figure: Figure) -> str | None:
 
 
 def _nodes(figure: Figure, said: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Nodes that hold and search data, and replicas; the Milvus report's replicas are of its query node."""
+    """Nodes that hold and search data, and replicas; the Milvus report's replicas are of its query node.
+
+    Only the paper has a cluster of so many nodes, with a replication factor of 1 (III.C, figure pb311db499a).
+    """
     if "replicas" in said:
         return int(said["replicas"]), int(said["replicas"])
     several = re.match(r"cluster-(\d+)", figure.ran_on or figure.topology)
-    return (int(several[1]) if several else None if figure.topology.startswith("cluster") else 1), None
+    if several:
+        return int(several[1]), 1
+    return None if figure.topology.startswith("cluster") else 1, None
 
 
 def _question(figure: Figure, nq: int) -> dict[str, Any]:
@@ -226,12 +247,13 @@ def of_row(
     `storage_path` is what a record says of it; None where it says nothing, as of a remote server's. No record knows the
     network cards that lead to one.
     """
-    system, topology, index = (load.get(name) or {} for name in ("system", "topology", "index"))
+    data, system, topology, index = (load.get(name) or {} for name in ("dataset", "system", "topology", "index"))
     limits = node_limits(topology)
     nodes = topology.get("nodes")
     ef = query.get("ef_search", row["ef_search"])
     return Asked(
         row["dataset"],
+        distance=data.get("metric"),
         engine=(system.get("settings") or {}).get("dialect", row["engine"]),
         version=_minor(str(system.get("version", ""))),
         distributed=(nodes or 1) > 1 or "log" in (topology.get("external") or {}),

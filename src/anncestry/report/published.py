@@ -116,7 +116,7 @@ class Published:
     """The facts of a folder, looked up by where they stand."""
 
     def __init__(self, folder: Path = PUBLISHED, datasets: Mapping[str, Sequence[str]] | None = None) -> None:
-        """`datasets`: ours, each with its other names in the documents; None: any, by the same name."""
+        """`datasets`: ours, each with its names in the documents; None: any, by the same name."""
         self.folder = folder
         self._datasets = datasets
 
@@ -129,7 +129,7 @@ class Published:
         """Our names of a dataset of the documents; empty if config has none."""
         if self._datasets is None:
             return [dataset]
-        return [name for name, others in self._datasets.items() if dataset == name or dataset in others]
+        return [name for name, others in self._datasets.items() if dataset in others]
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
         path = self.folder / name
