@@ -6,10 +6,11 @@ figures stand in rows of their own, so that nothing looks like a pair that isn't
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from anncestry.report.charts.storage import IN_BURSTS
 from anncestry.report.counterpart import METRICS
 from anncestry.report.model.cells import (
     NO_CELL,
@@ -23,6 +24,8 @@ from anncestry.report.model.cells import (
     with_interval,
 )
 from anncestry.report.model.material import Material
+from anncestry.report.model.quantities import in_process
+from anncestry.report.model.records import of_stage
 from anncestry.report.published import DOCUMENTS, Figure, printed_text
 from anncestry.report.tables.spec import pivot
 
@@ -63,6 +66,8 @@ class Document:
     """Which rows ask the question, given what there is."""
     libraries: bool = False
     """Whether what was asked through the database's own library asks it, too."""
+    tells: Callable[[Material], Mapping[str, str]] = lambda _: {}
+    """What the table says of a system, by its name; it stands before the clients."""
 
 
 THROUGH = {
@@ -70,30 +75,73 @@ THROUGH = {
     "sdk-go": ", through its Go client",
     "vectordbbench": ", by VectorDBBench's client",
 }
-_GRPC_SYSTEM = "weaviate-1.23.9"
+_GRPC_VERSION = "1.23.9"
 """The Weaviate of the article on gRPC, which was asked through its Python client."""
+GRPC, REST = "grpc", "rest"
+
+
+class Spoken(NamedTuple):
+    """What the records say of a Weaviate: its version and protocol, who inserts, and how else it was set up."""
+
+    version: str
+    protocol: str
+    loaded_by: str
+    setup: str
+
+    @property
+    def program(self) -> tuple[str, str]:
+        """What is one, whatever the protocol and whoever inserts."""
+        return self.version, self.setup
+
+
+def spoken(material: Material) -> dict[str, Spoken]:
+    """Every Weaviate that was loaded, by its name."""
+    found = {}
+    for record in of_stage(material.records, "load"):
+        system, load = record["spec"]["system"], record["spec"].get("load") or {}
+        if system.get("engine") == "weaviate":
+            settings = dict(system.get("settings") or {})
+            protocol = str(settings.pop("protocol", GRPC))
+            setup = repr((sorted(settings.items()), record["spec"].get("index")))
+            found[str(system["name"])] = Spoken(str(system["version"]), protocol, load.get("client", "bytes"), setup)
+    return found
 
 
 def asks_by_protocol(material: Material) -> Asks:
     """Weaviate by two protocols, where both are there, or beside the document's version through its own library."""
-    asked = {_program(r["system"]) for r in material.rows if r["system"].endswith("-rest")}
-    by_library = {row["system"] for row in material.by_any_client if row["client"] == "sdk"}
-    if _GRPC_SYSTEM in by_library:
-        asked |= {_program(system) for system in by_library}
-    return lambda row: row["engine"] == "weaviate" and row["clients"] == 1 and _program(row["system"]) in asked
+    systems = spoken(material)
+    measured = [systems[row["system"]] for row in material.rows if row["system"] in systems]
+    asked = {each.program for each in measured if each.protocol == REST}
+    by_client = (row["system"] for row in material.by_any_client if row["client"] == "sdk")
+    by_library = [systems[name] for name in dict.fromkeys(by_client) if name in systems]
+    if any(each.version == _GRPC_VERSION for each in by_library):
+        asked |= {each.program for each in by_library}
+    return lambda row: row["clients"] == 1 and row["system"] in systems and systems[row["system"]].program in asked
 
 
-def _program(system: str) -> str:
-    """A system without what its name says of the protocol, or of who inserts."""
-    return system.removesuffix("-rest").removesuffix("-import")
+def _protocols(material: Material) -> dict[str, str]:
+    said = {GRPC: "by gRPC", REST: "by REST and GraphQL"}
+    return {
+        name: said[each.protocol] + (", loaded by that client" if each.loaded_by == "sdk" else "")
+        for name, each in spoken(material).items()
+    }
+
+
+def _index_type(record: Mapping[str, Any]) -> str:
+    return str((record["spec"].get("index") or {}).get("type")).lower()
+
+
+def _libraries(material: Material) -> dict[str, str]:
+    loads = (record for record in of_stage(material.records, "load") if in_process(record))
+    return {str(record["spec"]["system"]["name"]): "in its clients' processes" for record in loads}
 
 
 def _on_disk(material: Material) -> Asks:
     """An index on disk, and what stands beside it in the same matrix."""
     disk = {
         str(record["spec"]["dataset"]["name"])
-        for record in material.records.values()
-        if record["stage"] == "load" and "diskann" in json.dumps(record["spec"]).lower()
+        for record in of_stage(material.records, "load")
+        if _index_type(record) == "diskann"
     }
     engines = ("milvus", "diskann", "hnswlib", "faiss")
     return lambda row: row["engine"] in engines and row["dataset"] in disk and bool(row["k"]) and not row["filter"]
@@ -114,13 +162,13 @@ _ALL = (
         "weaviate-grpc",
         "D2",
         "Weaviate by gRPC and by REST",
-        "Loading and queries of one client by protocol; systems called -rest ask by REST and GraphQL, the others by"
-        " gRPC, by encoded requests or through the Python client, which the document's was asked through. Those called"
-        " -import are loaded by that client, too. The document gives the change of latency as a range, so that it has"
-        " no row of latencies.",
+        "Loading and queries of one client by protocol, by encoded requests or through the Python client, which the"
+        " document's was asked through, and some loaded by that client, too. The document gives the change of latency"
+        " as a range, so that it has no row of latencies.",
         ("load_s", "qps", "avg_ms", "p50_ms", "p99_ms"),
         asks_by_protocol,
         libraries=True,
+        tells=_protocols,
     ),
     Document(
         "polardb",
@@ -136,14 +184,14 @@ _ALL = (
         "D4",
         "An index on disk beside one in memory",
         "DiskANN and HNSW by dataset and storage. The document's disks are behind NVMe over fabrics and its DiskANN is"
-        " that of Milvus; a storage path is what it is on the machine that was measured, and systems called -library"
-        " are the DiskANN library itself in its clients' processes, without a server. Memory (PSS, and of it what is in"
-        " no file) and reads"
+        " that of Milvus; a storage path is what it is on the machine that was measured. What was asked in its clients'"
+        " processes is a library, without a server. Memory (PSS, and of it what is in no file) and reads"
         " are those of the server's processes, of a library its clients', each with what it holds of the index; reads"
-        " are what reached storage (/proc/PID/io) by queries, over all runs.",
+        f" are what reached storage (/proc/PID/io) by queries, over all runs. {IN_BURSTS}",
         ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s", "pss_mib", "pss_anon_mib", "read_bytes_per_query"),
         _on_disk,
         libraries=True,
+        tells=_libraries,
     ),
 )
 
@@ -168,7 +216,7 @@ def tables(material: Material) -> list[Table]:
 def _measured(document: Document, material: Material) -> Iterator[TableRow]:
     """A row a cell that asks the question, whether it has numbers or not."""
     numbers = pivot(material.by_any_client, ("dataset", "topology", "system", "workload"), ("phase", "metric"))
-    asks = document.asks(material)
+    asks, told = document.asks(material), document.tells(material)
     places: dict[tuple[str, str, int, str, str], Row] = {}
     for row in material.by_any_client if document.libraries else material.ordinary:
         if row["metric"] == "qps" and asks(row):
@@ -178,7 +226,8 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
         load, cell = (numbers.get((dataset, topology, system, of), {}) for of in ("", workload))
         cells = tuple(_number(metric, load | cell) for metric in document.metrics)
         through = THROUGH.get(row["client"], "")
-        asked = f"{workload}: K = {row['k']}, {_clients(str(clients))}{through}"
+        how = f"{told[system]}, " if system in told else ""
+        asked = f"{workload}: K = {row['k']}, {how}{_clients(str(clients))}{through}"
         yield TableRow((MEASURED, dataset, topology, system, asked), cells)
 
 

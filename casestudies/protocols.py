@@ -16,11 +16,9 @@ from anncestry.report import charts
 from anncestry.report.charts import Figure
 from anncestry.report.model.cells import Row, is_serial
 from anncestry.report.model.material import Material
-from anncestry.report.model.records import of_stage
-from casestudies.documents import asks_by_protocol
+from casestudies.documents import GRPC, Spoken, asks_by_protocol, spoken
 
 _HEIGHT = 240
-_GRPC = "grpc"
 _PALE = 0.5
 _THROUGH = {"bytes": "as encoded requests", "sdk": "through its Python client"}
 _PALE_IS_GRPC = " As in the document, bars of gRPC are pale, those of REST and GraphQL in full colour."
@@ -35,17 +33,9 @@ class _Bar(NamedTuple):
     protocol: str
 
 
-class _Spec(NamedTuple):
-    """What the records say of a system: its version and protocol, and who inserts."""
-
-    version: str
-    protocol: str
-    loaded_by: str
-
-
 def figures(material: Material) -> list[Figure]:
     """Queries and loads, wherever both protocols were measured by one client."""
-    specs = _specs(material)
+    specs = spoken(material)
     palette = charts.colours(material.first["system"])
     asks = asks_by_protocol(material)
     asked = [row for row in material.by_any_client if row["system"] in specs and row["value"] is not None and asks(row)]
@@ -71,27 +61,17 @@ def figures(material: Material) -> list[Figure]:
     ]
 
 
-def _specs(material: Material) -> dict[str, _Spec]:
-    found = {}
-    for record in of_stage(material.records, "load"):
-        system, load = record["spec"]["system"], record["spec"].get("load") or {}
-        if system.get("engine") == "weaviate":
-            protocol = (system.get("settings") or {}).get("protocol", _GRPC)
-            found[str(system["name"])] = _Spec(str(system["version"]), protocol, load.get("client", "bytes"))
-    return found
-
-
 def _is_rate(row: Row) -> bool:
     return row["metric"] == "qps" and is_serial(row) and not row["filter"] and row["target_recall"] is None
 
 
-def _of_queries(row: Row, spec: _Spec) -> _Bar:
+def _of_queries(row: Row, spec: Spoken) -> _Bar:
     through = _THROUGH.get(str(row["client"]), str(row["client"]))
     panel = (row["dataset"], f"Weaviate {spec.version}", row["topology"], f"K = {row['k']}, {through}")
     return _Bar(panel, str(row["ef_search"] or "not stated"), row, spec.protocol)
 
 
-def _of_load(row: Row, spec: _Spec) -> _Bar:
+def _of_load(row: Row, spec: Spoken) -> _Bar:
     panel = (f"Weaviate {spec.version}", row["topology"], f"inserted {_THROUGH[spec.loaded_by]}")
     return _Bar(panel, row["dataset"], row, spec.protocol)
 
@@ -107,7 +87,7 @@ def _panels(bars: Sequence[_Bar], title: str, palette: dict[str, str]) -> Iterat
 def _panel(bars: Sequence[_Bar], title: str, palette: dict[str, str]) -> Any:
     """Bars grouped by place, REST first, as in the document."""
     places = sorted({bar.at for bar in bars}, key=lambda at: (int(at) if at.isdigit() else 0, at))
-    series = [bar.row["system"] for bar in sorted(bars, key=lambda bar: (bar.protocol == _GRPC, bar.row["system"]))]
+    series = [bar.row["system"] for bar in sorted(bars, key=lambda bar: (bar.protocol == GRPC, bar.row["system"]))]
     base = {
         "x": alt.X("at:N", title=title or None, sort=places, axis=alt.Axis(labelAngle=0)),
         "xOffset": alt.XOffset("system:N", scale=alt.Scale(domain=list(dict.fromkeys(series)))),
@@ -115,7 +95,7 @@ def _panel(bars: Sequence[_Bar], title: str, palette: dict[str, str]) -> Any:
     named = "queries per second" if bars[0].row["metric"] == "qps" else "load time (seconds)"
     marks, spread = [], []
     for bar in bars:
-        more = {"at": bar.at, "protocol": bar.protocol, "opacity": _PALE if bar.protocol == _GRPC else 1.0}
+        more = {"at": bar.at, "protocol": bar.protocol, "opacity": _PALE if bar.protocol == GRPC else 1.0}
         marks.append(charts.datum(bar.row, **more))
         if bar.row["std"]:
             spread.append(charts.spread(bar.row, **more))

@@ -138,6 +138,8 @@ def own_runner(material: Material) -> list[Table]:
         ours: dict[tuple[str, str, str, str], dict[str, Row]] = {}
         for phase, metric in _COUNTED:
             for row in joined.alike(theirs, phase, metric):
+                if _is_limited(joined.asked(row)):
+                    continue
                 place = (row["topology"], row["system"], row["workload"], row["client"])
                 ours.setdefault(place, {})[metric] = row
         if not ours:
@@ -169,8 +171,9 @@ def own_runner(material: Material) -> list[Table]:
             "D3-V",
             "As VectorDBBench's own runner counted",
             "VectorDBBench asked the same version of the system for the same queries, with the same index, k, effort"
-            " and clients, by its own client, runner and sums: medians of a few runs. It keeps no samples, so that its"
-            " rows can't be verified, and no ratio has an interval. Its rate counts the time in which its clients"
+            " and clients, without limits of processors or memory, by its own client, runner and sums: medians of a few"
+            " runs. It keeps no samples, so that its rows can't be verified, and no ratio has an interval. Its rate"
+            " counts the time in which its clients"
             " connect. Our driver asked the same server in turn with it, without keeping samples: only that ratio is of"
             " the same minutes. What was measured here, by records, is of another time"
             f"{', and of another machine' if elsewhere else ''}. Each of its numbers leads to when, where and by which"
@@ -183,7 +186,9 @@ def own_runner(material: Material) -> list[Table]:
 
 
 def _question(told: Mapping[str, str]) -> Asked:
-    """What its runner was asked. It has no limits, no filter, and one vector a request."""
+    """What its runner was asked: no filter, one vector a request. That its server had no limits, `_is_limited` sees to:
+    None here is not compared.
+    """
     numbers: dict[str, Any] = {name: int(told[name]) for name in ("M", "ef_construction", "ef", "k", "clients")}
     return Asked(
         told["dataset"],
@@ -200,6 +205,10 @@ def _question(told: Mapping[str, str]) -> Asked:
         timed=bool(told["duration_s"]),
         **numbers,
     )
+
+
+def _is_limited(asked: Asked) -> bool:
+    return asked.cpus is not None or asked.memory_mib is not None
 
 
 def _told(told: Mapping[str, str], text: str) -> Cell:

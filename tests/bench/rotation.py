@@ -2,6 +2,7 @@
 
 python tests/bench/rotation.py [EXPERIMENT] [FOLDER]       (default: today's, scratch/rotation)
 
+What CI runs whole and what takes longer than a night's minutes takes no turn; by its name it can be run.
 Every workload has one run. It fails if the workflow or `anncestry verify` does, or if more cells are invalid than in
 the whole run of the ledger. An experiment with containers runs with a container engine, a temporary one if need be.
 """
@@ -12,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -24,9 +26,22 @@ from anncestry.workflow import Choice, expand  # noqa: E402
 from casestudies import ledger  # noqa: E402
 
 
-def todays(names: list[str]) -> str:
-    """Of these experiments the one of this day."""
-    return names[date.today().toordinal() % len(names)]
+WHOLE_IN_CI = ("smoke",)
+MINUTES_A_NIGHT = 60
+
+
+def taking_turns(table: Sequence[Mapping[str, str]]) -> list[str]:
+    """Experiments of the ledger, but those that CI runs whole and those whose whole run was longer than a night's."""
+    return [
+        line["experiment"]
+        for line in table
+        if line["experiment"] not in WHOLE_IN_CI and int(line["minutes"]) <= MINUTES_A_NIGHT
+    ]
+
+
+def todays(names: Sequence[str], today: date) -> str:
+    """Of these experiments the one of a day."""
+    return names[today.toordinal() % len(names)]
 
 
 def one_round(target: Path) -> Path:
@@ -77,5 +92,5 @@ def main(experiment: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    chosen = given[0] if given else todays([line["experiment"] for line in ledger.lines()])
+    chosen = given[0] if given else todays(taking_turns(ledger.lines()), date.today())
     main(chosen, Path(given[1] if len(given) > 1 else "scratch/rotation"))

@@ -199,6 +199,7 @@ def test_figures_of_the_paper_have_panels_of_every_number_of_neighbours(
     ("name", "numbers", "folds"),
     [
         ("clients", {10: "X", 20: "X-20", 100: "X-100"}, False),
+        ("p99-clients", {10: "", 20: "", 100: ""}, False),
         ("ecdf", {10: "IV", 20: "IV-20", 100: "V"}, True),
         ("distribution", {10: "IV", 20: "IV-20", 100: "V"}, True),
     ],
@@ -216,6 +217,23 @@ def test_charts_are_drawn_for_every_number_of_neighbours(
         assert len(figure.panels) == 2 * len(DATASETS) and f"K = {k}" in figure.caption
         assert figure.tables == (numbers[k],)
         assert figure.folded == (folds and k != first)
+
+
+def test_rates_and_p99_are_drawn_by_the_same_numbers_of_clients(measured: Measured) -> None:
+    drawn = _by_name(standard.figures(measured.material))
+    numbers = {row["number_id"]: row for row in measured.material.rows}
+    for k in measured.sizes:
+        of = {}
+        for name, metric in (("clients", "qps"), ("p99-clients", "p99_ms")):
+            figure = drawn[name if k == measured.sizes[0] else f"{name}-{k}"]
+            rows = [numbers[mark] for panel in figure.panels for mark in _marks(panel.spec)]
+            assert {row["metric"] for row in rows} == {metric}
+            of[name] = {(r["dataset"], r["topology"], r["system"], r["clients"]) for r in rows}
+            assert {row["clients"] for row in rows} == set(CLIENTS)
+            for panel in figure.panels:
+                (points,) = {json.dumps(layer["encoding"]["x"]) for layer in _of_lines(panel.spec)}
+                assert json.loads(points)["axis"]["values"] == list(CLIENTS)
+        assert of["clients"] == of["p99-clients"]
 
 
 def test_lines_by_number_of_vectors_join_sets_of_one_dimension_only(measured: Measured) -> None:

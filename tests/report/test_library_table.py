@@ -19,7 +19,7 @@ from anncestry.report.tables import usage
 from tests.builders.fixed_report import lay_out, material_of
 
 SERVER, OTHER = "milvus-2.3.5", "weaviate-1.27.0"
-NAME = f"hnswlib-0.8.0{usage.LIBRARY}"
+NAME = "hnswlib-0.8.0-library"
 
 
 @pytest.fixture
@@ -28,15 +28,16 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Material:
     return material_of(lay_out(tmp_path))
 
 
-def _beside(whole: Material, **index: Any) -> Material:
-    """The material with one of its servers as a library; its loads' index changed by `index`."""
+def _beside(whole: Material, name: str = NAME, role: str = "library", **index: Any) -> Material:
+    """The material with one of its servers as a library called `name`; its loads' index changed by `index`."""
     # A library has one topology: it is no cluster.
     rows = [row for row in rows_of(whole.numbers) if row["system"] != OTHER or row["topology"] == "standalone"]
     records = json.loads(json.dumps(whole.records))
     for path in {row["record"] for row in rows if row["system"] == OTHER and row["record"] in records}:
         if records[path]["stage"] == "load":
             records[path]["spec"]["index"].update(index)
-    renamed = frame([{**row, "system": NAME if row["system"] == OTHER else row["system"]} for row in rows])
+            records[path]["server"]["members"] = {"it": {"role": role}}
+    renamed = frame([{**row, "system": name if row["system"] == OTHER else row["system"]} for row in rows])
     return replace(whole, numbers=renamed, records=records)
 
 
@@ -53,6 +54,13 @@ def _table(material: Material) -> Table:
 
 def test_there_is_no_table_without_a_library(whole: Material) -> None:
     assert usage.over_libraries(whole) == []
+
+
+def test_a_library_is_known_by_its_record_whatever_its_name(whole: Material) -> None:
+    assert {row.labels[3:] for row in _table(_beside(whole, name="faiss-1.15.1-flat")).rows} == {
+        (SERVER, "faiss-1.15.1-flat")
+    }
+    assert usage.over_libraries(_beside(whole, name="my-library", role="server")) == []
 
 
 def test_each_ratio_is_that_of_the_two_numbers_it_names_and_lies_in_its_interval(whole: Material) -> None:

@@ -433,6 +433,18 @@ def _changed(material: Material, **columns: Any) -> Material:
     return Material(df, material.records, material.facts)
 
 
+def _as_weaviate(material: Material, name: str, version: str, **spec: Any) -> Material:
+    """The material with its Milvus on record as a Weaviate of this name, version, and further parts of its spec."""
+    records = json.loads(json.dumps(material.records).replace(MILVUS, name))
+    for record in records.values():
+        if record["stage"] == "load" and record["spec"]["system"]["name"] == name:
+            settings = spec.get("settings", {})
+            record["spec"]["system"] |= {"engine": "weaviate", "version": version, "settings": settings}
+            record["spec"] |= {"load": {**record["spec"]["load"], **spec.get("load", {})}}
+    client = {"client": "sdk"} if "load" in spec else {}
+    return replace(_changed(material, engine="weaviate", **client, system=name), records=records)
+
+
 def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apart(material: Material) -> None:
     assert documents.tables(material) == []
     (nearest,) = documents.tables(_changed(material, k=1))
@@ -441,15 +453,19 @@ def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apa
     theirs = [row for row in nearest.rows if row not in ours]
     assert len(ours) == 16 and all(cell.number_id or cell.text == NO_CELL for row in ours for cell in row.cells)
     assert "30,655" in {row.cells[0].text for row in theirs} and all(row.cells[0].source for row in theirs)
-    by_protocol = _changed(material, system=f"{WEAVIATE}-rest", engine="weaviate")
-    assert [table.number for table in documents.tables(by_protocol)] == ["D2"]
-    by_library = _changed(material, engine="weaviate", client="sdk", system="weaviate-1.23.9")
+    assert documents.tables(_as_weaviate(material, f"{WEAVIATE}-rest", "1.27.0")) == [], "whatever it is called"
+    (by_protocol,) = documents.tables(_as_weaviate(material, "asked-otherwise", "1.27.0", settings={"protocol": "rest"}))
+    assert by_protocol.number == "D2"
+    words = {row.labels[4] for row in by_protocol.rows if "asked-otherwise" in row.labels}
+    assert words and all("by REST and GraphQL, 1 client" in each for each in words)
+    by_library = _as_weaviate(material, "any-name", "1.23.9", load={"client": "sdk"})
     (of_library,) = documents.tables(by_library)
     assert of_library.number == "D2", "the document's version, asked as the document asked it"
     asked = {row.labels[4] for row in of_library.rows if row.labels[0] == documents.MEASURED}
-    assert asked and all(words.endswith("1 client, through its Python client") for words in asked)
+    told = "by gRPC, loaded by that client, 1 client, through its Python client"
+    assert asked and all(words.endswith(told) for words in asked)
     assert "2,520" in {cell.text for row in of_library.rows for cell in row.cells}
-    assert documents.tables(_changed(material, engine="weaviate", client="sdk", system="weaviate-1.25.0")) == []
+    assert documents.tables(_as_weaviate(material, "weaviate-1.23.9", "1.25.0", load={"client": "sdk"})) == []
     (of_mysql,) = documents.tables(_changed(material, engine="mysql"))
     assert of_mysql.number == "D3" and "13,060.41" in "".join(c.text for r in of_mysql.rows for c in r.cells)
 
@@ -510,7 +526,7 @@ def test_the_summary_has_the_peak_of_the_ladder_with_its_clients_for_every_k(mat
 
 
 def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_question_only(
-    material: Material, tmp_path: Path
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert material.facts is not None
     joined = Joined(material.by_any_client, material.records, material.facts)
@@ -544,6 +560,10 @@ def test_what_vectordbbench_s_runner_counted_stands_beside_ours_of_the_same_ques
     assert "of another machine" in table.caption
     for name, other in (("ef", "7"), ("clients", "99"), ("k", "3"), ("system_version", "2.2.16"), ("duration_s", "")):
         assert tables_with(**{name: other}) == [], f"another {name} is another question"
+    for limits in ({"cpus": 1}, {"memory_mib": 8192}):
+        for record in material.records.values():
+            monkeypatch.setitem(record["spec"].setdefault("topology", {}), "limits", limits)
+        assert tables_with() == [], "its server had no limits"
 
 
 def test_each_version_is_judged_against_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_every_document_has_rows_and_no_row_stands_twice() -> None:
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['document']}: {row['row']}")
 def test_a_row_says_what_shows_it_or_why_it_is_not_there(row: dict[str, str]) -> None:
     assert row["status"] in rows.STATUSES
+    assert "never run whole" not in row["reason"], "the page says it of each experiment, by the ledger"
     assert row["shown_by"] if row["status"] in ("works", "stand-in", "remote only") else row["reason"]
     for each in filter(None, row["shown_by"].split("; ")):
         kind, _, name = each.partition(" ")
@@ -82,6 +84,23 @@ def test_a_rotating_round_fails_where_more_cells_are_invalid_than_in_the_whole_r
     assert rotation.judged({"invalid": "1"}, known) == "" == rotation.judged({"invalid": "0"}, None)
     assert rotation.judged({"invalid": "2"}, known) == "2 cells are invalid, 1 in the run of 2026-11-02"
     assert rotation.judged({"invalid": "1"}, None).startswith("1 cells are invalid")
+
+
+def test_every_night_another_experiment_takes_its_turn_until_all_had_theirs() -> None:
+    table = ledger.lines()
+    turns = rotation.taking_turns(table)
+    left_out = [line for line in table if line["experiment"] not in turns]
+    assert len(left_out) < len(turns)
+    for line in left_out:
+        assert line["experiment"] == "smoke" or int(line["minutes"]) > 60
+    days = [date(2026, 11, 1) + timedelta(days=n) for n in range(len(turns))]
+    assert sorted(rotation.todays(turns, day) for day in days) == sorted(turns)
+
+
+def test_what_ci_runs_whole_and_what_is_longer_than_a_night_takes_no_turn() -> None:
+    minutes = {"smoke": "2", "short": "60", "long": "61"}
+    table = [{"experiment": name, "minutes": length} for name, length in minutes.items()]
+    assert rotation.taking_turns(table) == ["short"]
 
 
 @pytest.mark.parametrize(("experiment", "contained"), [("containers", True), ("smoke", False)])

@@ -173,20 +173,20 @@ def _latency(rows: list[Row], look: Look) -> Any:
     )
 
 
-def _clients(rows: list[Row], look: Look) -> Any:
+def _clients(rows: list[Row], look: Look, metric: str, title: str) -> Any:
     timed = [row for row in rows if row["k"] == look.k and not row["filter"] and row["duration_s"] is not None]
-    rates = charts.measured_rows(timed, "qps")
+    measured = charts.measured_rows(timed, metric)
     # A line a search effort: one that was chosen for a recall differs from one number of clients to the next.
     points = [
         charts.datum(row, clients=row["clients"], effort=said_effort(row), series=f"{row['system']} {said_effort(row)}")
-        for row in rates
+        for row in measured
     ]
     x = charts.clients(points)
     if x is None:
         return None
-    y = alt.Y("value:Q", title="queries per second", scale=alt.Scale(zero=True))
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=True))
     colour = charts.colour_of(look.palette)
-    bars = charts.layer_of([charts.spread(row, clients=row["clients"]) for row in rates if row["std"]]).mark_rule()
+    bars = charts.layer_of([charts.spread(row, clients=row["clients"]) for row in measured if row["std"]]).mark_rule()
     spread = bars.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)
     axes = {"x": x, "y": y, "color": colour}
     tips = charts.tooltip("clients", "effort")
@@ -433,7 +433,16 @@ FIGURES = (
         "Queries per second by clients",
         "Closed loop, K = {k}, no filter; clients on a logarithmic scale.",
         clients_table,
-        _clients,
+        partial(_clients, metric="qps", title="queries per second"),
+        each=timed_sizes,
+    ),
+    FigureSpec(
+        "p99-clients",
+        "p99 by clients",
+        "Of the same queries as in the figure above, K = {k}: what 99 of 100 were answered within. No table holds these"
+        " numbers; the list of cells does.",
+        "",
+        partial(_clients, metric="p99_ms", title="p99 (milliseconds)"),
         each=timed_sizes,
     ),
     FigureSpec(

@@ -15,6 +15,7 @@ from anncestry.report.model.material import Material
 
 _HEIGHT = 240
 _LIMITS = {"read_mib_per_s": "MiB/s", "read_ops_per_s": "reads/s"}
+IN_BURSTS = "A path with limits gives out reads in slices, so that its p95 and p99 show bursts."
 _SHOWN = {"qps": "queries per second", "p95_ms": "p95 (ms)"}
 
 
@@ -24,7 +25,8 @@ def figures(material: Material) -> list[Figure]:
         "storage-limits",
         "Queries as the storage path gets slower",
         "Queries per second and p95, both on logarithmic axes, by what the system may read from its storage path in a"
-        " second. A system whose path is saturated follows the limit; one that reads nothing from it stays level.",
+        " second. A system whose path is saturated follows the limit; one that reads nothing from it stays level. "
+        + IN_BURSTS,
         "Y",
         "shapes",
         _panels(material),

@@ -322,6 +322,12 @@ def lower_limit(recall: Body) -> str:
     return "; ".join(filter(None, (feature.note(metric, recall) for feature in features.known())))
 
 
+def in_process(body: Body) -> bool:
+    """Whether the system of a load's record is a library in the processes of its clients, and no server."""
+    members = at(body, ("server", "members")) or {}
+    return any(at(facts, ("role",)) == "library" for facts in members.values())
+
+
 def remote(body: Body) -> bool:
     """Whether somebody else runs the server, so that its disk and processes are not to be seen."""
     members = at(body, ("server", "members")) or {}

@@ -22,7 +22,7 @@ from anncestry.report.model.cells import (
 )
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import NO_LIBRARY
-from anncestry.report.model.quantities import PHASES, SEARCHES
+from anncestry.report.model.quantities import PHASES, SEARCHES, in_process
 from anncestry.report.tables.spec import OTHER_EFFORT, made, of_rows, pivot, tables
 
 _PLACE = ("dataset", "topology", "system", "workload")
@@ -255,9 +255,6 @@ def described(facts: Mapping[str, Any]) -> str:
 
 # Libraries: the databases' own clients, and servers against the bare algorithm in its clients' processes
 
-LIBRARY = "-library"
-"""How the names of systems end that are libraries, not servers (docs/libraries.md)."""
-
 _QUESTION = ("dataset", "topology", "system", "k", "filter", "clients", "duration_s", "ef_search", "target_recall")
 _THROUGH_CLIENTS = TableSpec(
     "L",
@@ -305,18 +302,21 @@ def over_libraries(material: Material) -> list[Table]:
     """Table O, if servers and libraries were asked the same."""
     numbers = pivot((row for row in material.rows if row["value"] is not None), _PLACE)
     asked = sorted(place for place, of in numbers.items() if any((metric,) in of for metric in _RATIOS))
-    libraries = [place for place in asked if place[2].endswith(LIBRARY)]
+
+    def record(place: Place) -> Mapping[str, Any]:
+        """That of its load; empty if there is none."""
+        load = numbers.get((*place[:3], ""), {}).get(("rows",), {})
+        return material.records.get(load.get("record", "")) or {}
 
     def loaded(place: Place) -> Mapping[str, Any]:
-        """The spec of its load."""
-        load = numbers.get((*place[:3], ""), {}).get(("rows",), {})
-        spec: Mapping[str, Any] = (material.records.get(load.get("record", "")) or {}).get("spec", {})
+        spec: Mapping[str, Any] = record(place).get("spec", {})
         return spec
 
     def limits(place: Place) -> Any:
         topology = loaded(place).get("topology") or {}
         return topology.get("limits"), topology.get("role_limits")
 
+    libraries = [place for place in asked if in_process(record(place))]
     places = {(library[0], library[1]) for library in libraries}
     several = len(places) > len({dataset for dataset, _ in places})
     body = []
