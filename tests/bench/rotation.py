@@ -25,7 +25,6 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from anncestry.workflow import Choice, expand  # noqa: E402
 from casestudies import ledger  # noqa: E402
 
-
 WHOLE_IN_CI = ("smoke",)
 MINUTES_A_NIGHT = 60
 

@@ -262,15 +262,30 @@ def _of_lines(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [layer for layer in spec["layer"] if layer["mark"]["type"] == "line"]
 
 
-def test_the_first_table_and_the_summary_are_of_one_and_name_the_others(measured: Measured) -> None:
+def test_the_first_table_is_of_one_and_names_the_others_and_the_summary_has_a_table_of_each(measured: Measured) -> None:
     (table,) = glance.tables(measured.material)
     first, *others = measured.sizes
     assert f"For the {first} nearest" in table.caption
     assert ("(K = 100 in the tables and charts below)" in table.caption) == bool(others)
     assert measured.asked(_ids(table)) == {first}
-    head, _, line, *rest = summary(measured.material.numbers, {}).splitlines()
-    assert f"p50_ms k={first}" in head and f"recall@{first}" in head and " @" in line and " - " not in line
-    assert ("k = 100 as well: in the report" in rest) == bool(others)
+    said = summary(measured.material.numbers, {})
+    assert "in the report" not in said
+    blocks = said.split("\n\n")
+    assert len(blocks) == len(measured.sizes)
+    for k, block in zip(measured.sizes, blocks, strict=True):
+        head, _, *rows = block.splitlines()
+        assert f"p50_ms k={k}" in head and f"recall@{k}" in head and ("load_s" in head) == (k == first)
+        of_systems = [row for row in rows if row.split()[0] in DATASETS]
+        assert len(of_systems) == 2 * 2 * len(DATASETS), "each dataset, topology and system"
+        assert all(" @" in row and " - " not in row for row in of_systems)
+        assert f"workloads: p50 and recall k{k}; QPS k{k}-clients16" in rows
+
+
+def test_the_summary_says_where_a_number_of_neighbours_is_that_no_plain_query_asked_for(measured: Measured) -> None:
+    df = measured.material.numbers.copy()
+    another = df[df["workload"] != ""].assign(k=7, client="sdk")
+    said = summary(pd.concat([df, another], ignore_index=True), {})
+    assert "k=7" not in said and "k = 7 as well: in the report" in said.splitlines()
 
 
 def test_a_page_has_one_place_for_each_and_its_charts_lead_to_their_tables(

@@ -454,7 +454,8 @@ def test_a_document_s_table_appears_with_its_question_and_keeps_both_sources_apa
     assert len(ours) == 16 and all(cell.number_id or cell.text == NO_CELL for row in ours for cell in row.cells)
     assert "30,655" in {row.cells[0].text for row in theirs} and all(row.cells[0].source for row in theirs)
     assert documents.tables(_as_weaviate(material, f"{WEAVIATE}-rest", "1.27.0")) == [], "whatever it is called"
-    (by_protocol,) = documents.tables(_as_weaviate(material, "asked-otherwise", "1.27.0", settings={"protocol": "rest"}))
+    by_rest = _as_weaviate(material, "asked-otherwise", "1.27.0", settings={"protocol": "rest"})
+    (by_protocol,) = documents.tables(by_rest)
     assert by_protocol.number == "D2"
     words = {row.labels[4] for row in by_protocol.rows if "asked-otherwise" in row.labels}
     assert words and all("by REST and GraphQL, 1 client" in each for each in words)

@@ -1,7 +1,7 @@
 """What a number was asked of, published or ours: the one join of both, and why a figure has nothing beside it.
 
-A figure stands beside a number of the same question. No name of ours takes part: a dataset is known by what its entry in
-config/datasets.yaml says that the documents call it (`published_as`).
+A figure stands beside a number of the same question. No name of ours takes part: a dataset is known by what the
+documents call it, which its entry in config/datasets.yaml says (`published_as`).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _PARAMETERS = {"ef": ("ef", "efSearch", "search_list"), "M": ("M",), "ef_constru
 class Asked:
     """What a number was asked of; None where it isn't known or doesn't apply.
 
-    `dataset` is our name; `distance` l2 or cosine; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's search list; `distributed`:
-    each part of the system is a process of its own; `slowed`: its storage path had limits; `paths`, `nics`: paths and
-    network cards between it and the disks of an index on disk; `protocol`: grpc or rest, of a system that has both;
-    `nq`: vectors a request; `clients` 0: any number of clients.
+    `dataset` is our name; `distance` l2 or cosine; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's
+    search list; `distributed`: each part of the system is a process of its own; `slowed`: its storage path had limits;
+    `paths`, `nics`: paths and network cards between it and the disks of an index on disk; `protocol`: grpc or rest, of
+    a system that has both; `nq`: vectors a request; `clients` 0: any number of clients.
     """
 
     dataset: str

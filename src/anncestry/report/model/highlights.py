@@ -31,7 +31,11 @@ def headline_k(rows: Iterable[Row], filter: str = "") -> int:
 
 def other_sizes(rows: Iterable[Row], k: int) -> str:
     """The other numbers of neighbours that were asked for, "1, 100"; empty if there are none."""
-    return ", ".join(map(str, sorted({row["k"] for row in rows if row["k"] is not None} - {k})))
+    return ", ".join(map(str, _sizes(rows, k)))
+
+
+def _sizes(rows: Iterable[Row], k: int) -> list[int]:
+    return sorted({row["k"] for row in rows if row["k"] is not None} - {k})
 
 
 def headline_filter(rows: Iterable[Row]) -> str:
@@ -84,9 +88,10 @@ class Highlight:
         return f" ({values[1]:.4f} by id)"
 
 
-def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]:
+def highlights(rows: Sequence[Row], nodes: Mapping[str, int], size: int | None = None) -> list[Highlight]:
     """One highlight for each dataset, topology and system: one K, one filter or none, and its cells by their state.
 
+    `size`: the K, in place of the headline's.
     `nodes`: topology → its members; those of one node come first, a topology that it doesn't name with them.
     Latency and recall are of the fewest clients that all systems on the dataset were asked by, with a fixed count of
     queries where there is such a workload. Numbers are of what was asked as bytes, one query a request, unless all was
@@ -97,7 +102,7 @@ def highlights(rows: Sequence[Row], nodes: Mapping[str, int]) -> list[Highlight]
     if not any(row["workload"] for row in plain):
         plain = list(rows)
     filter = headline_filter(plain)
-    k = headline_k(plain, filter)
+    k = headline_k(plain, filter) if size is None else size
     states = _states(rows)
     special = not_ordinary(plain)
     found = []
@@ -193,20 +198,47 @@ def workloads(found: Iterable[Highlight], *numbers: str) -> str:
 
 
 def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None) -> str:
-    """The highlights as a text table, ending in a newline; its names are cut where it is wider than `width` columns."""
-    found = highlights(rows_of(first_builds(df)), nodes)
+    """The highlights as a text table, ending in a newline; its names are cut where it is wider than `width` columns.
+
+    Further numbers of neighbours have a table each, without what isn't of queries.
+    """
+    rows = rows_of(first_builds(df))
+    found = highlights(rows, nodes)
     k = found[0].k if found else 10
+    lines, elsewhere = _of_size(found, k, width, whole=True), []
+    for size in _sizes(rows, k):
+        asked = [item for item in highlights(rows, nodes, size) if any((item.p50, item.recall, item.qps))]
+        lines += ["", *_of_size(asked, size, width, whole=False)] if asked else []
+        elsewhere += [] if asked else [str(size)]
+    shown = "\n".join(lines)
+    if elsewhere:
+        lines.append(f"k = {', '.join(elsewhere)} as well: in the report")
+    for pair, told in pairs_told(rows_of(df[df["phase"] == PAIRED])):
+        ratios = [f"{what} × {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for what, row in told]
+        lines += [f"in pairs: {pair}", f"    {', '.join(ratios)}"]
+    missing = sum(len(item.cells["missing"]) for item in found)
+    if found and found[0].filter:
+        lines.append(f"with the filter {found[0].filter}")
+    lines += [f"{sign} {words}" for sign, words in _SIGNS.items() if sign in shown]
+    if missing:
+        lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
+    return "\n".join(lines) + "\n"
+
+
+def _of_size(found: Sequence[Highlight], k: int, width: int | None, *, whole: bool) -> list[str]:
+    """The lines of one number of neighbours; with loads and invalid cells if `whole`."""
     several = len({item.topology for item in found}) > 1
     names = ("dataset", *(["topology"] if several else []), "system")
-    head = (*names, "load_s", f"p50_ms k={k}", f"recall@{k}", "QPS", "invalid")
+    loads, invalid = (("load_s",), ("invalid",)) if whole else ((), ())
+    head = (*names, *loads, f"p50_ms k={k}", f"recall@{k}", "QPS", *invalid)
     body = [
         (
             *(str(getattr(item, name)) for name in names),
-            _text(item.load),
+            *((_text(item.load),) if whole else ()),
             _text(item.p50) + (f" @{item.p50['clients']}" if is_shown(item.p50) and item.p50["clients"] != 1 else ""),
             _text(item.recall) + (item.by_id_differs if is_shown(item.recall) else ""),
             _text(item.qps) + (f" @{item.qps['clients']}" if is_shown(item.qps) else ""),
-            str(len(item.cells["invalid"])),
+            *((str(len(item.cells["invalid"])),) if whole else ()),
         )
         for item in found
     ]
@@ -219,20 +251,7 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     asked = {"p50 and recall": workloads(found, "p50", "recall"), "QPS": workloads(found, "qps")}
     if any(asked.values()):
         lines.append(f"workloads: {'; '.join(f'{what} {names}' for what, names in asked.items() if names)}")
-    if others := other_sizes(rows_of(first_builds(df)), k):
-        lines.append(f"k = {others} as well: in the report")
-    for pair, told in pairs_told(rows_of(df[df["phase"] == PAIRED])):
-        ratios = [f"{what} × {row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for what, row in told]
-        lines += [f"in pairs: {pair}", f"    {', '.join(ratios)}"]
-    missing = sum(len(item.cells["missing"]) for item in found)
-    if found and found[0].filter:
-        lines.append(f"with the filter {found[0].filter}")
-    lines += [
-        f"{sign} {words}" for sign, words in _SIGNS.items() if any(sign in text for line in body for text in line)
-    ]
-    if missing:
-        lines.append(f"{missing} cell{'' if missing == 1 else 's'} not measured")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 _SIGNS = {
