@@ -141,6 +141,23 @@ def test_the_harness_is_charged_with_what_it_uses_itself_unless_it_is_the_client
     assert found["client"] >= 0.29 > 0.1 > found["harness"]
 
 
+def test_a_helper_of_the_harness_is_charged_to_it_unless_the_harness_is_the_client(monkeypatch):
+    monkeypatch.setattr(resources, "harness", lambda: [os.getpid()])
+    burn = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as helper:
+
+        def harness_s(client: list[int]) -> float:
+            with resources.Sampler({"client": lambda: client}, 60.0, helpers=lambda: [helper.pid]) as sampler:
+                pass
+            return max(row["cpu_s"] for row in sampler.table().to_pylist() if row["group"] == "harness")
+
+        helper.stdout.readline()
+        alone = time.process_time()
+        assert harness_s([]) >= alone + 0.5
+        assert harness_s([os.getpid()]) < 0.5
+        helper.stdin.close()
+
+
 def test_what_runs_on_the_machine_is_known_exactly_only_from_the_account_of_the_root_control_group(tmp_path):
     account = tmp_path / "cpu,cpuacct" / "cpuacct.usage"
     account.parent.mkdir()

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -33,13 +36,14 @@ from anncestry.runtimes.throttle import Limited
 from tests.builders.bench import MakeBench, failed, on_a_path, reseal, scored
 from tests.servers import INDEX, STANDALONE
 
-ASKED = {"read_mib_per_s": 20.0}
+ASKED: dict[str, Any] = {"read_mib_per_s": 20.0}
+EVEN = {**ASKED, "pacing": "even"}
 FASTEST = 20 * (1 + gates.STORAGE_SLACK)
 LIMITED = {**STANDALONE, "storage": "here", "storage_limits": ASKED}
 
 
 def ours() -> set[str]:
-    """Devices and groups of limited storage paths of this process, or of one that has ended."""
+    """Devices, groups and pacing programs of limited storage paths of this process, or of one that has ended."""
     backing, found = Path("/sys/block").glob("loop*/loop/backing_file"), set()
     for file in backing:
         with suppress(OSError):  # another test's device may go at this moment
@@ -47,7 +51,9 @@ def ours() -> set[str]:
                 found.add(line)
     groups = {group: int(group.name.split("-")[1]) for group in control_groups.groups() if "-storage-" in group.name}
     of_ours = {str(group) for group, pid in groups.items() if pid == os.getpid() or not psutil.pid_exists(pid)}
-    return found | of_ours
+    children = {str(child) for child in psutil.Process().children(recursive=True)}
+    mounted = {one.mountpoint for one in psutil.disk_partitions(all=True) if one.fstype == "fuse.pace"}
+    return found | of_ours | children | {path for path in mounted if f"/anncestry-{os.getpid()}-" in path}
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +63,9 @@ def nothing_stays() -> Iterator[None]:
     assert ours() <= before
 
 
-def limited(folder: Path, asked: dict[str, float] = ASKED) -> Limited | None:
+def limited(folder: Path, asked: dict[str, object] = ASKED) -> Limited | None:
     """One on a mount in `folder`; None where this machine refuses, and says what it lacks."""
-    if why := throttle.refused():
+    if why := throttle.refused(even=throttle.is_even(asked)):
         assert why.startswith("limits of a storage path need ")
         with pytest.raises(UserError, match="limits of a storage path need"):
             Limited.make(folder / "anncestry-test", asked)
@@ -86,11 +92,13 @@ def memory() -> Iterator[Path]:
         (ASKED, {"read_mib_per_s": 320.0}),  # of 64 KiB each
         ({"read_ops_per_s": 1500.0}, {"read_ops_per_s": 1500.0}),
         ({**ASKED, "read_ops_per_s": 1500.0}, {"read_mib_per_s": 320.0, "read_ops_per_s": 1500.0}),
+        (EVEN, {"read_mib_per_s": 320.0}),
+        ({"read_ops_per_s": 1500.0, "pacing": "even"}, {"read_ops_per_s": 1500.0}),
     ],
-    ids=["bandwidth", "operations", "both"],
+    ids=["bandwidth", "operations", "both", "bandwidth, even", "operations, even"],
 )
 def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(
-    asked: dict[str, float], allowed_per_s: dict[str, float], memory: Path
+    asked: dict[str, object], allowed_per_s: dict[str, float], memory: Path
 ) -> None:
     if (path := limited(memory, asked)) is None:
         return
@@ -102,6 +110,24 @@ def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(
     # On a busy machine it may be slower, and the path, too: that is for the gate to say.
     for probe in probes:
         assert 0 < probe["held_per_s"] <= gates.PROBE_MOST * probe["allowed_per_s"] and probe["free_per_s"] > 0
+        assert probe.get("pacing") == asked.get("pacing")
+
+
+def test_reads_one_after_another_come_as_fast_as_in_slices_and_each_takes_about_the_mean(memory: Path) -> None:
+    probes = {}
+    for name, asked in (("slices", ASKED), ("even", EVEN)):
+        if (path := limited(memory, asked)) is None:
+            return
+        try:
+            (probes[name],) = path.probe()
+        finally:
+            path.remove()
+    slices, even = probes["slices"], probes["even"]
+    # Both have the same limit, and a busy machine may keep either from reaching it: only what exceeds it is wrong.
+    assert 0.3 < even["held_per_s"] / slices["held_per_s"] < 3
+    # In slices it is about 4 times the mean here, evenly 1.1: no neighbour makes these two alike.
+    unevenness = {name: probe["held_p95_ms"] / probe["held_mean_ms"] for name, probe in probes.items()}
+    assert 1 <= unevenness["even"] < 0.75 * unevenness["slices"]
 
 
 def test_a_probe_that_is_not_held_or_of_a_path_that_is_no_faster_is_invalid() -> None:
@@ -110,10 +136,17 @@ def test_a_probe_that_is_not_held_or_of_a_path_that_is_no_faster_is_invalid() ->
     assert not gates.storage_probe({**probe, "held_per_s": 9000.0, "free_per_s": 9000.0}).ok  # no limit
     assert not gates.storage_probe({**probe, "free_per_s": 315.0}).ok  # the path itself is no faster
     assert not gates.storage_probe({**probe, "held_per_s": 160.0, "free_per_s": 9000.0}).ok  # the path is slower
+    in_slices = {**probe, "free_per_s": 9000.0, "held_mean_ms": 25.0, "held_p95_ms": 101.0}
+    assert gates.storage_probe(in_slices).ok
+    assert not gates.storage_probe({**in_slices, "pacing": "even"}).ok  # it is not
+    assert gates.storage_probe({**in_slices, "pacing": "even", "held_p95_ms": 27.0}).ok
 
 
-def test_a_path_that_keeps_a_quarter_of_its_limit_is_read_at_a_quarter_until_it_has_all_again(memory: Path) -> None:
-    if (path := limited(memory)) is None:
+@pytest.mark.parametrize("asked", [ASKED, EVEN], ids=["slices", "even"])
+def test_a_path_that_keeps_a_quarter_of_its_limit_is_read_at_a_quarter_until_it_has_all_again(
+    asked: dict[str, object], memory: Path
+) -> None:
+    if (path := limited(memory, asked)) is None:
         return
     try:
         path.keep(0.25)
@@ -153,6 +186,28 @@ def test_the_path_s_own_counters_tell_a_program_that_escaped_its_limit(memory: P
     assert not judged["escaped"].ok and "at most" in judged["escaped"].detail
 
 
+def test_nobody_escapes_a_limit_that_is_evenly_paced_and_its_device_counts_all(memory: Path) -> None:
+    if (path := limited(memory, EVEN)) is None:
+        return
+    try:
+        assert path.options() == [] and len(path.helpers()) == 1
+        file = path.mount / "data"
+        file.write_bytes(os.urandom(8 << 20))
+        os.sync()
+        before = storage.device_totals(path.device)
+        assert before is not None
+        started = time.monotonic()
+        subprocess.run(["dd", f"if={file}", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"], check=True)
+        took_s, after = time.monotonic() - started, storage.device_totals(path.device)
+        assert after is not None and after[1] - before[1] >= 8 << 20
+        assert took_s > 0.3  # at 20 MiB/s they take 0.4 s
+        path.free()
+        (free,) = path.probe()
+        assert free["held_per_s"] > 2 * free["allowed_per_s"]
+    finally:
+        path.remove()
+
+
 def test_reads_beyond_a_limit_or_of_a_device_that_nobody_counted_are_invalid() -> None:
     used = {"wall_s": 4.0, "io_read_mib": 80.0, "io_reads": 20_000.0}
     assert gates.storage_limits({"read_mib_per_s": 20}, used).ok
@@ -184,45 +239,83 @@ def test_where_no_controller_limits_io_a_sentence_says_so(tmp_path: Path) -> Non
     assert "a controller of control groups that limits IO" in throttle.refused(tmp_path)
 
 
-def test_what_a_killed_run_left_is_found_and_ended(memory: Path, tmp_path: Path) -> None:
-    if throttle.refused():
+@pytest.mark.parametrize("asked", [ASKED, EVEN], ids=["slices", "even"])
+def test_what_a_killed_run_left_is_found_and_ended(asked: dict[str, object], memory: Path, tmp_path: Path) -> None:
+    if throttle.refused(even=throttle.is_even(asked)):
         return
     script = (
         "import os, signal\nfrom pathlib import Path\nfrom anncestry.runtimes.throttle import Limited\n"
-        f"Limited.make(Path({str(memory)!r}) / 'anncestry-killed', {ASKED!r})\nos.kill(os.getpid(), signal.SIGKILL)"
+        f"made = Limited.make(Path({str(memory)!r}) / 'anncestry-killed', {asked!r})\n"
+        "print(*made.helpers(), flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.run([sys.executable, "-c", script], check=False)
+    killed = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     assert killed.returncode == -9 and (memory / "anncestry-killed").is_mount()
+    pacing = [int(pid) for pid in killed.stdout.split()]
+    assert len(pacing) == (asked is EVEN)
+    deadline = time.monotonic() + 60
+    while any(_runs(pid) for pid in pacing) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_runs(pid) for pid in pacing), "the kernel ends it with the run"
     found = [one for one in leftovers.find(tmp_path) if str(memory) in one.name or "-storage-killed" in one.name]
-    assert {one.kind for one in found} == {"storage mount", "control group"}
+    assert {one.kind for one in found} == {"storage mount", *([] if pacing else ["control group"])}
     assert leftovers.clean(found) == [] and list(memory.iterdir()) == []
     again = [one for one in leftovers.find(tmp_path) if str(memory) in one.name or "-storage-killed" in one.name]
     assert again == []
 
 
-def test_the_next_run_on_the_same_data_ends_what_a_killed_one_left_mounted(memory: Path, tmp_path: Path) -> None:
-    if throttle.refused():
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_run_that_is_killed_while_its_file_is_served_in_the_open_leaves_no_mount_that_is_not_found(
+    memory: Path, tmp_path: Path
+) -> None:
+    if throttle.refused(even=True):
+        return
+    script = (
+        "import os, signal\nfrom pathlib import Path\nfrom anncestry.runtimes.throttle import Pace\n"
+        f"image = Path({str(memory)!r}) / f'anncestry-{{os.getpid()}}-open.img'\nimage.write_bytes(bytes(4096))\n"
+        "Pace(image)\nimage.unlink()\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    found = [one for one in leftovers.find(tmp_path) if str(memory) in one.name and one.kind == "storage mount"]
+    assert len(found) == 1 and leftovers.clean(found) == [] and list(memory.iterdir()) == []
+
+
+@pytest.mark.parametrize("asked", [ASKED, EVEN], ids=["slices", "even"])
+def test_the_next_run_on_the_same_data_ends_what_a_killed_one_left_mounted(
+    asked: dict[str, object], memory: Path, tmp_path: Path
+) -> None:
+    if throttle.refused(even=throttle.is_even(asked)):
         return
     (tmp_path / "data").mkdir()
-    left = Placed.put("here", memory, tmp_path / "data", limits=ASKED)
+    left = Placed.put("here", memory, tmp_path / "data", limits=asked)
     assert left.limited is not None
     (left.folder / "file").write_text("left")
-    throttle.remove_group(left.limited.group)
-    again = Placed.put("here", memory, tmp_path / "data", limits=ASKED)
+    if left.limited.group is not None:
+        throttle.remove_group(left.limited.group)
+    if left.limited.pace is not None:
+        os.kill(left.limited.pace.pid, signal.SIGKILL)
+        left.limited.pace.stop()
+    again = Placed.put("here", memory, tmp_path / "data", limits=asked)
     assert list(again.folder.iterdir()) == []
     (again.folder / "file").write_text("kept")
     again.take_back()
     assert (tmp_path / "data" / storage.FOLDER / "file").read_text() == "kept" and list(memory.iterdir()) == []
 
 
-def test_a_cell_on_a_limited_path_says_how_it_was_held(bench: MakeBench, memory: Path) -> None:
+@pytest.mark.parametrize("pacing", [{}, {"pacing": "even"}], ids=["slices", "even"])
+def test_a_cell_on_a_limited_path_says_how_it_was_held(pacing: dict[str, str], bench: MakeBench, memory: Path) -> None:
     def change(files: dict) -> None:  # type: ignore[type-arg]
         on_a_path(memory)(files)
-        files["topologies"]["standalone"]["storage_limits"] = {"read_mib_per_s": 20}
+        files["topologies"]["standalone"]["storage_limits"] = {"read_mib_per_s": 20, **pacing}
 
     honest = bench(change=change)
     cell, table = honest.matrix.cells[0], honest.matrix.config.storage
-    if throttle.refused():
+    if throttle.refused(even=bool(pacing)):
         with pytest.raises(UserError, match="storage 'here': limits of a storage path need"):
             honest.load(cell, storage=table)
         return
@@ -233,7 +326,10 @@ def test_a_cell_on_a_limited_path_says_how_it_was_held(bench: MakeBench, memory:
     assert failed(record).keys() <= {"storage limits, probed"}
     assert {"storage limits", "storage limits, probed"} <= {g["gate"] for g in record["gates"]}
     said = record["storage_path"]
-    assert said["limits"]["asked"] == {"read_mib_per_s": 20} and said["limits"]["by"].startswith("cgroup v")
+    assert said["limits"]["asked"] == {"read_mib_per_s": 20} and said["limits"].get("pacing") == pacing.get("pacing")
+    assert said["limits"]["by"].startswith("one clock" if pacing else "cgroup v")
+    (probe,) = said["limits"]["probe"]
+    assert min(probe["held_mean_ms"], probe["held_p95_ms"]) > 0
     assert said["device"].startswith("loop") and said["filesystem"] == "ext4"
 
     published, _ = scored(honest, cell)
@@ -322,6 +418,7 @@ def test_paths_can_only_be_lost_of_a_path_with_limits() -> None:
     ("engine", "version", "topology", "complaint"),
     [
         ("diskann", "0.7.0", {**STANDALONE, "storage_limits": ASKED}, "add the key storage"),
+        ("diskann", "0.7.0", {**LIMITED, "storage_limits": {"pacing": "even"}}, "add read_mib_per_s or read_ops_per_s"),
         ("milvus", "2.3.5", LIMITED, "engine milvus has no storage_limits to choose"),
     ],
 )
@@ -333,7 +430,9 @@ def test_limits_without_a_path_or_of_a_server_are_refused(
         engines.offers_of(engine).check(system, topology, INDEX, None)
 
 
-@pytest.mark.parametrize("limits", [{}, {"read_mib_per_s": 0}, {"write_mib_per_s": 5}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"read_mib_per_s": 0}, {"write_mib_per_s": 5}, {"read_mib_per_s": 5, "pacing": "odd"}]
+)
 def test_a_limit_that_is_none_is_refused(limits: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="storage_limits"):
         configuration.validate({"t": {**LIMITED, "storage_limits": limits}}, "topologies", Path("topologies.yaml"))
@@ -342,10 +441,22 @@ def test_a_limit_that_is_none_is_refused(limits: dict[str, object]) -> None:
 def test_a_machine_that_can_not_limit_is_named_before_a_server_starts_and_by_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(throttle, "refused", lambda: "limits of a storage path need root, which is not here")
+    def refused(even: bool = False) -> str:
+        return f"limits of a storage path need {'FUSE' if even else 'root'}, which is not here"
+
+    monkeypatch.setattr(throttle, "refused", refused)
     table = {"here": {"environment": "HERE", "default": str(tmp_path)}}
     with pytest.raises(UserError, match="storage 'here': limits of a storage path need root"):
         StoragePath.of({"system": {}, "topology": LIMITED}, table)
+    with pytest.raises(UserError, match="storage 'here': limits of a storage path need FUSE"):
+        StoragePath.of({"system": {}, "topology": {**LIMITED, "storage_limits": EVEN}}, table)
     assert cli.main(["--experiment", "diskann-saturation-laptop", "plan"]) == 0
     said = capsys.readouterr().out
     assert "standalone-read-40mib: can't run on this machine: limits of a storage path need root" in said
+    assert "standalone-read-10mib-even: can't run on this machine: limits of a storage path need FUSE" in said
+
+
+def test_even_pacing_needs_fuse_and_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "controller" not in throttle.refused(tmp_path, even=True)
+    monkeypatch.setattr(throttle, "_FUSE", tmp_path / "no-fuse")
+    assert "no-fuse), for pacing: even" in throttle.refused(even=True) and "no-fuse" not in throttle.refused()

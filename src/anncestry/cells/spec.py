@@ -45,6 +45,7 @@ class Limits(Entry):
 class StorageLimits(Entry):
     read_mib_per_s: float | None
     read_ops_per_s: int | None
+    pacing: Literal["even"] | None
 
 
 NODES_ROLE = "querynode"

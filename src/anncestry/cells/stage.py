@@ -238,6 +238,7 @@ _ALL = (
                 "base control_groups credentials docker dockerd freeze images leftovers namespaces native remote tls "
                 "storage throttle"
             ),
+            "runtimes/pace": "",
             "engines": "*",
             "datasets": "distance metadata payload",
             "drive": "",

@@ -79,9 +79,11 @@ class Run:
         if self.program is None or hosts or any(load["topology"]["runtime"] != "native" for load in loads):
             return
         from anncestry.drive import build
-        from anncestry.runtimes import namespaces
+        from anncestry.runtimes import namespaces, throttle
 
         build.programs()
+        if any(throttle.is_even(load["topology"].get("storage_limits")) for load in loads):
+            throttle.built()
         for spec in asked:
             if "name" in spec.get("client_env", {}):  # else it is anncestry's own
                 build.make(spec["client_env"]["name"])

@@ -74,9 +74,11 @@ def plan(run: Run, options: argparse.Namespace) -> None:
     matrix, missing = workflow.resolve(run.choice, HERE, mend=True)
     if not options.json:
         say_absent(matrix)
-    limited = {cell.topology for cell in matrix.cells if matrix.config.topologies[cell.topology].storage_limits}
-    if limited and not options.json and (why := throttle.refused()):
-        print(f"topology {', '.join(sorted(limited))}: can't run on this machine: {why}")
+    declared = {cell.topology: matrix.config.topologies[cell.topology].storage_limits for cell in matrix.cells}
+    for even in (False, True):
+        limited = [name for name, limits in declared.items() if limits and throttle.is_even(limits.plain) == even]
+        if limited and not options.json and (why := throttle.refused(even=even)):
+            print(f"topology {', '.join(sorted(limited))}: can't run on this machine: {why}")
     jobs = explain.jobs(matrix, missing)
     if not jobs and not options.json:
         print("nothing to run: everything is up to date")

@@ -302,6 +302,10 @@ class Offers:
             raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
         if "storage_limits" in topology and "storage" not in topology:
             raise ConfigError("topology: storage_limits: are those of a storage path; add the key storage")
+        if set(topology.get("storage_limits") or ()) == {"pacing"}:
+            raise ConfigError(
+                "topology: storage_limits.pacing: paces reads of a limit; add read_mib_per_s or read_ops_per_s"
+            )
         if "storage" in topology and runtime != "native":
             raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
         for key in _CHOSEN:

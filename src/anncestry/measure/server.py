@@ -69,8 +69,8 @@ class StoragePath:
     facts: Mapping[str, Any]
     mapped: bool
     """Whether a setting of the system has files on it mapped into memory (its value is "storage")."""
-    limits: Mapping[str, float] | None = None
-    """How fast it may be read."""
+    limits: Mapping[str, Any] | None = None
+    """How fast it may be read, and how that is held."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], table: Mapping[str, Mapping[str, Any]]) -> StoragePath | None:
@@ -79,7 +79,7 @@ class StoragePath:
         if name is None:
             return None
         settings, limits = spec["system"].get("settings") or {}, spec["topology"].get("storage_limits")
-        if limits and (why := throttle.refused()):
+        if limits and (why := throttle.refused(even=throttle.is_even(limits))):
             raise UserError(f"storage {name!r}: {why}")
         path, known = storage.declared(name, table), storage.facts(name, table)
         return cls(name, path, known, FOLDER in settings.values(), limits)
@@ -92,7 +92,7 @@ class StoragePath:
         if placed.limited is None:
             return self, placed
         try:
-            held = {"asked": dict(self.limits or {}), "by": placed.limited.by, "probe": placed.limited.probe()}
+            held = {**placed.limited.facts(), "probe": placed.limited.probe()}
             facts = storage.facts(self.name, table, placed.limited.mount)
         except BaseException:
             placed.remove()
@@ -229,6 +229,7 @@ class System:
             device=self._totals if self.path and self.path.totals() else None,
             members={"server": by_name},
             starting=("server",) if starting else (),
+            helpers=lambda: [] if (placed := self.placed) is None else placed.helpers(),
         )
 
     def _totals(self) -> tuple[int, int, int, int]:

@@ -47,8 +47,8 @@ class Sampler:
     (`/proc/PID/io`, page cache writes included when written back). `charged` gives for a group what its control groups
     (a container's, those of a limit) charge now: see CHARGED, and "cpu_s".
     Some groups come by themselves: "host", the CPU seconds of all that runs on the machine, "steal", those that its
-    hypervisor gave to other machines, and "harness", this process and Snakemake, unless they are the client; "idle"
-    where those of the host are counted by ticks.
+    hypervisor gave to other machines, and "harness", this process, its `helpers` and Snakemake, unless this process is
+    the client; "idle" where those of the host are counted by ticks.
     With `device`, which gives reads, bytes read, writes and bytes written of a block device since it is there, there is
     a group "device": its IO, by whatever program. `members` gives for a group its main pids by name of the member (a
     node, a store of metadata): where there are several, each is also a group of its own, "server/NAME" of "server",
@@ -65,8 +65,10 @@ class Sampler:
         device: Callable[[], tuple[int, int, int, int]] | None = None,
         members: Mapping[str, Callable[[], Mapping[str, Sequence[int]]]] | None = None,
         starting: Collection[str] = (),
+        helpers: Callable[[], Sequence[int]] = lambda: (),
     ) -> None:
         self._groups = dict(groups)
+        self._helpers = helpers
         self._device = device
         self._charged = dict(charged or {})
         self._every_s = every_s
@@ -141,6 +143,8 @@ class Sampler:
                 for member in sorted(filter(None, parts)) if len(parts) > 1 else ():
                     self._add(now, f"{name}/{member}", parts[member], edge=edge)
             ours = [pid for pid in self._harness if not any(pid in pids for pids in mains.values())]
+            if self._harness[0] in ours:  # else they are children of a client
+                ours += self._helpers()
             self._add(now, "harness", Used(sum(map(own_cpu_s, ours))), edge=edge)
             busy, idle, steal = self._host.used()
             self._add(now, "host", Used(busy, psutil.virtual_memory().used / _MIB), edge=edge)

@@ -52,6 +52,8 @@ FILTERED_FINDABLE_MIN = 0.9
 that excludes a category of three misses a third."""
 PROBE_LEAST, PROBE_MOST, PROBE_FREE = 0.8, 1.1, 1.5
 """Of the reads that a storage path's limits allow: what a probe within them reaches, and one without them at least."""
+PROBE_EVEN = 2.0
+"""Of the mean time of a probe's reads: what 95 % of them take at most, if the path's pacing is even."""
 _STORAGE_LIMITS = {"read_mib_per_s": ("io_read_mib", "MiB"), "read_ops_per_s": ("io_reads", "reads")}
 """By limit of a storage path, what of its device is held against it."""
 STORAGE_SLACK, STORAGE_SLACK_S = 0.05, 0.25
@@ -184,13 +186,20 @@ def storage_path(name: str, on_mib: float, elsewhere_mib: float, mapped_mib: flo
 
 
 def storage_probe(probe: Mapping[str, Any]) -> Gate:
-    """A probe within the limits of a storage path reads as fast as they allow and no faster; without them, faster."""
+    """A probe within the limits of a storage path reads as fast as they allow and no faster; without them, faster.
+
+    Where pacing is even, 95 % of the reads within the limits take at most PROBE_EVEN times their mean.
+    """
     allowed, held, free = (float(probe[name]) for name in ("allowed_per_s", "held_per_s", "free_per_s"))
     ok = PROBE_LEAST * allowed <= held <= PROBE_MOST * allowed and free >= PROBE_FREE * allowed
     detail = (
         f"reads of {probe['read_bytes']} bytes at once: {held:.0f}/s within {probe['of']} ({PROBE_LEAST:g} to "
         f"{PROBE_MOST:g} of {allowed:.0f} are asked), {free:.0f}/s without (at least {PROBE_FREE:g} of it are asked)"
     )
+    if "pacing" in probe:
+        mean_ms, p95_ms = float(probe["held_mean_ms"]), float(probe["held_p95_ms"])
+        ok = ok and p95_ms <= PROBE_EVEN * mean_ms
+        detail += f"; p95 {p95_ms:.1f} ms, mean {mean_ms:.1f} ms (p95 at most {PROBE_EVEN:g} means is asked)"
     return Gate("storage limits, probed", ok, detail)
 
 

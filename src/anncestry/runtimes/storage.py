@@ -65,7 +65,7 @@ class Placed:
         path: Path,
         data_dir: Path,
         stored: Path | None = None,
-        limits: Mapping[str, float] | None = None,
+        limits: Mapping[str, Any] | None = None,
     ) -> Placed:
         """Make a folder of its own on `path` for `data_dir`, with what is in `stored`; what a killed run left goes.
 
@@ -93,6 +93,8 @@ class Placed:
     def take_back(self) -> None:
         """Move what lies on the path into the data folder, in place of the link."""
         (self.data_dir / FOLDER).unlink(missing_ok=True)
+        if self.limited is not None:
+            self.limited.free()
         copy([self.folder], self.data_dir / FOLDER)
         self.remove()
 
@@ -102,6 +104,10 @@ class Placed:
             self.limited.remove()
         else:
             shutil.rmtree(self.folder.parent, ignore_errors=True)
+
+    def helpers(self) -> list[int]:
+        """Processes of ours that serve what is read from it."""
+        return [] if self.limited is None else self.limited.helpers()
 
     def mapped_mib(self, pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
         """MiB of files on the path that these processes have mapped; None where their maps can't be read."""

