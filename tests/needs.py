@@ -19,7 +19,7 @@ import pytest
 
 from anncestry.engines.opensearch import serve
 from anncestry.errors import ServerError
-from anncestry.runtimes import artifacts
+from anncestry.runtimes import artifacts, throttle
 from tests import browser, ssh
 from tests.servers import PARTS, SYSTEMS, TOPOLOGIES, parts_of
 
@@ -152,6 +152,11 @@ NEEDS = (
         lambda: ", ".join(path.name for path in (browser.CHROMIUM, browser.DRIVER) if not path.exists()),
     ),
     Need("LaTeX tables", lambda item: _module(item) == "test_latex.py", _latex),
+    Need(
+        "evenly paced storage paths",
+        lambda item: _module(item) == "test_throttle.py" and "even" in item.name,
+        lambda: throttle.refused(even=True),
+    ),
     Need("clocks that jump", _fixture("jumping"), _programs("g++")),
     Need("packages of npm", _fixture("npm_registry"), _programs("npm")),
     _of_artifacts("OpenSearch", _is_opensearch, _java),

@@ -113,7 +113,7 @@ def test_a_probe_reads_at_the_limit_and_no_faster_and_without_it_faster(
         assert probe.get("pacing") == asked.get("pacing")
 
 
-def test_reads_one_after_another_come_as_fast_as_in_slices_and_each_takes_about_the_mean(memory: Path) -> None:
+def test_evenly_paced_reads_come_as_fast_as_in_slices_and_each_takes_about_the_mean(memory: Path) -> None:
     probes = {}
     for name, asked in (("slices", ASKED), ("even", EVEN)):
         if (path := limited(memory, asked)) is None:
@@ -270,7 +270,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_run_that_is_killed_while_its_file_is_served_in_the_open_leaves_no_mount_that_is_not_found(
+def test_what_a_run_left_that_was_killed_before_its_evenly_paced_file_had_a_device_is_found(
     memory: Path, tmp_path: Path
 ) -> None:
     if throttle.refused(even=True):
@@ -456,7 +456,7 @@ def test_a_machine_that_can_not_limit_is_named_before_a_server_starts_and_by_the
     assert "standalone-read-10mib-even: can't run on this machine: limits of a storage path need FUSE" in said
 
 
-def test_even_pacing_needs_fuse_and_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_clock_for_all_reads_needs_fuse_and_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "controller" not in throttle.refused(tmp_path, even=True)
     monkeypatch.setattr(throttle, "_FUSE", tmp_path / "no-fuse")
     assert "no-fuse), for pacing: even" in throttle.refused(even=True) and "no-fuse" not in throttle.refused()
