@@ -439,8 +439,8 @@ FIGURES = (
     FigureSpec(
         "p99-clients",
         "p99 by clients",
-        "Of the same queries as in the figure above, K = {k}: what 99 of 100 were answered within. No table holds these"
-        " numbers; the list of cells does.",
+        "Of the same queries as in the figure above, K = {k}: within what time all but one in a hundred had their"
+        " answer. No table holds these numbers; the list of cells does.",
         "",
         partial(_clients, metric="p99_ms", title="p99 (milliseconds)"),
         each=timed_sizes,
