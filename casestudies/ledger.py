@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def lines() -> list[dict[str, str]]:
 def of_folder(folder: Path) -> Iterator[dict[str, str]]:
     """A line for each experiment with a table in `folder`, of its newest.
 
-    Cells are measured cells and pairs. Minutes run from the start of the first load to the table. DataError for a
+    Cells are measured cells and pairs. Minutes run from the start of the first load to the last recall; where
+    cells were kept and others measured later, with other code, those of each commit are added up. DataError for a
     record that is missing, or isn't the one that the table quotes.
     """
     newest: dict[str, Mapping[str, Any]] = {}
@@ -46,22 +48,32 @@ def of_folder(folder: Path) -> Iterator[dict[str, str]]:
             newest[name] = table
     for name, table in sorted(newest.items()):
         records = [_quoted(folder, path, digest) for path, digest in table["records"].items()]
-        start_s = min(
-            _at_s(record) - record["server"].get("up_s", 0.0) for record in records if record["stage"] == "load"
-        )
         measured = [record for record in records if record["stage"] in _MEASURED]
         outcomes = [bool(record["valid"]) for record in measured]
-        code = table["code"]
+        commits = sorted(_spans_s(records).items(), key=itemgetter(1))
         yield {
             "experiment": name,
             "date": table["created"][:10],
-            "commit": code["commit"][:8] + (" and changes" if code["dirty"] else ""),
+            "commit": ", ".join(commit for commit, _ in commits),
             "cells": str(len(outcomes)),
             "valid": str(outcomes.count(True)),
             "invalid": str(outcomes.count(False)),
-            "minutes": f"{(_at_s(table) - start_s) / 60:.0f}",
+            "minutes": f"{sum(end_s - start_s for _, (start_s, end_s) in commits) / 60:.0f}",
             "reason": "; ".join(dict.fromkeys(_reason(record) for record in measured if not record["valid"])),
         }
+
+
+def _spans_s(records: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """When the first record of each commit was begun, and the last one made; inputs aside, which may be older."""
+    spans: dict[str, tuple[float, float]] = {}
+    for record in records:
+        if record["stage"] in ("load", *_MEASURED, "recall"):
+            end_s, code = _at_s(record), record["code"]
+            start_s = end_s - (record["server"].get("up_s", 0.0) if record["stage"] == "load" else 0.0)
+            commit = code["commit"][:8] + (" and changes" if code["dirty"] else "")
+            first_s, last_s = spans.get(commit, (start_s, end_s))
+            spans[commit] = min(first_s, start_s), max(last_s, end_s)
+    return spans
 
 
 def _reason(record: Mapping[str, Any]) -> str:
@@ -99,7 +111,8 @@ def section(table: Sequence[Mapping[str, str]]) -> str:
     """The section as Markdown."""
     said = [
         HEADING,
-        "Each was measured whole on a shared machine of two cores, in the minutes from its first load to its table;"
+        "Each was measured whole on a shared machine of two cores, in the minutes from its first load to its last"
+        " recall (two commits: cells were kept, and others measured later);"
         " cells include pairs; a reason says which gate an invalid one failed."
         " `python -m casestudies.ledger FOLDER` adds the results in a folder.\n",
         f"<!-- measured: {FILE.relative_to(HOME)} -->\n",

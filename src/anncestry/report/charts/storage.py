@@ -15,7 +15,7 @@ from anncestry.report.model.material import Material
 
 _HEIGHT = 240
 _LIMITS = {"read_mib_per_s": "MiB/s", "read_ops_per_s": "reads/s"}
-IN_BURSTS = "A path with limits gives out reads in slices, so that its p95 and p99 show bursts."
+IN_BURSTS = "A limit without even pacing gives out reads in slices, so that p95 and p99 show bursts."
 _SHOWN = {"qps": "queries per second", "p95_ms": "p95 (ms)"}
 
 

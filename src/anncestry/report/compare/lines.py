@@ -116,7 +116,7 @@ class Number:
     defect_share: float = 0.0
     """Of the answers of its cell."""
     limit: str = ""
-    """Why it is only a lower limit, so that the true number is higher."""
+    """Why it is only a lower limit, not the number itself."""
 
     @classmethod
     def of(cls, row: Row | None, problem: str, limit: str = "") -> Number:

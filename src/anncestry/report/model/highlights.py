@@ -80,6 +80,11 @@ class Highlight:
     cells: Mapping[str, Sequence[Row]]
 
     @property
+    def is_asked(self) -> bool:
+        """Whether any query was asked for it."""
+        return any((self.p50, self.recall, self.qps))
+
+    @property
     def by_id_differs(self) -> str:
         """Recall by id in brackets, where it is another than recall by distance in the four digits that are shown."""
         values = [None if row is None else row["value"] for row in (self.recall, self.by_id)]
@@ -172,13 +177,19 @@ NUMBERS = ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")
 
 
 def plain(df: pd.DataFrame, nodes: Mapping[str, int]) -> dict[str, Any]:
-    """The highlights and the pairs as JSON takes them, unrounded: what `summary` prints, and the ids of numbers."""
+    """The highlights and the pairs as JSON takes them, unrounded: what `summary` prints, and the ids of numbers.
+
+    The rows of the headline's K come first; each row has its `k`.
+    """
 
     def facts(row: Row | None) -> dict[str, Any] | None:
         return None if row is None else {name: row[name] for name in _FACTS}
 
-    rows = []
-    found = highlights(rows_of(first_builds(df)), nodes)
+    rows: list[dict[str, Any]] = []
+    measured = rows_of(first_builds(df))
+    found = highlights(measured, nodes)
+    for size in _sizes(measured, found[0].k if found else 10):
+        found += [item for item in highlights(measured, nodes, size) if item.is_asked]
     for item in found:
         place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k", "filter")}
         shown = {name: facts(getattr(item, name)) for name in NUMBERS}
@@ -207,7 +218,7 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     k = found[0].k if found else 10
     lines, elsewhere = _of_size(found, k, width, whole=True), []
     for size in _sizes(rows, k):
-        asked = [item for item in highlights(rows, nodes, size) if any((item.p50, item.recall, item.qps))]
+        asked = [item for item in highlights(rows, nodes, size) if item.is_asked]
         lines += ["", *_of_size(asked, size, width, whole=False)] if asked else []
         elsewhere += [] if asked else [str(size)]
     shown = "\n".join(lines)

@@ -315,7 +315,7 @@ def why_absent(body: Body, metric: Metric) -> str:
 
 
 def lower_limit(recall: Body) -> str:
-    """Why the highest rate in a record of recall is only a lower limit, so that the true one is higher; else empty."""
+    """Why the highest rate in a record of recall is only a lower limit of the true one; else empty."""
     metric = features.declared(HIGHEST_RATE)
     if metric is None or at(recall, metric.at) is None:
         return ""

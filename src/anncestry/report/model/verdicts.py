@@ -245,13 +245,13 @@ class Verdicts:
 def limited(verdict: Verdict, a: str, b: str) -> Verdict:
     """A verdict on two rates; `a` and `b` say of whom, and why, a rate is only a lower limit, empty if it is none.
 
-    A lower limit above the other's rate is a win, as the true rate is higher still. Nothing else can be told of it.
+    A lower limit above the other's rate is a win, as the true rate is no lower. Nothing else can be told of it.
     """
     words = "; ".join(filter(None, (a, b)))
     if not words or verdict.outcome in (Outcome.NOT_COMPARABLE, Outcome.SAME_RECORD):
         return verdict
     if verdict.decided and not (a if verdict.outcome is Outcome.MORE else b):
-        return replace(verdict, note="; ".join(filter(None, (verdict.note, f"{words}: it is higher still"))))
+        return replace(verdict, note="; ".join(filter(None, (verdict.note, f"{words}: it is at least that"))))
     why = f"{words}: it may be higher, so nothing is told"
     return Verdict(Outcome.UNDETERMINED, noise=verdict.noise, reason=why, note=why)
 

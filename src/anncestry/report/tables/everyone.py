@@ -97,9 +97,8 @@ def at_one_recall(material: Material) -> list[Table]:
             "Each system at the smallest effort of a search whose recall (by distance) on held-out queries surely"
             " reached the target; under filters, at the experiment's effort, with the recall that this gives. Processor"
             " time and memory (PSS, or RSS where that is not known, under the most clients) are the server's, of a"
-            " library those of its clients. Bold: surely better than each other system there, at no less recall. The"
-            " last column names the systems"
-            " that are surely slower (Table C), and those of which that is not known.",
+            " library those of its clients. Bold: surely better than each other number there, at no less recall. The"
+            " last column names the systems that are surely slower (Table C), and those of which that is not known.",
             ("Dataset", "Topology", "Target recall", "Asked", "System"),
             tuple(columns),
             tuple(body),

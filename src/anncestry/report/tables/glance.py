@@ -90,7 +90,7 @@ def _of(found: Sequence[Highlight], *numbers: str) -> str:
 _ONE, _SEVERAL = "one client", "by clients"
 _FILTERED = " filtered: the least recall by distance under any filter that was asked;"
 _VERDICTS = {
-    WINS: "wins (and is bold), it is surely better than that of each other system there, at no less recall",
+    WINS: "wins (and is bold), it is surely better than each other number there, at no less recall",
     Outcome.EQUIVALENT.value: "equivalent, each other is surely within the margin of equivalence, or worse",
     Outcome.UNDETERMINED.value: "undetermined, neither is known yet, or the best has less recall or defective answers",
 }

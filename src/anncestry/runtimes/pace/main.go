@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -128,8 +129,9 @@ func (p *paced) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 }
 
 func serve(image, folder string) error {
-	// What is written below this file system must not wait for memory that only its own writes would free.
-	_ = unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0)
+	// What is written below this file system must not wait for memory that only its own writes would free, whichever
+	// thread writes it (later threads inherit it).
+	_, _, _ = syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0, 0)
 	file, err := unix.Open(image, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("%s: %w", image, err)
