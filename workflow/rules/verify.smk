@@ -1,4 +1,4 @@
-# A target of its own, with nothing to make: `snakemake verify` completes what is missing, then recomputes all of it.
+# A target of its own, with nothing to make: `snakemake --cores 8 verify` measures what is missing, then recomputes all.
 rule verify:
     input:
         rules.all.input,
