@@ -21,7 +21,7 @@ from casestudies.documents import GRPC, Spoken, asks_by_protocol, spoken
 _HEIGHT = 240
 _PALE = 0.5
 _THROUGH = {"bytes": "as encoded requests", "sdk": "through its Python client"}
-_PALE_IS_GRPC = " As in the document, bars of gRPC are pale, those of REST and GraphQL in full colour."
+_PALE_IS_GRPC = " As in the document, gRPC has pale bars with an edge, REST and GraphQL full ones."
 
 
 class _Bar(NamedTuple):
@@ -100,7 +100,10 @@ def _panel(bars: Sequence[_Bar], title: str, palette: dict[str, str]) -> Any:
         if bar.row["std"]:
             spread.append(charts.spread(bar.row, **more))
     y = alt.Y("value:Q", title=named, stack=None, scale=alt.Scale(zero=True), axis=alt.Axis(format=charts.NUMBER))
-    shown = {"color": charts.colour_of(palette), "opacity": charts.OPACITY}
+    # The edge in full colour tells whose a pale bar is, whose colour resembles that of another system.
+    edge = alt.Stroke("system:N", scale=alt.Scale(domain=list(palette), range=list(palette.values())), legend=None)
+    pale = alt.FillOpacity("opacity:Q", scale=None)
+    shown = {"color": charts.colour_of(palette), "stroke": edge, "fillOpacity": pale}
     tips = charts.tooltip("protocol", "at", "workload")
     return charts.layered(
         _HEIGHT,
