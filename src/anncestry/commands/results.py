@@ -165,7 +165,8 @@ def verify(run: Run, options: argparse.Namespace) -> None:
     if findings.absent:
         looked += f"; not here: inputs in {', '.join(sorted(findings.absent))}/"
     if findings.problems:
-        raise DataError(f"{len(findings.problems)} problems; {looked}")
+        found = len(findings.problems)
+        raise DataError(f"{found} problem{'' if found == 1 else 's'}; {looked}")
     if said:
         return
     if options.quick:
