@@ -365,8 +365,9 @@ def _is_mount(folder: Path) -> bool:
         folder.lstat()
     except FileNotFoundError:
         return False
-    except OSError as error:  # of a file system in user space whose program has ended; from Python 3.12 on, ismount
-        if error.errno == errno.ENOTCONN:  # takes it for none
+    except OSError as error:
+        # Of a file system in user space whose program has ended. From Python 3.12 on, is_mount takes it for no mount.
+        if error.errno == errno.ENOTCONN:
             return True
         raise
     return folder.is_mount()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -172,6 +173,14 @@ def _common_clients(rates: Iterable[Row]) -> set[int]:
     return set.intersection(*asked.values()) if asked else set()
 
 
+def _by_size(rows: Sequence[Row], nodes: Mapping[str, int]) -> dict[int, list[Highlight]]:
+    """By K, the headline's first, the highlights: of a further K those that any query was asked for."""
+    found = highlights(rows, nodes)
+    k = found[0].k if found else 10
+    others = {size: highlights(rows, nodes, size) for size in _sizes(rows, k)}
+    return {k: found, **{size: [item for item in of_size if item.is_asked] for size, of_size in others.items()}}
+
+
 NUMBERS = ("load", "p50", "recall", "by_id", "qps", "cpu", "memory")
 """Of a highlight, those of all systems."""
 
@@ -186,11 +195,7 @@ def plain(df: pd.DataFrame, nodes: Mapping[str, int]) -> dict[str, Any]:
         return None if row is None else {name: row[name] for name in _FACTS}
 
     rows: list[dict[str, Any]] = []
-    measured = rows_of(first_builds(df))
-    found = highlights(measured, nodes)
-    for size in _sizes(measured, found[0].k if found else 10):
-        found += [item for item in highlights(measured, nodes, size) if item.is_asked]
-    for item in found:
+    for item in chain.from_iterable(_by_size(rows_of(first_builds(df)), nodes).values()):
         place = {name: getattr(item, name) for name in ("dataset", "topology", "system", "k", "filter")}
         shown = {name: facts(getattr(item, name)) for name in NUMBERS}
         rows.append({**place, **shown, "cells": {state: len(cells) for state, cells in item.cells.items()}})
@@ -214,11 +219,9 @@ def summary(df: pd.DataFrame, nodes: Mapping[str, int], width: int | None = None
     Further numbers of neighbours have a table each, without what isn't of queries.
     """
     rows = rows_of(first_builds(df))
-    found = highlights(rows, nodes)
-    k = found[0].k if found else 10
+    (k, found), *others = _by_size(rows, nodes).items()
     lines, elsewhere = _of_size(found, k, width, whole=True), []
-    for size in _sizes(rows, k):
-        asked = [item for item in highlights(rows, nodes, size) if item.is_asked]
+    for size, asked in others:
         lines += ["", *_of_size(asked, size, width, whole=False)] if asked else []
         elsewhere += [] if asked else [str(size)]
     shown = "\n".join(lines)
