@@ -157,7 +157,7 @@ class Store:
             {
                 "version": "0.0.1" if self.lie == "other-version" else self.version,
                 "rows": rows,
-                "complete": self.lie != "index-incomplete",
+                "complete": self.lie != "index-incomplete" and not (self.lie == "merge-later" and self.of_seven),
                 "settings": settings,
                 "nodes": 3 if self.lie == "is-a-cluster" else self.nodes,
             }

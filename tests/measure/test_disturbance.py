@@ -11,6 +11,7 @@ import pytest
 from anncestry.cells.spec import Disturbance
 from anncestry.metrics import disturbance
 from anncestry.provenance import gates, platform
+from anncestry.provenance.attempts import Ledger
 from tests.builders.bench import failed
 from tests.flat.engine import ENGINE as flat
 
@@ -38,7 +39,11 @@ while True:
         ({"others_pct": 11.0, "noise_pct": 4.5}, []),
         ({"others_pct": 12.0, "noise_pct": 4.5}, ["other programs used 12 % of one core"]),
         ({"harness_pct": 50.0}, []),
+        ({"others_pct": 34.0, "kernel_pct": 30.0}, []),
+        ({"others_pct": 34.0, "kernel_pct": 20.0}, ["other programs used 34 % of one core"]),
         ({"gap_max_ms": 140.0}, ["the client was not let run for 140 ms"]),
+        ({"gap_max_ms": 140.0, "measured_pct": 185.0, "cores": 2}, []),
+        ({"gap_max_ms": 140.0, "measured_pct": 150.0, "cores": 2}, ["the client was not let run for 140 ms"]),
         (
             {"gc_runs": 2, "gc_pause_us": 400.0},
             ["the client collected garbage 2 times while the clock ran (0.4 ms"],
@@ -74,7 +79,7 @@ def test_a_disturbed_run_is_measured_again_so_often_then_valid_and_its_record_sa
     honest = bench()
     plain, filtered, _ = honest.matrix.cells
     seen = honest.load(plain)["disturbance"].keys() - {"noise_pct"}
-    assert seen == {"others_pct", "steal_pct", "harness_pct", "limits", "above"}
+    assert seen == {"others_pct", "steal_pct", "harness_pct", "kernel_pct", "measured_pct", "limits", "above"}
     assert set(honest.query(plain, filtered, disturbance=ALWAYS).values()) == {"ok"}
     said = capfd.readouterr().err
     assert said.count("k5: is measured again: other programs used") == 2
@@ -83,6 +88,12 @@ def test_a_disturbed_run_is_measured_again_so_often_then_valid_and_its_record_sa
         record = honest.record(cell)
         assert failed(record) == {}
         assert record["disturbance"]["repeats"] == 2
+        gave = record["disturbance"]["discarded"]
+        assert [run["answers"] for run in gave] == [40, 40], "what does not count is told"
+        assert all(run["seconds"] > 0 < run["p99_ms"] for run in gave)
+        lines = Ledger.of(honest.matrix.spec(cell.query, "query"), cell.load).lines()
+        repeats = [line for line in lines if line["event"] == "repeat" and line["query"] == cell.query]
+        assert [line["discarded"] for line in repeats] == gave
         assert record["disturbance"]["limits"] == ALWAYS.limits
         assert "-1 % together is the limit" in record["disturbance"]["above"][0]
         assert 0 <= record["disturbance"]["server_delay_share"] < 1

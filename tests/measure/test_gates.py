@@ -82,6 +82,7 @@ IN_THE_COURSE: list[tuple[str, dict[str, str]]] = [
     ("garbage", {"answered": "0 of 40", "decodable": "40 of 40 replies can't be decoded, 1% allowed"}),
     ("cold", {"warm-up": "3 warm-up requests failed"}),
     ("lose-later", {"row count": "539 of 540 rows after the queries"}),
+    ("merge-later", {"index complete": "after the queries: "}),
     ("wrong-ids-of-seven", {"distances": "largest relative error"}),
 ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from anncestry import engines, workflow
+from anncestry import durable, engines, workflow
 from anncestry.cells import config as configuration
 from anncestry.errors import ConfigError, Unsupported, UserError
 from anncestry.measure import publish
@@ -55,6 +55,16 @@ def test_a_path_that_is_not_there_or_can_not_be_written_to_is_named(
         storage.declared("here", declared)
     monkeypatch.chdir(tmp_path)
     assert storage.declared("here", {"here": {"environment": "HERE", "default": "scratch/here"}}).is_dir()
+
+
+def test_a_copy_of_an_index_is_on_the_disk_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the kernel would write it back while something is measured."""
+    synced: list[list[Path]] = []
+    monkeypatch.setattr(durable, "sync_below", lambda folder: synced.append(sorted(Path(folder).rglob("*"))))
+    (tmp_path / "stored").mkdir()
+    (tmp_path / "stored" / "index").write_bytes(bytes(1000))
+    storage.copy([tmp_path / "stored"], tmp_path / "copy")
+    assert synced == [[tmp_path / "copy" / "index"]], "and all of it was there then"
 
 
 def test_two_names_on_one_device_are_told_and_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from anncestry import large
 from anncestry.cells import features
 from anncestry.cells.indexes import effort_of
 from anncestry.datasets.distance import Bools, Floats, Ids
@@ -45,6 +46,15 @@ class Job:
     rate_per_s: float | None = None
 
 
+def _told(jobs: Sequence[Job]) -> dict[str, float]:
+    """What a measurement gave: good answers, seconds, and the 99th percentile of the time until an answer, or none."""
+    left = [protocol.open_outcome(job.folder) for job in jobs]
+    waited_ns = np.sort(np.concatenate([each.column("latency_ns") for each in left]))
+    p99_ms = float(waited_ns[large.rank(len(waited_ns), 0.99)] / 1e6) if len(waited_ns) else 0.0
+    answers = sum(int((each.column("status") == OK).sum()) for each in left)
+    return {"answers": answers, "seconds": sum(job.window_s[1] - job.window_s[0] for job in jobs), "p99_ms": p99_ms}
+
+
 @dataclass
 class Run:
     """One run of one cell while it is measured."""
@@ -71,9 +81,12 @@ class Run:
     """What disturbed it (`metrics.disturbance`)."""
     repeats: int = 0
     """How often it was measured again, as it was disturbed."""
+    discarded: list[dict[str, float]] = field(default_factory=list)
+    """What each of these measurements that don't count gave."""
 
     def again(self) -> None:
-        """Forget what was measured, which was disturbed."""
+        """Forget what was measured, which was disturbed, but for what it gave: that is told beside what counts."""
+        self.discarded.append(_told(self.counted))
         for job in self.jobs:
             shutil.rmtree(self.folder / f"job{job.number}")
         self.jobs, self.counters, self.repeats = [], {}, self.repeats + 1

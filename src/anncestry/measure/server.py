@@ -371,8 +371,10 @@ class Filling(System):
             gates.on_platform(self.spec["platform"]),
         ]
         spec, base, resources = self.spec, self.vectors.base, self.out_dir / "resources.parquet"
+        # A server does not sync all its files, and some file systems only know then how much room one takes.
+        durable.sync_below(self.data_dir)
+        durable.sync_below(self.out_dir)
         on_disk = _storage_facts(self.engine, self.data_dir, base.nbytes / 2**20, spec["topology"])
-        durable.sync_below(self.out_dir)  # a server does not sync all its files
         parquet.write_table(table, resources, compression="zstd")
         body = {
             **gates.verdict(self.gates),

@@ -169,7 +169,9 @@ class ServerSession(System):
         self.facts["members"] = members
         for run in self.not_vouched:
             rows = gates.row_count(after.rows, len(self.vectors.base), "after the queries")
-            run.afterwards = [rows, *of_members]
+            # A merge that began meanwhile has left rows without an index: they were scanned.
+            built = gates.index_complete(after.index_complete, f"after the queries: {after.index_detail}")
+            run.afterwards = [rows, built, *of_members]
         self.not_vouched = []
 
     def give_up(self, failed: Run) -> None:
@@ -303,6 +305,8 @@ class ServerSession(System):
             "server_delay_share": disturbance.delay_share(before["server"], after["server"], quota_s),
             "client_delay_share": disturbance.delay_share(before["client"], after["client"]),
             "repeats": run.repeats,
+            "discarded": run.discarded,
+            "cores": len(os.sched_getaffinity(0)),
         }
         return disturbance.judged(facts, self.place.disturbance.limits)
 
@@ -400,9 +404,9 @@ class ServerSession(System):
             why = f"runs measured again took {self.again_s:.0f} s, {limit:g} % of {self.once_s:.0f} s is the limit"
             print(f"{name}: is not measured again, though disturbed: {why}", file=sys.stderr, flush=True)
             return False
-        self.ledger.add("repeat", query=run.key, round=run.number, above=above)
-        print(f"{name}: is measured again: {'; '.join(above)}", file=sys.stderr, flush=True)
         run.again()
+        self.ledger.add("repeat", query=run.key, round=run.number, above=above, discarded=run.discarded[-1])
+        print(f"{name}: is measured again: {'; '.join(above)}", file=sys.stderr, flush=True)
         return True
 
     def measure_on_server(self, run: Run) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anncestry.errors import ServerError
-from anncestry.metrics.processes import Host, Tree, Used, harness, own_cpu_s
+from anncestry.metrics.processes import Host, KernelThreads, Tree, Used, harness, own_cpu_s
 
 CHARGED = ("charged_mib", "charged_anon_mib", "charged_cache_mib")
 """Memory that control groups charge: all of it, heaps and stacks, file pages. Null where nobody accounts."""
@@ -48,7 +48,8 @@ class Sampler:
     (a container's, those of a limit) charge now: see CHARGED, and "cpu_s".
     Some groups come by themselves: "host", the CPU seconds of all that runs on the machine, "steal", those that its
     hypervisor gave to other machines, and "harness", this process, its `helpers` and Snakemake, unless this process is
-    the client; "idle" where those of the host are counted by ticks.
+    the client; "kernel", the kernel's own threads, in thorough samples only; "idle" where those of the host are counted
+    by ticks.
     With `device`, which gives reads, bytes read, writes and bytes written of a block device since it is there, there is
     a group "device": its IO, by whatever program. `members` gives for a group its main pids by name of the member (a
     node, a store of metadata): where there are several, each is also a group of its own, "server/NAME" of "server",
@@ -78,7 +79,7 @@ class Sampler:
         self._starting, self._from_nothing = set(starting), frozenset(starting)
         self._began_s = math.inf
         self._accounts: dict[str, _Account] = {}
-        self._host, self._harness = Host(), harness()
+        self._host, self._kernel, self._harness = Host(), KernelThreads(), harness()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -146,6 +147,8 @@ class Sampler:
             if self._harness[0] in ours:  # else they are children of a client
                 ours += self._helpers()
             self._add(now, "harness", Used(sum(map(own_cpu_s, ours))), edge=edge)
+            if thorough:
+                self._add(now, "kernel", Used(self._kernel.used()), edge=edge)
             busy, idle, steal = self._host.used()
             self._add(now, "host", Used(busy, psutil.virtual_memory().used / _MIB), edge=edge)
             self._add(now, "steal", Used(steal), edge=edge)
@@ -225,7 +228,7 @@ def by_group(
         "client",
         "host",
         "steal",
-        *(name for name in ("harness", "idle") if name in sampled),
+        *(name for name in ("harness", "kernel", "idle") if name in sampled),
     )
     found = {group: in_phases(partial(attribute, table, group)) for group in groups}
     if device := in_phases(partial(of_device, table)):
@@ -242,7 +245,7 @@ def by_group(
             noise_s = _ONE_SIDED_Z * math.sqrt(_TICK_S * of_both)
             found["other"][phase]["cpu_noise_pct"] = 100 * noise_s / wall_s if wall_s > 0 else 0.0
     found.pop("idle", None)
-    for facts in found.get("harness", {}).values():
+    for facts in (*found.get("harness", {}).values(), *found.get("kernel", {}).values()):
         for name in facts.keys() - {"wall_s", "cpu_s", "cpu_avg_pct"}:
             del facts[name]  # only its CPU was sampled
     return found

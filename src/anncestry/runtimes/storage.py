@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from anncestry import durable
 from anncestry.errors import DataError, UserError
 from anncestry.runtimes import throttle
 from anncestry.runtimes.throttle import Limited
@@ -146,11 +147,15 @@ def data_folder(data_dir: Path, topology: Mapping[str, Any]) -> Path:
 
 
 def copy(sources: Iterable[Path], target: Path) -> None:
-    """Copy files or folders with their metadata to `target`, sharing blocks where the file system can (reflink)."""
+    """Copy files or folders with their metadata to `target`, sharing blocks where the file system can (reflink).
+
+    The copy is on the disk then: the kernel would write it back half a minute later, while something is measured.
+    """
     words = ["cp", "-a", "--reflink=auto", *map(str, sources), str(target)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise DataError(f"copying to {target} failed: {done.stderr.strip()}")
+    durable.sync_below(target)
 
 
 def facts(name: str, table: Mapping[str, Mapping[str, Any]], mount: Path | None = None) -> dict[str, Any]:
