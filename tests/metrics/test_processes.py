@@ -181,3 +181,14 @@ def test_samples_that_have_ended_are_no_silence(monkeypatch):
         while sampler._problem is None:
             time.sleep(0.01)
         sampler.edge()
+
+
+def test_kernel_threads_are_counted_from_the_first_read_on_and_those_that_end_stay_counted(monkeypatch):
+    read = iter([{2: 5.0, 30: 1.0}, {2: 5.5, 30: 1.0, 31: 0.25}, {2: 6.0, 31: 0.25}, {2: 6.0, 31: 0.125}])
+    monkeypatch.setattr(processes, "_kernel_threads", lambda: next(read).items())
+    threads = processes.KernelThreads()
+    assert [threads.used() for _ in range(4)] == [0.0, 0.75, 1.25, 1.25]
+
+
+def test_this_process_is_no_kernel_thread():
+    assert os.getpid() not in dict(processes._kernel_threads())
