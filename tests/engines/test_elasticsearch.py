@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from anncestry import engines
+from anncestry import cli, engines
 from anncestry.drive.certificates import make_certificates
 from anncestry.drive.driver import Driver
 from anncestry.engines import lucene
@@ -26,6 +26,7 @@ from anncestry.engines.elasticsearch import wire
 from anncestry.errors import ConfigError, ServerError, UserError
 from anncestry.measure.oracle import Oracle
 from anncestry.progress import Progress
+from anncestry.workflow import choice_of_environment, expand
 from tests.builders.standins import program
 from tests.elasticsearch_standin import Standin, elasticsearch
 from tests.servers import INDEX, SYSTEMS, exact, small_payload, small_vectors
@@ -274,11 +275,9 @@ def test_behind_tls_both_the_harness_and_the_driver_send_the_key_encrypted(
         assert done["tls"][0]["certificate_sha256"] == server.members()["remote"]["tls"]["http"]["certificate_sha256"]
 
 
-@pytest.mark.servers
-def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(theirs: Standin, tmp_path: Path) -> None:
-    config, folder = tmp_path / "config", tmp_path / "run"
+def few_rows(config: Path) -> Path:
+    """A config of one cell: a few rows, at the remote endpoint."""
     shutil.copytree(ROOT / "config", config)
-    folder.mkdir()
     (config / "systems.yaml").write_text(yaml.safe_dump({NAME: SYSTEMS[NAME]}))
     (config / "topologies.yaml").write_text(yaml.safe_dump({"remote": REMOTE}))
     few = {"metric": "cosine", "rows": 1800, "queries": 200, "sources": [{**DATASET["sources"][0], "samples": 2000}]}
@@ -287,6 +286,56 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(thei
     matrix = [{**block, "workloads": ["smoke-k10-category30"]}]
     main = {**yaml.safe_load((config / "config.yaml").read_text()), "disturbance": {"repeats": 0}, "chart_files": False}
     (config / "config.yaml").write_text(yaml.safe_dump({**main, "matrix": matrix}))
+    return config
+
+
+def test_what_a_load_left_is_told_without_scratch_and_removed_only_if_that_is_said(
+    theirs: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANNCESTRY_CONFIG", str(few_rows(tmp_path / "config")))
+    (cell,) = expand(choice_of_environment()).cells
+    data, record = Path(cell.index_path).parent / "data", Path(cell.load_path)
+
+    def load(data: Path) -> None:
+        server = ENGINE.start(tmp_path, data, SYSTEMS[NAME], REMOTE)
+        with Progress("load", None) as progress:
+            ENGINE.load(server, small_vectors("l2", rows=50), INDEX, {"batch_rows": 50}, progress)
+        server.stop()
+
+    def withdrawn(*options: str) -> tuple[int, str]:
+        status = cli.main(["withdraw", *options])
+        return status, "".join(capsys.readouterr())
+
+    load(data)
+    record.parent.mkdir(parents=True)
+    record.touch()
+    shutil.rmtree("scratch")  # as `make clean` does
+    status, said = withdrawn()
+    assert status == 2 and "`anncestry --experiment default withdraw --lost` removes it" in said
+    assert theirs.index == "anncestry" and not Path("scratch/index").exists()
+    assert withdrawn("--lost") == (0, f"withdrawn: few of {NAME}, remote\n") and theirs.index is None
+    assert withdrawn() == withdrawn("--lost") == (0, "no remote server holds a collection of this experiment\n")
+
+    # With scratch/ as it was, one of another load stays, whatever is said.
+    load(data)
+    load(tmp_path / "another")
+    status, said = withdrawn("--lost")
+    assert status == 2 and "is of another load" in said and theirs.index == "anncestry"
+    shutil.rmtree("scratch")
+    theirs.mappings = {"properties": {}}  # somebody else's
+    assert withdrawn("--lost")[0] == 0 and theirs.index == "anncestry"
+    monkeypatch.delenv("TEST_ELASTICSEARCH")
+    status, said = withdrawn()
+    assert status == 2 and "can't be told: the environment variable TEST_ELASTICSEARCH is not set" in said
+    record.unlink()
+    assert withdrawn() == (0, "no remote server holds a collection of this experiment\n"), "nothing was loaded"
+
+
+@pytest.mark.servers
+def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(theirs: Standin, tmp_path: Path) -> None:
+    config, folder = few_rows(tmp_path / "config"), tmp_path / "run"
+    folder.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
          "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],

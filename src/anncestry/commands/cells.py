@@ -182,7 +182,7 @@ def withdraw(run: Run, options: argparse.Namespace) -> None:
     from anncestry.measure import load
 
     found = False
-    for name in load.withdraw(run.matrix, HERE):
+    for name in load.withdraw(run.matrix, HERE, options.lost):
         found = True
         print(f"withdrawn: {name}")
     if not found:
@@ -229,7 +229,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--why", help="the reason of an attestation")
     parser = command(commands, leftovers, has_json=True)
     parser.add_argument("--clean", action="store_true", help="terminate the processes, remove the rest")
-    command(commands, withdraw)
+    parser = command(commands, withdraw)
+    parser.add_argument(
+        "--lost",
+        action="store_true",
+        help="also remove a collection of anncestry's whose load scratch/ no longer knows, as after `make clean`",
+    )
     parser = command(commands, engine)
     parser.add_argument("--install", action="store_true", help="install Debian's docker.io if Docker is missing")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="the command to run")

@@ -14,6 +14,7 @@ every batch is.
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -28,7 +29,7 @@ from anncestry.datasets.distance import Ids
 from anncestry.drive import build
 from anncestry.drive.driver import Driver
 from anncestry.engines.base import Engine, LoadResult, Phase, Probe, Server, wait_for
-from anncestry.errors import DataError, ServerError
+from anncestry.errors import DataError, ServerError, UserError
 from anncestry.measure.oracle import Oracle
 from anncestry.measure.server import Filling, Place
 from anncestry.progress import Progress
@@ -221,21 +222,60 @@ def _await_index(engine: Engine, server: Server) -> None:
     wait_for("the index after the upgrade", complete, server, _INDEX_TIMEOUT_S, _INDEX_POLL_S, patient=True)
 
 
-def withdraw(matrix: Matrix, here: Path) -> Iterator[str]:
+def withdraw(matrix: Matrix, here: Path, lost: bool = False) -> Iterator[str]:
     """Drop the collection of every remote load of `matrix` that was loaded from `here`; yields a name for each.
 
     Only the collection that this very load made and marked: ServerError if it is gone, or another one stands there.
     What is kept of the load beside its record goes, too, so that asking again loads again.
+    Without scratch/ nobody knows the mark of a load whose record is in results/. A collection with any mark of ours at
+    its endpoint may then be another user's: UserError says so in the end; with `lost`, it is dropped.
     """
+    problems = []
     for cell in {cell.load: cell for cell in matrix.cells}.values():
-        spec = matrix.spec(cell.load, "load")
+        spec, name = matrix.spec(cell.load, "load"), f"{cell.dataset} of {cell.system}, {cell.topology}"
         folder = here / Path(cell.index_path).parent
-        if spec["topology"]["runtime"] != "remote" or not remote.was_loaded(folder / "data"):
+        if spec["topology"]["runtime"] != "remote":
             continue
-        server = engines.get(spec["system"]["engine"]).start(here, folder / "data", spec["system"], spec["topology"])
+        if not remote.was_loaded(folder / "data"):
+            if not (here / cell.load_path).exists():
+                continue
+            try:
+                mark = _mark_at_the_endpoint(spec)
+            except UserError as error:
+                problems.append(f"{name}: whether its collection is still there can't be told: {error}")
+                continue
+            if mark is not None and not lost:
+                problems.append(
+                    f"{name}: the server has a collection that anncestry made, but scratch/ is gone, which knew "
+                    "whether it is of this load: if nobody else needs it, `anncestry --experiment "
+                    f"{matrix.config.experiment} withdraw --lost` removes it"
+                )
+            if mark is None or not lost:
+                continue
+            remote.keep_mark(folder / "data", mark)
+        server = _taken(spec, folder / "data")
         try:
             server.drop()
         finally:
             server.stop()
         shutil.rmtree(folder)
-        yield f"{cell.dataset} of {cell.system}, {cell.topology}"
+        yield name
+    if problems:
+        raise UserError("; ".join(problems))
+
+
+def _mark_at_the_endpoint(spec: Mapping[str, Any]) -> str | None:
+    """The mark of ours that a collection bears at the endpoint of a remote load, None if none does. Changes nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        remote.mark_of(Path(folder))  # a new one, which nothing bears: the server is left before anything is set there
+        try:
+            _taken(spec, Path(folder)).stop()
+        except remote.OtherMark as other:
+            return other.found if other.found is not None and other.found.startswith(remote.MARK) else None
+    raise AssertionError("not reached")
+
+
+def _taken(spec: Mapping[str, Any], data_dir: Path) -> Server:
+    """The remote server of a load whose mark is kept in `data_dir`."""
+    system, topology = spec["system"], spec["topology"]
+    return engines.get(system["engine"]).start(data_dir, data_dir, system, topology)

@@ -59,9 +59,14 @@ def mark_of(data_dir: Path) -> tuple[str, bool]:
     if path.exists():
         return str(read_json(path)["mark"]), True
     mark = f"{MARK} {secrets.token_hex(8)}"
-    data_dir.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"mark": mark})
+    keep_mark(data_dir, mark)
     return mark, False
+
+
+def keep_mark(data_dir: Path, mark: str) -> None:
+    """Let `data_dir` be that of the load whose collection bears `mark`."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    write_json(data_dir / _KEPT, {"mark": mark})
 
 
 def may_replace(where: str, collection: str, found: str | None) -> bool:
@@ -76,13 +81,20 @@ def may_replace(where: str, collection: str, found: str | None) -> bool:
     return found is not None
 
 
+class OtherMark(ServerError):
+    """The collection is not that of a load: it bears the mark `found`, "" for none; None: there is no collection."""
+
+    def __init__(self, sentence: str, found: str | None) -> None:
+        super().__init__(sentence)
+        self.found = found
+
+
 def check_mark(where: str, collection: str, found: str | None, mark: str) -> None:
-    """ServerError unless the collection is the one that this load left there."""
+    """OtherMark unless the collection is the one that this load left there."""
     if found != mark:
         what = "is gone" if found is None else "is of another load" if found.startswith(MARK) else "is not ours"
-        raise ServerError(
-            f"{where}: the collection {collection} {what}: an endpoint holds one load at a time; load again"
-        )
+        sentence = f"{where}: the collection {collection} {what}: an endpoint holds one load at a time; load again"
+        raise OtherMark(sentence, found)
 
 
 class RemoteHandle(Handle):
