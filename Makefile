@@ -33,9 +33,10 @@ evidence: env  ## pull the results that ship with the repository, draw the page 
 	@$(if $(filter smoke,$(SHOW)),echo "trace a number: . .venv/bin/activate && cd evidence && anncestry --experiment smoke why $(TRACED)",:)
 	@$(if $(filter-out $(SHOW),$(SHIPPED)),echo "see the others: make evidence SHOW=\"$(filter-out $(SHOW),$(SHIPPED))\"",:)
 
+# A missing results/ is a forgotten pull, which anncestry refuses to measure; an empty one whose listing was fetched is meant.
 evidence-renew: env  ## measure again what changed of the results that ship with the repository (ALL=1: all of them)
-	@$(if $(ALL),rm -rf evidence/results evidence/data,rm -rf evidence/results/table evidence/results/report)
-	@[ -d evidence/results ] || $(if $(ALL),true,dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc)
+	@[ -d evidence/results ] || $(if $(ALL),mkdir evidence/results,dvc pull --quiet -r evidence evidence/results.dvc evidence/data.dvc)
+	@$(if $(ALL),dvc fetch --quiet -r evidence evidence/results.dvc; rm -rf evidence/results/* evidence/data,rm -rf evidence/results/table evidence/results/report)
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=$$experiment) || exit; \
 	done

@@ -17,22 +17,24 @@ import pytest
 
 from anncestry.cells.plan import command_of
 from anncestry.provenance import explain
-from anncestry.workflow import Choice, resolve
+from anncestry.workflow import Choice, expand, resolve
 from tests.toy import ROOT, counted, parse_jobs
 
 PUBLISH = {"table", "report", "all"}
 MEASURED = runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))
 
 
-def call(folder: Path, *arguments: str, status: int = 0) -> str:
-    # No proxy and no home of the user's: nothing but the repository's own folder can be asked.
+def cut_off(folder: Path) -> dict[str, str]:
+    """An environment without a proxy or a home of the user's: nothing but the repository's own folder can be asked."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
-    for name in [*environment]:
-        if name.lower().endswith("_proxy") or name.startswith("ANNCESTRY_"):
-            del environment[name]
+    told = [name for name in environment if name.lower().endswith("_proxy") or name.startswith("ANNCESTRY_")]
+    return {name: value for name, value in environment.items() if name not in told}
+
+
+def call(folder: Path, *arguments: str, status: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False,
-        timeout=2300,
+        [sys.executable, "-m", *arguments], cwd=folder, env=cut_off(folder), capture_output=True, text=True,
+        check=False, timeout=2300,
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -56,19 +58,50 @@ def drawn(folder: Path, experiment: str) -> dict[str, int]:
     return parse_jobs(call(folder, "snakemake", *asked, "--config", f"experiment={experiment}"))
 
 
-@pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone's evidence, pulled."""
-    clone = tmp_path_factory.mktemp("clone")
-    (clone / ".dvc").mkdir()
+def cloned(clone: Path) -> Path:
+    """A clone, of which nothing is pulled."""
+    (clone / ".dvc").mkdir(parents=True)
     shutil.copyfile(ROOT / ".dvc" / "config", clone / ".dvc" / "config")
     shutil.copyfile(ROOT / ".dvcignore", clone / ".dvcignore")
     made = shutil.ignore_patterns("results", "data", "reports", "scratch", "logs", ".snakemake")
     shutil.copytree(ROOT / "evidence", clone / "evidence", ignore=made)
     subprocess.run(["git", "init", "-q", clone], check=True)
+    return clone
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's evidence, pulled."""
+    clone = cloned(tmp_path_factory.mktemp("here") / "clone")
     (pull,) = typed("dvc")
     type_in(clone, pull)
     return clone / "evidence"
+
+
+def test_before_they_are_pulled_nothing_is_measured_but_one_sentence_says_how_to_pull_them(tmp_path: Path) -> None:
+    evidence = cloned(tmp_path / "clone") / "evidence"
+    (draw,) = typed("snakemake")
+    said = type_in(evidence, draw, status=1)
+    (told,) = re.findall(r"results\.dvc lists .*", said)
+    (pull,) = re.findall(
+        r"lists results that are missing here: run `(dvc pull .*)` \(from remote evidence\) first", told
+    )
+    assert not (evidence / "scratch").exists() and not (evidence / "results").exists()
+    type_in(evidence, pull)
+    assert parse_jobs(type_in(evidence, draw)).keys() <= PUBLISH
+
+
+def test_make_evidence_renew_may_measure_all_of_them_again(tmp_path: Path) -> None:
+    clone = cloned(tmp_path / "clone")
+    told = subprocess.run(
+        ["make", "-n", "evidence-renew", "ALL=1"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    begin = told.stdout[told.stdout.index("[ -d evidence/results ]") :].partition("\nfor ")[0]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["sh", "-c", begin], cwd=clone, check=True, env={**cut_off(clone), "PATH": path})
+    with chdir(clone / "evidence"):
+        matrix, made = resolve(Choice(ROOT / "config", "smoke"), Path())
+        assert counted(explain.jobs(matrix, made))["load"] == 2
 
 
 @pytest.mark.parametrize("experiment", MEASURED["EXPERIMENTS"])
@@ -88,7 +121,7 @@ def test_the_page_of_smoke_is_made_and_asked_as_its_readme_says_and_who_forgets_
         told = "not drawn here yet: `snakemake --cores 8 all --logger anncestry --config experiment=smoke` draws"
         assert told in said, asking
     monkeypatch.chdir(ROOT / "evidence")
-    of_smoke = resolve(Choice(ROOT / "config", "smoke"), Path())[0]
+    of_smoke = expand(Choice(ROOT / "config", "smoke"))
     told = "snakemake -s ../Snakefile --cores 8 all --logger anncestry --config experiment=smoke"
     assert command_of(of_smoke) == told
     assert draw == told.replace("--cores 8", "--cores 2").replace(" --logger anncestry", ""), "the page says it, too"

@@ -30,6 +30,7 @@ from anncestry.user_cache import expanded
 
 _LISTING = re.compile(r"^\s*(?:- )?md5: ([0-9a-f]{32})\.dir$", re.MULTILINE)
 _FILES = re.compile(r"^\s*(?:- )?nfiles: (\d+)$", re.MULTILINE)
+_OWN_REMOTE = re.compile(r"^\s*(?:- )?remote: (\S+)$", re.MULTILINE)
 _KEY = re.compile(r"@([0-9a-f]{12})\.")
 _COUNTED = {"load": "load", "query": "cell", "pair": "pair"}
 """Folders of `results/` whose records are counted in a commit message, and what one of them is called."""
@@ -45,11 +46,12 @@ _DERIVED = ("metrics/", "plots/", "table/", "report/")
 
 @dataclass(frozen=True)
 class Pointer:
-    """What `NAME.dvc` says: the listing of the folder NAME, and how many files that holds."""
+    """What `NAME.dvc` says: the listing of the folder NAME, how many files that holds, and its own remote, if any."""
 
     name: str
     listing: str
     files: int
+    remote: str | None = None
 
     @property
     def object(self) -> str:
@@ -78,17 +80,21 @@ def pointer_at(root: Path, name: str, commit: str = "HEAD") -> Pointer | None:
 
 
 def _pointer(name: str, text: str) -> Pointer | None:
-    listing, files = _LISTING.search(text), _FILES.search(text)
+    listing, files, remote = _LISTING.search(text), _FILES.search(text), _OWN_REMOTE.search(text)
     if listing is None or files is None or files[1] == "0":
         return None
-    return Pointer(name, listing[1], int(files[1]))
+    return Pointer(name, listing[1], int(files[1]), remote[1] if remote else None)
 
 
 class Settings:
-    """The parts of `.dvc/config` (and of `.dvc/config.local`, which wins) that say where things lie."""
+    """The parts of `.dvc/config` (and of `.dvc/config.local`, which wins) that say where things lie.
+
+    It is that of the folder itself or, as DVC has it, of the first one above: evidence/ lies within a checkout.
+    """
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / ".dvc"
+        own = root.absolute() / ".dvc"
+        self._folder = next((at for up in own.parents if (at := up / ".dvc").is_dir()), own)
         self._parser = configparser.ConfigParser(interpolation=None, strict=False)
         try:
             self._parser.read([self._folder / "config", self._folder / "config.local"])
@@ -108,11 +114,11 @@ class Settings:
         return self._path(self._get("cache", "dir") or "cache")
 
     def offered(self, pointer: Pointer) -> str | None:
-        """The name of the default remote if the listing can be had from it, as far as a glance tells.
+        """The name of the pointer's own or the default remote if the listing can be had from it, as a glance tells.
 
         A local remote is looked at; of one across a network it is believed, because a parse must not wait for it.
         """
-        name = self._get("core", "remote")
+        name = pointer.remote or self._get("core", "remote")
         url = self._get(f"'remote \"{name}\"'", "url") if name else None
         if not url:
             return None
