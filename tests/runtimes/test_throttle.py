@@ -208,6 +208,36 @@ def test_nobody_escapes_a_limit_that_is_evenly_paced_and_its_device_counts_all(m
         path.remove()
 
 
+@pytest.mark.parametrize("asked", [ASKED, EVEN], ids=["slices", "even"])
+def test_a_program_with_mounts_of_its_own_keeps_no_device_of_a_path_that_goes(
+    asked: dict[str, object], memory: Path, tmp_path: Path
+) -> None:
+    if (path := limited(memory, asked)) is None:
+        return
+    backing = Path("/sys/block") / path.device / "loop" / "backing_file"
+    assert f"/anncestry-{os.getpid()}-" in backing.read_text()
+    say, own = "print(open('/proc/self/mounts').read(), flush=True); input()", f"--private={tmp_path / 'own'}"
+    command = wrapped([own], [sys.executable, "-I", "-S", "-c", say])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None and program.stdout is not None
+        mounts = "".join(iter(program.stdout.readline, "\n"))
+        path.remove()
+        deadline = time.monotonic() + 10
+        while (kept := _backed_by(backing, os.getpid())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        still_runs = program.poll() is None
+        program.stdin.close()
+    assert still_runs and not kept
+    assert f" {tmp_path / 'own'} tmpfs" in mounts and str(path.mount) not in mounts and " / " in mounts
+
+
+def _backed_by(backing: Path, pid: int) -> bool:
+    try:
+        return f"/anncestry-{pid}-" in backing.read_text()
+    except OSError:
+        return False
+
+
 def test_reads_beyond_a_limit_or_of_a_device_that_nobody_counted_are_invalid() -> None:
     used = {"wall_s": 4.0, "io_read_mib": 80.0, "io_reads": 20_000.0}
     assert gates.storage_limits({"read_mib_per_s": 20}, used).ok
