@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -16,38 +16,46 @@ from anncestry.report.model.material import Material
 _HEIGHT = 240
 _LIMITS = {"read_mib_per_s": "MiB/s", "read_ops_per_s": "reads/s"}
 IN_BURSTS = "A limit without even pacing gives out reads in slices, so that p95 and p99 show bursts."
+_Shown = tuple[Row, Mapping[str, float], str]
 _SHOWN = {"qps": "queries per second", "p95_ms": "p95 (ms)"}
 
 
 def figures(material: Material) -> list[Figure]:
     """Panels of rate and p95 for each dataset and kind of limit, where a path had one."""
+    rows = list(_rows(material))
+    even = any(pacing for _, _, pacing in rows)
     return charts.made(
         "storage-limits",
         "Queries as the storage path gets slower",
         "Queries per second and p95, both on logarithmic axes, by what the system may read from its storage path in a"
         " second. A system whose path is saturated follows the limit; one that reads nothing from it stays level. "
-        + IN_BURSTS,
+        + IN_BURSTS
+        + (" Hollow signs are of evenly paced paths. Lines join paths of one pacing." if even else ""),
         "Y",
-        "shapes",
-        _panels(material),
+        "pacing" if even else "shapes",
+        _panels(rows, charts.colours(material.first["system"])),
     )
 
 
-def _panels(material: Material) -> Iterator[tuple[str, Any]]:
-    palette = charts.colours(material.first["system"])
-    by_dataset: dict[str, list[tuple[Row, Mapping[str, Any]]]] = {}
+def _rows(material: Material) -> Iterator[_Shown]:
+    """Each row to show, with the limits of its path and their pacing; both are empty where it has none."""
     for row in material.ordinary:
         path = (material.records.get(row["record"]) or {}).get("storage_path")
         if path is not None and row["metric"] in _SHOWN and row["value"] is not None:
             held = path.get("limits", {})
-            limits = {**held.get("asked", {}), **({"pacing": held["pacing"]} if "pacing" in held else {})}
-            by_dataset.setdefault(row["dataset"], []).append((row, limits))
-    for dataset, rows in sorted(by_dataset.items()):
-        several = sum(any(limit in limits for _, limits in rows) for limit in _LIMITS) > 1
+            yield row, held.get("asked", {}), held.get("pacing", "")
+
+
+def _panels(rows: Sequence[_Shown], palette: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    by_dataset: dict[str, list[_Shown]] = {}
+    for shown in rows:
+        by_dataset.setdefault(shown[0]["dataset"], []).append(shown)
+    for dataset, of_dataset in sorted(by_dataset.items()):
+        several = sum(any(limit in limits for _, limits, _ in of_dataset) for limit in _LIMITS) > 1
         for limit, unit in _LIMITS.items():
             at = [
-                (row, (limits.get(limit, inf), str(limits.get("pacing", ""))))
-                for row, limits in rows
+                (row, limits.get(limit, inf), pacing)
+                for row, limits, pacing in of_dataset
                 if not limits or limit in limits
             ]
             for metric, title in _SHOWN.items():
@@ -55,23 +63,27 @@ def _panels(material: Material) -> Iterator[tuple[str, Any]]:
                 yield f"{dataset} · {title}" + (f", by {unit}" if several else ""), chart
 
 
-def _panel(rows: list[tuple[Row, tuple[float, str]]], unit: str, title: str, palette: dict[str, str]) -> Any:
+def _panel(rows: list[tuple[Row, float, str]], unit: str, title: str, palette: dict[str, str]) -> Any:
     """Of rows, each with what it might read in a second and the pacing; None unless they had two different limits.
 
-    What is evenly paced has a place of its own on the axis, and no line to what the kernel released in slices.
+    What is evenly paced stands at the place of its limit, hollow, and no line joins it to what the kernel released in
+    slices.
     """
-    limits = sorted({limit for _, limit in rows})
-    if len(limits) < 2:
+    if len({(rate, pacing) for _, rate, pacing in rows}) < 2:
         return None
-    labels = {
-        (rate, pacing): "no limit" if rate == inf else f"{rate:g} {unit}{f', {pacing}' if pacing else ''}"
-        for rate, pacing in limits
-    }
-    points = [charts.datum(row, limit=labels[limit], pacing=limit[1]) for row, limit in rows]
+    labels = {rate: "no limit" if rate == inf else f"{rate:g} {unit}" for rate in sorted({rate for _, rate, _ in rows})}
+    points = [charts.datum(row, limit=labels[rate], pacing=pacing) for row, rate, pacing in rows]
+    hollow = [point for point in points if point["pacing"]]
+    what = "limit of reads" + (" (hollow: evenly paced)" if hollow else "")
     axes = {
-        "x": alt.X("limit:O", title="limit of reads", sort=list(labels.values()), axis=alt.Axis(labelAngle=0)),
+        "x": alt.X("limit:O", title=what, sort=list(labels.values()), axis=alt.Axis(labelAngle=0)),
         "y": alt.Y("value:Q", title=title, scale=charts.LOGARITHMIC, axis=alt.Axis(format=charts.NUMBER, tickCount=5)),
         "color": charts.colour_of(palette),
     }
-    tips = charts.tooltip("workload", "limit")
-    return charts.curves(_HEIGHT, points, axes, charts.shape_of(palette), tips, detail=["workload:N", "pacing:N"])
+    signs = {"shape": charts.shape_of(palette), "tooltip": charts.tooltip("workload", "limit", "pacing")}
+    return charts.layered(
+        _HEIGHT,
+        charts.lines_of(points).encode(detail=["workload:N", "pacing:N"], **axes),
+        charts.points_of([point for point in points if not point["pacing"]], 70).encode(**signs, **axes),
+        charts.layer_of(hollow).mark_point(size=110, strokeWidth=2, opacity=1).encode(**signs, **axes),
+    )

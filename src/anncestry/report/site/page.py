@@ -257,7 +257,7 @@ def _legend(figure: Figure, palette: Mapping[str, str]) -> list[tuple[str, str, 
     """Signs of a figure, their colours, and what they mean."""
     if figure.legend == "members":  # Colours are of members, not of systems: the chart names them itself.
         return []
-    glyphs = [GLYPHS[shape] if figure.legend == "shapes" else "■" for shape in shapes(len(palette))]
+    glyphs = [GLYPHS[shape] if figure.legend in ("shapes", "pacing") else "■" for shape in shapes(len(palette))]
     signs = [(glyph, colour, system) for glyph, (system, colour) in zip(glyphs, palette.items(), strict=True)]
     ink = "currentColor"
     more = {
@@ -265,6 +265,7 @@ def _legend(figure: Figure, palette: Mapping[str, str]) -> list[tuple[str, str, 
             ("■", f"color-mix(in srgb, {ink} {opacity:.0%}, transparent)", phase)
             for phase, opacity in PHASE_OPACITY.items()
         ],
+        "pacing": [("○", ink, "hollow: evenly paced")],
         "percentiles": [("●", ink, "p50"), ("◆", ink, "p95"), ("▶", ink, "p99")],
         "recall": [("●", ink, "by id"), ("❘", ink, "by distance")],
         "resources": [("━", ink, "server"), ("╍", ink, "client"), ("▲", ink, "steady from here on")],
