@@ -39,19 +39,18 @@ def layers(figure: Figure) -> Iterable[tuple[dict[str, Any], dict[str, Any], lis
 
 @pytest.mark.parametrize("paths", [(*SLICES, *EVEN), (*SLICES, EVEN[0]), EVEN], ids=["both", "one even", "even only"])
 def test_no_line_joins_points_of_two_pacings_or_passes_through_one_of_the_other(paths: Any) -> None:
-    (encoding, points), *_ = [
-        (encoding, data) for mark, encoding, data in layers(drawn(*paths)) if mark["type"] == "line"
-    ]
-    series = [each["field"] for each in (*encoding["detail"], encoding["color"])]
     joined: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for point in points:
-        joined.setdefault(tuple(point[name] for name in series), []).append(point)
+    for number, (mark, encoding, data) in enumerate(layers(drawn(*paths))):
+        if mark["type"] == "line":
+            series = [each["field"] for each in (*encoding["detail"], encoding["color"])]
+            for point in data:
+                joined.setdefault((str(number), *(point[name] for name in series)), []).append(point)
     found = {tuple(point["value"] for point in line) for line in joined.values()}
     by_pacing = [tuple(qps for limits, qps in paths if limits.get("pacing", "") == which) for which in ("", "even")]
     assert found == {line for line in by_pacing if line}
     # Each limit has one place, whatever the pacing, so that no line crosses the place of another pacing alone.
-    places = {point["limit"] for point in points}
-    assert places <= {"10 MiB/s", "20 MiB/s", "40 MiB/s", "no limit"} and encoding["x"]["field"] == "limit"
+    places = {point["limit"] for line in joined.values() for point in line}
+    assert places <= {"10 MiB/s", "20 MiB/s", "40 MiB/s", "no limit"}
 
 
 def test_evenly_paced_points_have_a_sign_of_their_own_and_the_legend_and_the_axis_say_which() -> None:
@@ -62,11 +61,11 @@ def test_evenly_paced_points_have_a_sign_of_their_own_and_the_legend_and_the_axi
             filled[mark.get("filled", False)] = {point["value"] for point in data}
             assert encoding["x"]["title"] == "limit of reads (hollow: evenly paced)"
     assert filled == {True: {34.5, 69.0, 900.0}, False: {33.8, 130.0}}
-    assert ("○", "currentColor", "hollow: evenly paced") in _legend(figure, colours(["s"]))
-    assert "Hollow signs are of evenly paced paths." in figure.caption
+    assert ("○", "currentColor", "hollow, dashed: evenly paced") in _legend(figure, colours(["s"]))
+    assert "Hollow signs and dashed lines are of evenly paced paths." in figure.caption
 
 
 def test_without_an_evenly_paced_path_nothing_tells_of_one() -> None:
     figure = drawn(*SLICES)
-    assert "ollow" not in figure.caption and "hollow" not in str(figure.panels[0].spec)
+    assert "Hollow" not in figure.caption and "hollow" not in str(figure.panels[0].spec)
     assert [meaning for _, _, meaning in _legend(figure, colours(["s"]))] == ["s"]

@@ -30,7 +30,7 @@ def figures(material: Material) -> list[Figure]:
         "Queries per second and p95, both on logarithmic axes, by what the system may read from its storage path in a"
         " second. A system whose path is saturated follows the limit; one that reads nothing from it stays level. "
         + IN_BURSTS
-        + (" Hollow signs are of evenly paced paths. Lines join paths of one pacing." if even else ""),
+        + (" Hollow signs and dashed lines are of evenly paced paths." if even else ""),
         "Y",
         "pacing" if even else "shapes",
         _panels(rows, charts.colours(material.first["system"])),
@@ -66,14 +66,14 @@ def _panels(rows: Sequence[_Shown], palette: dict[str, str]) -> Iterator[tuple[s
 def _panel(rows: list[tuple[Row, float, str]], unit: str, title: str, palette: dict[str, str]) -> Any:
     """Of rows, each with what it might read in a second and the pacing; None unless they had two different limits.
 
-    What is evenly paced stands at the place of its limit, hollow, and no line joins it to what the kernel released in
-    slices.
+    What is evenly paced stands at the place of its limit, hollow, on a dashed line of its own: none joins it to what
+    the kernel released in slices.
     """
     if len({(rate, pacing) for _, rate, pacing in rows}) < 2:
         return None
     labels = {rate: "no limit" if rate == inf else f"{rate:g} {unit}" for rate in sorted({rate for _, rate, _ in rows})}
     points = [charts.datum(row, limit=labels[rate], pacing=pacing) for row, rate, pacing in rows]
-    hollow = [point for point in points if point["pacing"]]
+    filled, hollow = ([point for point in points if bool(point["pacing"]) == even] for even in (False, True))
     what = "limit of reads" + (" (hollow: evenly paced)" if hollow else "")
     axes = {
         "x": alt.X("limit:O", title=what, sort=list(labels.values()), axis=alt.Axis(labelAngle=0)),
@@ -81,9 +81,11 @@ def _panel(rows: list[tuple[Row, float, str]], unit: str, title: str, palette: d
         "color": charts.colour_of(palette),
     }
     signs = {"shape": charts.shape_of(palette), "tooltip": charts.tooltip("workload", "limit", "pacing")}
+    series = ["workload:N", "pacing:N"]
     return charts.layered(
         _HEIGHT,
-        charts.lines_of(points).encode(detail=["workload:N", "pacing:N"], **axes),
-        charts.points_of([point for point in points if not point["pacing"]], 70).encode(**signs, **axes),
+        charts.lines_of(filled).encode(detail=series, **axes),
+        charts.lines_of(hollow).encode(detail=series, strokeDash=alt.value([5, 4]), **axes),
+        charts.points_of(filled, 70).encode(**signs, **axes),
         charts.layer_of(hollow).mark_point(size=110, strokeWidth=2, opacity=1).encode(**signs, **axes),
     )

@@ -265,7 +265,7 @@ def _legend(figure: Figure, palette: Mapping[str, str]) -> list[tuple[str, str, 
             ("■", f"color-mix(in srgb, {ink} {opacity:.0%}, transparent)", phase)
             for phase, opacity in PHASE_OPACITY.items()
         ],
-        "pacing": [("○", ink, "hollow: evenly paced")],
+        "pacing": [("○", ink, "hollow, dashed: evenly paced")],
         "percentiles": [("●", ink, "p50"), ("◆", ink, "p95"), ("▶", ink, "p99")],
         "recall": [("●", ink, "by id"), ("❘", ink, "by distance")],
         "resources": [("━", ink, "server"), ("╍", ink, "client"), ("▲", ink, "steady from here on")],
