@@ -233,7 +233,7 @@ def undrawn(matrix: Matrix) -> str:
     """What to do where the table or the page of a matrix is missing, as the end of a sentence that names its folder."""
     lacking = {path for cell in matrix.measured for path in results(cell) if not Path(path).exists()}
     if lacking:
-        pull = "`dvc pull results.dvc` (in evidence/: with `-r evidence`) brings what was kept of them, "
+        pull = "`dvc pull results.dvc` brings what was kept of them, "
         kept = pull if Path("results.dvc").exists() else ""
         return f"missing, as are {len(lacking)} of its records: {kept}`{command_of(matrix)}` measures what is not here"
     return (
