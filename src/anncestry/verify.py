@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,9 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.datasets import formats, payload
 from anncestry.datasets.sources import changed_since
 from anncestry.errors import DataError, UserError
-from anncestry.measure import judge, load, pair, publish, recall, samples
+from anncestry.measure import judge, load, pair, publish, recall, rejudge, samples
 from anncestry.measure.duet import SIDES, workload_of
+from anncestry.measure.rejudge import Remade
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.metrics.duet import to_stop_percent
@@ -67,6 +68,7 @@ class _Verifier:
         self._facts = numbers.Facts()
         self._machine = _machine_of(matrix, self.findings)
         self._data: dict[str, bool] = {}
+        self._kept = rejudge.Data()
         self._listed: dict[Path, set[Path] | None] = {}
         """Of the record that was asked about last."""
 
@@ -193,6 +195,7 @@ class _Verifier:
             return
         self._compare(cell.query_path, _query(cell, measured))
         self._compare(cell.query_path, _query_resources(cell, measured))
+        self._answers(cell.query_path, cell, measured, here)
         if scored is not None and all(here):
             self._compare(cell.recall_path, _recall(cell, measured, scored))
         findings.unscored += scored is not None and not all(here)
@@ -200,9 +203,42 @@ class _Verifier:
     def _pair(self, paired: Pair) -> None:
         here = [self._data_record(paired.a, stage) for stage in ("truth", "normalize")]
         measured = self._record(paired.path, "pair", paired.pair)
-        if measured is not None and not self.quick:
-            self._compare(paired.path, _pair(paired, measured, all(here)))
-            self.findings.unscored += not all(here)
+        if measured is None or self.quick:
+            return
+        self._compare(paired.path, _pair(paired, measured, all(here)))
+        for side, cell in zip(SIDES, paired.sides, strict=True):
+            self._answers(paired.path, cell, measured, here, side)
+        self.findings.unscored += not all(here)
+
+    def _answers(
+        self, path: str, cell: Cell, measured: Mapping[str, Any], here: Sequence[bool], side: str = ""
+    ) -> None:
+        """Gates of a query, or of a `side` of a pair, that more than its times decide; `here`: truth, and vectors."""
+        spec, kept = measured["spec"], self._kept
+        workload = workload_of(spec, side) if side else spec["workload"]
+        files = {label: Path(path).parent / entry["path"] for label, entry in measured["outputs"].items()}
+        data = (cell.vectors_path, cell.vectors)
+        referred = all(here) and not side and workload.get("filter") is None
+
+        def remade() -> Iterator[Remade]:
+            runs = rejudge.Kept(
+                workload,
+                spec["platform"],
+                files[f"samples_{side}" if side else "samples"],
+                files.get("writes"),
+                self.matrix.spec(cell.load, "load"),
+                _input_record(measured, f"load_{side}" if side else "load"),
+                kept.vectors(*data) if here[1] else None,
+                kept.asked(*data, workload, spec["seed"]) if here[1] else None,
+                recall.Truth.read(Path(cell.truth_path), Path(data[0])) if referred else None,
+                paired=bool(side),
+            )
+            if not side:
+                yield from runs.of_query(measured)
+            for each in measured["rounds"] if side else ():
+                yield from runs.of_side(each["sides"][side], each["run"])
+
+        self._compare(path, remade())
 
     def _compare(self, path: str, remade: Iterable[Remade]) -> None:
         self.findings.check(path, lambda: _compare(path, remade))
@@ -268,15 +304,18 @@ def _machine_of(matrix: Matrix, findings: Findings) -> dict[str, Any]:
     return kept
 
 
-Remade = tuple[str, Any, Any]
-"""What to report if they differ, what a record holds, and what its samples or its other parts give."""
-
-
 def _compare(path: str, remade: Iterable[Remade]) -> None:
     """DataError for the first part of the record `path` that differs from what it was made from."""
     for problem, stored, again in remade:
         if not _equal(stored, again):
             raise DataError(f"{path}: {problem}")
+
+
+def _input_record(body: Mapping[str, Any], label: str) -> dict[str, Any] | None:
+    """The record that is an input of another, if it lies here as it was then."""
+    entry = body["inputs"].get(label)
+    here = entry is not None and records.state(Path(entry["path"]), entry) is records.State.SAME
+    return records.read_record(Path(entry["path"])) if here else None
 
 
 def _content(folder: Path, stated: Mapping[str, str], pinned: Mapping[str, str]) -> Iterator[Remade]:
@@ -324,7 +363,7 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     told = [{**measured, **of_run} for of_run in measured["rounds"]]
     again = judge.gates_again(published.workload, files["samples"], published.by_run, told)
     for gate in publish.combine([[asdict(gate) for gate in of_run] for of_run in again]):
-        yield _gate_again(measured["gates"], gate)
+        yield rejudge.beside(measured["gates"], gate)
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
@@ -349,13 +388,6 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
         yield from measuring.again(published)
 
 
-def _gate_again(stored: Iterable[Mapping[str, Any]], again: Mapping[str, Any]) -> Remade:
-    """A gate that was made again beside the stored one of its name."""
-    known = next((gate for gate in stored if gate["gate"] == again["gate"]), None)
-    said = "missing" if known is None else known["detail"]
-    return f"its gate `{again['gate']}` is: {said}; but its samples give: {again['detail']}", known, again
-
-
 def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterator[Remade]:
     """The ratios of a pair, its recall and all else that its samples and slices give."""
     folder, spec = Path(stored.path).parent, measured["spec"]
@@ -373,7 +405,7 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
         judged = judge.gates_again(workload, path, samples.by_run(path, workload), told)
         for each, of_servers in zip(told, judged, strict=True):
             for gate in of_servers:
-                yield _gate_again(each["gates"], asdict(gate))
+                yield rejudge.beside(each["gates"], asdict(gate))
     rule = spec["workload"]["rounds"]
     blocks = pair.Measured(files, spec["slices"]).blocks("qps")
     decision = rounds.decide(blocks, rule, to_stop_percent)
@@ -386,7 +418,7 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
 
 
 def _load(path: str, loaded: Mapping[str, Any], fewer: bool) -> Iterator[Remade]:
-    """The times of a load, from the ends of its phases, and the resources in each of them.
+    """The times of a load, from the ends of its phases, the resources in each of them, and its gates.
 
     With `fewer`, rows of its dataset may have been left out: how many, only its vectors say.
     """
@@ -415,6 +447,7 @@ def _load(path: str, loaded: Mapping[str, Any], fewer: bool) -> Iterator[Remade]
     yield _RESOURCES, loaded["resources"], used
     phase = "upgrade" if "upgrade_of" in loaded["spec"] else "load"
     yield _DISTURBANCE, loaded["disturbance"], _disturbance(loaded["disturbance"], used, phase)
+    yield from rejudge.of_load(loaded, _input_record(loaded, "older"))
 
 
 def _query_resources(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:

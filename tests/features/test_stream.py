@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from anncestry import cli
+from anncestry import cli, verify
 from anncestry.drive.client import OK
 from anncestry.features.stream import measuring as stream
 from anncestry.measure.vectors import open_vectors
 from anncestry.provenance import records
 from anncestry.runtimes import artifacts
-from tests.builders.bench import Bench, failed, scored
+from tests.builders.bench import Bench, failed, reseal, scored
 from tests.builders.configs import refused
 from tests.servers import CACHE, SYSTEMS
 from tests.toy import DATASET, Toy
@@ -80,6 +80,11 @@ def test_a_system_that_searches_exactly_has_recall_1_at_every_moment_of_a_stream
     assert body["stream"]["fresh_wanted"] > 10, "rows that came meanwhile were among the nearest"
     assert body["stream"]["fresh_recall"]["value"] == 1.0 and body["stream"]["stale_share"]["value"] == 0.0
     assert {"samples", "writes"} <= set(body["inputs"])
+    assert said_by_verify(honest) == []
+
+
+def said_by_verify(bench: Bench) -> list[str]:
+    return [problem.sentence for problem in verify.verify(bench.matrix, partial=True).problems]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,12 @@ def test_what_is_acknowledged_and_not_done_is_found_by_count_and_by_recall(bench
     liar.query(cell, runs=2)
     published, body = scored(liar, cell)
     assert gate in failed(published)
+    assert not [each for each in said_by_verify(liar) if "its gate" in each]
+    held = [{**each, "ok": True} for each in published["gates"]]
+    reseal(Path(cell.query_path), gates=held, valid=True)
+    assert any(
+        f"its gate `{gate}` is not what the samples of the changes give: " in each for each in said_by_verify(liar)
+    )
     assert body["recall"]["by_id"]["value"] < 0.99
     if lie == "forget-inserts":
         assert body["stream"]["fresh_recall"]["value"] == 0.0

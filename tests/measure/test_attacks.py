@@ -153,6 +153,22 @@ def test_a_shard_that_is_silent_while_queries_are_measured_costs_more_recall_tha
     assert set(failed(liar.record(seven))) == {"reference recall"}
 
 
+def test_a_comparison_with_the_reference_is_held_against_the_answers(bench, with_reference):
+    liar = bench("silent-shard")
+    seven = liar.matrix.cells[2]
+    liar.load(seven)
+    liar.query(seven)
+    published, _ = scored(liar, seven)
+    assert verify.verify(liar.matrix, partial=True).problems == []
+    (of_reference,) = [gate for gate in published["gates"] if not gate["ok"]]
+    others = [gate for gate in published["gates"] if gate["ok"]]
+    better = {**of_reference, "detail": re.sub(r"recall \S+", "recall 0.9900", of_reference["detail"])}
+    worse = {**of_reference, "detail": re.sub(r"has \S+,", "has 0.5000,", of_reference["detail"])}
+    for forged in ([of_reference], [better], [worse], []):
+        reseal(Path(seven.query_path), gates=[*others, *({**gate, "ok": True} for gate in forged)], valid=True)
+        assert "its gate `reference recall` is: " in said_by_verify(liar), forged
+
+
 def test_a_search_effort_that_is_ignored_changes_no_answer(bench, with_reference):
     liar = bench(change=hard)  # a flat scan, whatever it says
     record = liar.load(liar.matrix.cells[0])

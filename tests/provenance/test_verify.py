@@ -6,9 +6,12 @@ import json
 import random
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -250,6 +253,90 @@ def test_a_search_effort_that_was_not_asked_with_is_found(audit):
     status, said = audit()
     assert status == 2
     assert re.search(r"ef_search is \d+, but it was asked with \d+", said), said
+
+
+def rewritten(victim: Path, column: str, edit: Callable[[list[list[float]], pa.Table], None]) -> None:
+    """Edit a column of lists in a query's samples, and seal all that has their digest again."""
+    body = json.loads(victim.read_text())
+    samples = victim.with_name(body["outputs"]["samples"]["path"])
+    table = parquet.read_table(samples)
+    values, before = table[column].to_pylist(), body["outputs"]["samples"]["sha256"]
+    edit(values, table)
+    place = table.column_names.index(column)
+    parquet.write_table(table.set_column(place, column, pa.array(values, table[column].type)), samples)
+    size = samples.stat().st_size
+    victim.write_text(reseal(victim.read_text(), lambda body: body["outputs"]["samples"].update(bytes=size)))
+    swap(before, records.sha256_file(samples))
+
+
+def unknown_id(victim: Path) -> None:
+    rewritten(victim, "ids", lambda ids, _: ids[0].__setitem__(0, 540))
+
+
+def doubled(victim: Path) -> None:
+    rewritten(victim, "distances", lambda distances, _: distances[0].__setitem__(1, 2 * distances[0][1] + 1))
+
+
+def excluded(victim: Path) -> None:
+    """The last row of an answer is one that the filter excludes, at its true distance; no defect says so."""
+    folder = one("data/vectors/*/record.json").parent
+    base, queries, category = (np.load(folder / f"{name}.npy") for name in ("base", "queries", "category"))
+    row = int(np.flatnonzero(~np.isin(category, [1, 4, 7]))[0])
+
+    def to_it(distances: list[list[float]], table: pa.Table) -> None:
+        query = queries[table["query"][0].as_py()].astype(float)
+        distances[0][-1] = float(((base[row].astype(float) - query) ** 2).sum())
+
+    rewritten(victim, "distances", to_it)
+    rewritten(victim, "ids", lambda ids, _: ids[0].__setitem__(-1, row))
+
+
+def said_of_itself(*path: str, value: object) -> Callable[[Path], None]:
+    """Have the server have said something else, as the record quotes it."""
+
+    def change(victim: Path) -> None:
+        def edit(body: dict) -> None:
+            place = body
+            for name in path[:-1]:
+                place = place[name]
+            place[path[-1]] = value
+
+        victim.write_text(reseal(victim.read_text(), edit))
+
+    return change
+
+
+OF_THE_SERVER = {
+    "row count": ("server", "rows", 539),
+    "topology": ("server", "nodes", 3),
+    "server version": ("server", "version", "0.0.1"),
+    "members alive": ("server", "members", "flat", "alive", False),
+}
+DENIED = {
+    ("query", "known rows"): unknown_id,
+    ("query", "distances"): doubled,
+    ("query", "filter applied"): excluded,
+    ("query", "artifact digest"): said_of_itself("artifact", "digest", value="0" * 64),
+    **{
+        (stage, gate): said_of_itself(*path, value=value)
+        for stage in ("load", "query")
+        for gate, (*path, value) in OF_THE_SERVER.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("stage", "gate"), DENIED)
+def test_what_is_kept_shows_a_failure_that_a_gate_denies(audit, stage, gate):
+    """All digests fit, and every gate of the record holds: `verify` names record, gate and numbers."""
+    victim = one("results/load/*/*/*.json" if stage == "load" else "results/query/*/*/*/k5-category@*.json")
+    before = records.sha256_file(victim)
+    DENIED[stage, gate](victim)
+    swap(before, records.sha256_file(victim))
+    assert json.loads(victim.read_text())["valid"]
+    status, said = audit()
+    assert status == 2
+    assert re.search(rf"{victim}: its gate `{gate}` is: .*; but .*, which fails", said), said
+    assert re.search(r"no longer supported: \d+ numbers?: n[0-9a-f]{10}", said), said
 
 
 def test_a_net_storage_that_its_components_do_not_give_is_found(audit):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from anncestry.drive.driver import client_facts
 from anncestry.engines.base import WRITES, Batch, DecodeError, Engine, Server
 from anncestry.errors import DataError
 from anncestry.features.stream import changes_of
+from anncestry.measure import publish
 from anncestry.measure.recall import Truth, score_answers
 from anncestry.measure.runs import Context, Findings, Measuring, Published, Scoring, runs_of
 from anncestry.measure.samples import lists
@@ -174,6 +175,16 @@ def summary(writes: pa.Table, duration_s: float) -> dict[str, Any]:
     }
 
 
+def _gates_again(published: Published) -> list[list[dict[str, Any]]]:
+    """Those of each run, from its changes and from what the server counted before and after them."""
+    stored, writes = published.stored, published.table("writes")
+    rows, duration_s = stored["server"]["rows"], published.workload["duration_s"]
+    of_runs = [writes.filter(compute.equal(writes["run"], number)) for number in range(published.count)]
+    counted = (run["rows_after"] for run in stored["stream"]["runs"])
+    judged = (judge(of_run, rows, after, duration_s) for of_run, after in zip(of_runs, counted, strict=True))
+    return [[asdict(gate) for gate in of_run] for of_run in judged]
+
+
 class Stream(Measuring):
     """The changes of a run, and what became of them."""
 
@@ -253,6 +264,10 @@ class Stream(Measuring):
         for name, value in summary(published.table("writes"), published.workload["duration_s"]).items():
             stored = published.stored["stream"].get(name)
             yield f"{name} of its stream is {stored}, but the samples of the changes give {value}", stored, value
+        for gate in publish.combine(_gates_again(published)):
+            known = next((each for each in published.stored["gates"] if each["gate"] == gate["gate"]), None)
+            said = f"its gate `{gate['gate']}` is not what the samples of the changes give: {gate['detail']}"
+            yield said, known, gate
 
     @classmethod
     def scoring(cls, measured: Mapping[str, Any], samples_path: Path, truth: Truth) -> Scoring:
