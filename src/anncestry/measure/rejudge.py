@@ -204,8 +204,8 @@ class Kept:
     def _unknown(self, ids: Ids) -> Bools:
         """(v,) which of the answers hold an id that no row has."""
         rows = int(np.iinfo(np.int64).max) if self.rows_known is None else self.rows_known
-        unknown: Bools = ((ids < -1) | (ids >= rows)).any(axis=1)
-        return unknown
+        known: Bools = (ids >= -1) & (ids < rows)
+        return np.asarray(~known.all(axis=1))
 
     def _violating(self, query: Ids, ids: Ids) -> Bools:
         """(v,) which of the answers hold a row that the filter excludes."""
