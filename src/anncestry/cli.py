@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for group in (init, own, systems, benching, guarding, results, preview, cells, rules):
         group.add(commands)
-    command(commands, completion).add_argument("shell", choices=("bash", "zsh", "fish"))
+    command(commands, completion).add_argument("shell", choices=("bash", "zsh", "fish"), help="your shell")
     return parser
 
 

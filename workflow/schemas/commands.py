@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from anncestry import cli
@@ -27,10 +27,17 @@ A shell completes commands and options after this line, best in the file that it
 Two options stand before the command: `--experiment NAME` takes `config/experiments/NAME.yaml` instead of the default
 experiment (`anncestry --experiment smoke why …`), and `--log FILE` also writes all messages to a file.
 
-Exit status: 0 done; 2 an error that you can mend, in one sentence; 1 a bug in anncestry; 130 interrupted; 141 the
-reader of the output has gone. 3: `guard` found a regression, a gate failed in `bench`, or `engine-check` failed; 4:
-`guard` can't tell. With `--json`, a command prints its table as JSON: names as on the page or in the records, units in
-the names, times in seconds, sizes in bytes, null for what is unknown.
+| exit status | means |
+| --- | --- |
+| 0 | done |
+| 1 | a bug in anncestry |
+| 2 | an error that you can fix, with one sentence that names it |
+| 3 | `guard` found a regression, a gate failed in `bench`, or `engine-check` failed |
+| 4 | `guard` can't tell |
+| 130, 141 | you interrupted the command; the reader of its output closed it |
+
+With `--json`, a command prints its table as JSON. Names are those of the page or of the records, with units in them.
+Times are in seconds and sizes in bytes; null stands for an unknown value.
 
 ## Which config, and which variables
 
@@ -50,6 +57,8 @@ A command takes the config of the folder `ANNCESTRY_CONFIG`; else that of `confi
 Addresses and passwords of remote servers, and the folders of storage paths, come from variables that the config names
 ([containers](containers.md), [storage](storage.md)).
 """
+RULES = """`KEY` is the key of the output. A `FILE` takes the place of the one that the matrix has
+([stages and files](architecture.md#stages-and-files))."""
 
 
 def page() -> str:
@@ -59,6 +68,9 @@ def page() -> str:
     sections = [HEAD.strip()]
     for title, names in cli.GROUPS.items():
         sections.append(f"## {title[0].upper()}{title[1:]}")
+        if names == tuple(cli.RULES):
+            sections += [RULES, "\n".join(_rules({name: commands.choices[name] for name in names}, helps))]
+            continue
         for name in names:
             sections += _command(f"anncestry {name}", commands.choices[name], helps[name])
     return "\n\n".join(sections) + "\n"
@@ -79,6 +91,15 @@ def _command(name: str, parser: argparse.ArgumentParser, help_: str) -> Iterator
         rows.append(f"| `{_form(action).replace('|', chr(92) + '|')}` | {_meaning(action)} |")
     if rows:
         yield "\n".join(["| argument | meaning |", "| --- | --- |", *rows])
+
+
+def _rules(parsers: Mapping[str, argparse.ArgumentParser], helps: Mapping[str, str]) -> Iterator[str]:
+    """A row for each command of a rule."""
+    yield from ("| command | does | arguments |", "| --- | --- | --- |")
+    for name, parser in parsers.items():
+        forms = [_form(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+        optional = [f"[{form}]" if form.startswith("--") else form for form in forms]
+        yield f"| `{name}` | {helps[name]} | `{' '.join(optional)}` |"
 
 
 def _form(action: argparse.Action) -> str:

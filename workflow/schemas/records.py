@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,12 @@ def page() -> str:
     ]
     for stage, words in STAGES.items():
         parts += [f"## {stage}: {words}", _table(shared[stage], shared)]
-    return "\n\n".join(parts) + "\n"
+    return _linked("\n\n".join(parts) + "\n")
+
+
+def _linked(text: str) -> str:
+    """`text` with links to the pages that it names."""
+    return re.sub(r"(?<![\w/])docs/([a-z-]+)\.md", r"[\1](\1.md)", text)
 
 
 def _table(part: Part, shared: Part) -> str:

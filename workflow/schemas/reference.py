@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,12 @@ def page() -> str:
             top = body["properties"]["artifact"]
             sections.append(top["description"])
         sections += _tables(top, "")
-    return "\n\n".join(section.strip() for section in sections) + "\n"
+    return _linked("\n\n".join(section.strip() for section in sections) + "\n")
+
+
+def _linked(text: str) -> str:
+    """`text` with links to the pages that it names."""
+    return re.sub(r"(?<![\w/])docs/([a-z-]+)\.md", r"[\1](\1.md)", text)
 
 
 def _tables(part: Part, prefix: str) -> Iterator[str]:

@@ -152,8 +152,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--queries", type=Path, metavar="FILE", help="queries beside own vectors (default: held out)")
     parser.add_argument("--metric", choices=("cosine", "l2"), help="of own vectors")
     parser.add_argument("--column", help="column (Parquet), key (JSON lines) or member (HDF5) of own vectors")
-    parser.add_argument("--k", type=int, default=10, help="neighbours (10)")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8], metavar="N", help="of each workload (1 8)")
+    parser.add_argument("--k", type=int, default=10, help="neighbours (default: 10)")
+    clients = "clients of each workload (default: 1 8)"
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8], metavar="N", help=clients)
     parser.add_argument("--target-recall", type=float, metavar="R", help="search with the effort that reaches it")
-    parser.add_argument("--folder", type=Path, default=Path("bench"), help="where it works; kept for the next (bench)")
-    parser.add_argument("--cores", type=int, default=8, help="as of snakemake (8)")
+    folder = "where it works; kept for the next call (default: bench)"
+    parser.add_argument("--folder", type=Path, default=Path("bench"), help=folder)
+    parser.add_argument("--cores", type=int, default=8, help="as for snakemake (default: 8)")

@@ -77,15 +77,16 @@ def add(commands: Any) -> None:
     parser = command(commands, guard, has_json=True)
     for side in ("base", "head"):
         parser.add_argument(
-            f"--{side}", required=True, metavar="SYSTEM", help="or SYSTEM=PATH, SYSTEM@EFFORT (docs/guard.md)"
+            f"--{side}", required=True, metavar="SYSTEM", help="or SYSTEM=PATH, or SYSTEM@EFFORT (docs/guard.md)"
         )
     parser.add_argument("--dataset", action="append", metavar="NAME", help="default: fashion-mnist-784-euclidean")
     parser.add_argument("--workload", action="append", metavar="NAME", help="a closed loop (default: k10-clients4)")
     parser.add_argument("--quantity", action="append", metavar="NAME", help="what is judged (docs/guard.md)")
     parser.add_argument("--target-recall", type=float, metavar="R", help="ask each side at the effort that reaches it")
-    parser.add_argument("--margin", type=float, metavar="PERCENT", help="no regression within it (5)")
-    parser.add_argument("--budget", help="time for the measurement of pairs (10m)")
-    parser.add_argument("--metrics", type=Path, metavar="FILE", help="YAML with all these; an option goes before it")
-    parser.add_argument("--folder", type=Path, default=Path("guard"), help="where it works; kept for the next (guard)")
-    parser.add_argument("--keys", action="store_true", help="print the keys of dataset, truth and driver, and end")
-    parser.add_argument("--cores", type=int, default=8, help="as of snakemake (8)")
+    parser.add_argument("--margin", type=float, metavar="PERCENT", help="no regression within it (default: 5)")
+    parser.add_argument("--budget", help="time for the measurement of pairs (default: 10m)")
+    parser.add_argument("--metrics", type=Path, metavar="FILE", help="YAML with all these; an option overrides it")
+    folder = "where it works; kept for the next call (default: guard)"
+    parser.add_argument("--folder", type=Path, default=Path("guard"), help=folder)
+    parser.add_argument("--keys", action="store_true", help="only print the keys of dataset, truth and driver")
+    parser.add_argument("--cores", type=int, default=8, help="as for snakemake (default: 8)")

@@ -357,7 +357,7 @@ def add(commands: Any) -> None:
     group = commands.add_parser("add", help="Add own data, a system, an endpoint or an experiment to the config.")
     kinds = group.add_subparsers(dest="kind", required=True, metavar="KIND")
     parser = command(kinds, dataset)
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="of the new dataset")
     parser.add_argument("--base", nargs="+", required=True, metavar="FILE", help="files, or patterns: 'part-*.parquet'")
     parser.add_argument("--queries", nargs="+", metavar="FILE", help="the same of queries (default: rows are held out)")
     metric = "of the vectors; ip is refused: for vectors of length 1, cosine has its order"
@@ -370,7 +370,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--zero-vectors", choices=("refuse", "leave_out", "keep"), default="refuse", help=rule)
     parser.add_argument("--licence", default="not stated", help="licence of the data")
     parser = command(kinds, system)
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="of the new system")
     parser.add_argument("--of", metavar="SYSTEM", help="the system whose keys it inherits")
     parser.add_argument("--engine", help="the engine that measures it (default: that of --of)")
     parser.add_argument("--version", help="its version, which the running server must report (default: that of --of)")
@@ -378,15 +378,16 @@ def add(commands: Any) -> None:
     others = "a setting of the database (its other settings: those of --of)"
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help=others)
     parser = command(kinds, endpoint)
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--interface", action="append", required=True, metavar="NAME=VARIABLE", help="mysql=MY_ADDRESS")
+    parser.add_argument("name", metavar="NAME", help="of the new topology")
+    address = "interface, and the variable with its HOST:PORT: mysql=MY_ADDRESS"
+    parser.add_argument("--interface", action="append", required=True, metavar="NAME=VARIABLE", help=address)
     parser.add_argument(
         "--credentials", metavar="VARIABLE", help="variable with the password (SQL), USER:PASSWORD (Milvus) or API key"
     )
     parser.add_argument("--tls", metavar="VARIABLE", help="variable with the path of own CAs, or: none")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="servers behind the address (default: 1)")
     parser = command(kinds, experiment)
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="of the new experiment")
     for what, default in (
         ("datasets", None),
         ("systems", None),

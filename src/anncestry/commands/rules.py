@@ -276,6 +276,7 @@ _COMMANDS = (
     artifact, download, normalize, truth_part, truth, load, record, session, duet, rounds, query, pair, recall, table,
     report,
 )  # fmt: skip
+_OTHER = "in place of the file that the matrix has"
 _OF_MANY = {"session", "duet", "rounds"}
 _MEASURE, _FETCH = {"load", *_OF_MANY}, {"artifact", "download"}
 _OF_ARROW = {"load", "session", "duet", "query", "pair", "recall"}
@@ -321,19 +322,19 @@ def add(commands: Any) -> None:
     for name, function in RULES.items():
         parser = command(commands, function)
         parser.set_defaults(function=_rule)
-        parser.add_argument("key")
+        parser.add_argument("key", help="of what it makes")
         needs = STAGES[name].needs if name != "duet" else ()  # those of two loads
         for label in (*(label for label in needs if label != "samples"), "out"):
-            parser.add_argument(f"--{label}", type=Path, metavar="FILE")
+            parser.add_argument(f"--{label}", type=Path, metavar="FILE", help=_OTHER)
         if name in ("session", "duet"):
-            parser.add_argument("round", type=int)
+            parser.add_argument("round", type=int, help="number of the round")
         if name in _OF_MANY:
-            parser.add_argument("queries", nargs="+")
+            parser.add_argument("queries", nargs="+", help="keys of its cells or pairs")
         if name == "truth_part":
-            parser.add_argument("part", type=int)
+            parser.add_argument("part", type=int, help="number of the shard, from 1 on")
         if name == "truth":
-            parser.add_argument("--parts", type=Path, nargs="*", metavar="FILE")
+            parser.add_argument("--parts", type=Path, nargs="*", metavar="FILE", help=_OTHER)
         if name == "load":
-            parser.add_argument("--older", type=Path, nargs=2, metavar=("INDEX", "RECORD"))
+            parser.add_argument("--older", type=Path, nargs=2, metavar=("INDEX", "RECORD"), help=_OTHER)
         if name in ("query", "pair"):
-            parser.add_argument("sessions", nargs="*")
+            parser.add_argument("sessions", nargs="*", help="files of the sessions that measured it")

@@ -301,11 +301,12 @@ def add(commands: Any) -> None:
     parser = command(commands, engine_check, "engine-check", has_json=True)
     parser.add_argument("engine", metavar="MODULE", help="my_package.my_engine, or the name of an engine")
     parser.add_argument("--version", required=True, help="of the system")
-    parser.add_argument("--artifact", default="{kind: none}", metavar="YAML", help="as in systems.yaml ({kind: none})")
+    artifact = "as in systems.yaml (default: {kind: none})"
+    parser.add_argument("--artifact", default="{kind: none}", metavar="YAML", help=artifact)
     parser.add_argument("--settings", metavar="YAML", help="as in systems.yaml")
-    parser.add_argument("--metric", choices=("cosine", "l2"), default="cosine", help="of the vectors (cosine)")
-    parser.add_argument("--folder", type=Path, default=Path("engine-check"), help="where it works (engine-check)")
-    parser.add_argument(
-        "--lies", nargs="*", choices=LIES, default=LIES, metavar="NAME", help=f"only these: {', '.join(LIES)} (all)"
-    )
-    parser.add_argument("--cores", type=int, default=8, help="as of snakemake (8)")
+    parser.add_argument("--metric", choices=("cosine", "l2"), default="cosine", help="of the vectors (default: cosine)")
+    folder = "where it works (default: engine-check)"
+    parser.add_argument("--folder", type=Path, default=Path("engine-check"), help=folder)
+    lies = f"only these (default: all): {', '.join(LIES)}"
+    parser.add_argument("--lies", nargs="*", choices=LIES, default=LIES, metavar="NAME", help=lies)
+    parser.add_argument("--cores", type=int, default=8, help="as for snakemake (default: 8)")
