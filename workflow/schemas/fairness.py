@@ -21,15 +21,13 @@ HEAD = """# Fairness sheet
 
 This page says what each system was given, what was left to it, and what its own documentation says.
 
-`make config-page`
-writes this page from the config, from what each engine says of itself (the same stands on the fairness sheet
-of every report), and from `docs/fairness.yaml`; a test fails if it is out of date, or if a system or an
-engine has no row.
+`make config-page` writes this page from the config, from the engines (as the fairness sheet of each report), and from
+`docs/fairness.yaml`; a test fails if it is out of date, or if a system or an engine has no row.
 
 **The same for all:** vectors, queries and their order, machine, one system at a time, index (`index` of the
 experiment, unless the system has its own), rows of an insert request. **Compared at equal recall:** a
-`target_recall` finds the effort of each system on queries that are not reported, so that nobody is fast by
-less recall ([statistics](statistics.md)). `everyone` and `everyone-smoke` ask all systems so."""
+`target_recall` finds the effort of each system on queries that are not reported, so that no system is fast because its
+recall is low ([statistics](statistics.md)). `everyone` and `everyone-smoke` measure all systems like this."""
 _STANDALONE = {"runtime": "native", "nodes": 1, "shards": 1, "replicas": 1}
 _LIBRARY = "no server: each client searches the finished index"
 
