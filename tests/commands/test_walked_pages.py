@@ -26,7 +26,7 @@ from anncestry.workflow import Choice, expand
 from tests.toy import ROOT
 
 PROGRAMS = ("anncestry", "make", "python", "pip", "go")
-ASKING = {"summary", "why", "compare", "verify", "preview"}
+ASKING = {"summary", "why", "compare", "verify"}
 """They need results: before there are any, they say which are missing."""
 _STEP = re.compile(
     r"^ *```(?P<language>yaml|python)\n(?P<text>[\s\S]*?)^ *```"
