@@ -209,15 +209,16 @@ def test_zero_vectors_are_settled_by_the_rule_that_is_given(tmp_path: Path) -> N
 
 
 def test_a_system_an_endpoint_and_an_experiment_are_planned_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("ANNCESTRY_CONFIG")
     npy(tmp_path / "x.npy", np.tile(BASE, (2, 1)))
     assert add("--base", "x.npy") == 0
     assert cli.main(["add", "system", "green-1.0", "--of", "red-1.0", "--set", "journal=true"]) == 0
     assert cli.main(["add", "endpoint", "far", "--interface", "mysql=FAR", "--credentials", "FAR_PASSWORD"]) == 0
     words = ["add", "experiment", "my-mine", "--datasets", "mine", "--systems", "red-1.0", "green-1.0"]
     assert cli.main([*words, "--workloads", "k5"]) == 0
-    assert "config/experiments/my-mine.yaml: 2 cells" in capsys.readouterr().out
+    assert "wrote config/experiments/my-mine.yaml: 2 cells\n" in capsys.readouterr().out, "as people type it"
     found = config.load(Path("config"), "my-mine")
     assert (
         found.systems["green-1.0"].settings == {"journal": True}

@@ -127,9 +127,12 @@ def test_a_shift_larger_than_noise_is_told(world: World, metric: str, factor: fl
 
 
 def test_a_shift_within_noise_is_not_told(world: World) -> None:
-    line = _line(_changed(world, _scaled("p50_ms", 1.5, std=1.5), "query"), "p50_ms")
+    found = _changed(world, _scaled("p50_ms", 1.5, std=1.5), "query")
+    line = _line(found, "p50_ms")
     assert line.verdict == UNKNOWN and line.ratio == pytest.approx(1.5)
     assert re.fullmatch(r"undetermined \(\d+ more rounds\)", line.said)
+    of = " or ".join(sorted({each.judged.of for each in found.lines if each.judged.further is not None}))
+    assert "rounds" in of and f"+9: nine more {of} would probably determine it" in summary(found, everything=True)
     assert line.judged.low is not None and line.judged.high is not None and line.judged.low < 0 < line.judged.high
 
 

@@ -212,7 +212,7 @@ def dataset(run: Run, options: argparse.Namespace) -> None:
         shutil.rmtree(to)
         raise
     print(f"wrote {to}/: {rows} rows and {asked} queries of {dim} dimensions, base sha256 {content['base'][:12]}…")
-    print(f"wrote {file}: {name}")
+    print(f"wrote {_shown(file)}: {name}")
     print(f"next: anncestry add experiment my-{name} --datasets {name} --systems milvus-2.3.5 weaviate-1.27.0")
 
 
@@ -266,7 +266,7 @@ def system(run: Run, options: argparse.Namespace) -> None:
     if "of" in entry and options.version and not options.artifact:
         raise ConfigError("--version: needs --artifact, which pins what that version runs (docs/config.md)")
     _append(run, "systems", options.name, entry)
-    print(f"wrote {run.choice.folder / 'systems.yaml'}: {options.name}")
+    print(f"wrote {_shown(run.choice.folder / 'systems.yaml')}: {options.name}")
     print(f"next: name {options.name} under `systems` of an experiment (`anncestry add experiment --help`)")
 
 
@@ -286,7 +286,7 @@ def endpoint(run: Run, options: argparse.Namespace) -> None:
     if options.tls:
         entry["tls"] = "none" if options.tls == "none" else {"ca": options.tls}
     _append(run, "topologies", options.name, entry)
-    print(f"wrote {run.choice.folder / 'topologies.yaml'}: {options.name}")
+    print(f"wrote {_shown(run.choice.folder / 'topologies.yaml')}: {options.name}")
     for interface, _, variable in pairs:
         print(f"next: export {variable}=HOST:PORT, the address of {interface}")
 
@@ -305,7 +305,8 @@ def experiment(run: Run, options: argparse.Namespace) -> None:
     target.parent.mkdir(exist_ok=True)
     with replacing(target) as new:
         new.write_text(text)
-    print(f"wrote {target}: {len(matrix.cells)} cells")
+    cells = len(matrix.cells)
+    print(f"wrote {_shown(target)}: {cells} cell{'' if cells == 1 else 's'}")
     print(f"next: anncestry --experiment {name} plan, then {command_of(matrix)}")
 
 
@@ -322,6 +323,12 @@ def _require_free(run: Run, name: str, table: str) -> Mapping[str, Any]:
     if name in known:
         raise ConfigError(f"{path}: {name} is there already; choose another name")
     return known
+
+
+def _shown(path: Path) -> Path:
+    """A path as people type it: from the current folder on, where it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _append(run: Run, table: str, name: str, entry: Mapping[str, Any], remarks: Sequence[str] = ()) -> None:

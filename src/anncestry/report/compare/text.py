@@ -53,8 +53,8 @@ def summary(comparison: Comparison, *, everything: bool = False, width: int = WI
         paragraphs.append(_printable(f"also differs: {texts}"))
     paragraphs += _one_sided([line for line in asked if line.missing_in])
     paragraphs += [f"{sign} {words}" for sign, words in signs_of(shown)]
-    if any(line.judged.further is not None for line in shown):
-        paragraphs.append("+9: nine more rounds would probably determine it")
+    if further := sorted({line.judged.of for line in shown if line.judged.further is not None}):
+        paragraphs.append(f"+9: nine more {' or '.join(further)} would probably determine it")
     for paragraph in paragraphs:
         out += textwrap.wrap(paragraph, width, subsequent_indent="    ")
     out += textwrap.wrap(counted(comparison), width)
@@ -90,7 +90,7 @@ def _columns(line: Line, notes: dict[str, int]) -> tuple[str, ...]:
 
 
 def _said(line: Line) -> str:
-    """The verdict, with how many more rounds an undetermined one would take as `+9`: a line is short."""
+    """The verdict, with how many more rounds (queries, …) an undetermined one would take as `+9`: a line is short."""
     more = line.judged.further
     return f"{line.verdict} +{more:,}" if more is not None else line.verdict
 
