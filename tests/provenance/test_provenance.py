@@ -8,6 +8,7 @@ import os
 import shutil
 
 import pytest
+import yaml
 
 from anncestry.cells.stage import STAGES, Stage
 from anncestry.errors import ConfigError, DataError
@@ -181,12 +182,13 @@ def test_changed_measuring_code_is_noticed_until_it_is_bumped_or_attested(tmp_pa
     code.settle(path, ["query"], "a remark only")
     assert code.changed(path) == []
     assert code._read(path)["query"]["epoch"] == before["query"]["epoch"]
-    assert code._read(path)["query"]["attested"][-1] == "a remark only"
+    assert code._read(path)["attestations"][-1] == {"why": "a remark only", "of": ["query"]}
     edited.write_text("# yet another\n")
     assert code.changed(path) == ["query"]
     code.settle(path, ["query"], None)
     assert code.changed(path) == []
     assert code._read(path)["query"]["epoch"] == before["query"]["epoch"] + 1
+    assert not [each for each in code._read(path)["attestations"] if "query" in each["of"]]
     assert path.read_text().startswith("# What measuring means")
     with pytest.raises(ConfigError, match="unknown stage, feature or engine 'qury'"):
         code.settle(path, ["qury"], None)
@@ -206,7 +208,25 @@ def test_an_engine_is_settled_alone(tmp_path, monkeypatch):
     assert code.changed(path) == []
     after = code._read(path)
     assert after["engines"]["milvus"]["epoch"] == before["engines"]["milvus"]["epoch"] + 1
-    assert {**after, "engines": None} == {**before, "engines": None}
+    assert {**after, "engines": None, "attestations": None} == {**before, "engines": None, "attestations": None}
+
+
+def test_a_reason_is_kept_once_with_all_that_it_is_of_also_of_a_file_of_earlier_versions(tmp_path):
+    path = tmp_path / "epochs.yaml"
+
+    def reasons() -> dict[str, list[str]]:
+        return {each["why"]: each["of"] for each in code._read(path)["attestations"]}
+
+    path.write_text((ROOT / "config" / "epochs.yaml").read_text().partition("attestations:")[0])
+    older = code._read(path)
+    older["load"]["attested"], older["engines"]["milvus"]["attested"] = ["both", "one"], ["both", "both"]
+    path.write_text(yaml.safe_dump(older))
+    code.settle(path, [], "nothing changed")
+    assert reasons() == {"both": ["load", "milvus"], "one": ["load"]}
+    code.settle(path, ["load", "stream"], "one")
+    assert reasons() == {"both": ["load", "milvus"], "one": ["load", "stream"]}
+    code.settle(path, ["load"], None)
+    assert reasons() == {"both": ["milvus"], "one": ["stream"]}
 
 
 def test_every_measuring_module_belongs_to_a_stage():

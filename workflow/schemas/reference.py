@@ -37,7 +37,8 @@ def page() -> str:
         sections.append(f"## {body['title']}")
         if name == "epochs":
             top = body["properties"]["artifact"]
-            sections.append(top["description"])
+            own = {"properties": {"attestations": body["properties"]["attestations"]}}
+            sections += [*_tables(own, ""), top["description"]]
         sections += _tables(top, "")
     return _linked("\n\n".join(section.strip() for section in sections) + "\n")
 

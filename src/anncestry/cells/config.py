@@ -398,7 +398,7 @@ def load(folder: Path, experiment: str = DEFAULT_EXPERIMENT) -> Config:
         storage=optional("storage"),
         workloads=workloads,
         platforms=platforms,
-        epochs={stage: entry["epoch"] for stage, entry in epochs.items() if stage not in ("engines", "features")},
+        epochs={name: entry["epoch"] for name, entry in epochs.items() if "epoch" in entry},  # of stages
         engine_epochs=_bumped(epochs.get("engines", {})),
         feature_epochs=_bumped(epochs.get("features", {})),
     )

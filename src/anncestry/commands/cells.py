@@ -220,7 +220,7 @@ def add(commands: Any) -> None:
     choice.add_argument("--keep-results", action="store_false", dest="results", help="keep results/ (the default)")
     parser.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
     parser = command(commands, epochs)
-    parser.add_argument("names", nargs="*", help="stages and engines to accept (default: all that changed)")
+    parser.add_argument("names", nargs="*", help="stages, engines and features to accept (default: all that changed)")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--bump", action="store_true", help="numbers may change: start a new epoch with new keys")
     choice.add_argument(

@@ -106,23 +106,40 @@ def changed(path: Path) -> list[str]:
 
 
 def settle(path: Path, names: Sequence[str], why: str | None) -> None:
-    """Record the present sources of stages, features and engines, with a reason as an attestation, else under a new
-    epoch."""
+    """Record the present sources of stages, features and engines: attested with a reason, else under a new epoch, which
+    what was attested before is not of."""
     recorded, present = _read(path), sources()
+    attested = _attested(recorded)
     for name in names:
         if name not in present:
             raise ConfigError(f"unknown stage, feature or engine {name!r}; known: {', '.join(present)}")
         entry = _entry(recorded, name)
-        if why is None:
-            entry["epoch"] = entry.get("epoch", 1) + 1
-            entry.pop("attested", None)
-        else:
-            entry.setdefault("attested", []).append(why)
         entry["sources"] = source_digest(present[name])
+        if why is None:
+            entry["epoch"] += 1
+            for of in attested.values():
+                of.pop(name, None)
+        else:
+            attested.setdefault(why, {})[name] = None
+    # At the end, where what two branches attested is merged most easily.
+    recorded["attestations"] = [{"why": why, "of": list(of)} for why, of in attested.items() if of]
     head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
     fresh = path.with_name(f".{path.name}")
-    fresh.write_text(head + yaml.safe_dump(recorded, sort_keys=False, width=120))
+    text = yaml.safe_dump(recorded, sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
+    fresh.write_text(head + text)
     durable.place(fresh, path)
+
+
+def _attested(recorded: dict[str, Any]) -> dict[str, dict[str, None]]:
+    """Reason → the names that it is of, taken out of a file, where earlier versions kept them in the entries."""
+    found: dict[str, dict[str, None]] = {}
+    for each in recorded.pop("attestations", []):
+        found.setdefault(each["why"], {}).update(dict.fromkeys(each["of"]))
+    stages = {name: entry for name, entry in recorded.items() if name in _STAGES}
+    for name, entry in {**stages, **recorded.get("engines", {}), **recorded.get("features", {})}.items():
+        for why in entry.pop("attested", []):
+            found.setdefault(why, {})[name] = None
+    return found
 
 
 def _entry(recorded: dict[str, Any], name: str) -> dict[str, Any]:
