@@ -57,8 +57,8 @@ MADE = ".made"
 """In a folder `config` that a command of this package has made, and may replace."""
 
 
-class Said(StrEnum):
-    """What is said of one quantity."""
+class Ruling(StrEnum):
+    """A guard's verdict on one quantity."""
 
     REGRESSED = "regressed"
     IMPROVED = "improved"
@@ -129,7 +129,7 @@ class Finding:
     change: float | None
     low: float | None
     high: float | None
-    said: Said
+    said: Ruling
     note: str = ""
 
 
@@ -316,19 +316,19 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
         if not _tells(record, name):
             failed = [gate for gate in record["gates"] if not gate["ok"]]
             note = f"invalid: {failed[0]['gate']}: {failed[0]['detail']}" if failed else "not recorded"
-            said = Said.REGRESSED if _head_alone_fails(record, controls.get(pair.workload)) else Said.CANT_TELL
+            said = Ruling.REGRESSED if _head_alone_fails(record, controls.get(pair.workload)) else Ruling.CANT_TELL
             found.append(Finding(*where, None, None, None, None, None, said, note))
             continue
         verdict = next(verdicts)
-        said = said_of(verdict, QUANTITIES[name], rule)
+        said = ruling_of(verdict, QUANTITIES[name], rule)
         base, head, change, low, high = _numbers(record, name)
         target = record["spec"]["workload"].get("target_recall")
-        if name == "recall" and said is Said.REGRESSED and target is not None and head is not None and head >= target:
+        if name == "recall" and said is Ruling.REGRESSED and target is not None and head is not None and head >= target:
             reached = f"less than base's, and the target of {target:g} is reached"
-            found.append(Finding(*where, base, head, change, low, high, Said.NO_REGRESSION, reached))
+            found.append(Finding(*where, base, head, change, low, high, Ruling.NO_REGRESSION, reached))
             continue
         note = _of_control(controls.get(pair.workload), name, said)
-        if not note and said is Said.CANT_TELL:
+        if not note and said is Ruling.CANT_TELL:
             note = verdict.reason or verdict.words
         found.append(Finding(*where, base, head, change, low, high, said, note))
     return found
@@ -342,31 +342,24 @@ def _head_alone_fails(record: Mapping[str, Any], control: Mapping[str, Any] | No
     return sound and bool(_OF_HEAD.intersection(of_head)) and not any(name.startswith("a: ") for name in failed)
 
 
-def said_of_record(record: Mapping[str, Any], quantities: Sequence[str], rule: Rule) -> dict[str, Said]:
-    """What a guard of this pair alone says of each quantity that it tells of."""
-    names = [name for name in quantities if _tells(record, name)]
-    verdicts = judge_all([_evidence(record, name) for name in names], rule)
-    return {name: said_of(verdict, QUANTITIES[name], rule) for name, verdict in zip(names, verdicts, strict=True)}
-
-
 def _tells(record: Mapping[str, Any], name: str) -> bool:
     """Whether a pair's record says something of a quantity: it is valid, and the quantity could be read."""
     return bool(record["valid"]) and (name == "recall" or name in record["quantities"])
 
 
-def said_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Said:
+def ruling_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Ruling:
     """A difference within the margin is no regression, however surely it is one."""
     if verdict.p_apart is not None and verdict.p_apart < rule.level:
-        return Said.NO_REGRESSION
+        return Ruling.NO_REGRESSION
     if verdict.outcome is quantity.worse:
-        return Said.REGRESSED
-    return Said.IMPROVED if verdict.decided else Said.CANT_TELL
+        return Ruling.REGRESSED
+    return Ruling.IMPROVED if verdict.decided else Ruling.CANT_TELL
 
 
 def status(found: Sequence[Finding]) -> int:
     """Exit status: 3 if anything regressed, else 4 if anything can't be told, else 0."""
     said = {finding.said for finding in found}
-    return 3 if Said.REGRESSED in said else 4 if Said.CANT_TELL in said or not found else 0
+    return 3 if Ruling.REGRESSED in said else 4 if Ruling.CANT_TELL in said or not found else 0
 
 
 def _record(folder: Path, pair: PairCell) -> dict[str, Any]:
@@ -401,10 +394,10 @@ def _numbers(record: Mapping[str, Any], name: str) -> tuple[float | None, ...]:
     return entry["a"], entry["b"], entry["value"], entry["low"], entry["high"]
 
 
-def _of_control(record: Mapping[str, Any] | None, name: str, said: Said) -> str:
+def _of_control(record: Mapping[str, Any] | None, name: str, said: Ruling) -> str:
     """A remark where the base beside itself seems to differ: then the machine makes such differences."""
     entry = None if record is None or name == "recall" else record["quantities"].get(name)
-    if entry is None or entry["low"] is None or entry["low"] <= 1 <= entry["high"] or said is Said.NO_REGRESSION:
+    if entry is None or entry["low"] is None or entry["low"] <= 1 <= entry["high"] or said is Ruling.NO_REGRESSION:
         return ""
     return f"the base beside itself: × {entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
 
@@ -460,9 +453,9 @@ def junit(found: Sequence[Finding]) -> str:
     for f in found:
         case = ElementTree.SubElement(suite, "testcase", classname=f"{f.dataset}.{f.workload}", name=f.quantity)
         message = plain(f"{_change(f)} {f.note}".strip())  # XML can't hold control characters
-        if f.said is Said.REGRESSED:
+        if f.said is Ruling.REGRESSED:
             ElementTree.SubElement(case, "failure", message=message)
-        elif f.said is Said.CANT_TELL:
+        elif f.said is Ruling.CANT_TELL:
             ElementTree.SubElement(case, "skipped", message=message)
     for kind in ("failure", "skipped"):
         suite.set({"failure": "failures"}.get(kind, kind), str(len(suite.findall(f".//{kind}"))))

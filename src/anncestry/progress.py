@@ -7,21 +7,23 @@ import time
 
 from tqdm import tqdm
 
+_LINE_EVERY_S = 5.0
+
 
 class Progress:
     """How far a job is.
 
     Arguments: `label` what runs; `total` amount of work (None: unknown); `unit` its name ("B" prints KiB, MiB, …).
     Thread-safe enough for one writer. Several jobs may print at once, so elsewhere than on a terminal
-    whole lines are printed, at most one every `every_s` seconds, and one at the end.
+    whole lines are printed, at most one every few seconds, and one at the end.
     """
 
-    def __init__(self, label: str, total: float | None, unit: str = "it", every_s: float = 5.0) -> None:
+    def __init__(self, label: str, total: float | None, unit: str = "it") -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done = 0.0
         self.started = time.monotonic()
         self._tty = sys.stderr.isatty()
-        self._every_s = 0.2 if self._tty else every_s
+        self._every_s = 0.2 if self._tty else _LINE_EVERY_S
         self._printed = self.started
 
     def add(self, amount: float) -> None:

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from anncestry import guard  # noqa: E402
-from anncestry.metrics.decide import Pair, Rule, Sample, judge  # noqa: E402
+from anncestry.metrics.decide import Pair, Rule, Sample, judge, judge_all  # noqa: E402
 from anncestry.metrics.duet import half_width_percent  # noqa: E402
 from tests.bench.lines import Lines  # noqa: E402
 
@@ -121,7 +121,7 @@ def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
     """A pair's record as a line."""
     effort = record["spec"]["sides"]["b"].get("own_effort")
     code = record["code"]
-    guarded = guard.said_of_record(record, guard.DEFAULT, Rule())
+    guarded = rulings(record)
     line = {
         "date": record["created"][:10],
         "commit": code["commit"][:8] + (" and changes" if code["dirty"] else ""),
@@ -131,7 +131,7 @@ def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
         "servers": len(record["rounds"]),
         "valid": record["valid"],
         "others_percent": f"{record['contention']['others_pct']:.0f}",
-        "guard": " ".join(name for name, said in guarded.items() if said is guard.Said.REGRESSED),
+        "guard": " ".join(name for name, ruling in guarded.items() if ruling is guard.Ruling.REGRESSED),
     }
     for name in QUANTITIES:
         of = record["quantities"][name]
@@ -141,6 +141,16 @@ def line_of(record: Mapping[str, Any], condition: str) -> dict[str, Any]:
         for part, value in zip(OF_QUANTITY, values, strict=True):
             line[f"{name}_{part}"] = "" if value is None else f"{value:.4f}"
     return line
+
+
+def rulings(record: Mapping[str, Any]) -> dict[str, guard.Ruling]:
+    """What a guard of this pair alone says of each quantity that it tells of."""
+    names, rule = [name for name in guard.DEFAULT if guard._tells(record, name)], Rule()
+    verdicts = judge_all([guard._evidence(record, name) for name in names], rule)
+    return {
+        name: guard.ruling_of(verdict, guard.QUANTITIES[name], rule)
+        for name, verdict in zip(names, verdicts, strict=True)
+    }
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def test_a_slower_head_is_told_by_the_exit_status_on_the_terminal_and_in_files(
 def test_what_a_guard_says_as_json_is_that_of_its_file_and_nothing_else_is_on_standard_output(
     toy: Toy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = guard.Finding("blobs-l2", "k5", "qps", 2000.0, 1000.0, 0.5, 0.45, 0.55, guard.Said.REGRESSED)
+    finding = guard.Finding("blobs-l2", "k5", "qps", 2000.0, 1000.0, 0.5, 0.45, 0.55, guard.Ruling.REGRESSED)
     asked_for_json = []
     monkeypatch.setattr(guard, "measure", lambda *_, says_json: asked_for_json.append(says_json))
     monkeypatch.setattr(guard, "findings", lambda *_: [finding])
@@ -236,15 +236,15 @@ def test_what_somebody_built_is_an_artifact_by_its_content(
 def test_a_difference_within_the_margin_is_no_regression_however_sure() -> None:
     cpu = guard.QUANTITIES["server_cpu_us_per_query"]
     records = {change: ratio(change, 0.004) for change in (0.98, 1.0, 1.02, 1.10, 0.90)}
-    said = {change: guard.said_of(judged(record), cpu, Rule(margin=0.05)) for change, record in records.items()}
+    said = {change: guard.ruling_of(judged(record), cpu, Rule(margin=0.05)) for change, record in records.items()}
     assert said == {
-        0.98: guard.Said.NO_REGRESSION,
-        1.0: guard.Said.NO_REGRESSION,
-        1.02: guard.Said.NO_REGRESSION,
-        1.10: guard.Said.REGRESSED,
-        0.90: guard.Said.IMPROVED,
+        0.98: guard.Ruling.NO_REGRESSION,
+        1.0: guard.Ruling.NO_REGRESSION,
+        1.02: guard.Ruling.NO_REGRESSION,
+        1.10: guard.Ruling.REGRESSED,
+        0.90: guard.Ruling.IMPROVED,
     }
-    assert guard.said_of(judged(ratio(1.02, 0.03)), cpu, Rule(margin=0.05)) is guard.Said.CANT_TELL
+    assert guard.ruling_of(judged(ratio(1.02, 0.03)), cpu, Rule(margin=0.05)) is guard.Ruling.CANT_TELL
 
 
 def test_an_invalid_pair_says_nothing_of_any_quantity_and_names_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_an_invalid_pair_says_nothing_of_any_quantity_and_names_the_gate(monkeyp
     pair = SimpleNamespace(dataset="blobs", workload="k5", is_control=False)
     found = guard.findings(cast(Any, SimpleNamespace(pairs=[pair])), Path(), guard.DEFAULT, Rule())
     assert [finding.quantity for finding in found] == list(guard.DEFAULT)
-    assert {finding.said for finding in found} == {guard.Said.CANT_TELL} and guard.status(found) == 4
+    assert {finding.said for finding in found} == {guard.Ruling.CANT_TELL} and guard.status(found) == 4
     assert {finding.note for finding in found} == {"invalid: a: answered: run 6: 0 of 0 requests answered"}
     assert "0 of 0 requests" in guard.text(guard.Asked("a", "b", ["blobs"], ["k5"]), found)
 
@@ -281,16 +281,16 @@ def judged(record: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("failed", "control", "said"),
     [
-        (["b: row count"], True, guard.Said.REGRESSED),
-        (["b: filter applied", "b: settings"], True, guard.Said.REGRESSED),
-        (["b: row count"], False, guard.Said.CANT_TELL),
-        (["a: row count", "b: row count"], True, guard.Said.CANT_TELL),
-        (["b: warm-up"], True, guard.Said.CANT_TELL),
-        (["frozen in time"], True, guard.Said.CANT_TELL),
+        (["b: row count"], True, guard.Ruling.REGRESSED),
+        (["b: filter applied", "b: settings"], True, guard.Ruling.REGRESSED),
+        (["b: row count"], False, guard.Ruling.CANT_TELL),
+        (["a: row count", "b: row count"], True, guard.Ruling.CANT_TELL),
+        (["b: warm-up"], True, guard.Ruling.CANT_TELL),
+        (["frozen in time"], True, guard.Ruling.CANT_TELL),
     ],
 )
 def test_a_head_that_alone_loses_rows_or_answers_wrongly_is_a_regression(
-    monkeypatch: pytest.MonkeyPatch, failed: list[str], control: bool, said: guard.Said
+    monkeypatch: pytest.MonkeyPatch, failed: list[str], control: bool, said: guard.Ruling
 ) -> None:
     gates = [{"gate": name, "ok": False, "detail": "d"} for name in failed]
     records = {
@@ -303,9 +303,9 @@ def test_a_head_that_alone_loses_rows_or_answers_wrongly_is_a_regression(
     assert (found.said, found.note) == (said, f"invalid: {failed[0]}: d")
 
 
-@pytest.mark.parametrize(("target", "said"), [(None, guard.Said.REGRESSED), (0.9, guard.Said.NO_REGRESSION)])
+@pytest.mark.parametrize(("target", "said"), [(None, guard.Ruling.REGRESSED), (0.9, guard.Ruling.NO_REGRESSION)])
 def test_recall_above_the_target_that_was_asked_for_is_no_regression(
-    monkeypatch: pytest.MonkeyPatch, target: float | None, said: guard.Said
+    monkeypatch: pytest.MonkeyPatch, target: float | None, said: guard.Ruling
 ) -> None:
     def side(value: float) -> dict[str, Any]:
         found = [value] * 1000
@@ -345,7 +345,7 @@ def test_a_quantity_that_no_record_has_can_not_be_told(monkeypatch: pytest.Monke
     pair = SimpleNamespace(dataset="blobs", workload="k5", is_control=False)
     names = ("server_cpu_us_per_query", "pss_anon_mib")
     found = guard.findings(cast(Any, SimpleNamespace(pairs=[pair])), Path(), names, Rule())
-    assert [finding.said for finding in found] == [guard.Said.NO_REGRESSION, guard.Said.CANT_TELL]
+    assert [finding.said for finding in found] == [guard.Ruling.NO_REGRESSION, guard.Ruling.CANT_TELL]
     assert found[1].note == "not recorded"
 
 

@@ -26,7 +26,7 @@ ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7"
 
 
 def finding(quantity: str, head: float | None, change: float | None) -> guard.Finding:
-    return guard.Finding("blobs-l2", "k5", quantity, 1.0, head, change, None, None, guard.Said.CANT_TELL)
+    return guard.Finding("blobs-l2", "k5", quantity, 1.0, head, change, None, None, guard.Ruling.CANT_TELL)
 
 
 def test_each_guard_is_a_row_of_the_csv_and_the_config_by_which_otava_reads_it(tmp_path: Path) -> None:

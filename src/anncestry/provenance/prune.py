@@ -151,7 +151,7 @@ def drop(matrix: Matrix, wanted: Sequence[str], with_load: bool = False) -> Swee
         _add_made_from(sweep, queries, "query", cell.where, "load", loads)
         for folder in (STAGES["pair"].folder / cell.dataset).glob("*/*"):
             _add_made_from(sweep, queries, "pair", str(folder.relative_to(STAGES["pair"].folder)), "load", loads)
-    upgraded = _upgraded(sweep, loads)
+    upgraded = _upgraded(loads)
     for load, record in upgraded.items():
         where = str(record.parent.relative_to(STAGES["record"].folder) / record.stem.rpartition("@")[0])
         _add_made_from(sweep, queries, "query", where, "load", {load})
@@ -203,7 +203,7 @@ def _names_of(record: Path) -> dict[str, str]:
     return STAGES["record"].match(str(record)) or {}
 
 
-def _upgraded(sweep: Sweep, loads: Collection[str]) -> dict[str, Path]:
+def _upgraded(loads: Collection[str]) -> dict[str, Path]:
     """Loads of other experiments that opened the data of one of these in place, or of one that did: key → record."""
     olders: dict[str, tuple[str, Path]] = {}
     for path in sorted(Path().glob(STAGES["record"].glob())) if loads else ():

@@ -132,13 +132,13 @@ def arrow(name: object) -> str:
     return str(name).replace("..", " → ")
 
 
-def headline(row: Row, unit: str = "") -> str:
+def headline(row: Row) -> str:
     """A number as a headline shows it: where too many answers of its cell have a defect, their share in its place."""
     if row["value"] is None:
         return brief(row["reason"])
     if (row["defect_share"] or 0) > HEADLINE_SHARE:
         return f"{percent(row['defect_share'])} of answers defective"
-    return text_of(row["value"], row["std"], row["unit"]) + unit + marks(row)
+    return text_of(row["value"], row["std"], row["unit"]) + marks(row)
 
 
 def is_shown(row: Row | None) -> TypeGuard[Row]:
