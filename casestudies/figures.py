@@ -21,16 +21,10 @@ from anncestry.report.charts.standard import PALE
 from anncestry.report.model.cells import Row, in_order
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import brief
+from anncestry.report.tables.nodes import sizes
 from anncestry.report.tables.spec import of_k
-from anncestry.report.tables.standard import (
-    LIKE,
-    clients_table,
-    latency_table,
-    said_effort,
-    single_sizes,
-    sizes,
-    timed_sizes,
-)
+from anncestry.report.tables.standard import clients_table, latency_table, said_effort, single_sizes, timed_sizes
+from anncestry.report.tables.texts import LIKE
 
 _ORDER = (
     *("fashion-mnist-784-euclidean", "nytimes-256-angular", "glove-25-angular", "glove-100-angular"),

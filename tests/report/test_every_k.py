@@ -17,8 +17,8 @@ from anncestry.report.model.highlights import summary
 from anncestry.report.model.material import Material
 from anncestry.report.model.records import read_records
 from anncestry.report.site.page import write_page
-from anncestry.report.tables import glance
-from anncestry.report.tables.standard import of_nodes, tables
+from anncestry.report.tables import glance, nodes
+from anncestry.report.tables.standard import tables
 from casestudies import STUDIES, winners
 from casestudies import figures as paper_figures
 from tests.builders.world import FILTER, PUBLISHED, World, parsed, unpacked
@@ -120,7 +120,7 @@ def test_tables_i_to_x_have_every_number_of_neighbours(measured: Measured) -> No
 
 
 def test_tables_xi_to_xv_are_made_for_every_number_of_neighbours(measured: Measured) -> None:
-    built = of_nodes(measured.material)
+    built = nodes.tables(measured.material)
     assert [table.number for table in built] == _named("XI XII XIII XIV XV", measured)
     assert all(cell.value is not None for table in built for row in table.rows for cell in row.cells)
     assert len({table.title for table in built}) == len(built), "each can be told from the others"

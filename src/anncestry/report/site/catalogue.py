@@ -24,7 +24,7 @@ from anncestry.report.model.cells import Table
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import by_bytes
 from anncestry.report.published import Published
-from anncestry.report.tables import effort, everyone, glance, spec, standard, usage
+from anncestry.report.tables import effort, everyone, glance, nodes, spec, standard, usage
 from anncestry.report.tables import pairs as pair_tables
 
 MakeTables = Callable[[Material], list[Table]]
@@ -77,7 +77,7 @@ OPENING = Group("glance", "At a glance", (glance.tables,))
 
 FIRST = (
     Group("pairs", "In pairs", (pair_tables.tables,)),
-    Group("tables", "Tables", (standard.tables, standard.of_nodes)),
+    Group("tables", "Tables", (standard.tables, nodes.tables)),
     Group("arms", "Before and after, with a control", (lambda m: changes.of_arms(by_bytes(m.numbers), m.rule),)),
 )
 """The tables that come first on a page: what was measured."""
