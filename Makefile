@@ -1,4 +1,5 @@
-# Needs Python >= 3.11 (PYTHON=python3.12 chooses another), git and make. `make help` lists the targets.
+# Needs Python >= 3.11 (PYTHON=python3.12 chooses another), git and make. `make help` lists the targets, but those that others
+# run by themselves.
 PYTHON ?= python3
 VENV = .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ CONFIG := $(if $(filter-out default,$(EXPERIMENT)),--config experiment=$(EXPERIM
 # make record PUSH=1 also pushes the files to the DVC remote
 PUSH ?=
 
-.PHONY: all wheel evidence evidence-renew figures docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept config-page lint format lock clean help
+.PHONY: all wheel evidence evidence-renew figures docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept references lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
 	@PYTHONPATH="$(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))" snakemake --cores 8 all --logger anncestry $(CONFIG)
@@ -113,19 +114,19 @@ test: env browser compiler network  ## run all tests that this machine can, exce
 test-long: env compiler  ## run the tests that build servers from source or take minutes each, which make test leaves out
 	@$(COMPILED) python -m pytest $(BESIDE) -m long
 
-browser: latex  ## install Chromium, its driver and LaTeX for the tests of the pages (if root)
+browser: latex  # install Chromium, its driver and LaTeX for the tests of the pages (if root)
 	$(call install,command -v chromedriver,chromium chromium-driver)
 
-latex:  ## install LaTeX with booktabs for the tests of LaTeX tables (if root; 48 MB)
+latex:  # install LaTeX with booktabs for the tests of LaTeX tables (if root; 48 MB)
 	$(call install,command -v pdflatex && kpsewhich booktabs.sty,texlive-latex-recommended)
 
-compiler:  ## install g++ for systems that are built from source (if root)
+compiler:  # install g++ for systems that are built from source (if root)
 	$(call install,command -v g++,g++)
 
-network: sshd  ## install ip and sshd for tests with clients in other network namespaces (if root)
+network: sshd  # install ip and sshd for tests with clients in other network namespaces (if root)
 	$(call install,command -v ip,iproute2)
 
-sshd: $(VENV)/.locked  ## unpack Debian's sshd and ssh into $(VENV) for a test, without installing them (if root)
+sshd: $(VENV)/.locked  # unpack Debian's sshd and ssh into $(VENV) for a test, without installing them (if root)
 	@[ -e $(SSHD)/.unpacked ] || { $(if $(MAY_INSTALL),echo "Unpacking Debian's sshd into $(VENV)"; \
 	  rm -rf $(SSHD) && mkdir -p $(SSHD)/packages && cd $(SSHD)/packages \
 	  && { apt-get -qq download $(SSH_PACKAGES) 2>/dev/null || { apt-get -qq update && apt-get -qq download $(SSH_PACKAGES); }; } \
@@ -144,11 +145,11 @@ test-docker: env  ## run the tests with containers; starts a container engine if
 	  echo "NOT TESTED: CONTAINERS. No container engine, for the reason above." >&2; \
 	else exit 1; fi
 
-registry:  ## install an image registry for test-docker (needs root)
+registry:  # install an image registry for test-docker (needs root)
 	@command -v docker-registry >/dev/null || { echo "Installing Debian's docker-registry"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends docker-registry >/dev/null; }
 
-slurm:  ## install Slurm and munge for test-slurm (needs root)
+slurm:  # install Slurm and munge for test-slurm (needs root)
 	@PATH=$$PATH:/usr/sbin; command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null \
 	  || { echo "Installing Debian's slurmctld, slurmd and munge"; \
 	  apt-get -qq update && apt-get -qq -y install --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; }
@@ -215,11 +216,12 @@ kept: env  ## measure the results for `make equality KEPT=scratch/kept/kept.tar.
 	  --config experiment=$$name config_dir=$(CURDIR)/scratch/kept/config; cp scratch/kept/config/experiments/$$name.yaml scratch/kept/pack/config/experiments; done
 	@cd scratch/kept && cp -r data results pack && rm -rf pack/results/table pack/results/report && tar -C pack -c . | zstd -q -19 -f -o kept.tar.zst
 
-config-page: env  ## write the references: docs/config.md, docs/commands.md, docs/records.md, docs/fairness.md
+references: env  ## write the references: docs/config.md, docs/commands.md, docs/records.md, docs/fairness.md, docs/documents.md
 	@python workflow/schemas/reference.py
 	@python workflow/schemas/commands.py
 	@python workflow/schemas/records.py
 	@python workflow/schemas/fairness.py
+	@python -m casestudies.rows
 
 validation: env  ## show how stalls, errors and slow clients change the figures (docs/validation.md)
 	@python tests/bench/validation.py

@@ -1,8 +1,8 @@
 """Write the last sections of docs/documents.md: which experiments ran (`ledger`), and what each document asks for.
 
-`python -m casestudies.rows` makes it from config/published/rows.csv; a test fails if it is out of date. `shown_by`
-lists experiments, tables of the page, and tests (`FILE::NAME`) for each row; of an experiment that the ledger lacks,
-the page says that it never ran whole.
+`python -m casestudies.rows` (make references) makes it from config/published/rows.csv; a test fails if it is out of
+date. `shown_by` lists experiments, tables of the page, and tests (`FILE::NAME`) for each row; of an experiment that the
+ledger lacks, the page says that it never ran whole.
 """
 
 from __future__ import annotations

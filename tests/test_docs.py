@@ -114,7 +114,7 @@ def test_a_folder_of_pages_holds_each_page_and_what_it_links(tmp_path):
 
 
 def test_the_page_of_records_is_current_and_has_each_stage():
-    assert RECORDS["PAGE"].read_text() == RECORDS["page"](), "run `make config-page`"
+    assert RECORDS["PAGE"].read_text() == RECORDS["page"](), "run `make references`"
     stages = RECORDS["yaml"].safe_load(RECORDS["SCHEMA"].read_text())["properties"]["stage"]["enum"]
     assert sorted(RECORDS["STAGES"]) == sorted(stages)
 

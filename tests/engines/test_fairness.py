@@ -23,7 +23,7 @@ def rows_of(heading: str) -> list[list[str]]:
 
 
 def test_the_page_is_current():
-    assert SHEET["page"]() == PAGE, "run `make config-page`"
+    assert SHEET["page"]() == PAGE, "run `make references`"
 
 
 def test_every_system_has_its_row():

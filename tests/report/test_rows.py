@@ -24,7 +24,7 @@ TABLE = rows.rows()
 
 def test_the_page_is_made_of_the_table() -> None:
     text = rows.PAGE.read_text(encoding="utf-8")
-    assert rows.page(text) == text, "python -m casestudies.rows writes it"
+    assert rows.page(text) == text, "run `make references`"
 
 
 def test_every_document_has_rows_and_no_row_stands_twice() -> None:

@@ -1,4 +1,4 @@
-"""Write docs/commands.md, the reference of the commands, from their parser (make config-page)."""
+"""Write docs/commands.md, the reference of the commands, from their parser (make references)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = """# Commands
 
 This page lists every command with its arguments, what they mean, and what a command's exit status says.
 
-`make config-page` writes it from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
+`make references` writes it from the parser; a test fails if it is out of date. `anncestry COMMAND --help`
 prints the same.
 
 A shell completes commands and options after this line, best in the file that it reads when it starts:

@@ -21,7 +21,7 @@ HEAD = """# Fairness sheet
 
 This page says what each system was given, what was left to it, and what its own documentation says.
 
-`make config-page` writes this page from the config, from the engines (as the fairness sheet of each report), and from
+`make references` writes this page from the config, from the engines (as the fairness sheet of each report), and from
 `docs/fairness.yaml`; a test fails if it is out of date, or if a system or an engine has no row.
 
 **The same for all:** vectors, queries and their order, machine, one system at a time, index (`index` of the

@@ -1,4 +1,4 @@
-"""Write docs/records.md, the reference of the records' keys, from records.schema.yaml (make config-page)."""
+"""Write docs/records.md, the reference of the records' keys, from records.schema.yaml (make references)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = """# Keys of the records
 
 This page lists what the record of each stage holds, so that a program can read it.
 
-`make config-page` writes it from `workflow/schemas/records.schema.yaml`; a test fails if it is out of date. A record is
+`make references` writes it from `workflow/schemas/records.schema.yaml`; a test fails if it is out of date. A record is
 a JSON file. [architecture.md](architecture.md#stages-and-files) says where each stage's record is, `anncestry why ID`
 shows the records behind a number, and `anncestry verify` checks them. The tables list what anncestry validates; records
 hold more, and a stage may add keys. Fields with several runs are mappings of `value` (the mean), `std` (their sample

@@ -1,4 +1,4 @@
-"""Write docs/config.md, the reference of the config's keys, from the schemas beside this file (make config-page)."""
+"""Write docs/config.md, the reference of the config's keys, from the schemas beside this file (make references)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = """# Keys of the config
 
 This page lists every key of the config, with its type, unit, default and meaning.
 
-`make config-page` writes it from `workflow/schemas/`; a test fails if it is out of date. Parsing rejects every
+`make references` writes it from `workflow/schemas/`; a test fails if it is out of date. Parsing rejects every
 other key, and names the nearest one. [config/README.md](../config/README.md) lists the files. A dot leads into a
 mapping, `[]` into each entry of a list, `*` into each entry of a mapping. "Or a list" means: each value of the list
 makes a workload of its own.
