@@ -141,20 +141,15 @@ class Toy:
         self, *arguments: str, check: bool = True, config: tuple[str, ...] = (), modules: Path = ROOT
     ) -> subprocess.CompletedProcess[str]:
         self.save()
-        done = whole(self.command(*arguments, config=config), timeout_s=2300, env=self.environment(modules))
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done
+        asked = (f"config_dir={self.folder / 'config'}", *config)
+        return run_workflow(self.folder, *asked, arguments=arguments, check=check, modules=modules)
 
-    def command(self, *arguments: str, config: tuple[str, ...] = ()) -> list[str]:
+    def command(self, *arguments: str) -> list[str]:
         """Snakemake's command line on this folder."""
-        return [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8"),
-            *("--directory", str(self.folder), "--nocolor", *arguments, "all"),
-            *("--config", f"config_dir={self.folder / 'config'}", *config),
-        ]
+        return workflow_command(self.folder, f"config_dir={self.folder / 'config'}", arguments=arguments)
 
-    def environment(self, modules: Path = ROOT) -> dict[str, str]:
+    @staticmethod
+    def environment(modules: Path = ROOT) -> dict[str, str]:
         """In which the tests' own engine is found, and what a test keeps in `modules`."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (modules, ROOT, ROOT / "src")))}
 
@@ -206,6 +201,28 @@ class Toy:
 
     def log(self, stage: str) -> str:
         return "\n".join(path.read_text() for path in sorted((self.folder / "logs" / stage).rglob("*.log")))
+
+
+def workflow_command(folder: Path, *asked: str, arguments: Sequence[str] = ()) -> list[str]:
+    """Snakemake's command line in `folder`; `asked`: NAME=VALUE of its --config."""
+    return [
+        *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8"),
+        *("--directory", str(folder), "--nocolor", *arguments, "all", "--config", *asked),
+    ]
+
+
+def run_workflow(
+    folder: Path,
+    *asked: str,
+    arguments: Sequence[str] = (),
+    check: bool = True,
+    modules: Path = ROOT,
+    timeout_s: float = 2300,
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; `check`: it must succeed."""
+    done = whole(workflow_command(folder, *asked, arguments=arguments), timeout_s, Toy.environment(modules))
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def stub(path: Path, stage: str, key: str, **body: Any) -> None:

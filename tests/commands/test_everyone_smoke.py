@@ -6,10 +6,7 @@ With one workload and one round, as CI has minutes; whole it is one of those tha
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.toy import ROOT
-from tests.waiting import whole
+from tests.toy import ROOT, anncestry, run_workflow
 
 EXPERIMENT = "everyone-smoke"
 ASKED = {
@@ -47,10 +43,7 @@ def everyone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     experiment["matrix"][0] |= {"systems": systems(), "workloads": ["asked"]}
     path.write_text(yaml.safe_dump(experiment))
     workloads.write_text(yaml.safe_dump({**yaml.safe_load(workloads.read_text()), "asked": ASKED}))
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor"]
-    command += ["--directory", str(folder), "all", "--config", f"experiment={EXPERIMENT}", f"config_dir={config}"]
-    done = whole(command, timeout_s=2300, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    run_workflow(folder, f"experiment={EXPERIMENT}", f"config_dir={config}")
     yield folder
 
 
@@ -67,9 +60,5 @@ def test_every_system_is_loaded_and_asked_at_the_recall_that_all_are_asked_at(ev
 
 
 def test_all_of_it_verifies(everyone: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "anncestry", "--experiment", EXPERIMENT, "verify"], capture_output=True, text=True,
-        check=False, cwd=everyone,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(everyone / "config")},
-    )  # fmt: skip
+    done = anncestry(everyone, "--experiment", EXPERIMENT, "verify")
     assert done.returncode == 0, done.stdout + done.stderr

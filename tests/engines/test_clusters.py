@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ from tests.servers import (
     small_vectors,
     with_parts,
 )
+from tests.toy import workflow_command
 from tests.waiting import until
 
 WEAVIATE, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
@@ -377,8 +377,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
     with open(config / "workloads.yaml", "a") as file:
         file.write("\n" + yaml.safe_dump({"long": workload}))
     run = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor",
-         "--directory", str(folder / "work"), "all", "--config", f"config_dir={config}", "experiment=x"],
+        workflow_command(folder / "work", f"config_dir={config}", "experiment=x"),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, cwd=ROOT,
     )  # fmt: skip
     try:

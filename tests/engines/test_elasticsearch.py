@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,7 @@ from tests.builders.standins import program
 from tests.elasticsearch_standin import Standin, elasticsearch
 from tests.servers import INDEX, SYSTEMS, exact, small_payload, small_vectors
 from tests.tls_pump import pump
-from tests.toy import DATASET, ROOT
+from tests.toy import DATASET, ROOT, run_workflow
 
 NAME = "elasticsearch-8.17.0"
 ENGINE, OFFERS = engines.get("elasticsearch"), engines.offers_of("elasticsearch")
@@ -332,17 +330,11 @@ def test_what_a_load_left_is_told_without_scratch_and_removed_only_if_that_is_sa
     assert withdrawn() == (0, "no remote server holds a collection of this experiment\n"), "nothing was loaded"
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(theirs: Standin, tmp_path: Path) -> None:
     config, folder = few_rows(tmp_path / "config"), tmp_path / "run"
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_workflow(folder, f"config_dir={config}")
     records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/few/**/*.json")]
     assert {record["stage"] for record in records} == {"load", "query", "recall"}
     for record in records:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +33,7 @@ from anncestry.provenance import gates
 from anncestry.runtimes import credentials
 from tests.polardb_standin import MYSQL_VERSION, VERSION, Index, Standin, polardb
 from tests.servers import INDEX, SYSTEMS, SmallVectors, artifact, exact, running, small_vectors
-from tests.toy import ROOT
+from tests.toy import ROOT, anncestry, run_workflow
 
 MYSQL, OFFERS = engines.get("mysql"), engines.offers_of("mysql")
 NAME, MARIADB = "polardb-8.0.2", "mariadb-11.8.6"
@@ -319,17 +316,10 @@ def small_experiment(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_experiment_runs_from_load_to_report_and_is_verified(theirs: Theirs, tmp_path: Path) -> None:
-    config, folder = small_experiment(tmp_path / "config"), tmp_path / "run"
-    folder.mkdir()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "src")))}
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(folder), "--nocolor", "all",
-         "--config", f"config_dir={config}", "experiment=polardb-vectordbbench-remote"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    folder, experiment = tmp_path / "run", "polardb-vectordbbench-remote"
+    run_workflow(folder, f"config_dir={small_experiment(folder / 'config')}", f"experiment={experiment}")
     records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/blobs/**/*.json")]
     assert sorted(record["stage"] for record in records) == ["load", "query", "query", "recall", "recall"]
     by_stage = {record["stage"]: record for record in records}
@@ -366,10 +356,6 @@ def test_the_experiment_runs_from_load_to_report_and_is_verified(theirs: Theirs,
         assert not file.is_file() or theirs.password.encode() not in file.read_bytes(), file
     (page,) = (folder / "reports").rglob("index.html")
     assert "polardb-8.0.2" in page.read_text()
-    named = {"ANNCESTRY_CONFIG": str(config), "ANNCESTRY_EXPERIMENT": "polardb-vectordbbench-remote"}
-    done = subprocess.run(
-        [sys.executable, "-m", "anncestry", "verify"], cwd=folder, env={**environment, **named},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    done = anncestry(folder, "--experiment", experiment, "verify")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✓" in done.stdout

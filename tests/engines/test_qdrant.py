@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,7 @@ from tests.builders.standins import program
 from tests.qdrant_standin import Messages, Standin, messages, qdrant
 from tests.servers import INDEX, SYSTEMS, exact, small_payload, small_vectors
 from tests.tls_pump import pump
-from tests.toy import DATASET, ROOT
+from tests.toy import DATASET, ROOT, run_workflow
 
 NAME = "qdrant-1.15.1"
 ENGINE, OFFERS = engines.get("qdrant"), engines.offers_of("qdrant")
@@ -286,6 +284,7 @@ def test_behind_tls_both_the_harness_and_the_driver_send_the_key_encrypted(
         assert done["tls"][0]["certificate_sha256"] == server.members()["remote"]["tls"]["grpc"]["certificate_sha256"]
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(theirs: Standin, tmp_path: Path) -> None:
     config, folder = tmp_path / "config", tmp_path / "run"
@@ -299,13 +298,7 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(thei
     matrix = [{**block, "workloads": ["smoke-k10-category30"]}]
     main = {**yaml.safe_load((config / "config.yaml").read_text()), "disturbance": {"repeats": 0}, "chart_files": False}
     (config / "config.yaml").write_text(yaml.safe_dump({**main, "matrix": matrix}))
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_workflow(folder, f"config_dir={config}")
     records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/few/**/*.json")]
     assert {record["stage"] for record in records} == {"load", "query", "recall"}
     for record in records:

@@ -18,7 +18,7 @@ import yaml
 
 import tests.toy
 from tests.builders.configs import expand, refused
-from tests.toy import ROOT, Toy, parse_jobs
+from tests.toy import ROOT, Toy, parse_jobs, run_workflow
 
 PUBLISH = {"table": 1, "report": 1, "all": 1}
 UPGRADED = "not measured: upgraded in place"
@@ -290,10 +290,9 @@ class Smoke:
         return done.stdout + done.stderr
 
     def snakemake(self, *arguments: str) -> str:
-        return self.run(
-            "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor", *arguments, "all",
-            "--config", "experiment=smoke", f"config_dir={self.folder / 'config'}",
-        )  # fmt: skip
+        asked = ("experiment=smoke", f"config_dir={self.folder / 'config'}")
+        done = run_workflow(self.folder, *asked, arguments=arguments)
+        return done.stdout + done.stderr
 
     def table(self) -> str:
         tables = (self.folder / "results" / "table").glob("smoke@*")

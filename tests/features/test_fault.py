@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +21,7 @@ from anncestry.features.fault.measuring import Fault, impact
 from anncestry.measure import requests
 from anncestry.runtimes.base import Group, Member
 from anncestry.runtimes.native import NativeProcess
-from tests.toy import ROOT
+from tests.toy import ROOT, anncestry, run_workflow
 from tests.waiting import until
 
 PAUSE = {"kind": "pause", "member": "node2", "at_s": 2, "for_s": 2}
@@ -182,13 +179,7 @@ def test_a_node_killed_during_a_run_is_measured_verified_and_invalidates_nothing
     }
     main = yaml.safe_load((config / "config.yaml").read_text())
     (config / "config.yaml").write_text(yaml.safe_dump({**main, "matrix": [block]}))
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(tmp_path), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_workflow(tmp_path, f"config_dir={config}")
     paths = list((tmp_path / "results" / "query").rglob("smoke-k10*.json"))
     records = {record["spec"]["workload"]["name"]: record for record in map(json.loads, map(Path.read_text, paths))}
     for record in records.values():
@@ -203,7 +194,5 @@ def test_a_node_killed_during_a_run_is_measured_verified_and_invalidates_nothing
     assert rows["smoke-k10-kill", "fault_lost"]["value"] == seen["lost"]
     assert rows["smoke-k10-kill", "fault_recall_during"]["value"] > 0.5
     assert ("smoke-k10", "fault_lost") not in rows
-    command = [sys.executable, "-m", "anncestry", "verify"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANNCESTRY_CONFIG": str(config)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = anncestry(tmp_path, "verify")
     assert done.returncode == 0, done.stdout + done.stderr

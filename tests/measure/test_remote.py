@@ -40,7 +40,7 @@ from anncestry.runtimes.remote import endpoint
 from tests.later_milvus import later_milvus
 from tests.servers import INDEX, STANDALONE, SYSTEMS, artifact, running, small_vectors
 from tests.tls_pump import pump
-from tests.toy import ROOT
+from tests.toy import ROOT, anncestry, run_workflow
 
 WEAVIATE = {
     "runtime": "remote", "nodes": 1, "shards": 1, "replicas": 1,
@@ -197,22 +197,13 @@ def config_folder(folder: Path, topologies: list[str], datasets: list[str]) -> P
     return folder
 
 
-def snakemake(folder: Path, config: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-         "--directory", str(folder), "--nocolor", "all", "--config", f"config_dir={config}"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=2300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-
-
 @pytest.mark.servers
 def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(environs: Theirs, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    done = snakemake(folder, config_folder(tmp_path / "config", ["remote"], ["random-xs-20-angular"]))
+    config = config_folder(tmp_path / "config", ["remote"], ["random-xs-20-angular"])
+    done = run_workflow(folder, f"config_dir={config}")
     said = done.stdout + done.stderr
-    assert done.returncode == 0, said
     records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/random*/**/*.json")]
     assert {record["stage"] for record in records} == {"load", "query", "recall"}
     for record in records:
@@ -248,7 +239,7 @@ def test_it_goes_through_the_whole_pipeline_and_the_key_is_in_no_file_of_it(envi
 
 def test_two_loads_for_one_endpoint_are_refused_while_parsing(tmp_path: Path) -> None:
     config = config_folder(tmp_path / "config", ["remote"], ["random-xs-20-angular", "fashion-mnist-784-euclidean"])
-    done = snakemake(tmp_path, config)
+    done = run_workflow(tmp_path, f"config_dir={config}", check=False)
     assert done.returncode != 0
     assert "a remote endpoint holds one load at a time" in done.stdout + done.stderr
 
@@ -312,6 +303,7 @@ def test_a_remote_milvus_2_6_with_an_index_on_disk_is_read_back_as_what_it_is(
         server.stop()
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -335,14 +327,6 @@ def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in
     monkeypatch.setenv("ANNCESTRY_MILVUS_LOGIN", login)
     program = artifact(name, tmp_path / "artifact")
 
-    def run(*words: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-            timeout=2300, cwd=folder,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "ANNCESTRY_CONFIG": str(config)},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-
     with (
         running(name, program, tmp_path / "memory") as memory,
         running(name, program, tmp_path / "disk") as disk,
@@ -351,8 +335,7 @@ def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in
     ):
         monkeypatch.setenv("ANNCESTRY_MILVUS", first)
         monkeypatch.setenv("ANNCESTRY_MILVUS_DISKANN", second)
-        run("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8", "--nocolor", "all", "--config",
-            f"config_dir={config}", "experiment=diskann-nvmeof-remote")  # fmt: skip
+        run_workflow(folder, f"config_dir={config}", "experiment=diskann-nvmeof-remote")
     records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/random*/**/*.json")]
     assert {record["stage"] for record in records} == {"load", "query", "recall"}
     for record in records:
@@ -366,7 +349,8 @@ def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in
         for topology, system in (("remote-milvus", "milvus-2.6.9"), ("remote-milvus-diskann", "milvus-2.6.9-diskann"))
         for how in ("1 client", "by VectorDBBench's client")
     }
-    run("anncestry", "--experiment", "diskann-nvmeof-remote", "verify")
+    verified = anncestry(folder, "--experiment", "diskann-nvmeof-remote", "verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
     files = [path for path in folder.rglob("*") if path.is_file()]
     planted = (login.encode(), first.encode(), second.encode())
     assert [path for path in files if any(value in path.read_bytes() for value in planted)] == []

@@ -26,8 +26,8 @@ from tests.toy import anncestry
 
 
 @pytest.fixture(scope="module")
-def finished(finished_place, tmp_path_factory):
-    """The finished place, its page drawn again with the files of its charts."""
+def with_charts(finished_place, tmp_path_factory):
+    """The finished place, its page drawn again with the files of its charts: verify then draws them, too."""
     toy = finished_place.copy(tmp_path_factory.mktemp("finished") / "toy", "data", "results")
     toy.files["config"]["chart_files"] = True
     toy.save()
@@ -39,8 +39,13 @@ def finished(finished_place, tmp_path_factory):
 
 
 @pytest.fixture
-def audit(finished, tmp_path, monkeypatch, capfd):
-    """A copy of a finished tree, and `verify` on it: returns (exit status, what it said)."""
+def audit(request, finished_place, tmp_path, monkeypatch, capfd):
+    """A copy of a finished tree, and `verify` on it: returns (exit status, what it said).
+
+    Its page has the files of its charts where the `kind` of a test is one.
+    """
+    of_charts = "kind" in request.fixturenames and "/charts/" in request.getfixturevalue("kind")
+    finished = request.getfixturevalue("with_charts") if of_charts else finished_place
     toy = finished.copy(tmp_path / "clone", "data", "results")
     monkeypatch.chdir(toy.folder)
     monkeypatch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
@@ -498,8 +503,8 @@ def swap(old, new):
             swap(before, records.sha256_file(path))
 
 
-def test_snakemake_verify_is_a_target(finished, tmp_path):
-    toy = finished.copy(tmp_path / "clone", "data", "results")
+def test_snakemake_verify_is_a_target(finished_place, tmp_path):
+    toy = finished_place.copy(tmp_path / "clone", "data", "results")
     flip(sorted((toy.folder / "results" / "query").rglob("*.samples.parquet"))[0])
     done = toy.snakemake("verify", check=False)
     assert done.returncode != 0

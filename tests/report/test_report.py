@@ -9,6 +9,7 @@ import html
 import json
 import math
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -229,8 +230,8 @@ def test_a_tie_has_no_bold_number_and_a_win_has_one(world: World) -> None:
     assert tied == [False, False, False, True, False, True]
 
 
-def test_the_page_says_the_declared_margin(world: World) -> None:
-    assert "5 % (of recalls 0.005)" in _page(world)
+def test_the_page_says_the_declared_margin(world: World, drawn: Drawn) -> None:
+    assert "5 % (of recalls 0.005)" in drawn.index
     assert "3 % (of recalls 0.005)" in _page(world, rule=Rule(margin=0.03, level=0.01))
     assert "p beyond is at most 0.01" in Path("out/tables.html").read_text()
 
@@ -421,13 +422,38 @@ def test_a_difference_that_is_not_determined_says_so(world: World) -> None:
 # The page
 
 
-def _page(world: World, **more: Any) -> str:
-    page = write_page(world.tidy(), Path("out"), title="Two databases", facts=PUBLISHED, studies=STUDIES, **more)
-    return unpacked(page.read_text())
+def _page(world: World, chart_files: bool = False, **more: Any) -> str:
+    """The page of results; without the files of its charts, whose drawing takes some 40 % of the time."""
+    more |= {"title": "Two databases", "facts": PUBLISHED, "studies": STUDIES, "chart_files": chart_files}
+    return unpacked(write_page(world.tidy(), Path("out"), **more).read_text())
 
 
-def test_what_was_asked_through_a_library_stands_in_a_table_of_its_own_beside_the_same_as_bytes(world: World) -> None:
-    assert "Through client libraries" not in _page(world)
+@dataclass(frozen=True)
+class Drawn:
+    """The unedited world as a page with the files of its charts; several tests read it, so none may change it."""
+
+    folder: Path
+    df: pd.DataFrame
+    index: str
+
+    def file(self, name: str) -> Path:
+        """A file beside the page."""
+        return self.folder / "out" / name
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    folder = tmp_path_factory.mktemp("drawn")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        world = World()
+        return Drawn(folder, world.tidy(), _page(world, chart_files=True))
+
+
+def test_what_was_asked_through_a_library_stands_in_a_table_of_its_own_beside_the_same_as_bytes(
+    world: World, drawn: Drawn
+) -> None:
+    assert "Through client libraries" not in drawn.index
     cell = world.cell("milvus-2.3.5", "k10-clients16")
     world.edit(cell["query_path"], lambda record: record["spec"]["workload"].update(client="sdk"))
     page = _page(world)
@@ -450,8 +476,8 @@ def test_what_was_asked_through_a_library_stands_in_a_table_of_its_own_beside_th
     assert [row.labels[-2:] for row in table.rows] == [("bytes", "k10-clients4"), ("sdk", "k10-clients16")]
 
 
-def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(world: World) -> None:
-    assert "‡" not in _page(world)
+def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(world: World, drawn: Drawn) -> None:
+    assert "‡" not in drawn.index
     cell = world.cell("milvus-2.3.5", "k10-clients16")
     qps = json.loads(Path(cell["query_path"]).read_text())["summary"]["qps"]["value"]
     world.edit(cell["query_path"], lambda record: record.update(client={"ceiling": {"qps": 1.9 * qps}}))
@@ -463,8 +489,10 @@ def test_a_number_that_may_be_the_clients_limit_is_marked_wherever_it_stands(wor
     assert "‡ Client-bound: more than half of what the client itself can send" in page
 
 
-def test_a_number_that_others_disturbed_is_marked_wherever_it_stands_and_says_what_did(world: World) -> None:
-    assert "¶" not in _page(world)
+def test_a_number_that_others_disturbed_is_marked_wherever_it_stands_and_says_what_did(
+    world: World, drawn: Drawn
+) -> None:
+    assert "¶" not in drawn.index
     cell = world.cell("milvus-2.3.5", "k10-clients16")
     above = ["run 2: other programs used 128 % of one core"]
     world.edit(cell["query_path"], lambda record: record.update(disturbance={"above": above, "runs": []}))
@@ -477,8 +505,10 @@ def test_a_number_that_others_disturbed_is_marked_wherever_it_stands_and_says_wh
     assert "¶ Disturbed: other programs" in page
 
 
-def test_a_cell_whose_answers_have_a_defect_is_marked_at_every_number_and_wins_nothing(world: World) -> None:
-    assert " † 2 %" not in _page(world)
+def test_a_cell_whose_answers_have_a_defect_is_marked_at_every_number_and_wins_nothing(
+    world: World, drawn: Drawn
+) -> None:
+    assert " † 2 %" not in drawn.index
     best = world.cell("weaviate-1.27.0", "k10")
     assert [cell.best for cell in _table(world.tidy(), "IV").rows[0].cells] == [False, True] * 3
 
@@ -496,17 +526,17 @@ def test_a_cell_whose_answers_have_a_defect_is_marked_at_every_number_and_wins_n
     ]
     assert len({cell.number_id for cell in shown}) >= 6
     assert all(cell.text.endswith(" † 2 %") and not cell.best for cell in shown), "where it wins by a quarter, else"
-    drawn = [mark for mark in _marks(_inlined(page, "charts")) if mark.get("number_id") in mine and "shown" in mark]
-    assert drawn and all(mark["shown"].endswith(" † 2 %") for mark in drawn)
+    marks = [mark for mark in _marks(_inlined(page, "charts")) if mark.get("number_id") in mine and "shown" in mark]
+    assert marks and all(mark["shown"].endswith(" † 2 %") for mark in marks)
     assert "† So many answers of the cell are short, empty or repeating" in page
     assert "2 % of answers have a defect (1 % to 4 %): 60 short, 9 empty, of 3,000" in set(df["note"])
 
 
-def test_the_servers_processor_time_a_query_is_drawn_of_every_cell(world: World) -> None:
-    df = world.tidy()
+def test_the_servers_processor_time_a_query_is_drawn_of_every_cell(drawn: Drawn) -> None:
+    df = drawn.df
     of_query = df[(df["metric"] == "server_cpu_us_per_query") & df["value"].notna()]
     title = "server's processor time, microseconds a query"
-    charts = [spec for spec in _inlined(_page(world), "charts") if title in json.dumps(spec, ensure_ascii=False)]
+    charts = [spec for spec in _inlined(drawn.index, "charts") if title in json.dumps(spec, ensure_ascii=False)]
     points = [mark for mark in _marks(charts) if "low" not in mark]
     assert {mark["number_id"]: mark["value"] for mark in points} == dict(
         zip(of_query["number_id"], of_query["value"], strict=True)
@@ -570,30 +600,30 @@ def test_hostile_names_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert page.count("</script") == page.count("<script") == 5
 
 
-def test_the_page_needs_nothing_but_itself(world: World) -> None:
-    page = _page(world)
+def test_the_page_needs_nothing_but_itself(drawn: Drawn) -> None:
+    page = drawn.index
     elements = parsed(page)
     policy = next(a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a)
     assert policy and policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
     links = [value for _, attributes in elements for name, value in attributes.items() if name in ("src", "href")]
     others = {link.partition("#")[0] for link in links if link and link[0] != "#"} - {"data:,"}
     assert {"index.html", "audit.html", "numbers.csv", "numbers.json", "numbers.parquet"} <= others
-    assert all((Path("out") / link).is_file() for link in others), "every link leads to a file beside the page"
+    assert any(link.startswith("charts/") for link in others)
+    assert all(drawn.file(link).is_file() for link in others), "every link leads to a file beside the page"
     assert len(re.findall(r"<script>", page)) == 2, "the chart library once, and the page's own script"
 
 
-def test_the_policy_admits_exactly_the_scripts_of_the_page(world: World) -> None:
-    page = _page(world)
+def test_the_policy_admits_exactly_the_scripts_of_the_page(drawn: Drawn) -> None:
+    page = drawn.index
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts}
     assert set(re.findall(r"'sha256-([^']+)'", page.split("</head>")[0])) == hashes
 
 
-def test_the_report_as_text_has_the_summary_and_every_cell_of_every_table(world: World) -> None:
-    _page(world)
-    text = Path("out/report.txt").read_text(encoding="utf-8")
-    assert summary(world.tidy(), {}).rstrip() in text
-    tables = [json.loads(path.read_text()) for path in Path("out/tables").glob("*.json")]
+def test_the_report_as_text_has_the_summary_and_every_cell_of_every_table(drawn: Drawn) -> None:
+    text = drawn.file("report.txt").read_text(encoding="utf-8")
+    assert summary(drawn.df, {}).rstrip() in text
+    tables = [json.loads(path.read_text()) for path in drawn.file("tables").glob("*.json")]
     assert len(tables) > 10
     for table in tables:
         (part,) = [part for part in text.split("\nTable ") if part.startswith(f"{table['table']}. ")]
@@ -602,8 +632,8 @@ def test_the_report_as_text_has_the_summary_and_every_cell_of_every_table(world:
                 assert f" {cell['shown']}{' *' if cell['best'] else ''}" in part
 
 
-def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(world: World) -> None:
-    page = _page(world)
+def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(drawn: Drawn) -> None:
+    page = drawn.index
     ancestry = ancestry_of(page)
     numbers = ancestry["numbers"]
     links = [a for tag, a in parsed(page) if tag == "a" and a.get("class") == "num"]
@@ -611,11 +641,11 @@ def test_every_linked_number_has_an_ancestry_that_ends_in_a_record(world: World)
     for link in links:
         for number in numbers_behind(link):
             record = numbers[number]["record"]
-            assert ancestry["records"][record]["sha256"] == sha256(record)
+            assert ancestry["records"][record]["sha256"] == sha256(str(drawn.folder / record))
 
 
-def test_ids_are_unique_and_every_inner_link_leads_somewhere(world: World) -> None:
-    elements = parsed(_page(world))
+def test_ids_are_unique_and_every_inner_link_leads_somewhere(drawn: Drawn) -> None:
+    elements = parsed(drawn.index)
     ids = [a["id"] for _, a in elements if "id" in a]
     assert len(ids) == len(set(ids))
     for tag, attributes in elements:
@@ -630,8 +660,8 @@ def _marks(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [datum for place in places for datum in place["data"]["values"]]
 
 
-def test_every_mark_of_a_chart_carries_its_number(world: World) -> None:
-    page = _page(world)
+def test_every_mark_of_a_chart_carries_its_number(drawn: Drawn) -> None:
+    page = drawn.index
     known = set(ancestry_of(page)["numbers"])
     specs = _inlined(page, "charts")
     assert len(specs) > 10, "five figures for each of two datasets, and those of the paper"
@@ -640,8 +670,8 @@ def test_every_mark_of_a_chart_carries_its_number(world: World) -> None:
     assert not any("http" in json.dumps({k: v for k, v in spec.items() if k != "$schema"}) for spec in specs)
 
 
-def test_a_screen_reader_finds_its_way(world: World) -> None:
-    elements = parsed(_page(world))
+def test_a_screen_reader_finds_its_way(drawn: Drawn) -> None:
+    elements = parsed(drawn.index)
     tags = [tag for tag, _ in elements]
     assert tags.count("main") == tags.count("h1") == tags.count("header") == 1
     assert tags.count("caption") == tags.count("table")
@@ -662,8 +692,8 @@ def test_what_is_invalid_or_missing_is_listed_and_shows_no_number(world: World) 
     assert "987654321" not in page and "987,654,321" not in page
 
 
-def test_the_answer_stands_before_any_prose(world: World) -> None:
-    page = _page(world)
+def test_the_answer_stands_before_any_prose(drawn: Drawn) -> None:
+    page = drawn.index
     title, rows = page.index("</h1>"), page.index('<table id="table-G">')
     between = page[title:rows]
     assert between.count("<p") == 1, "one line of what there is, when and where"
@@ -727,13 +757,12 @@ def test_the_best_of_three_wins_over_both_or_is_equivalent_to_each_it_does_not_b
     assert verdicts.leader(rows[1:], lower=True) is None, "what was not judged has no verdict"
 
 
-def test_the_page_of_a_default_s_size_is_small_enough_to_hand_round(world: World) -> None:
-    write_page(world.tidy(), Path("out"), title="A page", facts=PUBLISHED, studies=STUDIES)
-    assert Path("out/index.html").stat().st_size < 1_500_000
+def test_the_page_of_a_default_s_size_is_small_enough_to_hand_round(drawn: Drawn) -> None:
+    assert drawn.file("index.html").stat().st_size < 1_500_000
 
 
-def test_the_opening_is_made_of_the_data(world: World) -> None:
-    opening = _page(world).split("</header>")[0]
+def test_the_opening_is_made_of_the_data(drawn: Drawn) -> None:
+    opening = drawn.index.split("</header>")[0]
     words = re.sub(r"<[^>]+>", "", opening)
     assert "Of 36 cells, 36 are measured and valid, 0 invalid, and 0 not measured." in words
     table = re.search(r'<table id="table-G">.*?</table>', opening, re.DOTALL)[0]
@@ -801,10 +830,10 @@ class _Prose(HTMLParser):
             self.said.append(data)
 
 
-def test_no_number_in_prose_is_typed_in(world: World) -> None:
+def test_no_number_in_prose_is_typed_in(drawn: Drawn) -> None:
     """Whatever digit stands in running text is a link to a number, a name, or part of a definition."""
     reader = _Prose()
-    reader.feed(_page(world))
+    reader.feed(drawn.index)
     left = " ".join(reader.said)
     names_of_workloads = rf"\((?:{'|'.join(map(re.escape, WORKLOADS))}|, )+\)"
     for words in (*_DEFINITIONS, r"Tables? [IVX]+(-\d+)?", r"Table D\d-[A-Z]", names_of_workloads):
@@ -813,13 +842,13 @@ def test_no_number_in_prose_is_typed_in(world: World) -> None:
     assert not re.findall(r".{0,30}\d.{0,30}", left), re.findall(r".{0,30}\d.{0,30}", left)
 
 
-def test_every_number_of_a_table_a_chart_and_the_prose_has_an_id_of_the_tidy_table(world: World) -> None:
-    page = _page(world)
-    known = set(world.tidy()["number_id"])
+def test_every_number_of_a_table_a_chart_and_the_prose_has_an_id_of_the_tidy_table(drawn: Drawn) -> None:
+    page = drawn.index
+    known = set(drawn.df["number_id"])
     named = {name for tag, a in parsed(page) if tag == "a" and a.get("class") == "num" for name in numbers_behind(a)}
-    drawn = set(re.findall(r'"number_id":"(n[0-9a-f]{10})"', page))
-    assert named and drawn
-    assert named <= known and drawn <= known
+    marks = set(re.findall(r'"number_id":"(n[0-9a-f]{10})"', page))
+    assert named and marks
+    assert named <= known and marks <= known
     numbers = re.findall(r'<td class="n[^>]*>(.*?)</td>', page)
     untraced = [cell for cell in numbers if re.match(r"[−-]?\d", cell)]
     assert not untraced
@@ -840,10 +869,9 @@ def test_numbers_of_two_machines_are_never_one_table(world: World) -> None:
         world.tidy()
 
 
-def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(world: World) -> None:
-    index = _page(world)
-    page = unpacked(Path("out/audit.html").read_text())
-    assert 'href="audit.html"' in index and 'href="index.html"' in page
+def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(drawn: Drawn) -> None:
+    page = unpacked(drawn.file("audit.html").read_text())
+    assert 'href="audit.html"' in drawn.index and 'href="index.html"' in page
     assert len(set(re.findall(r'<tr id="(p[0-9a-f]{10})"', page))) == 1006
     assert len(set(re.findall(r'<tr id="(f\d{3})"', page))) == 114
     linked = {name for tag, a in parsed(page) if tag == "a" and a.get("class") == "num" for name in numbers_behind(a)}
@@ -852,10 +880,9 @@ def test_the_audit_page_sets_ours_beside_the_papers_and_each_leads_to_the_other(
     assert "8 × Example CPU @ 3 GHz, 32 GiB" in page, "the machine is named"
 
 
-def test_equal_input_gives_an_equal_page(world: World) -> None:
-    first = _page(world)
+def test_equal_input_gives_an_equal_page(world: World, drawn: Drawn) -> None:
     world.cells.reverse()
-    assert _page(world) == first
+    assert _page(world, chart_files=True) == drawn.index
 
 
 def test_a_record_changed_after_the_table_was_made_is_refused(world: World) -> None:

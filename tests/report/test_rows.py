@@ -43,7 +43,10 @@ def test_a_row_says_what_shows_it_or_why_it_is_not_there(row: dict[str, str]) ->
             assert name == "default" or (ROOT / f"config/experiments/{name}.yaml").exists()
         elif kind == "test":
             file, _, test = name.partition("::")
-            assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.MULTILINE), name
+            before, there, _ = (ROOT / file).read_text().partition(f"\ndef {test}(")
+            assert there, name
+            is_long = "pytest.mark.long" in before.rpartition("\n\n\n")[2]
+            assert not is_long or "`make test-long`" in row["reason"], f"{name}: make test leaves it out"
         else:
             assert kind == "table" and name in tables()
 

@@ -37,7 +37,7 @@ from anncestry.runtimes.images import local_image
 from anncestry.runtimes.native import free_ports
 from tests.containers import Bench, engine, programs
 from tests.servers import INDEX, SYSTEMS, TOPOLOGIES, artifact, small_vectors, with_parts
-from tests.toy import ROOT, parse_jobs
+from tests.toy import ROOT, parse_jobs, run_workflow
 
 pytestmark = pytest.mark.docker
 
@@ -514,17 +514,7 @@ def test_the_whole_pipeline_on_containers_passes_every_gate(
 ) -> None:
     folder = tmp_path_factory.mktemp("containers")
 
-    def snakemake(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "8",
-             "--directory", str(folder), "--nocolor", *arguments, "all", "--config", "experiment=containers"],
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=6000,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    snakemake()
+    run_workflow(folder, "experiment=containers", timeout_s=6000)
     loads = [json.loads(path.read_text()) for path in (folder / "results" / "load").rglob("*.json")]
     queries = [json.loads(path.read_text()) for path in (folder / "results" / "query").rglob("*.json")]
     recalls = [json.loads(path.read_text()) for path in (folder / "results" / "recall").rglob("*.json")]
@@ -542,4 +532,5 @@ def test_the_whole_pipeline_on_containers_passes_every_gate(
         assert record["valid"], [gate for gate in record["gates"] if not gate["ok"]]
         assert {by for each in record["rounds"] for by in each["frozen_by"]} == {"pause of the container engine"}
         assert record["contention"]["frozen_cpu_share"] < 0.01
-    assert parse_jobs(snakemake("-n")) == {}
+    again = run_workflow(folder, "experiment=containers", arguments=["-n"])
+    assert parse_jobs(again.stdout + again.stderr) == {}
