@@ -87,7 +87,8 @@ def _programs(*names: str) -> Callable[[], str]:
     return lambda: ", ".join(name for name in names if not shutil.which(name))
 
 
-def _rights() -> str:
+def rights() -> str:
+    """What is missing to mount and to make network namespaces."""
     if missing := _programs("unshare")():
         return missing
     done = subprocess.run(["unshare", "--mount", "--net", "true"], capture_output=True, check=False)
@@ -142,7 +143,7 @@ NEEDS = (
     Need(
         "full disks, power cuts, isolation, clients on other machines",
         lambda item: item.get_closest_marker("root") is not None,
-        _rights,
+        rights,
     ),
     Need("clients on other machines", _fixture("machines"), _programs("ip")),
     Need("clients behind ssh", _fixture("sshd"), lambda: "" if (ssh.UNPACKED / ".unpacked").exists() else "sshd"),

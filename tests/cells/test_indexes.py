@@ -429,6 +429,7 @@ def test_a_dynamic_index_is_loaded_once_it_is_a_graph_that_holds_every_row(tmp_p
                 assert len(set(engine.decode(search(request, timeout=60), "l2")[0].tolist())) == rows
 
 
+@pytest.mark.long
 @pytest.mark.servers
 def test_a_quantizer_that_a_version_ignores_in_silence_is_seen_by_the_gate(tmp_path: Path) -> None:
     index, vectors = {**INDEX, "quantizer": "rq8"}, small_vectors("l2", rows=1200)

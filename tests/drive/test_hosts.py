@@ -105,7 +105,7 @@ def test_clients_on_other_machines_ask_the_same_and_the_record_says_where_they_w
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("system", ["mariadb-11.8.6", "seekdb-1.4.0"])
+@pytest.mark.parametrize("system", ["mariadb-11.8.6", pytest.param("seekdb-1.4.0", marks=pytest.mark.long)])
 def test_a_database_with_a_password_answers_clients_on_other_machines_as_those_here(
     machines, tmp_path, monkeypatch, system
 ):

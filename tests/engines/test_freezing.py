@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from anncestry.drive import protocol
-from anncestry.drive.client import OK
-from anncestry.drive.driver import Driver
 from anncestry.engines import get, offers_of
 from anncestry.engines.base import Engine, Server
 from anncestry.errors import Unsupported
 from anncestry.runtimes.freeze import Side
-from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, exact, loaded, small_vectors
+from tests.builders.frozen import TRIED, answers_as_before_in_turns, asked
+from tests.servers import INDEX, ROOT, STANDALONE, SYSTEMS, SmallVectors, loaded, small_vectors
 
 TOPOLOGIES: dict[str, Any] = yaml.safe_load((ROOT / "config" / "topologies.yaml").read_text())
 CLUSTER = {**STANDALONE, "nodes": 3, "shards": 3}
-TRIED = {
-    "weaviate-1.27.0": 40.0,
-    "milvus-2.3.5": 15.0,
-    "pgvector-0.8.5": 40.0,
-    "mariadb-11.8.6": 40.0,
-    "seekdb-1.4.0": 15.0,
-    "chroma-1.5.9": 40.0,
-    "redis-7.4.1": 40.0,
-    "vectorset-8.2.3": 40.0,
-    "opensearch-3.5.0": 40.0,
-}
 
 
 def refusal(name: str, topology: dict[str, Any], slice_s: float = 0.5) -> str:
@@ -68,69 +53,30 @@ def test_who_may_not_be_frozen_is_refused_by_name(name: str, topology: dict[str,
 
 
 @contextmanager
-def at_work(name: str, folder: Path) -> Iterator[tuple[Engine, Server]]:
+def at_work(name: str, folder: Path) -> Iterator[tuple[Engine, Server, SmallVectors]]:
     """A system that is loaded; in the end all rows are still there."""
     vectors, engine = small_vectors("cosine"), get(SYSTEMS[name]["engine"])
     with loaded(name, INDEX, vectors, folder, SYSTEMS[name].get("settings", {})) as server:
         engine.apply(server, 200)
-        yield engine, server
+        yield engine, server, vectors
         assert engine.probe(server).rows == len(vectors.base)
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("name", ["mariadb-11.8.6", "seekdb-1.4.0", "vectorset-8.2.3"])
 def test_a_system_that_stands_still_in_turns_answers_as_before(name: str, tmp_path: Path) -> None:
-    """Ten freezes of half a second under load: no request fails, every answer is decoded, recall is what it was."""
-    with at_work(name, tmp_path) as (engine, server):
-        with Side(server.group) as side:
-            done = []
-
-            def turns() -> None:
-                for turn in range(10):
-                    side.freeze(within_s=600)
-                    time.sleep(0.5)
-                    side.thaw()
-                    time.sleep(0.1)
-                    done.append(turn)
-
-            thread = threading.Thread(target=turns)
-            recall = asked(engine, server, tmp_path / "turns", 6.0, thread)
-        assert len(done) == 10
-        assert recall > 0.95 and asked(engine, server, tmp_path / "after", 1.0) > 0.95
+    """The others do so with the rows that test_zero_vectors.py loads."""
+    with at_work(name, tmp_path) as (engine, server, vectors):
+        answers_as_before_in_turns(engine, server, vectors, tmp_path)
 
 
 @pytest.mark.servers
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRIED)
 def test_a_system_that_stood_still_for_as_long_as_it_may_answers_as_before(name: str, tmp_path: Path) -> None:
-    with at_work(name, tmp_path) as (engine, server):
+    with at_work(name, tmp_path) as (engine, server, vectors):
         with Side(server.group) as side:
             side.freeze()
             time.sleep(TRIED[name])
             side.thaw()
-        assert asked(engine, server, tmp_path / "after", 2.0) > 0.95
-
-
-def asked(
-    engine: Engine, server: Server, folder: Path, duration_s: float, beside: threading.Thread | None = None
-) -> float:
-    """The recall of answers to two clients meanwhile; all of them must be whole."""
-    queries = np.random.default_rng(3).normal(size=(100, 20)).astype(np.float32)
-    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    distances = exact(small_vectors("cosine"), queries)
-    tenth = np.sort(distances, axis=1)[:, 9] + 1e-6
-    protocol.write_requests(folder, engine.encode(server, queries, 10, 200, None))
-    protocol.write_job(
-        folder / "job", requests=folder, transport=engine.transport(server), schedule=np.tile(np.arange(100), (2, 1)),
-        prime=np.empty((2, 0), int), timeout_s=300.0, duration_s=duration_s,
-    )  # fmt: skip
-    with Driver() as driver:
-        driver.run(folder / "job", ready=(lambda: None) if beside is None else beside.start)
-    if beside is not None:
-        beside.join()
-    outcome = protocol.read_outcome(folder / "job")
-    assert (outcome.samples["status"] == OK).all() and outcome.facts["reconnects"] == 0
-    found = [engine.decode(response, "cosine")[0] for response in outcome.responses]
-    assert all(len(ids) == 10 for ids in found)
-    rows = zip(outcome.samples["query"], found, strict=True)
-    return float(np.mean([distances[query, ids] <= tenth[query] for query, ids in rows]))
+        assert asked(engine, server, vectors, tmp_path / "after", 2.0) > 0.95

@@ -29,7 +29,7 @@ from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
 from anncestry.runtimes import artifacts
 from tests.needs import is_of_one_python
-from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
+from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, exact, running, small_vectors
 
 GRAPHS = {"hnswlib": "hnswlib-0.8.0-library", "faiss": "faiss-1.15.1-library", "usearch": "usearch-2.26.6-library"}
 DATABASES = {
@@ -164,14 +164,6 @@ def loaded(
         assert (result.rows_sent, result.rows_acknowledged, result.batches) == (2000, 2000, 7)
         assert [phase.name for phase in result.phases] == ["insert", "index", "ready"]
         yield name, server, vectors
-
-
-def exact(vectors: SmallVectors, queries: Any) -> Any:
-    """(queries, rows) canonical distances."""
-    base, asked = vectors.base.astype(np.float64), queries.astype(np.float64)
-    if vectors.metric == "cosine":
-        return 1.0 - asked @ base.T
-    return ((asked[:, None, :] - base[None, :, :]) ** 2).sum(axis=2)
 
 
 def test_the_stored_index_says_what_was_asked_of_it(loaded: tuple[str, Server, SmallVectors]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ import pytest
 from anncestry.datasets.payload import Column
 from anncestry.drive.driver import Driver
 from anncestry.engines import get, milvus, offers_of, sdk_rows, weaviate
-from anncestry.engines.base import batch
+from anncestry.engines.base import Engine, LoadResult, Server, batch
 from anncestry.errors import ServerError, Unsupported
 from anncestry.measure.oracle import Oracle
 from anncestry.progress import Progress
 from anncestry.runtimes.native import free_ports
 from tests.builders.configs import refused
-from tests.servers import INDEX, STANDALONE, SYSTEMS, artifact, running, small_vectors
+from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_vectors
 from tests.toy import Toy
 
 NAME, MILVUS = "weaviate-1.27.0", "milvus-2.3.5"
@@ -27,68 +28,77 @@ BY_LIBRARY = {"batch_rows": {"least": 50, "most": 200, "values": 2700}, "client"
 SDK, PYMILVUS = (Path(module.__file__).with_name("sdk.py") for module in (weaviate, milvus))
 
 
-@pytest.mark.servers
-@pytest.mark.parametrize(
-    ("name", "library"),
-    [(NAME, "weaviate-client 4."), (MILVUS, "pymilvus 3."), ("milvus-2.2.16", "pymilvus 3.")],
-)
-def test_the_rows_that_the_library_inserts_are_those_that_were_given(name: str, library: str, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Loaded:
+    """A server that the library has loaded, and how that went."""
+
+    engine: Engine
+    server: Server
+    vectors: SmallVectors
+    result: LoadResult
+
+
+@pytest.fixture(scope="module", params=[NAME, MILVUS, "milvus-2.2.16"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+    name, folder = request.param, tmp_path_factory.mktemp("loaded")
     engine, vectors = get(SYSTEMS[name]["engine"]), small_vectors("cosine")
-    rows = len(vectors.base)
-    with running(name, artifact(name, tmp_path / "artifact"), tmp_path / "data") as server, Driver() as driver:
-        with Progress("load", rows, "row") as progress:
+    with running(name, artifact(name, folder / "artifact"), folder / "data") as server:
+        with Progress("load", len(vectors.base), "row") as progress:
             result = engine.load(server, vectors, INDEX, BY_LIBRARY, progress)
-        assert (result.rows_sent, result.rows_acknowledged, result.insert_errors) == (rows, rows, 0)
-        assert result.sizes == {135: rows // 135, rows % 135: 1}
-        assert result.library is not None and result.library.startswith(library)
-        assert engine.probe(server).rows == rows
-        oracle = Oracle(engine, server, driver, tmp_path, vectors)
-        found = oracle.ask(vectors.base[:100], 1, 64)
-        assert (found.ids[:, 0] == range(100)).mean() > 0.95
-        of_two = {"field": "category", "in": [int(vectors.category[0])]}
-        assert engine.count(server, of_two) == int((vectors.category == vectors.category[0]).sum())
+        yield Loaded(engine, server, vectors, result)
 
 
 @pytest.mark.servers
-def test_rows_that_the_server_refuses_are_counted_with_its_reason(tmp_path: Path) -> None:
-    engine, vectors = get("weaviate"), small_vectors("cosine")
-    with running(NAME, artifact(NAME, tmp_path / "artifact"), tmp_path / "data") as server:
-        with Progress("load", len(vectors.base), "row") as progress:
-            engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-        http = int(next(iter(server.group)).addresses["http"].rpartition(":")[2])
-        options = {"collection": "Bench", "http": http, "uuid_prefix": "a77ce570-0000-4000-8000-", "timeout_s": 300.0}
-        first = batch(vectors, 0, 3)
-        shorter = replace(first, first=5000, base=first.base[:, :7])
-        with sdk_rows.inserter(sys.executable, SDK, "weaviate-client", server.endpoint, options, 300.0) as (_, insert):
-            refusals = insert(range(5000, 5003), sdk_rows.request(shorter))
-            assert set(refusals) == {0, 1, 2} and "vector with length 7" in refusals[0]
-            assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
+def test_the_rows_that_the_library_inserts_are_those_that_were_given(loaded: Loaded, tmp_path: Path) -> None:
+    engine, server, vectors, result = loaded.engine, loaded.server, loaded.vectors, loaded.result
+    rows = len(vectors.base)
+    assert (result.rows_sent, result.rows_acknowledged, result.insert_errors) == (rows, rows, 0)
+    assert result.sizes == {135: rows // 135, rows % 135: 1}
+    library = {"weaviate": "weaviate-client 4.", "milvus": "pymilvus 3."}[engine.name]
+    assert result.library is not None and result.library.startswith(library)
+    assert engine.probe(server).rows == rows
+    with Driver() as driver:
+        found = Oracle(engine, server, driver, tmp_path, vectors).ask(vectors.base[:100], 1, 64)
+    assert (found.ids[:, 0] == range(100)).mean() > 0.95
+    of_two = {"field": "category", "in": [int(vectors.category[0])]}
+    assert engine.count(server, of_two) == int((vectors.category == vectors.category[0]).sum())
+
+
+# From here on the servers hold more rows than they were loaded with.
 
 
 @pytest.mark.servers
-def test_pymilvus_sends_a_batch_that_is_refused_once_and_the_reason_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loaded", [NAME], indirect=True)
+def test_rows_that_the_server_refuses_are_counted_with_its_reason(loaded: Loaded) -> None:
+    server = loaded.server
+    http = int(next(iter(server.group)).addresses["http"].rpartition(":")[2])
+    options = {"collection": "Bench", "http": http, "uuid_prefix": "a77ce570-0000-4000-8000-", "timeout_s": 300.0}
+    first = batch(loaded.vectors, 0, 3)
+    shorter = replace(first, first=5000, base=first.base[:, :7])
+    with sdk_rows.inserter(sys.executable, SDK, "weaviate-client", server.endpoint, options, 300.0) as (_, insert):
+        refusals = insert(range(5000, 5003), sdk_rows.request(shorter))
+        assert set(refusals) == {0, 1, 2} and "vector with length 7" in refusals[0]
+        assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("loaded", [MILVUS], indirect=True)
+def test_pymilvus_sends_a_batch_that_is_refused_once_and_the_reason_is_told(loaded: Loaded) -> None:
     """Milvus takes or refuses a batch as a whole, and a load ends with one that is refused."""
-    engine, vectors = get("milvus"), small_vectors("l2")
-    with running(MILVUS, artifact(MILVUS, tmp_path / "artifact"), tmp_path / "data") as server:
-        with Progress("load", len(vectors.base), "row") as progress:
-            engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-        options = {"collection": "Bench", "timeout_s": 20.0}
-        first = batch(vectors, 0, 3)
-        for wrong, said in (
-            (replace(first, first=5000, base=first.base[:, :7]), r"pymilvus: .* 0 retry times, .*length\(21\)"),
-            (
-                replace(first, first=5000, payload=[(Column("x", "payload_0", "int", first.region), [1, 2, 3])]),
-                "payload_0",
-            ),
+    server, options, first = loaded.server, {"collection": "Bench", "timeout_s": 20.0}, batch(loaded.vectors, 0, 3)
+    column = Column("x", "payload_0", "int", first.region)
+    for wrong, said in (
+        (replace(first, first=5000, base=first.base[:, :7]), r"pymilvus: .* 0 retry times, .*length\(21\)"),
+        (replace(first, first=5000, payload=[(column, [1, 2, 3])]), "payload_0"),
+    ):
+        with (
+            sdk_rows.inserter(sys.executable, PYMILVUS, "pymilvus", server.endpoint, options, 20.0) as (_, insert),
+            pytest.raises(ServerError, match=said),
         ):
-            with (
-                sdk_rows.inserter(sys.executable, PYMILVUS, "pymilvus", server.endpoint, options, 20.0) as (_, insert),
-                pytest.raises(ServerError, match=said),
-            ):
-                insert(range(5000, 5003), sdk_rows.request(wrong))
-        with sdk_rows.inserter(sys.executable, PYMILVUS, "pymilvus", server.endpoint, options, 20.0) as (_, insert):
-            assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
-        assert engine.count(server, {"field": "id", "from": 5000}) == 3
+            insert(range(5000, 5003), sdk_rows.request(wrong))
+    with sdk_rows.inserter(sys.executable, PYMILVUS, "pymilvus", server.endpoint, options, 20.0) as (_, insert):
+        assert insert(range(6000, 6003), sdk_rows.request(replace(first, first=6000))) == {}
+    assert loaded.engine.count(server, {"field": "id", "from": 5000}) == 3
 
 
 def test_a_server_that_does_not_answer_is_told_by_the_library_s_own_words() -> None:

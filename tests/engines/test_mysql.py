@@ -30,7 +30,17 @@ from anncestry.measure.requests import Answers
 from anncestry.measure.vectors import Vectors
 from anncestry.progress import Progress
 from anncestry.runtimes import credentials
-from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
+from tests.servers import (
+    INDEX,
+    STANDALONE,
+    SYSTEMS,
+    SmallVectors,
+    artifact,
+    exact,
+    running,
+    small_payload,
+    small_vectors,
+)
 from tests.waiting import until
 
 MYSQL, OFFERS = engines.get("mysql"), engines.offers_of("mysql")
@@ -330,14 +340,6 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Loaded(name, artifact_dir, server, vectors, result, folder, driver)
 
 
-def exact(vectors: SmallVectors, queries: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(queries, rows) canonical distances."""
-    base, asked = vectors.base.astype(np.float64), queries.astype(np.float64)
-    if vectors.metric == "cosine":
-        return np.asarray(1.0 - asked @ base.T)
-    return np.asarray(((asked[:, None, :] - base[None, :, :]) ** 2).sum(axis=2))
-
-
 @pytest.mark.servers
 def test_a_load_acknowledges_every_row_and_the_server_says_what_was_asked(loaded: Loaded) -> None:
     rows, result = len(loaded.vectors.base), loaded.result
@@ -521,22 +523,21 @@ def test_somebody_elses_server_holds_a_table_of_ours_with_a_mark(
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("name", NATIVE)
-def test_a_copied_folder_is_searchable_and_a_killed_server_noticed(name: str, tmp_path: Path) -> None:
-    artifact_dir = artifact(name, tmp_path / "artifact")
-    vectors = small_vectors("l2", rows=600)
-    with running(name, artifact_dir, tmp_path / "data") as server, Progress("load", None) as progress:
-        MYSQL.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-        with socket.create_connection(("127.0.0.1", int(server.endpoint.rpartition(":")[2])), timeout=5):
-            pass
-    assert not server.group.alive()
-    subprocess.run(["cp", "-a", tmp_path / "data", tmp_path / "copy"], check=True)
-    with running(name, artifact_dir, tmp_path / "copy") as server, Driver() as driver:
+@pytest.mark.parametrize("loaded", [(name, "l2") for name in NATIVE], indirect=True, ids=str)
+def test_a_copied_folder_is_searchable_and_a_killed_server_noticed(loaded: Loaded, tmp_path: Path) -> None:
+    """The last that uses what was loaded: its server is stopped."""
+    first, vectors = loaded.server, loaded.vectors
+    with socket.create_connection(("127.0.0.1", int(first.endpoint.rpartition(":")[2])), timeout=5):
+        pass
+    first.stop()
+    assert not first.group.alive()
+    subprocess.run(["cp", "-a", loaded.folder / "data", tmp_path / "copy"], check=True)
+    with running(loaded.name, loaded.artifact, tmp_path / "copy") as server, Driver() as driver:
         MYSQL.open(server, INDEX)
         MYSQL.apply(server, 100)
-        assert MYSQL.probe(server).rows == 600
+        assert MYSQL.probe(server).rows == len(vectors.base)
         answers = Oracle(MYSQL, server, driver, tmp_path / "w", vectors).ask(vectors.base[-100:], 1, 100)
-        assert np.mean(answers.ids[:, 0] == np.arange(500, 600)) > 0.95
+        assert np.mean(answers.ids[:, 0] == np.arange(1900, 2000)) > 0.95
         (pid,) = server.group.pids()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not server.group.alive(), "the server to be gone")

@@ -27,7 +27,17 @@ from anncestry.errors import ConfigError, ServerError
 from anncestry.measure.oracle import Oracle
 from anncestry.progress import Progress
 from anncestry.runtimes.namespaces import NOBODY
-from tests.servers import INDEX, STANDALONE, SYSTEMS, SmallVectors, artifact, running, small_payload, small_vectors
+from tests.servers import (
+    INDEX,
+    STANDALONE,
+    SYSTEMS,
+    SmallVectors,
+    artifact,
+    exact,
+    running,
+    small_payload,
+    small_vectors,
+)
 
 NAME = "pgvector-0.8.5"
 SYSTEM = SYSTEMS[NAME]
@@ -132,13 +142,6 @@ def loaded(
         assert result.durable_at_s is not None and result.durable_at_s > result.phases[-1].end_s
         PG.apply(server, 200)
         yield server, vectors, data_dir
-
-
-def exact(vectors: SmallVectors, queries: Any) -> Any:
-    base, asked = vectors.base.astype(np.float64), queries.astype(np.float64)
-    if vectors.metric == "cosine":
-        return 1.0 - asked @ base.T
-    return ((asked[:, None, :] - base[None, :, :]) ** 2).sum(axis=2)
 
 
 @pytest.mark.servers

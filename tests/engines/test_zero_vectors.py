@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from anncestry.drive.driver import Driver
 from anncestry.engines import get, offers_of
 from anncestry.engines.base import DecodeError, Engine, Server
 from anncestry.errors import Unsupported
+from tests.builders.frozen import TRIED, answers_as_before_in_turns
 from tests.servers import INDEX, SYSTEMS, SmallVectors, loaded, small_vectors
 
 IN_PROCESS = ("hnswlib", "faiss", "usearch", "diskann")
@@ -64,22 +66,49 @@ def test_who_offers_to_keep_zero_vectors(name: str, index: dict[str, Any], more:
     assert offered(name, settings_of(name, more)) == (name in KEPT or more.get("cosine_by") == "inner_product")
 
 
-@pytest.mark.servers
-@pytest.mark.parametrize(("name", "index", "more"), CASES, ids=str)
-def test_a_system_keeps_zero_vectors_as_it_offers(
-    name: str, index: dict[str, Any], more: dict[str, Any], tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Loaded:
+    """A system that was loaded, a fifth of the rows zero."""
+
+    name: str
+    engine: Engine
+    server: Server
+    vectors: SmallVectors
+    settings: dict[str, Any]
+
+
+def name_of(case: tuple[str, dict[str, Any], dict[str, Any]]) -> str:
+    return "-".join([case[0], *map(str, case[2].values())])
+
+
+@pytest.fixture(scope="module", params=CASES, ids=name_of)
+def at_work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+    name, index, more = request.param
     whole = small_vectors("cosine")
     base = whole.base.copy()
     base[::5] = 0
     vectors, settings = replace(whole, base=base), settings_of(name, more)
     engine = get(SYSTEMS[name]["engine"])
-    with loaded(name, index, vectors, tmp_path, settings) as server:
+    with loaded(name, index, vectors, tmp_path_factory.mktemp("at-work"), settings) as server:
         assert engine.probe(server).rows == len(base)
         engine.apply(server, 200)
-        filters = [None] if SYSTEMS[name]["engine"] in IN_PROCESS else [None, WINDOW]
-        found = [kept(engine, server, vectors, filter, tmp_path) for filter in filters]
-    assert all(found) == offered(name, settings), found
+        yield Loaded(name, engine, server, vectors, settings)
+
+
+@pytest.mark.servers
+def test_a_system_keeps_zero_vectors_as_it_offers(at_work: Loaded, tmp_path: Path) -> None:
+    filters = [None] if SYSTEMS[at_work.name]["engine"] in IN_PROCESS else [None, WINDOW]
+    found = [kept(at_work.engine, at_work.server, at_work.vectors, filter, tmp_path) for filter in filters]
+    assert all(found) == offered(at_work.name, at_work.settings), found
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "at_work", [case for case in CASES if case[0] in KEPT & TRIED.keys()], ids=name_of, indirect=True
+)
+def test_a_system_that_stands_still_in_turns_answers_as_before(at_work: Loaded, tmp_path: Path) -> None:
+    """The others do so in test_freezing.py, with no zero vectors."""
+    answers_as_before_in_turns(at_work.engine, at_work.server, at_work.vectors, tmp_path)
 
 
 def kept(engine: Engine, server: Server, vectors: SmallVectors, filter: dict[str, float] | None, folder: Path) -> bool:
