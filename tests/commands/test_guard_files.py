@@ -180,6 +180,7 @@ def lint(actionlint: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_actionlint_finds_nothing_in_the_action_and_in_the_workflows_that_use_it(
     actionlint: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -47,6 +48,8 @@ PACKAGE = sorted((ROOT / "src" / "anncestry").rglob("*.py"))
 RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk"))]
 
 VARIABLE = "PLANTED_KEY"
+REPEATS = "blue-1.0"
+"""The system that repeats the key."""
 HOSTILE = '</title><script>alert("owned")</script> "; touch owned; $(touch owned) `touch owned` {input}'
 EXPORTS = [
     ["why", "{number}"],
@@ -85,14 +88,19 @@ def process_list() -> Iterator[set[str]]:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str, str]]:
-    """A finished toy whose every search had to show a secret of the environment: (toy, secret, all that was said)."""
+    """A finished toy whose every search had to show a secret of the environment: (toy, secret, all that was said).
+
+    Of its two systems the second repeats the secret in every fifth error, and in its settings.
+    """
     secret = f"planted-{secrets.token_hex(16)}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, secret)
         toy = Toy.make(tmp_path_factory.mktemp("planted"))
-        toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE}
-        toy.files["config"]["title"] = HOSTILE
         toy.one_cell()
+        toy.block["systems"] = ["red-1.0", REPEATS]
+        toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE}
+        toy.files["systems"][REPEATS]["settings"] = {"authorization": VARIABLE, "lie": "echo"}
+        toy.files["config"]["title"] = HOSTILE
         with process_list() as commands:
             done = toy.snakemake()
         assert any("flat/server.py" in command and str(toy.folder) in command for command in commands)
@@ -100,6 +108,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str
         patch.chdir(toy.folder)
         patch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
         yield toy, secret, said
+
+
+def record_of(toy: Toy, stage: str, system: str) -> dict[str, Any]:
+    (path,) = (toy.folder / "results" / stage).glob(f"*/{system}/**/*@*.json")
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
 
 
 def echoed(secret: str) -> str:
@@ -120,9 +134,7 @@ def shown(said: str, secret: str) -> list[bytes]:
 
 def test_the_secret_was_used_its_variable_is_named_and_itself_is_in_no_file_and_no_output(planted) -> None:
     toy, secret, said = planted
-    loaded, measured = (
-        json.loads(next((toy.folder / "results" / stage).rglob("*@*.json")).read_text()) for stage in ("load", "query")
-    )
+    loaded, measured = (record_of(toy, stage, "red-1.0") for stage in ("load", "query"))
     assert loaded["spec"]["system"]["settings"] == {"authorization": VARIABLE}
     assert measured["valid"], measured["gates"]
     assert shown(said, secret) == [], "nor in the list of processes"
@@ -134,7 +146,7 @@ def test_what_is_exported_holds_no_secret_either(planted, capfd: pytest.CaptureF
     (row,) = [
         row
         for row in json.loads(next((toy.folder / "results" / "table").rglob("numbers.json")).read_text())
-        if row["metric"] == "recall_by_id"
+        if (row["metric"], row["system"]) == ("recall_by_id", "red-1.0")
     ]
     for command in EXPORTS:
         words = [word.format(number=row["number_id"]) for word in command]
@@ -161,30 +173,13 @@ def test_without_the_secret_the_server_lets_nobody_search_and_the_cell_is_no_num
 # What a server repeats of them (finding 4 of the review of security)
 
 
-@pytest.fixture(scope="module")
-def repeated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Toy, str, str]]:
-    """The same with a server that repeats the secret in every fifth error, and in its settings."""
-    secret = f"repeated-{secrets.token_hex(16)}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, secret)
-        toy = Toy.make(tmp_path_factory.mktemp("repeated"))
-        toy.files["systems"]["red-1.0"]["settings"] = {"authorization": VARIABLE, "lie": "echo"}
-        toy.one_cell()
-        done = toy.snakemake()
-        patch.chdir(toy.folder)
-        patch.setenv("ANNCESTRY_CONFIG", str(toy.folder / "config"))
-        yield toy, secret, done.stdout + done.stderr
-
-
 def test_a_secret_that_the_server_repeats_is_named_in_records_and_on_the_page_and_shown_nowhere(
-    repeated, capfd: pytest.CaptureFixture[str]
+    planted, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    toy, secret, said = repeated
-    (measured,) = [json.loads(path.read_text()) for path in (toy.folder / "results" / "query").rglob("*@*.json")]
-    (failure,) = measured["failures"]
+    toy, secret, said = planted
+    (failure,) = record_of(toy, "query", REPEATS)["failures"]
     assert failure.startswith(f"UNAUTHENTICATED: flat: invalid key: Bearer [value of {VARIABLE}], that is ")
-    (loaded,) = [json.loads(path.read_text()) for path in (toy.folder / "results" / "load").rglob("*@*.json")]
-    assert f'"key": "[value of {VARIABLE}]"' in json.dumps(loaded)
+    assert f'"key": "[value of {VARIABLE}]"' in json.dumps(record_of(toy, "load", REPEATS))
     for command in EXPORTS[2:]:
         cli.main(command)
     out, err = capfd.readouterr()

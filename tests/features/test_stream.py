@@ -256,6 +256,3 @@ def test_a_real_database_is_written_to_while_it_is_searched(tmp_path, monkeypatc
     assert published["failures"] == {}
     assert body["stream"]["fresh_wanted"] > 0
     assert body["recall"]["by_distance"]["value"] > 0.9
-    print(
-        system, published["summary"]["p50_ms"]["value"], published["stream"]["detail"], body["recall"], body["stream"]
-    )
