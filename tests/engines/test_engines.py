@@ -662,6 +662,24 @@ def test_each_vector_of_a_request_gets_what_it_gets_alone_where_a_system_takes_s
 
 
 @pytest.mark.servers
+@loaded_as(("weaviate-1.27.0", "l2"))
+def test_vectors_of_another_length_are_refused_and_counted(
+    loaded: tuple[Server, LoadResult, SmallVectors, Path],
+) -> None:
+    """Weaviate refuses single rows; the graph gets its length from the first. (Milvus' schema holds the length.)"""
+    from anncestry.engines.weaviate.serve import channel
+    from anncestry.engines.weaviate.wire import InsertReply, batch_request
+
+    server, *_ = loaded
+    longer = small_vectors("l2", rows=5, dimensions=21)
+    request = batch_request(Batch(5000, longer.base, longer.category, longer.price, longer.region))
+    with channel(server) as connection:
+        insert = connection.unary_unary("/weaviate.v1.Weaviate/BatchObjects")
+        reply = InsertReply.FromString(insert(request.SerializeToString(), timeout=60))
+    assert len(reply.errors) == 5
+
+
+@pytest.mark.servers
 @pytest.mark.root
 @loaded_as(*((name, "l2") for name in NAMES if SYSTEMS[name]["engine"] == "milvus"))
 def test_two_milvus_of_two_users_do_not_meet(loaded: tuple[Server, LoadResult, SmallVectors, Path]) -> None:
@@ -739,26 +757,6 @@ def test_a_server_that_can_not_start_shows_the_end_of_its_log(system: tuple[str,
     said = "invalid ELF header|file too short" if name == "milvus-2.1.0" else "no memory left"
     with pytest.raises(ServerError, match=said), running(name, broken, tmp_path / "data"):
         pass
-
-
-@pytest.mark.servers
-@pytest.mark.parametrize("system", ["weaviate-1.27.0"], indirect=True)
-def test_vectors_of_another_length_are_refused_and_counted(system: tuple[str, Path], tmp_path: Path) -> None:
-    """Weaviate refuses single rows; the graph gets its length from the first. (Milvus' schema holds the length.)"""
-    name, artifact_dir = system
-    from anncestry.engines.weaviate.serve import channel
-    from anncestry.engines.weaviate.wire import InsertReply, batch_request
-
-    engine = engine_of(system)
-    vectors = small_vectors("l2", rows=100)
-    with running(name, artifact_dir, tmp_path) as server, Progress("load", None) as progress:
-        engine.load(server, vectors, INDEX, {"batch_rows": 100}, progress)
-        longer = small_vectors("l2", rows=5, dimensions=21)
-        request = batch_request(Batch(100, longer.base, longer.category, longer.price, longer.region))
-        with channel(server) as connection:
-            insert = connection.unary_unary("/weaviate.v1.Weaviate/BatchObjects")
-            reply = InsertReply.FromString(insert(request.SerializeToString(), timeout=60))
-        assert len(reply.errors) == 5
 
 
 def test_fewer_rows_than_milvus_indexes_are_refused() -> None:

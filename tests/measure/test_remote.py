@@ -247,47 +247,48 @@ def test_two_loads_for_one_endpoint_are_refused_while_parsing(tmp_path: Path) ->
 # Somebody else's Milvus
 
 
+@pytest.fixture(scope="module")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server without a collection, as each test leaves it."""
+    folder = tmp_path_factory.mktemp("milvus")
+    with running("milvus-2.3.5", artifact("milvus-2.3.5", folder / "artifact"), folder / "theirs") as theirs:
+        yield theirs
+
+
 @pytest.mark.servers
 def test_a_remote_milvus_is_loaded_marked_probed_and_left_running(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    milvus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    name, entry = next((name, entry) for name, entry in SYSTEMS.items() if entry["engine"] == "milvus")
-    engine = get("milvus")
-    with running(name, artifact(name, tmp_path / "artifact"), tmp_path / "theirs") as theirs:
-        own = theirs
-        monkeypatch.setenv("TEST_REMOTE_MILVUS", theirs.endpoint)
-        monkeypatch.setenv("TEST_REMOTE_METRICS", own.address("metrics"))
-        topology = {**MILVUS, "endpoints": {"proxy": "TEST_REMOTE_MILVUS", "metrics": "TEST_REMOTE_METRICS"}}
-        server = engine.start(tmp_path, tmp_path / "data", entry, topology)
-        vectors = small_vectors("l2")
-        with Progress("load", len(vectors.base), "row") as progress:
-            engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
-        probe = engine.probe(server)
-        assert probe.rows == len(vectors.base) and probe.version == entry["version"]
-        assert probe.settings.items() >= entry["settings"].items()
-        server.stop()
-        assert theirs.group.alive() and "made by anncestry, load" in str(own.rpc.description())
-        again = engine.start(tmp_path, tmp_path / "data", entry, topology)
-        assert engine.open(again, INDEX) >= 0
-        again.stop()
-        third = engine.start(tmp_path, tmp_path / "data", entry, topology)
-        third.drop()
-        third.stop()
-        with pytest.raises(ServerError, match="the collection Bench is gone"):
-            engine.start(tmp_path, tmp_path / "data", entry, topology)
+    engine, entry = get("milvus"), SYSTEMS["milvus-2.3.5"]
+    monkeypatch.setenv("TEST_REMOTE_MILVUS", milvus.endpoint)
+    monkeypatch.setenv("TEST_REMOTE_METRICS", milvus.address("metrics"))
+    topology = {**MILVUS, "endpoints": {"proxy": "TEST_REMOTE_MILVUS", "metrics": "TEST_REMOTE_METRICS"}}
+    server = engine.start(tmp_path, tmp_path / "data", entry, topology)
+    vectors = small_vectors("l2")
+    with Progress("load", len(vectors.base), "row") as progress:
+        engine.load(server, vectors, INDEX, {"batch_rows": 500}, progress)
+    probe = engine.probe(server)
+    assert probe.rows == len(vectors.base) and probe.version == entry["version"]
+    assert probe.settings.items() >= entry["settings"].items()
+    server.stop()
+    assert milvus.group.alive() and "made by anncestry, load" in str(milvus.rpc.description())
+    again = engine.start(tmp_path, tmp_path / "data", entry, topology)
+    assert engine.open(again, INDEX) >= 0
+    again.stop()
+    third = engine.start(tmp_path, tmp_path / "data", entry, topology)
+    third.drop()
+    third.stop()
+    with pytest.raises(ServerError, match="the collection Bench is gone"):
+        engine.start(tmp_path, tmp_path / "data", entry, topology)
 
 
 @pytest.mark.servers
 def test_a_remote_milvus_2_6_with_an_index_on_disk_is_read_back_as_what_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    milvus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """By a stand-in: no package registry has a later server than 2.3."""
-    name = next(name for name, entry in SYSTEMS.items() if entry["engine"] == "milvus")
     engine, later, index = get("milvus"), {"version": "2.6.9", "settings": {}}, {"type": "diskann"}
-    with (
-        running(name, artifact(name, tmp_path / "artifact"), tmp_path / "theirs") as theirs,
-        later_milvus(theirs.endpoint, "2.6.9") as endpoint,
-    ):
+    with later_milvus(milvus.endpoint, "2.6.9") as endpoint:
         monkeypatch.setenv("TEST_REMOTE_MILVUS", endpoint)
         server = engine.start(tmp_path, tmp_path / "data", later, MILVUS)
         vectors = small_vectors("l2")
