@@ -59,6 +59,14 @@ def test_the_page_of_all_commands_is_current():
     assert reference["PAGE"].read_text() == reference["page"](), "run `make references`"
 
 
+def test_each_argument_of_each_command_says_what_it_is():
+    every = dict(commands())
+    (kinds,) = [each for each in every["add"]._actions if isinstance(each.choices, dict)]
+    every |= {f"add {kind}": parser for kind, parser in kinds.choices.items()}
+    arguments = [(name, each) for name, parser in every.items() for each in parser._actions]
+    assert [(name, each.dest) for name, each in arguments if not each.help and each is not kinds] == []
+
+
 def test_a_shell_completes_commands_and_options(tmp_path, capsys):
     script = tmp_path / "completion"
     script.write_text(said(capsys, "completion", "bash"))
