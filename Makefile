@@ -41,7 +41,7 @@ evidence-renew: env  ## measure again what changed of the results that ship with
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=$$experiment) || exit; \
 	done
-	@PYTHONPATH="$(CURDIR)/src" python workflow/site/measured.py
+	@PYTHONPATH="$(CURDIR)/src" python tools/pages/measured.py
 	@$(EVIDENCE) anncestry gc --results --yes
 	@rm -rf evidence/results/table evidence/results/report evidence/store
 	@dvc commit --quiet --force evidence/results.dvc evidence/data.dvc && dvc push --quiet -r evidence evidence/results.dvc evidence/data.dvc
@@ -83,10 +83,10 @@ $(VENV)/.cluster: requirements-cluster.lock $(VENV)/.locked
 	@touch $@
 
 figures: env  ## list the measured figures in docs whose commit is not in this history
-	@python workflow/site/commits.py
+	@python tools/pages/commits.py
 
 docs: $(VENV)/.docs  ## build the site of the documentation, with its search and a report as its example: scratch/site/html/
-	@python workflow/site/build.py
+	@python tools/pages/build.py
 
 $(VENV)/.docs: requirements-docs.lock $(VENV)/.locked
 	@$(BIN)/python $(PIP) -r requirements-docs.lock
@@ -217,10 +217,10 @@ kept: env  ## measure the results for `make equality KEPT=scratch/kept/kept.tar.
 	@cd scratch/kept && cp -r data results pack && rm -rf pack/results/table pack/results/report && tar -C pack -c . | zstd -q -19 -f -o kept.tar.zst
 
 references: env  ## write the references: docs/config.md, docs/commands.md, docs/records.md, docs/fairness.md, docs/documents.md
-	@python workflow/schemas/reference.py
-	@python workflow/schemas/commands.py
-	@python workflow/schemas/records.py
-	@python workflow/schemas/fairness.py
+	@python tools/pages/reference.py
+	@python tools/pages/commands.py
+	@python tools/pages/records.py
+	@python tools/pages/fairness.py
 	@python -m casestudies.rows
 
 validation: env  ## show how stalls, errors and slow clients change the figures (docs/validation.md)
@@ -228,16 +228,16 @@ validation: env  ## show how stalls, errors and slow clients change the figures 
 
 # Building the site checks its links, too: `make lint docs` checks them once.
 lint: env $(VENV)/.docs  ## check format, linters, types, and the links of the documentation
-	@ruff format --check src tests casestudies workflow
-	@ruff check src tests casestudies workflow
+	@ruff format --check src tests casestudies tools
+	@ruff check src tests casestudies tools
 	@snakefmt --check Snakefile workflow
 	@snakemake --lint
 	@mypy
-	@$(if $(filter docs,$(MAKECMDGOALS)),,python workflow/site/build.py --check)
+	@$(if $(filter docs,$(MAKECMDGOALS)),,python tools/pages/build.py --check)
 
 format: env  ## format the code
-	@ruff format src tests casestudies workflow
-	@ruff check --fix --quiet src tests casestudies workflow
+	@ruff format src tests casestudies tools
+	@ruff check --fix --quiet src tests casestudies tools
 	@snakefmt Snakefile workflow
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet

@@ -15,10 +15,10 @@ from anncestry.engines.mysql import DIALECTS
 from tests.bench import duet, guarded
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = runpy.run_path(str(ROOT / "workflow" / "site" / "build.py"))
+BUILD = runpy.run_path(str(ROOT / "tools" / "pages" / "build.py"))
 NAV: list[str] = BUILD["nav"]()
-MEASURED = runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))
-RECORDS = runpy.run_path(str(ROOT / "workflow" / "schemas" / "records.py"))
+MEASURED = runpy.run_path(str(ROOT / "tools" / "pages" / "measured.py"))
+RECORDS = runpy.run_path(str(ROOT / "tools" / "pages" / "records.py"))
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _LONGEST_PURPOSE_WORDS = 30
 
@@ -31,7 +31,7 @@ def _pages() -> list[str]:
 
 
 def test_the_site_names_every_page_once():
-    assert sorted(NAV) == _pages(), "`nav` of workflow/site/mkdocs.yml should name each page once"
+    assert sorted(NAV) == _pages(), "`nav` of tools/pages/mkdocs.yml should name each page once"
 
 
 def test_links_lead_from_the_first_page_to_every_page():
@@ -59,7 +59,7 @@ def test_a_page_begins_with_one_sentence_of_what_it_is_for(page):
 
 @pytest.mark.parametrize("page", [page for page in _pages() if page != "CHANGELOG.md"])
 def test_a_page_says_where_its_measured_figures_are_from(page):
-    assert list(MEASURED["faults"]((ROOT / page).read_text())) == [], "workflow/site/measured.py says what is missing"
+    assert list(MEASURED["faults"]((ROOT / page).read_text())) == [], "tools/pages/measured.py says what is missing"
 
 
 TABLE = "| system | p50, ms | id |\n| --- | --- | --- |\n| a | 1.2 | `n0123456789` |"

@@ -327,7 +327,7 @@ def shipped() -> tuple[Path, str]:
                 subprocess.run([sys.executable, "-m", *get, "--out", f"{name}/{part}"], cwd=ROOT, check=True)
             experiments = Path(name, "config", "experiments")
             experiments.mkdir(parents=True)
-            for experiment in runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))["EXPERIMENTS"]:
+            for experiment in runpy.run_path(str(ROOT / "tools" / "pages" / "measured.py"))["EXPERIMENTS"]:
                 shutil.copy(ROOT / "config" / "experiments" / f"{experiment}.yaml", experiments)
             Path(name, "config", "workloads.yaml").touch()  # none beside this tree's
             Path(name).rename(folder)

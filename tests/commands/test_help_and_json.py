@@ -55,7 +55,7 @@ def test_every_command_is_in_one_group_and_those_of_rules_come_last():
 
 
 def test_the_page_of_all_commands_is_current():
-    reference = runpy.run_path(str(ROOT / "workflow" / "schemas" / "commands.py"))
+    reference = runpy.run_path(str(ROOT / "tools" / "pages" / "commands.py"))
     assert reference["PAGE"].read_text() == reference["page"](), "run `make references`"
 
 

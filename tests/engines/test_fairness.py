@@ -10,7 +10,7 @@ import pytest
 from anncestry.cells import config
 from tests.servers import ROOT
 
-SHEET = runpy.run_path(str(ROOT / "workflow" / "schemas" / "fairness.py"))
+SHEET = runpy.run_path(str(ROOT / "tools" / "pages" / "fairness.py"))
 PAGE = SHEET["PAGE"].read_text()
 CONFIG = config.load(ROOT / "config")
 

@@ -21,7 +21,7 @@ from anncestry.workflow import Choice, expand, resolve
 from tests.toy import ROOT, counted, parse_jobs
 
 PUBLISH = {"table", "report", "all"}
-MEASURED = runpy.run_path(str(ROOT / "workflow" / "site" / "measured.py"))
+MEASURED = runpy.run_path(str(ROOT / "tools" / "pages" / "measured.py"))
 
 
 def cut_off(folder: Path) -> dict[str, str]:
@@ -145,7 +145,7 @@ def test_they_verify_and_lead_to_their_samples_and_a_changed_byte_is_told(eviden
         assert f"number {number}" in call(evidence, "anncestry", "--experiment", experiment, "why", number)
     for path, (text, shown) in pages.items():
         written = MEASURED["page"](text, evidence, shown)
-        assert written == text, f"{path}: with all three drawn: python workflow/site/measured.py"
+        assert written == text, f"{path}: with all three drawn: python tools/pages/measured.py"
     verify = ("anncestry", "--experiment", "smoke", "verify", "--quick")
     (why,) = (line for line in typed("anncestry") if " why " in line)
     assert ".samples.parquet" in type_in(evidence, why)

@@ -1,6 +1,6 @@
 """Which measured figures of the pages nobody can measure again from their commit.
 
-    python workflow/site/commits.py      (make figures)
+    python tools/pages/commits.py      (make figures)
 
 Lists each marker (measured.py) and each line of a kept file in docs/ whose commit is not in the history of this
 checkout, and each figure that is older than the markers ("here since"). Measure those again, at a commit that is. This

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-SCHEMA = Path(__file__).with_name("records.schema.yaml")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "records.md"
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "workflow" / "schemas" / "records.schema.yaml"
+PAGE = ROOT / "docs" / "records.md"
 HEAD = """# Keys of the records
 
 This page lists what the record of each stage holds, so that a program can read it.

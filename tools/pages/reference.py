@@ -1,4 +1,4 @@
-"""Write docs/config.md, the reference of the config's keys, from the schemas beside this file (make references)."""
+"""Write docs/config.md, the reference of the config's keys, from the schemas of workflow/schemas/ (make references)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ interval (`95 % interval`), a share that passes a filter (`30 % of the rows pass
 language). The rule can't tell other settings from results, so a marker does. Counts, ratios above one without their
 word, shares with one decimal and sizes in prose are not found.
 
-`python workflow/site/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
+`python tools/pages/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
 results in FOLDER (evidence/, where `make evidence SHOW="smoke upgrade-small findings"` has drawn their pages).
 """
 
@@ -41,7 +41,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "evidence"
 HEADING = "## Its numbers\n"
-COMMAND = "python workflow/site/measured.py"
+COMMAND = "python tools/pages/measured.py"
 SHOWN = {
     "load_s": "load time",
     "p50_ms": "median latency",

@@ -1,4 +1,4 @@
-"""Build the site of the documentation from the pages that mkdocs.yml names: python workflow/site/build.py [--check]
+"""Build the site of the documentation from the pages that mkdocs.yml names: python tools/pages/build.py [--check]
 
 Without --check, the site holds a report as its example, drawn from the results that ship (evidence/). Everything is in
 `scratch/site/`; the site itself is `scratch/site/html/`. Broken links and anchors, and pages outside `nav`, are errors.
