@@ -26,7 +26,8 @@ MEASURED = runpy.run_path(str(ROOT / "tools" / "pages" / "measured.py"))
 
 def cut_off(folder: Path) -> dict[str, str]:
     """An environment without a proxy or a home of the user's: nothing but the repository's own folder can be asked."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # casestudies/ is this checkout's, too
+    environment = {**os.environ, "PYTHONPATH": paths, "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
     told = [name for name in environment if name.lower().endswith("_proxy") or name.startswith("ANNCESTRY_")]
     return {name: value for name, value in environment.items() if name not in told}
 

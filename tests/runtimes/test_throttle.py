@@ -38,6 +38,7 @@ from tests.servers import INDEX, STANDALONE
 
 ASKED: dict[str, Any] = {"read_mib_per_s": 20.0}
 EVEN = {**ASKED, "pacing": "even"}
+LATER = {**EVEN, "latency_us": 4000}
 FASTEST = 20 * (1 + gates.STORAGE_SLACK)
 LIMITED = {**STANDALONE, "storage": "here", "storage_limits": ASKED}
 
@@ -142,6 +143,45 @@ def test_a_probe_that_is_not_held_or_of_a_path_that_is_no_faster_is_invalid() ->
     assert gates.storage_probe({**in_slices, "pacing": "even", "held_p95_ms": 27.0}).ok
 
 
+def test_added_latency_is_of_each_read_and_takes_nothing_from_the_rate(memory: Path) -> None:
+    if (path := limited(memory, LATER)) is None:
+        return
+    try:
+        assert path.facts()["latency_us"] == 4000 and path.facts()["asked"] == ASKED
+        rate, latency = path.probe()
+        file = path.mount / "data"
+        file.write_bytes(os.urandom(4 << 20))
+        os.sync()
+        beside = path._read(file, 4096, 1.0, [], threads=8)
+        path.free()
+        free = path._read(file, 4096, 0.5, [], threads=1)
+    finally:
+        path.remove()
+    assert 0 < rate["held_per_s"] <= gates.PROBE_MOST * rate["allowed_per_s"] and rate["of"] == "read_mib_per_s"
+    assert latency["held_least_ms"] >= 4 and latency["held_p50_ms"] - latency["plain_p50_ms"] > 3.6
+    # Eight at once wait side by side, not for each other: more than one in 4 ms, on whatever machine.
+    assert beside["least_ms"] >= 4 and beside["per_s"] > 300
+    assert free["p50_ms"] < 4
+
+
+@pytest.mark.parametrize(
+    ("plain_ms", "held_ms", "least_ms", "ok"),
+    [
+        (0.3, 1.32, 1.01, True),
+        (0.3, 0.31, 0.2, False),  # nothing is added
+        (0.3, 1.1, 1.01, False),  # less than is asked
+        (0.3, 1.9, 1.01, False),  # more
+        (0.3, 1.32, 0.4, False),  # not to all
+    ],
+)
+def test_latency_that_is_not_added_to_each_read_is_invalid(
+    plain_ms: float, held_ms: float, least_ms: float, ok: bool
+) -> None:
+    times = {"plain_p50_ms": plain_ms, "held_p50_ms": held_ms, "held_least_ms": least_ms}
+    gate = gates.storage_probe({"of": "latency_us", "read_bytes": 4096, "latency_us": 1000.0, **times})
+    assert (gate.gate, gate.ok) == ("storage latency, probed", ok), gate.detail
+
+
 @pytest.mark.parametrize("asked", [ASKED, EVEN], ids=["slices", "even"])
 def test_a_path_that_keeps_a_quarter_of_its_limit_is_read_at_a_quarter_until_it_has_all_again(
     asked: dict[str, object], memory: Path
@@ -208,32 +248,41 @@ def test_nobody_escapes_a_limit_that_is_evenly_paced_and_its_device_counts_all(m
         path.remove()
 
 
-@pytest.mark.parametrize("asked", [ASKED, EVEN], ids=["slices", "even"])
-def test_a_program_with_mounts_of_its_own_keeps_no_device_of_a_path_that_goes(
-    asked: dict[str, object], memory: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("asked", "goes"), [(ASKED, True), (EVEN, True), (ASKED, False)], ids=["slices", "even", "a folder that stays"]
+)
+def test_a_device_goes_with_the_folder_of_its_mount_whoever_has_a_copy_of_that(
+    asked: dict[str, object], goes: bool, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if (path := limited(memory, asked)) is None:
         return
     backing = Path("/sys/block") / path.device / "loop" / "backing_file"
-    assert f"/anncestry-{os.getpid()}-" in backing.read_text()
-    say, own = "print(open('/proc/self/mounts').read(), flush=True); input()", f"--private={tmp_path / 'own'}"
-    command = wrapped([own], [sys.executable, "-I", "-S", "-c", say])
+    assert _is_ours(backing)
+    # As a server of Milvus: with folders of its own, and so with copies of all mounts, shared with nobody.
+    alone = ["unshare", "--mount", "--propagation", "private"]
+    say = "print(open('/proc/self/mounts').read(), flush=True); input()"
+    command = [*alone, *wrapped([f"--private={tmp_path / 'own'}"], [sys.executable, "-I", "-S", "-c", say])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdin is not None and program.stdout is not None
         mounts = "".join(iter(program.stdout.readline, "\n"))
-        path.remove()
-        deadline = time.monotonic() + 10
-        while (kept := _backed_by(backing, os.getpid())) and time.monotonic() < deadline:
+        if goes:
+            path.remove()
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "rmdir", lambda folder: None)
+                throttle.unmount(path.mount)
+        deadline = time.monotonic() + (10 if goes else 0.5)
+        while (kept := _is_ours(backing)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        still_runs = program.poll() is None
-        program.stdin.close()
-    assert still_runs and not kept
-    assert f" {tmp_path / 'own'} tmpfs" in mounts and str(path.mount) not in mounts and " / " in mounts
+        print(file=program.stdin, flush=True)
+    assert str(path.mount) in mounts and kept is not goes
+    path.remove()
 
 
-def _backed_by(backing: Path, pid: int) -> bool:
+def _is_ours(backing: Path) -> bool:
+    """Whether a loop device is there, with a file of this process below it."""
     try:
-        return f"/anncestry-{pid}-" in backing.read_text()
+        return f"/anncestry-{os.getpid()}-" in backing.read_text()
     except OSError:
         return False
 
@@ -449,6 +498,13 @@ def test_paths_can_only_be_lost_of_a_path_with_limits() -> None:
     [
         ("diskann", "0.7.0", {**STANDALONE, "storage_limits": ASKED}, "add the key storage"),
         ("diskann", "0.7.0", {**LIMITED, "storage_limits": {"pacing": "even"}}, "add read_mib_per_s or read_ops_per_s"),
+        (
+            "diskann",
+            "0.7.0",
+            {**LIMITED, "storage_limits": {"pacing": "even", "latency_us": 5}},
+            "add read_mib_per_s or",
+        ),
+        ("diskann", "0.7.0", {**LIMITED, "storage_limits": {**ASKED, "latency_us": 5}}, "add pacing: even"),
         ("milvus", "2.3.5", LIMITED, "engine milvus has no storage_limits to choose"),
     ],
 )
@@ -461,7 +517,8 @@ def test_limits_without_a_path_or_of_a_server_are_refused(
 
 
 @pytest.mark.parametrize(
-    "limits", [{}, {"read_mib_per_s": 0}, {"write_mib_per_s": 5}, {"read_mib_per_s": 5, "pacing": "odd"}]
+    "limits",
+    [{}, {"read_mib_per_s": 0}, {"write_mib_per_s": 5}, {"read_mib_per_s": 5, "pacing": "odd"}, {"latency_us": 0}],
 )
 def test_a_limit_that_is_none_is_refused(limits: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="storage_limits"):

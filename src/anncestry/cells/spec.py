@@ -46,6 +46,7 @@ class StorageLimits(Entry):
     read_mib_per_s: float | None
     read_ops_per_s: int | None
     pacing: Literal["even"] | None
+    latency_us: float | None
 
 
 NODES_ROLE = "querynode"

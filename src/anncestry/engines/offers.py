@@ -302,10 +302,13 @@ class Offers:
             raise ConfigError(f"topology: publish is for runtime docker, not {runtime}")
         if "storage_limits" in topology and "storage" not in topology:
             raise ConfigError("topology: storage_limits: are those of a storage path; add the key storage")
-        if set(topology.get("storage_limits") or ()) == {"pacing"}:
+        limits = set(topology.get("storage_limits") or ())
+        if limits and not limits - {"pacing", "latency_us"}:
             raise ConfigError(
-                "topology: storage_limits.pacing: paces reads of a limit; add read_mib_per_s or read_ops_per_s"
+                f"topology: storage_limits.{min(limits)}: is of reads of a limit; add read_mib_per_s or read_ops_per_s"
             )
+        if "latency_us" in limits and "pacing" not in limits:
+            raise ConfigError("topology: storage_limits.latency_us: is added by even pacing; add pacing: even")
         if "storage" in topology and runtime != "native":
             raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
         for key in _CHOSEN:

@@ -278,4 +278,5 @@ def _mark_at_the_endpoint(spec: Mapping[str, Any]) -> str | None:
 def _taken(spec: Mapping[str, Any], data_dir: Path) -> Server:
     """The remote server of a load whose mark is kept in `data_dir`."""
     system, topology = spec["system"], spec["topology"]
-    return engines.get(system["engine"]).start(data_dir, data_dir, system, topology)
+    server: Server = engines.get(system["engine"]).start(data_dir, data_dir, system, topology)
+    return server

@@ -54,6 +54,8 @@ PROBE_LEAST, PROBE_MOST, PROBE_FREE = 0.8, 1.1, 1.5
 """Of the reads that a storage path's limits allow: what a probe within them reaches, and one without them at least."""
 PROBE_EVEN = 2.0
 """Of the mean time of a probe's reads: what 95 % of them take at most, if the path's pacing is even."""
+LATENCY_LEAST, LATENCY_MOST, LATENCY_SLACK_MS = 0.9, 1.1, 0.1
+"""Of the latency that a storage path adds: how much longer a probe's median read takes, and what waking up may take."""
 _STORAGE_LIMITS = {"read_mib_per_s": ("io_read_mib", "MiB"), "read_ops_per_s": ("io_reads", "reads")}
 """By limit of a storage path, what of its device is held against it."""
 STORAGE_SLACK, STORAGE_SLACK_S = 0.05, 0.25
@@ -188,8 +190,11 @@ def storage_path(name: str, on_mib: float, elsewhere_mib: float, mapped_mib: flo
 def storage_probe(probe: Mapping[str, Any]) -> Gate:
     """A probe within the limits of a storage path reads as fast as they allow and no faster; without them, faster.
 
-    Where pacing is even, 95 % of the reads within the limits take at most PROBE_EVEN times their mean.
+    Where pacing is even, 95 % of the reads within the limits take at most PROBE_EVEN times their mean. A probe of added
+    latency says that no read takes less, and that the median read takes so much longer.
     """
+    if probe["of"] == "latency_us":
+        return _storage_latency(probe)
     allowed, held, free = (float(probe[name]) for name in ("allowed_per_s", "held_per_s", "free_per_s"))
     ok = PROBE_LEAST * allowed <= held <= PROBE_MOST * allowed and free >= PROBE_FREE * allowed
     detail = (
@@ -201,6 +206,18 @@ def storage_probe(probe: Mapping[str, Any]) -> Gate:
         ok = ok and p95_ms <= PROBE_EVEN * mean_ms
         detail += f"; p95 {p95_ms:.1f} ms, mean {mean_ms:.1f} ms (p95 at most {PROBE_EVEN:g} means is asked)"
     return Gate("storage limits, probed", ok, detail)
+
+
+def _storage_latency(probe: Mapping[str, Any]) -> Gate:
+    plain_ms, held_ms, least_ms = (float(probe[name]) for name in ("plain_p50_ms", "held_p50_ms", "held_least_ms"))
+    latency_ms, added_ms = probe["latency_us"] / 1000, held_ms - plain_ms
+    low_ms, high_ms = LATENCY_LEAST * latency_ms, LATENCY_MOST * latency_ms + LATENCY_SLACK_MS
+    detail = (
+        f"reads of {probe['read_bytes']} bytes one after another: {added_ms:.3f} ms more at the median than the "
+        f"{plain_ms:.3f} ms without added latency ({low_ms:.3f} to {high_ms:.3f} ms are asked), none below "
+        f"{least_ms:.3f} ms (at least {latency_ms:.3f} ms are asked)"
+    )
+    return Gate("storage latency, probed", low_ms <= added_ms <= high_ms and least_ms >= latency_ms, detail)
 
 
 def storage_limits(

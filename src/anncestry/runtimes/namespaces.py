@@ -29,7 +29,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import re
 import resource
 import signal
 import socket
@@ -47,9 +46,7 @@ _ELSEWHERE = "own, not "
 NOBODY = 65_534
 _PROBE_S = 60
 _NEWNS, _NEWUSER, _NEWNET = 0x20000, 0x10000000, 0x40000000
-_MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x1000, 0x4000, 0x80000, 2
-_LIMITED, _PACED = re.compile(rb"/anncestry-\d+-[^/]*\.img"), b"fuse.pace"
-"""The file below the device of a limited storage path (`throttle`), and the type of the mount that paces one."""
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 1, 24, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP = 0x8913, 0x8914, 0x8916, 1
@@ -167,28 +164,6 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
 def _unshare_mounts() -> None:
     _unshare(_NEWNS)
     _mount("", "/", "", _MS_REC | _MS_SLAVE)
-    _leave_limited_paths()
-
-
-def _leave_limited_paths() -> None:
-    """Unmount our copies of limited storage paths (`throttle`): no program with mounts of its own has its data there.
-
-    Where this machine's mounts are not shared, no unmounting reaches a copy, which would keep the device of another
-    system until this program ends. Who is not the owner of the mounts can't, and keeps it.
-    """
-    for line in Path("/proc/self/mounts").read_bytes().splitlines():
-        device, mount, kind = line.split(b" ")[:3]
-        if kind == _PACED or (device.startswith(b"/dev/loop") and _LIMITED.search(_below(os.fsdecode(device)))):
-            name = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), mount)  # as the kernel escapes it
-            _libc.umount2(name, _MNT_DETACH)
-
-
-def _below(device: str) -> bytes:
-    """The file below a loop device."""
-    try:
-        return Path(f"/sys/block/{device.rpartition('/')[2]}/loop/backing_file").read_bytes()
-    except OSError:
-        return b""
 
 
 def _private(folders: list[str]) -> None:

@@ -41,6 +41,8 @@ from anncestry.runtimes.native import MARK
 
 EVEN = "even"
 """The pacing that gives each read its own time."""
+LATENCY = "latency_us"
+"""How much later each evenly paced read ends: a limit's key, and what a probe is of."""
 _MIB = 1 << 20
 _SYS = Path("/sys/block")
 _PROGRAMS = ("losetup", "mkfs.ext4", "mount", "umount")
@@ -70,8 +72,10 @@ def read():
 threads = [threading.Thread(target=read) for _ in range(count)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
 reads, wall_s = len(took), time.monotonic() - start
-p95_ms = sorted(took)[int(0.95 * reads)]
-print(json.dumps({"per_s": reads / wall_s, "mean_ms": sum(took) / reads, "p95_ms": p95_ms}))
+took.sort()
+least_ms, p50_ms, p95_ms = (took[int(share * reads)] for share in (0, 0.5, 0.95))
+said = {"least_ms": least_ms, "p50_ms": p50_ms, "p95_ms": p95_ms, "mean_ms": sum(took) / reads}
+print(json.dumps({"per_s": reads / wall_s, **said}))
 """
 
 
@@ -105,7 +109,7 @@ def is_even(limits: Mapping[str, Any] | None) -> bool:
 class Limited:
     """A file system that is read at most as fast as `asked`; `number` is MAJOR:MINOR of its device.
 
-    What holds it: the kernel, for those in `group`, or `pace`, for all.
+    What holds it: the kernel, for those in `group`, or `pace`, for all; then each read ends `latency_us` later.
     """
 
     asked: Mapping[str, float]
@@ -115,6 +119,7 @@ class Limited:
     by: str
     group: Path | None = None
     pace: Pace | None = None
+    latency_us: float = 0.0
 
     @classmethod
     def make(cls, mount: Path, limits: Mapping[str, Any], root: Path = ROOT) -> Limited:
@@ -151,14 +156,16 @@ class Limited:
                 made = cls(asked, mount, Path(device).name, number, by, group=group)
             else:
                 pace.hide()
-                pace.allow(asked)
-                made = cls(asked, mount, Path(device).name, number, "one clock for all reads (FUSE)", pace=pace)
+                by, latency_us = "one clock for all reads (FUSE)", float(limits.get(LATENCY, 0))
+                made = cls(asked, mount, Path(device).name, number, by, pace=pace, latency_us=latency_us)
+                made.keep(1.0)
             undo.pop_all()
         return made
 
     def facts(self) -> dict[str, Any]:
         """For the record: what was asked, and by what it is held."""
-        return {"asked": dict(self.asked), **self._pacing, "by": self.by}
+        latency = {LATENCY: self.latency_us} if self.latency_us else {}
+        return {"asked": dict(self.asked), **self._pacing, **latency, "by": self.by}
 
     @property
     def _pacing(self) -> dict[str, Any]:
@@ -186,7 +193,7 @@ class Limited:
         """From now on it is read at most as fast as this share of what was asked."""
         rates = {limit: share * rate for limit, rate in self.asked.items()}
         if self.pace is not None:
-            self.pace.allow(rates)
+            self.pace.allow(rates, self.latency_us)
         elif self.group is not None:
             allow(self.group, self.number, rates)
 
@@ -199,12 +206,15 @@ class Limited:
         """What is read at random within the limits in two seconds, and without them, for each limit.
 
         Of each: "of" (the limit), "read_bytes" at once, "allowed_per_s" (reads, by the tighter limit), "held_per_s",
-        "held_mean_ms" and "held_p95_ms" of a read within them, "free_per_s", and "pacing" if it is even.
+        "held_mean_ms" and "held_p95_ms" of a read within them, "free_per_s", and "pacing" if it is even. What is read
+        in a second is probed without added latency, which has a probe of its own: see `_probe_latency`.
         """
         file, found = self.mount / "probe", []
         file.write_bytes(os.urandom(_PROBE_MIB << 20))
         os.sync()
         try:
+            if self.pace is not None and self.latency_us:
+                self.pace.allow(self.asked)
             for limit in self.asked:
                 size = PROBE_BYTES[limit]
                 held = self._read(file, size, _HELD_S, self.options())
@@ -215,9 +225,21 @@ class Limited:
                 of = {"of": limit, "read_bytes": size, **self._pacing}
                 rates = {"allowed_per_s": allowed, "held_per_s": held["per_s"], "free_per_s": free["per_s"]}
                 found.append({**of, **rates, "held_mean_ms": held["mean_ms"], "held_p95_ms": held["p95_ms"]})
+            if self.latency_us:
+                found.append(self._probe_latency(file))
         finally:
             file.unlink()
         return found
+
+    def _probe_latency(self, file: Path) -> dict[str, Any]:
+        """How long small reads take one after another within the limits, without added latency ("plain_…") and with it
+        ("held_…"), which is added from now on."""
+        size = PROBE_BYTES["read_ops_per_s"]
+        plain = self._read(file, size, _FREE_S, [], threads=1)
+        self.keep(1.0)
+        held = self._read(file, size, _HELD_S, [], threads=1)
+        times = {"plain_p50_ms": plain["p50_ms"], "held_p50_ms": held["p50_ms"], "held_least_ms": held["least_ms"]}
+        return {"of": LATENCY, "read_bytes": size, LATENCY: self.latency_us, **times}
 
     @contextmanager
     def _unlimited(self, file: Path) -> Iterator[Path]:
@@ -232,8 +254,10 @@ class Limited:
             os.fsync(below.fileno())
             yield Path(f"/proc/{os.getpid()}/fd/{below.fileno()}")
 
-    def _read(self, file: Path, size: int, duration_s: float, options: Sequence[str]) -> dict[str, float]:
-        asked = (str(size), str(duration_s), str(_PROBE_THREADS))
+    def _read(
+        self, file: Path, size: int, duration_s: float, options: Sequence[str], threads: int = _PROBE_THREADS
+    ) -> dict[str, float]:
+        asked = (str(size), str(duration_s), str(threads))
         program: list[str | Path] = [sys.executable, "-I", "-S", "-c", _PROBE, file, *asked]
         said: dict[str, float] = json.loads(_run(*wrapped(options, program)))
         return said
@@ -284,12 +308,12 @@ class Pace:
         """Take `file` out of everybody's sight; who has it open keeps it."""
         unmount(self._folder)
 
-    def allow(self, rates: Mapping[str, float]) -> None:
-        """Pace reads at these rates from now on; without any, read without limit."""
+    def allow(self, rates: Mapping[str, float], latency_us: float = 0.0) -> None:
+        """Pace reads at these rates from now on, each to end so much later; without any, read without limit."""
         assert self._popen.stdin is not None
         with suppress(BrokenPipeError):  # the answer tells
             bytes_per_s, reads_per_s = rates.get("read_mib_per_s", 0) * _MIB, rates.get("read_ops_per_s", 0)
-            self._popen.stdin.write(f"{bytes_per_s} {reads_per_s}\n")
+            self._popen.stdin.write(f"{bytes_per_s} {reads_per_s} {1000 * latency_us}\n")
             self._popen.stdin.flush()
         self._answered()
 
@@ -353,7 +377,11 @@ def allow(group: Path, number: str, asked: Mapping[str, float]) -> None:
 
 
 def unmount(mount: Path) -> None:
-    """Nothing, if nothing is mounted there; what is still open on it stays until it is closed."""
+    """Nothing, if nothing is mounted there; what is still open on it stays until it is closed.
+
+    The folder has to go: only that takes along the copies that programs with mounts of their own (`namespaces`) have of
+    a mount that is not shared, and one copy keeps the device.
+    """
     while _is_mount(mount):
         _run("umount", "--lazy", mount)
     with suppress(OSError):

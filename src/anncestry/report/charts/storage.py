@@ -43,7 +43,8 @@ def _rows(material: Material) -> Iterator[_Shown]:
         path = (material.records.get(row["record"]) or {}).get("storage_path")
         if path is not None and row["metric"] in _SHOWN and row["value"] is not None:
             held = path.get("limits", {})
-            yield row, held.get("asked", {}), held.get("pacing", "")
+            latency = f", each read {held['latency_us']:g} µs later" if "latency_us" in held else ""
+            yield row, held.get("asked", {}), held.get("pacing", "") + latency
 
 
 def _panels(rows: Sequence[_Shown], palette: dict[str, str]) -> Iterator[tuple[str, Any]]:

@@ -250,6 +250,8 @@ def described(facts: Mapping[str, Any]) -> str:
     said += [f"at most {most:g} {_LIMITS[limit]}" for limit, most in limits.get("asked", {}).items()]
     if "asked" in limits:
         said.append("evenly paced" if "pacing" in limits else "in the kernel's slices")
+    if "latency_us" in limits:
+        said.append(f"{limits['latency_us']:g} µs added to each read")
     for probe in limits.get("probe", ()):
         if "held_p95_ms" in probe:  # older records don't have it
             said.append(f"p95 of a probe's reads {probe['held_p95_ms'] / probe['held_mean_ms']:.1f} × their mean")

@@ -3,8 +3,8 @@
 //	pace IMAGE FOLDER
 //
 // IMAGE appears in FOLDER under its own name, and FOLDER's mount ends with the last who has it open. A line of standard
-// input, "BYTES_PER_S READS_PER_S" with 0 for no limit, sets what is read in a second from then on; "ok" answers each,
-// and says once before that all is ready.
+// input, "BYTES_PER_S READS_PER_S LATENCY_NS" with 0 for no limit, sets what is read in a second from then on, and how much
+// later each read ends; "ok" answers each, and says once before that all is ready.
 package main
 
 import (
@@ -29,14 +29,14 @@ const (
 // pacing is the clock: each read has its time on it, after those of all reads before it.
 type pacing struct {
 	sync.Mutex
-	nextNs             float64
-	perByteNs, readsNs float64
+	nextNs                        float64
+	perByteNs, readsNs, latencyNs float64
 }
 
-func (p *pacing) limit(bytesPerS, readsPerS float64) {
+func (p *pacing) limit(bytesPerS, readsPerS, latencyNs float64) {
 	p.Lock()
 	defer p.Unlock()
-	p.perByteNs, p.readsNs = 0, 0
+	p.perByteNs, p.readsNs, p.latencyNs = 0, 0, latencyNs
 	if bytesPerS > 0 {
 		p.perByteNs = 1e9 / bytesPerS
 	}
@@ -45,12 +45,12 @@ func (p *pacing) limit(bytesPerS, readsPerS float64) {
 	}
 }
 
-// due is when a read of so many bytes may end, in nanoseconds of CLOCK_MONOTONIC.
+// due is when a read of so many bytes may end, in nanoseconds of CLOCK_MONOTONIC. Latency keeps no other read waiting.
 func (p *pacing) due(bytes int) int64 {
 	p.Lock()
 	defer p.Unlock()
 	p.nextNs = max(float64(nowNs()), p.nextNs) + max(float64(bytes)*p.perByteNs, p.readsNs)
-	return int64(p.nextNs)
+	return int64(p.nextNs + p.latencyNs)
 }
 
 func nowNs() int64 {
@@ -158,12 +158,12 @@ func serve(image, folder string) error {
 func (p *paced) obey() {
 	fmt.Println("ok")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		var bytesPerS, readsPerS float64
-		if _, err := fmt.Sscan(lines.Text(), &bytesPerS, &readsPerS); err != nil {
+		var bytesPerS, readsPerS, latencyNs float64
+		if _, err := fmt.Sscan(lines.Text(), &bytesPerS, &readsPerS, &latencyNs); err != nil {
 			fmt.Printf("%q: %v\n", lines.Text(), err)
 			continue
 		}
-		p.limit(bytesPerS, readsPerS)
+		p.limit(bytesPerS, readsPerS, latencyNs)
 		fmt.Println("ok")
 	}
 }
