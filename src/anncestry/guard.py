@@ -34,7 +34,7 @@ from anncestry.metrics.decide import Outcome, Pair, Rule, Sample, Share, Verdict
 from anncestry.provenance import running
 from anncestry.provenance.attempts import Ledger
 from anncestry.provenance.records import read_record, replacing, write_json
-from anncestry.report.model.quantities import OF_PAIRS
+from anncestry.report.model.quantities import OF_PAIRS, too_few
 from anncestry.runtimes import artifacts
 
 NAME = "guard"
@@ -315,7 +315,8 @@ def findings(matrix: Matrix, folder: Path, quantities: Sequence[str], rule: Rule
         where = pair.dataset, pair.workload, name
         if not _tells(record, name):
             failed = [gate for gate in record["gates"] if not gate["ok"]]
-            note = f"invalid: {failed[0]['gate']}: {failed[0]['detail']}" if failed else "not recorded"
+            note = f"invalid: {failed[0]['gate']}: {failed[0]['detail']}" if failed else ""
+            note = note or too_few(record, name) or "not recorded"
             said = Ruling.REGRESSED if _head_alone_fails(record, controls.get(pair.workload)) else Ruling.CANT_TELL
             found.append(Finding(*where, None, None, None, None, None, said, note))
             continue
@@ -344,7 +345,8 @@ def _head_alone_fails(record: Mapping[str, Any], control: Mapping[str, Any] | No
 
 def _tells(record: Mapping[str, Any], name: str) -> bool:
     """Whether a pair's record says something of a quantity: it is valid, and the quantity could be read."""
-    return bool(record["valid"]) and (name == "recall" or name in record["quantities"])
+    known = name == "recall" or (name in record["quantities"] and not too_few(record, name))
+    return bool(record["valid"]) and known
 
 
 def ruling_of(verdict: Verdict, quantity: Quantity, rule: Rule) -> Ruling:

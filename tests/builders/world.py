@@ -197,6 +197,11 @@ def over_runs(value: float, runs: int, spread: float = 0.01) -> dict[str, Any]:
     return {"value": mean, "std": std, "runs": values, "low": low, "high": high, "interval": "95 %, made up"}
 
 
+def rounds(runs: int, rank: int, day: int = 21) -> list[dict[str, Any]]:
+    """Rounds of one system of several, that of each `rank` in turn."""
+    return [{"run": run, "created": f"2026-11-{day}T05:{10 + 5 * run + rank:02}:00+00:00"} for run in range(runs)]
+
+
 def _query(cell: dict[str, str], load_key: str, rank: int) -> dict[str, Any]:
     asked = WORKLOADS[cell["workload"]]
     runs, clients = asked["runs"], asked["clients"]
@@ -222,6 +227,7 @@ def _query(cell: dict[str, str], load_key: str, rank: int) -> dict[str, Any]:
         },
         "server_cpu_us_per_query": over_runs(800 * p50 / clients, runs),
         "selectivity": 0.301 if asked.get("filter") else None,
+        "rounds": rounds(runs, rank),
         "resources": {"server": {"query": _used(10.0)}, "client": {"query": _used(10.0)}},
     }
 

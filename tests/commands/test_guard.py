@@ -268,6 +268,25 @@ def test_an_invalid_pair_says_nothing_of_any_quantity_and_names_the_gate(monkeyp
     assert "0 of 0 requests" in guard.text(guard.Asked("a", "b", ["blobs"], ["k5"]), found)
 
 
+def test_a_percentile_of_too_few_answers_regresses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(rate: float) -> guard.Finding:
+        tail = {"a": 50.0, "b": 90.0, "value": 1.8, "low": 1.7, "high": 1.9, "log_error": 0.02, "freedom": 4.0}
+        record = {
+            "spec": {"workload": {}, "slices": {"slice_s": 0.5, "discard_ms": 100, "blocks": 3}},
+            "quantities": {"qps": {"a": 2 * rate, "b": rate}, "p99_ms": tail},
+            **{"rounds": [{}] * 6, "gates": [], "valid": True},
+        }
+        monkeypatch.setattr(guard, "_record", lambda folder, pair: record)
+        pair = SimpleNamespace(dataset="blobs", workload="k5", is_control=False)
+        (found,) = guard.findings(cast(Any, SimpleNamespace(pairs=[pair])), Path(), ["p99_ms"], Rule())
+        return found
+
+    # In a block, a side is watched for four slices of 0.4 s.
+    assert said(70.0).said is guard.Ruling.REGRESSED
+    few = said(20.0)
+    assert (few.said, few.note) == (guard.Ruling.CANT_TELL, "32 answers a block: too few for p99")
+
+
 def ratio(value: float, error: float) -> dict[str, Any]:
     entry = {"a": 1.0, "b": value, "value": value, "log_error": error, "freedom": 5.0}
     return {"quantities": {"server_cpu_us_per_query": entry}, "rounds": [{}] * 6, "spec": {"workload": {}}}

@@ -91,6 +91,14 @@ def test_more_than_half_of_the_ceiling_is_client_bound(qps, expected):
     assert numbers._client_bound(numbers._Record("p", "s", body)) is expected
 
 
+@pytest.mark.parametrize(("cost", "expected"), [(44.0, False), (46.0, True), (None, False)])
+def test_a_client_as_busy_as_at_the_ceiling_is_bound_although_the_machine_was_faster_then(cost, expected):
+    """At the ceiling it needs 1,000 x 20 µs a second; here 400 queries at twice the price, nearly as much."""
+    ceiling = {"qps": 1000.0, "cpu_us_per_query": 20.0}
+    body = {"summary": {"qps": {"value": 400.0}}, "client": {"ceiling": ceiling, "cpu_us_per_query": cost}}
+    assert numbers._client_bound(numbers._Record("p", "s", body)) is expected
+
+
 def test_where_the_ceiling_is_not_known_nothing_is_said():
     body = {"summary": {"qps": {"value": 1.0}}, "client": {"ceiling": None}}
     assert numbers._client_bound(numbers._Record("p", "s", body)) is None

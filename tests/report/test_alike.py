@@ -182,7 +182,11 @@ def test_a_difference_of_builds_is_told_of_their_means_and_not_of_the_first_ones
     a, b = ({**row(10.0, mean), **common, "system": name} for name, mean in (("a", 12.0), ("b", 10.0)))
     found = replace(FASTER, low=12 / 1.25 - 12, high=12 / 1.152 - 12)
     stub: Any = SimpleNamespace(
-        of_systems={("a", "b"): (a, b, found)}, rule=Rule(), noise=Noise(), obstacle=lambda best, other: ""
+        of_systems={("a", "b"): (a, b, found)},
+        rule=Rule(),
+        noise=Noise(),
+        obstacle=lambda best, other: "",
+        out_of_turn=lambda a, b: "",
     )
     (shown,) = effort.comparisons(SimpleNamespace(verdicts=stub))  # type: ignore[arg-type]
     assert shown.rows[0].cells[0].text == "+20.0 (+15.2 to +25.0)"

@@ -359,7 +359,53 @@ def test_less_processor_time_at_less_recall_is_not_called_better(world: World) -
     for cell in world.cells:
         world.edit(cell["recall_path"], _recall(0.8))
     line = _line(compare(before, _side(world, MILVUS, "after")), "server_cpu_us_per_query")
-    assert (line.verdict, line.better, line.recall_differs) == ("less", "", True)
+    assert (line.verdict, line.better, line.less_recall) == ("less", "", True)
+
+
+@pytest.mark.parametrize(
+    ("mine", "better", "note"),
+    [
+        (0.9993, "b", ""),
+        (0.9985, "b", ""),  # surely not less by the margin
+        (0.9960, "", "with undetermined recall: 0.9993 against 0.9960"),
+        (0.9000, "", "with worse recall: 0.9993 against 0.9000"),
+    ],
+)
+def test_a_faster_side_wins_only_with_a_recall_that_is_surely_not_less_as_on_a_page(
+    world: World, mine: float, better: str, note: str
+) -> None:
+    """Each query finds all, or (of some) half: the same queries of both sides are compared."""
+
+    def scored(recall: float) -> Edit:
+        missed = round(2 * 1000 * (1 - recall))
+        found = [0.5] * missed + [1.0] * (1000 - missed)
+
+        def edit(record: dict[str, Any]) -> None:
+            for rule in ("by_id", "by_distance"):
+                record["recall"][rule] |= {"value": recall, "runs": [recall] * 3}
+            record["by_query"] = {"query": list(range(1000)), "by_id": found, "by_distance": found}
+
+        return edit
+
+    for cell in world.cells:
+        world.edit(cell["recall_path"], scored(0.9993))
+    before = _side(world, MILVUS, "before")
+    _again(world, _scaled("p50_ms", 0.5), "query")
+    for cell in world.cells:
+        world.edit(cell["recall_path"], scored(mine))
+    line = _line(compare(before, _side(world, MILVUS, "after")), "p50_ms")
+    assert (line.verdict, line.better, line.judged.note) == ("faster", better, note)
+
+
+def test_a_faster_side_with_more_recall_wins(world: World) -> None:
+    for cell in world.cells:
+        world.edit(cell["recall_path"], _recall(0.8))
+    before = _side(world, MILVUS, "before")
+    _again(world, _scaled("p50_ms", 0.5), "query")
+    for cell in world.cells:
+        world.edit(cell["recall_path"], _recall(0.9993))
+    line = _line(compare(before, _side(world, MILVUS, "after")), "p50_ms")
+    assert (line.better, line.judged.note) == ("b", "with better recall: 0.8000 against 0.9993")
 
 
 # Not comparable
@@ -696,7 +742,9 @@ def test_the_files_hold_every_line(world: World) -> None:
     found = compare(_side(world, MILVUS), _side(world, WEAVIATE))
     write(found, Path("out"))
     body = json.loads(Path("out/comparison.json").read_text())
-    assert body["a"] == {"label": MILVUS, "kind": "", "commit": ""} and len(body["lines"]) == len(found.lines)
+    measured = ["2026-11-21T05:10:00+00:00", "2026-11-21T05:20:00+00:00"]
+    assert body["a"] == {"label": MILVUS, "kind": "", "commit": "", "measured": measured}
+    assert len(body["lines"]) == len(found.lines)
     with open("out/comparison.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found.lines)

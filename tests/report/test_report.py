@@ -1105,3 +1105,56 @@ def test_the_summary_names_topologies_where_there_are_several_and_cuts_no_name_w
         for system in ("milvus-2.3.5", "weaviate-1.27.0")
     }
     assert "…" not in head + "".join(rows)
+
+
+# Percentiles of too few answers
+
+
+def _asked(runs: list[int]) -> Any:
+    return lambda record: record["summary"].update(samples={"value": sum(runs), "runs": runs})
+
+
+@pytest.mark.parametrize(
+    ("runs", "none"),
+    [
+        ([1000, 1000, 1000], []),
+        ([400, 400, 400], []),  # of all runs together
+        ([300, 300, 300], ["p999_ms: 900 answers: too few for p99.9"]),
+        ([100, 100, 100], ["p999_ms: 300 answers: too few for p99.9"]),
+        ([100, 99, 100], ["p999_ms: 299 answers: too few for p99.9", "p99_ms: 99 answers a run: too few for p99"]),
+        (
+            [19, 40, 40],
+            [
+                "p95_ms: 19 answers a run: too few for p95",
+                "p999_ms: 99 answers: too few for p99.9",
+                "p99_ms: 19 answers a run: too few for p99",
+            ],
+        ),
+    ],
+)
+def test_a_percentile_that_would_be_the_slowest_answer_is_none_and_says_so(
+    world: World, runs: list[int], none: list[str]
+) -> None:
+    cell = world.cell("milvus-2.3.5", "k10")
+    world.edit(cell["query_path"], lambda record: record["summary"].update(p999_ms=over_runs(9.0, 3)))
+    world.edit(cell["query_path"], _asked(runs))
+    df = world.tidy()
+    rows = df[(df["record"] == cell["query_path"]) & df["reason"].str.contains("too few")]
+    assert [f"{row['metric']}: {row['reason']}" for row in rows.to_dict("records")] == none
+    assert rows["value"].isna().all() and rows["low"].isna().all() and not rows["valid"].any()
+    assert _one(df, cell["query_path"], "p50_ms")["value"] and _one(df, cell["query_path"], "p50_ms")["valid"]
+
+
+def test_such_a_cell_is_valid_and_wins_nothing_by_that_percentile(world: World) -> None:
+    slow = [cell for cell in world.cells if cell["workload"] == "k10" and cell["system"] == "weaviate-1.27.0"]
+    for cell in slow:
+        world.edit(cell["query_path"], _asked([60, 60, 60]))
+    df = world.tidy()
+    material = Material(df, read_records(df))
+    compared = {(a["workload"], a["metric"]) for a, _, _ in material.verdicts.of_systems.values()}
+    assert ("k10", "p95_ms") in compared and ("k10", "p99_ms") not in compared
+    (table,) = (table for table in tables(material) if table.number == "IV")
+    shown = [cell for row in table.rows for cell in row.cells if cell.problem]
+    assert {(cell.text, cell.problem) for cell in shown} == {("too few answers", "60 answers a run: too few for p99")}
+    page = _page(world)
+    assert "Of 36 cells, 36 are measured and valid" in re.sub(r"<[^>]+>", "", page)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,7 @@ from anncestry.report.charts import Data, Figure, Panel
 from anncestry.report.compare.lines import HEADLINE, compare
 from anncestry.report.compare.sides import Side
 from anncestry.report.compare.text import row_of
+from anncestry.report.model import verdicts
 from anncestry.report.model.cells import (
     NO_CELL,
     Cell,
@@ -187,6 +188,8 @@ class Pair:
     after: Row | None
     judged: Verdict | None = None
     """After against before, corrected for all of its table; None where one is missing, or before is zero."""
+    out_of_turn: str = ""
+    """How far apart its arms were measured, in words; empty where their rounds alternated."""
 
     @property
     def control(self) -> bool:
@@ -227,8 +230,16 @@ def arms_of(rows: Sequence[Row]) -> tuple[str, str] | None:
     return next(str(name) for name in names if name != after), after
 
 
+Records = Mapping[str, Mapping[str, Any]]
+"""Records by their paths."""
+
+
 def pairs(
-    rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None = None
+    rows: Sequence[Row],
+    arms: tuple[str, str],
+    question: Question,
+    rule: decide.Rule | None = None,
+    records: Records | None = None,
 ) -> list[Pair]:
     """What a question compares, the control last; judged together by the `rule`."""
     there = {(row["arm"], row["dataset"], row["system"], row["topology"]) for row in rows}
@@ -250,14 +261,20 @@ def pairs(
     ]
     known = [(number, samples) for number, pair in enumerate(made) if (samples := pair.samples) is not None]
     for (number, _), found_of in zip(known, decide.judge_all([samples for _, samples in known], rule), strict=True):
-        made[number] = replace(made[number], judged=found_of)
+        both = ((records or {}).get(row["record"]) or {} for row in (made[number].before, made[number].after) if row)
+        made[number] = replace(made[number], judged=found_of, out_of_turn=verdicts.apart(*both))
     return sorted(made, key=lambda pair: (pair.dataset, pair.clients, pair.workload, pair.control))
 
 
 def verdict(pair: Pair, control: Pair | None) -> str:
-    """Whether a change is one: its verdict, held against what the control did."""
+    """Whether a change is one: its verdict, held against what the control did.
+
+    Where the arms did not take turns, only a control whose arms did not either tells of what the machine did meanwhile.
+    """
     if pair.judged is None or pair.change is None:
         return TOO_FEW
+    if pair.out_of_turn and not pair.control and (control is None or not control.out_of_turn):
+        return f"{decide.Outcome.UNDETERMINED.value}: {pair.out_of_turn}, unlike the control: measure both again"
     if not pair.judged.decided:
         return pair.judged.outcome.value
     if pair.control:
@@ -268,17 +285,23 @@ def verdict(pair: Pair, control: Pair | None) -> str:
     return WITHIN_DRIFT if low <= pair.change[0] <= high else DIFFERS
 
 
-def of_arms(df: pd.DataFrame, rule: decide.Rule | None = None) -> list[Table]:
+def of_arms(df: pd.DataFrame, rule: decide.Rule | None = None, records: Records | None = None) -> list[Table]:
     """The tables of a comparison of two arms; none for numbers that are no such comparison."""
     rows = rows_of(df)
     arms = arms_of(rows)
     if arms is None:
         return []
-    return [table for question in questions(rows) for table in made(_table(rows, arms, question, rule))]
+    return [table for question in questions(rows) for table in made(_table(rows, arms, question, rule, records))]
 
 
-def _table(rows: Sequence[Row], arms: tuple[str, str], question: Question, rule: decide.Rule | None) -> Table:
-    made = pairs(rows, arms, question, rule)
+def _table(
+    rows: Sequence[Row],
+    arms: tuple[str, str],
+    question: Question,
+    rule: decide.Rule | None,
+    records: Records | None,
+) -> Table:
+    made = pairs(rows, arms, question, rule, records)
     recall = question.unit == "fraction"
     asked = {(pair.dataset, pair.clients, pair.workload) for pair in made}
     several = len(asked) > len({(dataset, clients) for dataset, clients, _ in asked})

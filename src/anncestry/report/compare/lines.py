@@ -33,7 +33,17 @@ from anncestry.report.model.quantities import (
     lower_limit,
     stage_of,
 )
-from anncestry.report.model.verdicts import Paired, built, limited, of_builds, of_queries, of_runs
+from anncestry.report.model.verdicts import (
+    AGAIN,
+    Paired,
+    apart,
+    built,
+    less_recall,
+    limited,
+    of_builds,
+    of_queries,
+    of_runs,
+)
 
 HEADLINE = (
     *("load_s", "server_cpu_us_per_row", "p50_ms", "p95_ms", "p99_ms", "qps", "server_cpu_us_per_query"),
@@ -143,8 +153,8 @@ class Line:
     a: Number
     b: Number
     judged: Verdict
-    recall_differs: bool = False
-    """Of a query's speed and cost: whether the recall of the two differs."""
+    less_recall: bool = False
+    """Of a query's speed and cost: whether the better side has less recall than a winner may, or that isn't known."""
     means: tuple[float, float] | None = None
     """Over builds, where both sides have several: then these are what is judged, and not the first ones."""
 
@@ -189,17 +199,18 @@ class Line:
         return bool(self.a.number) and self.a.number == self.b.number and not once
 
     @property
-    def better(self) -> str:
-        """`a` or `b`, whichever is better by more than noise; empty if neither is.
-
-        None is that was had at another recall, or with more defective answers than a winner may have.
-        """
-        if not self.judged.decided or not self.words.better or self.recall_differs:
+    def ahead(self) -> str:
+        """`a` or `b`, whichever's number is better by more than noise; empty if neither is."""
+        if not self.judged.decided or not self.words.better:
             return ""
-        letter, best = (
-            ("b", self.b) if (self.judged.outcome is Outcome.MORE) == (self.words.better > 0) else ("a", self.a)
-        )
-        return letter if best.defect_share <= MARKED_SHARE else ""
+        return "b" if (self.judged.outcome is Outcome.MORE) == (self.words.better > 0) else "a"
+
+    @property
+    def better(self) -> str:
+        """The side that is ahead; empty where that is bought by recall, or by more defective answers than may be."""
+        best = {"a": self.a, "b": self.b}.get(self.ahead)
+        won = best is not None and not self.less_recall and best.defect_share <= MARKED_SHARE
+        return self.ahead if won else ""
 
     def columns(self) -> dict[str, Any]:
         """The line as a row of comparison.csv, unrounded."""
@@ -237,15 +248,32 @@ class Comparison:
         """All of it as JSON takes it, numbers unrounded: the sides, what else differs, and the lines."""
         sides = {"a": self.a, "b": self.b}
         return {
-            **{name: {"label": side.label, "kind": side.kind, "commit": side.commit} for name, side in sides.items()},
+            **{
+                name: {"label": side.label, "kind": side.kind, "commit": side.commit, "measured": self.measured(name)}
+                for name, side in sides.items()
+            },
             "differences": [{"what": what, "a": a, "b": b} for what, a, b in self.differences],
             "lines": [line.columns() for line in self.lines],
         }
+
+    def measured(self, letter: str) -> tuple[str, str] | None:
+        """When the first and the last of a side's numbers were measured that have a verdict by runs or builds."""
+        judged = [line for line in self.lines if line.judged.low is not None and line.phase != "recall"]
+        paths = {getattr(line, letter).record for line in judged}
+        records = {"a": self.a, "b": self.b}[letter].records
+        times = [time for path in paths & records.keys() for time in _times(records[path])]
+        return (min(times), max(times)) if times else None
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, most frequent first."""
         verdicts = pd.Series([line.verdict for line in self.lines], dtype="str")
         return {str(verdict): int(count) for verdict, count in verdicts.value_counts(sort=True).items()}
+
+
+def _times(record: Body) -> list[str]:
+    """When a record's rounds were measured, or its load."""
+    rounds = [str(one["created"]) for one in record.get("rounds") or () if one.get("created")]
+    return rounds or [str(record["created"])]
 
 
 def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = None) -> Comparison:
@@ -276,10 +304,10 @@ def compare(a: Side, b: Side, noise: Noise | None = None, rule: Rule | None = No
     given = noise or Noise()
     known = given.with_measured(between_pairs((line.metric, line.a.value or 0, line.b.value or 0) for line in twice))
     judged = [
-        _limited(_floored(line, pair, given if line.measured_twice else known, rule))
+        (_limited(_floored(line, pair, given if line.measured_twice else known, rule)), pair)
         for line, (_, pair, _) in zip(lines, found, strict=True)
     ]
-    return Comparison(a, b, tuple(sorted(_with_recall(judged), key=_order)), tuple(differences), known, rule)
+    return Comparison(a, b, tuple(sorted(_with_recall(judged, rule), key=_order)), tuple(differences), known, rule)
 
 
 def _judged_together(found: Sequence[tuple[Line, Pair | None, bool]], rule: Rule, beside: Sequence[Pair]) -> list[Line]:
@@ -320,25 +348,38 @@ def _limited(line: Line) -> Line:
     return replace(line, judged=limited(line.judged, line.a.limit, line.b.limit))
 
 
-def _with_recall(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines, where a query's speed or cost differs with a note if its recall does, too."""
-    of_cell: dict[tuple[str, ...], list[Line]] = {}
-    for line in lines:
+_Judged = tuple[Line, Pair | None]
+"""A line, and what its verdict is of; None where nothing was judged."""
+
+
+def _with_recall(lines: Iterable[_Judged], rule: Rule) -> Iterator[Line]:
+    """The lines, where a query's speed or cost differs with what its recall says of that."""
+    of_cell: dict[tuple[str, ...], list[_Judged]] = {}
+    for line, pair in lines:
         cell = (line.dataset, line.topology, line.workload, line.system_a, line.system_b)
-        of_cell.setdefault(cell, []).append(line)
-    for members in of_cell.values():
+        of_cell.setdefault(cell, []).append((line, pair))
+    for (_, _, workload, *_), members in of_cell.items():
         # By distance: one of several rows that are as far is as good as another.
-        known = {line.metric: line for line in members if line.a.value is not None and line.b.value is not None}
+        known = {line.metric: (line, pair) for line, pair in members if None not in (line.a.value, line.b.value)}
         recall = known.get("recall_by_distance", known.get("recall_by_id"))
-        recall = recall if recall is not None and recall.judged.decided else None
-        for line in members:
-            bought = line.words in (TIME, RATE, COST)
-            if recall is None or not (bought and line.judged.decided):
+        for line, _ in members:
+            if not (workload and line.ahead and line.words in (TIME, RATE, COST)):
                 yield line
-            else:
-                note = f"with {recall.verdict} recall: {recall.a.value:.4f} against {recall.b.value:.4f}"
-                note = "; ".join(filter(None, (line.judged.note, note)))
-                yield replace(line, judged=replace(line.judged, note=note), recall_differs=True)
+                continue
+            less, said = _of_recall(line.ahead, recall, rule)
+            note = "; ".join(filter(None, (line.judged.note, said)))
+            yield replace(line, judged=replace(line.judged, note=note), less_recall=less)
+
+
+def _of_recall(ahead: str, recall: _Judged | None, rule: Rule) -> tuple[bool, str]:
+    """Whether the side that is `ahead` has too little recall to win, by the rule of a page; and what to say of it."""
+    if recall is None or recall[0].judged.outcome is Outcome.NOT_COMPARABLE:
+        return True, "recall is not known" if recall is None else "recalls are not comparable"
+    line, pair = recall
+    mine, theirs = ("a", "b") if ahead == "a" else ("b", "a")
+    less = pair is not None and less_recall(getattr(pair, mine), getattr(pair, theirs), rule)
+    said = f"with {line.verdict} recall: {line.a.value:.4f} against {line.b.value:.4f}"
+    return less, said if less or line.judged.decided else ""
 
 
 def _order(line: Line) -> tuple[Any, ...]:
@@ -455,7 +496,6 @@ class _Systems:
             return Verdict(Outcome.SAME_RECORD)
         if obstacle := self.obstacle(stage_of(key[3]), key[:3]):
             return Verdict(Outcome.NOT_COMPARABLE, reason=obstacle)
-        # Rounds of two experiments are no pairs; what a load measured has no rounds.
         stage = stage_of(key[3])
         records = self._records(stage, key[:3]) if stage != "load" else [{}, {}]
         samples = [_sample(row, record) for row, record in zip((a, b), records, strict=True)]
@@ -467,11 +507,16 @@ class _Systems:
             return Pair(samples[0], samples[1], key[4], ratio=ratio)
         if key[4] == "defect_share":
             return Pair(_share(a, records[0]), _share(b, records[1]), key[4])
-        if stage != "recall" and built(a, b):
-            return Pair(of_builds(a), of_builds(b), key[4], of="builds")
         # Recall is of queries, whose answers in all runs are one observation. What features declare is of runs: such as
         # the rate that a search found, or the recall of rows that came meanwhile.
         of_runs_only = stage != "recall" or a["unit"] != "fraction" or features.declared(key[4]) is not None
+        # Rounds of two experiments are no pairs, and what a load measured has no rounds.
+        of_rounds = of_runs_only and stage != "load" and self._of_one_experiment
+        if of_rounds and (how_far := apart(*self._records("query", key[:3]))):
+            why = f"{how_far}: {AGAIN}"
+            return Verdict(Outcome.UNDETERMINED, reason=why, note=why)
+        if stage != "recall" and built(a, b):
+            return Pair(of_builds(a), of_builds(b), key[4], of="builds")
         few = [f"{n}: {_runs_text(r)}" for n, r, s in zip(names, (a, b), samples, strict=True) if s.runs < 2]
         if few and of_runs_only:  # two may be enough, where `decide` knows how much others vary
             return Pair(samples[0], samples[1], unknown=f"{'; '.join(few)}: at least {MIN_RUNS} runs are needed")

@@ -37,7 +37,8 @@ def summary(comparison: Comparison, *, everything: bool = False, width: int = WI
     spare = width - sum(widths) - verdicts - 2 * len(widths) - 2
     widths[0] = max(8, widths[0] + min(spare, 0))
     several = len({(line.system_a, line.system_b) for line in shown}) > 1
-    out = [_cut(f"A  {name_of(comparison.a)}", width), _cut(f"B  {name_of(comparison.b)}", width), ""]
+    out = [_cut(f"A  {name_of(comparison.a)}", width), _cut(f"B  {name_of(comparison.b)}", width)]
+    out += [*textwrap.wrap(between(comparison), width), ""]
     for (dataset, topology, *systems), of_place in groupby(rows, lambda row: table_of(row[0])):
         pair = f": {' → '.join(name or NO_CELL for name in systems)}" if several else ""
         out.append(_cut(_printable(f"{dataset}, {topology}{pair}"), width))
@@ -120,6 +121,23 @@ def _printable(words: str) -> str:
 def name_of(side: Side) -> str:
     known = " ".join(filter(None, (side.kind, side.commit[:12])))
     return _printable(f"{side.label} ({known})" if known else side.label)
+
+
+def between(comparison: Comparison) -> str:
+    """That the sides were not measured in turns, and when each was; empty where they were, or where nothing is judged.
+
+    Systems of one experiment are judged where they were (`lines`); two platforms are two machines anyway.
+    """
+    both = [comparison.measured(letter) for letter in "ab"]
+    if comparison.a.kind == comparison.b.kind and comparison.a.kind in ("system", "platform"):
+        return ""
+    if None in both:
+        return ""
+    times = [" to ".join(dict.fromkeys(time[:16].replace("T", " ") for time in ends or ())) for ends in both]
+    return _printable(
+        f"A was measured {times[0]}, B {times[1]} (UTC), and not in turns: a change of the machine between the two"
+        " would look the same as a difference of the sides."
+    )
 
 
 def counted(comparison: Comparison) -> str:

@@ -26,8 +26,9 @@ _DIGITS_MAX = 6
 
 CLIENT_BOUND, DISTURBED, DEFECT = "‡", "¶", "†"
 MARKS = {
-    CLIENT_BOUND: "Client-bound: more than half of what the client itself can send to a server that costs nothing; the"
-    " number may be the client's limit, not the system's.",
+    CLIENT_BOUND: "Client-bound: more than half of what the client itself can send to a server that costs nothing, or"
+    " nine tenths of the processor time a second that this takes it; the number may be the client's limit, not the"
+    " system's.",
     DISTURBED: "Disturbed: other programs, the hypervisor or a client that was held up exceeded the declared limits in"
     " a run, and measuring it again did not help; the number's note and its record say what, and in which run.",
     DEFECT: "So many answers of the cell are short, empty or repeating, violate the filter, or failed (Table Z). Recall"

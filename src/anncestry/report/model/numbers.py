@@ -29,7 +29,9 @@ PAIRED = "pair"
 """The phase of the numbers of pairs."""
 CLIENT_SHARE = 0.5
 """A cell that asks more than this share of the client's own ceiling is client-bound."""
-
+BUSY_SHARE = 0.9
+"""So is one whose client needs more than this share of the processor time that the ceiling took it, second by second:
+the ceiling was measured once, and a machine that is slower since has a lower one."""
 
 _DTYPES: dict[str, str] = {
     "number_id": "str",
@@ -340,10 +342,18 @@ class Facts:
 
 
 def _client_bound(query: _Record | None) -> bool | None:
-    """Whether more than half of what the client itself can send was asked; None where its ceiling is not known."""
-    ceiling = at(query.body, ("client", "ceiling", "qps")) if query else None
+    """Whether the client was near its own ceiling, by its rate or by its processor time; None where that is not known.
+
+    Its processor time a second is the same at the ceiling however fast the machine is, its rate is not.
+    """
+    client = (query.body.get("client") if query else None) or {}
+    ceiling = client.get("ceiling") or {}
     rate = at(query.body, ("summary", "qps", "value")) if query else None
-    return None if not ceiling or rate is None else bool(rate > CLIENT_SHARE * ceiling)
+    if not ceiling.get("qps") or rate is None:
+        return None
+    cost, least = (of.get("cpu_us_per_query") for of in (client, ceiling))
+    busy = bool(cost and least) and rate * cost > BUSY_SHARE * ceiling["qps"] * least
+    return bool(rate > CLIENT_SHARE * ceiling["qps"] or busy)
 
 
 def _disturbed(record: _Record | None) -> bool | None:
@@ -376,9 +386,10 @@ def _rows(
     body = derived.added(record.body) if record else {}
     names = [where[name] for name in ("dataset", "system", "topology", "workload")]
     for metric in expected(body):
-        value, std, runs = _reading(body, metric, path) if not reason else (None, None, None)
+        few = quantities.too_few(body, metric.name) if metric.at[0] in ("summary", "quantities") else ""
+        value, std, runs = _reading(body, metric, path) if not (reason or few) else (None, None, None)
         low, high, interval = _interval(body, metric, path) if value is not None else (None, None, "")
-        absent = "" if value is not None else quantities.why_absent(body, metric)
+        absent = "" if value is not None else few or quantities.why_absent(body, metric)
         yield {
             **where,
             "number_id": number_id(*names, key, metric.phase, metric.name),

@@ -7,7 +7,7 @@ from typing import Any
 
 from anncestry.cells import features
 from anncestry.cells.features import Body, Metric, at
-from anncestry.metrics import robust
+from anncestry.metrics import duet, robust
 from anncestry.metrics.defects import BITS
 from anncestry.metrics.latency import FAILED
 from anncestry.metrics.resources import OF_MEMBER
@@ -251,7 +251,7 @@ def is_missing(reason: str) -> bool:
 
 def is_absent(reason: str) -> bool:
     """Whether a reason says that there is no such number, which is no fault of the record."""
-    return reason in ABSENT or reason.startswith(UNREACHED)
+    return reason in ABSENT or reason.startswith(UNREACHED) or _says_too_few(reason)
 
 
 def state_of(reasons: Iterable[str]) -> str:
@@ -282,6 +282,40 @@ UNANSWERED = "answered: "
 LOAD_INVALID = "its load is invalid: "
 
 
+_TAILS = {"p95_ms": ("p95", 20), "p99_ms": ("p99", 100), "p999_ms": ("p99.9", 1000)}
+"""Percentiles, and of how many answers the first is that has another than the slowest for it."""
+_TOO_FEW = ": too few for "
+
+
+def too_few(body: Body, metric: str) -> str:
+    """Why a record of queries or of a pair has no such percentile: of so few answers it is the slowest. Else empty.
+
+    It would flatter who answers fewest. p99.9 is of all runs together, that of a pair is the ratio of each block.
+    """
+    name, least = _TAILS.get(metric.removeprefix("pair_"), ("", 0))
+    counted = _answers(body, pooled=metric == "p999_ms") if least else None
+    if counted is None or counted[0] >= least:
+        return ""
+    return f"{counted[0]:,} answer{'s' * (counted[0] != 1)}{counted[1]}{_TOO_FEW}{name}"
+
+
+def _answers(body: Body, *, pooled: bool) -> tuple[int, str] | None:
+    """How many answers a percentile is of, and of what; None where the record does not say it."""
+    slices, rates = (at(body, steps) for steps in (("spec", "slices"), ("quantities", "qps")))
+    if slices and rates:
+        measured_s = duet.BLOCK / 2 * (slices["slice_s"] - slices["discard_ms"] / 1000)
+        return int(min(rates["a"], rates["b"]) * measured_s), " a block"
+    samples = at(body, ("summary", "samples")) or {}
+    runs = samples.get("runs")
+    if not runs:
+        return None
+    return (int(sum(runs)), "") if pooled else (int(min(runs)), " a run")
+
+
+def _says_too_few(reason: str) -> bool:
+    return reason.rpartition(_TOO_FEW)[2] in {name for name, _ in _TAILS.values()}
+
+
 def brief(reason: str) -> str:
     """Why there is no number, in two or three words; a failed gate's full reason stands in the list of them."""
     if reason in MISSING:
@@ -290,6 +324,8 @@ def brief(reason: str) -> str:
         return "upgraded in place"
     if reason.startswith(UNREACHED):
         return "not reached"
+    if _says_too_few(reason):
+        return "too few answers"
     if reason == FAILED or reason.startswith((TRIED, UNANSWERED)):
         return "failed"
     return reason if reason in ABSENT else "invalid"

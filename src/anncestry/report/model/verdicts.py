@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import mean, stdev
 from typing import Any
 
@@ -18,7 +19,7 @@ from anncestry.metrics.defects import MARKED_SHARE, percent
 from anncestry.metrics.duet import Ratio
 from anncestry.report.model.cells import Row, sample_of
 from anncestry.report.model.noise import Noise, above
-from anncestry.report.model.quantities import HIGHEST_RATE, lower_limit
+from anncestry.report.model.quantities import HIGHEST_RATE, lower_limit, too_few
 
 COMPARED = {
     "p50_ms": True,
@@ -36,6 +37,8 @@ WINS = "wins"
 """The word for a number that is surely better than each other, at no less recall."""
 RECALL = "recall_by_distance"
 WORST = "recall_worst1"
+AGAIN = "pair them (docs/duet.md), or measure both again"
+"""What to do where two numbers can't be judged because their rounds did not alternate."""
 
 
 def rule_of(config: Config) -> Rule:
@@ -81,8 +84,8 @@ _NOTHING = Sample(1.0, 0.0, 1)
 
 def _ratio(record: Mapping[str, Any], metric: str, sign: int = 1) -> Ratio | None:
     """A pair's ratio of a metric, or (`sign` -1) its inverse; None where it has none, or no interval."""
-    facts = at(record, ("quantities", metric))
-    known = facts and facts["value"] and facts["log_error"] is not None
+    facts = at(record, ("quantities", metric)) or {"value": None}
+    known = facts["value"] and facts["log_error"] is not None and not too_few(record, metric)
     return ratio_of(facts, len(record["rounds"]), sign) if known else None
 
 
@@ -103,6 +106,7 @@ class Verdicts:
         self._records = records
         self._rows = rows
         self._paired = Paired(records.values())
+        self._apart: dict[tuple[str, str], str] = {}
         self._recalls = {_cell(row): row for row in rows if row["metric"] == RECALL}
 
     def evidence(self, row: Row) -> Evidence:
@@ -113,18 +117,34 @@ class Verdicts:
         return of_builds(row) if built(row) else of_runs(row, record)
 
     def pair(self, a: Row, b: Row) -> Pair:
-        """Two numbers of one session's rounds, as what `decide` judges."""
+        """Two numbers of one experiment, as what `decide` judges."""
         several = built(a, b)
         if several or a["phase"] == "recall":
             first, second = self.evidence(a), self.evidence(b)
         else:
             first, second = (of_runs(row, self._records.get(row["record"]) or {}) for row in (a, b))
         of = "builds" if several or not a["workload"] else "rounds"
+        unknown = self.out_of_turn(a, b)
+        return Pair(first, second, a["metric"], not several, unknown, of, self._ratio(a, b))
+
+    def _ratio(self, a: Row, b: Row) -> Ratio | None:
+        """b over a, where the two were measured in pairs."""
         place, elsewhere = _cell(a), _cell(b)
-        ratio = None
-        if (place[:2], place[3]) == (elsewhere[:2], elsewhere[3]):
-            ratio = self._paired.ratio((*place[:2], place[3]), place[2], elsewhere[2], a["metric"])
-        return Pair(first, second, a["metric"], paired=not several, of=of, ratio=ratio)
+        if (place[:2], place[3]) != (elsewhere[:2], elsewhere[3]):
+            return None
+        return self._paired.ratio((*place[:2], place[3]), place[2], elsewhere[2], a["metric"])
+
+    def out_of_turn(self, a: Row, b: Row) -> str:
+        """Why nothing is told of two numbers by their rounds (see `apart`); empty if it is, or their pair tells it.
+
+        Of several builds the rounds of the first ones stand for all.
+        """
+        if a["phase"] != "query" or self._ratio(a, b) is not None:
+            return ""
+        paths = a["record"], b["record"]
+        if paths not in self._apart:
+            self._apart[paths] = apart(*(self._records.get(path) or {} for path in paths))
+        return self._apart[paths] and f"{self._apart[paths]}: {AGAIN}"
 
     def beside(self, metrics: Iterable[str]) -> list[Pair]:
         """What says how much ratios of these metrics vary, beside those that are judged (see `Paired.beside`)."""
@@ -234,12 +254,40 @@ class Verdicts:
         mine, theirs = (self._recalls.get(_cell(row)) for row in (best, other))
         if mine is None or theirs is None or mine["value"] is None or theirs["value"] is None:
             return "recall is not known"
-        if mine["value"] >= theirs["value"]:
-            return ""
-        found = judge(self.evidence(theirs), self.evidence(mine), rule=self.rule)
-        low = mine["value"] - theirs["value"] if found.low is None else found.low
-        enough = low > -self.rule.recall_margin
-        return "" if enough else f"with recall {mine['value']:.4f} against {theirs['value']:.4f}"
+        less = less_recall(self.evidence(mine), self.evidence(theirs), self.rule)
+        return f"with recall {mine['value']:.4f} against {theirs['value']:.4f}" if less else ""
+
+
+def less_recall(mine: Evidence, theirs: Evidence, rule: Rule) -> bool:
+    """Whether a recall is less than another's, and not surely by less than the margin: then it wins nothing."""
+    if mine.mean >= theirs.mean:
+        return False
+    found = judge(theirs, mine, rule=rule)
+    return (mine.mean - theirs.mean if found.low is None else found.low) <= -rule.recall_margin
+
+
+def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    """How far apart two query records were measured, in words; empty if their rounds alternated, or don't say when.
+
+    They alternated if the nth of both was made before the next of either: what the machine did then meets both sides.
+    Else it may be in the differences of all rounds alike, and so in no variance. (By time, not by number: a run that
+    failed is measured again after the later ones.)
+    """
+    made = [[one.get("created") for one in record.get("rounds") or ()] for record in (a, b)]
+    common = min(map(len, made))
+    if not all(all(times[:common]) for times in made):
+        return ""
+    rounds = list(zip(*(sorted(map(datetime.fromisoformat, times[:common])) for times in made), strict=True))
+    if all(max(these) < min(following) for these, following in pairwise(rounds)):
+        return ""
+    return f"measured {_span(max(abs((one - other).total_seconds()) for one, other in rounds))} apart"
+
+
+def _span(seconds: float) -> str:
+    for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 72)):
+        if seconds < most * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"
 
 
 def limited(verdict: Verdict, a: str, b: str) -> Verdict:

@@ -78,7 +78,11 @@ OPENING = Group("glance", "At a glance", (glance.tables,))
 FIRST = (
     Group("pairs", "In pairs", (pair_tables.tables,)),
     Group("tables", "Tables", (standard.tables, nodes.tables)),
-    Group("arms", "Before and after, with a control", (lambda m: changes.of_arms(by_bytes(m.numbers), m.rule),)),
+    Group(
+        "arms",
+        "Before and after, with a control",
+        (lambda m: changes.of_arms(by_bytes(m.numbers), m.rule, m.records),),
+    ),
 )
 """The tables that come first on a page: what was measured."""
 

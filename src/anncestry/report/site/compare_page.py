@@ -13,7 +13,7 @@ from anncestry.metrics.decide import Outcome
 from anncestry.provenance.records import replacing, write_json
 from anncestry.report.compare.lines import COLUMNS, HEADLINE, Comparison, Line
 from anncestry.report.compare.sides import Side
-from anncestry.report.compare.text import counted, name_of, row_of, signs_of, table_of
+from anncestry.report.compare.text import between, counted, name_of, row_of, signs_of, table_of
 from anncestry.report.model.cells import NO_CELL, Column, Row, Table
 from anncestry.report.model.numbers import inert, rows_of
 from anncestry.report.site import shell
@@ -38,6 +38,7 @@ def write(comparison: Comparison, out_dir: Path) -> Path:
         colours={},
         a=name_of(comparison.a),
         b=name_of(comparison.b),
+        between=between(comparison),
         counted=counted(comparison),
         rule=comparison.rule,
         marks=signs_of(comparison.lines),

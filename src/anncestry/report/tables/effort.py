@@ -234,16 +234,23 @@ def shown(verdicts: Verdicts) -> Iterator[tuple[Row, Row, Verdict]]:
 
 
 def _comparisons(verdicts: Verdicts) -> Table:
-    """Pairs of systems whose noise is known, by every metric in which systems are compared."""
+    """Pairs of systems whose noise is known, by every metric in which systems are compared; and why others have none
+    that were measured apart."""
     body = []
     for a, b, found in shown(verdicts):
-        if found.low is None or found.high is None or found.p is None or found.p_apart is None:
-            continue
         both = (a["number_id"], b["number_id"])
-        # The interval is of B - A; the table says A against B.
+        labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
         base, other = judged_values(a, b)
         if base <= 0 or other <= 0:
             continue  # nothing is so many percent of nothing
+        if why := verdicts.out_of_turn(a, b):
+            as_it_is = Cell(f"{100 * (base / other - 1):+.1f}".replace("-", "−"), parents=both, value=base / other)
+            said = Cell(f"{found.outcome.value}: {why}")
+            body.append(TableRow(labels, (as_it_is, Cell(NO_CELL), Cell(NO_CELL), said)))
+            continue
+        if found.low is None or found.high is None or found.p is None or found.p_apart is None:
+            continue
+        # The interval is of B - A; the table says A against B.
         in_pairs = found.noise.startswith(IN_PAIRS)
         ends = sorted(100 * (1 / (1 + end / base) - 1) for end in (found.low, found.high) if end > -base)
         apart = base / other - 1
@@ -258,7 +265,6 @@ def _comparisons(verdicts: Verdicts) -> Table:
             Cell(f"{found.p_apart:.2g}", parents=both),
             Cell(_said(a, b, found, verdicts) + (" (in pairs)" if in_pairs else "")),
         )
-        labels = (a["dataset"], a["topology"], a["workload"], a["metric"], f"{a['system']} against {b['system']}")
         body.append(TableRow(labels, cells))
     return Table(
         "C",
@@ -266,8 +272,11 @@ def _comparisons(verdicts: Verdicts) -> Table:
         "Every pair of systems in every number whose noise is known; where many systems have it, the best beside each"
         " of the others. The difference has its own 95 % interval, on the log scale: of pairs of"
         " rounds; of builds where several were measured; of pairs of servers (Table J) where both were measured in"
-        " pairs, and then of these alone. p says how well it goes with no difference, p beyond with one beyond the"
-        f" declared margin of equivalence, {100 * verdicts.rule.margin:g} %: both by Student's t or, where many"
+        " pairs, and then of these alone. Rounds that did not alternate, as one system was measured later, tell"
+        " nothing: what the machine did between the two would be in all of their differences. All rounds ask the same"
+        " queries: verdicts on latencies hold for these, not for others."
+        " p says how well it goes with no difference, p beyond with one beyond the declared margin of equivalence,"
+        f" {100 * verdicts.rule.margin:g} %: both by Student's t or, where many"
         " comparisons of one metric say what noise they have in common, with variances that draw on these; corrected by"
         " Holm's method for every pair in every number."
         f" Equivalent: p beyond is at most {verdicts.rule.level:g}. Differs: p is. Undetermined: neither, with the"

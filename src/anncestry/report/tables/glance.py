@@ -92,7 +92,8 @@ _FILTERED = " filtered: the least recall by distance under any filter that was a
 _VERDICTS = {
     WINS: "wins (and is bold), it is surely better than each other number there, at no less recall",
     Outcome.EQUIVALENT.value: "equivalent, each other is surely within the margin of equivalence, or worse",
-    Outcome.UNDETERMINED.value: "undetermined, neither is known yet, or the best has less recall or defective answers",
+    Outcome.UNDETERMINED.value: "undetermined, neither is known yet (Table C says what lacks), or the best has less"
+    " recall or defective answers",
 }
 _LABELS = {"Dataset": "dataset", "Topology": "topology", "System": "system"}
 _STATES = (("valid", "valid"), ("invalid", "invalid"), ("missing", "not measured"))

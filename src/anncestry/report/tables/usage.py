@@ -23,6 +23,7 @@ from anncestry.report.model.cells import (
 from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import NO_LIBRARY
 from anncestry.report.model.quantities import PHASES, SEARCHES, in_process
+from anncestry.report.model.verdicts import apart
 from anncestry.report.tables.spec import OTHER_EFFORT, made, of_rows, pivot, tables
 
 _PLACE = ("dataset", "topology", "system", "workload")
@@ -339,6 +340,11 @@ def over_libraries(material: Material) -> list[Table]:
             OTHER_LIMITS: limits(server) == limits(library),
         }
         why = next((words for words, same in alike.items() if not same), "")
+        queries = [
+            next(material.records.get(row["record"]) or {} for name in _RATIOS if (row := of[name]) is not None)
+            for of in (ours, theirs)
+        ]
+        why = why or apart(*queries)
         ratios = [Cell(why, problem=why) if why else _ratio(ours[metric], theirs[metric]) for metric in _RATIOS]
         recalls = (with_interval(of[_RECALL]) for of in (ours, theirs))
         named = f"{library[2]} ({library[1]})" if several else library[2]
@@ -350,7 +356,8 @@ def over_libraries(material: Material) -> list[Table]:
         " process: a server has a wire, threads that take turns, and storage to look after. Ratios are server /"
         " library of the means over runs, in brackets their 95 % interval (of the logarithms of the runs; at least"
         " three runs a side). A ratio of 2 for p50 means that a query takes twice as long. Where index, effort or"
-        " limits differ, there is none. Recall is beside it, for the same effort need not find the same.",
+        " limits differ, or the two were not measured in turns, there is none. Recall is beside it, for the same effort"
+        " need not find the same.",
         ("Dataset", "Topology", "Workload", "System", "Library"),
         (*_RATIOS.values(), Column("Recall, server", "fraction"), Column("Recall, library", "fraction")),
         tuple(body),
