@@ -24,7 +24,7 @@ import pyarrow.compute as compute
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from anncestry import verify_published
+from anncestry import verify_gates, verify_published
 from anncestry.cells import plan
 from anncestry.cells.indexes import effort_of
 from anncestry.cells.matrix import Cell, Matrix, Pair
@@ -32,9 +32,8 @@ from anncestry.cells.stage import RESULTS, STAGES, stage_at
 from anncestry.datasets import formats, payload
 from anncestry.datasets.sources import changed_since
 from anncestry.errors import DataError, UserError
-from anncestry.measure import judge, load, pair, publish, recall, rejudge, samples
+from anncestry.measure import judge, load, pair, publish, recall, samples
 from anncestry.measure.duet import SIDES, workload_of
-from anncestry.measure.rejudge import Remade
 from anncestry.measure.runs import Published, measuring_of
 from anncestry.metrics import defects, disturbance, latency, resources, rounds
 from anncestry.metrics.duet import to_stop_percent
@@ -43,6 +42,7 @@ from anncestry.provenance import gates, prune, records
 from anncestry.provenance.attempts import Ledger, lines_of
 from anncestry.provenance.platform import IDENTITY, kept_facts
 from anncestry.report.model import numbers
+from anncestry.verify_gates import Remade
 from anncestry.verify_published import Findings, Problem
 
 
@@ -68,7 +68,7 @@ class _Verifier:
         self._facts = numbers.Facts()
         self._machine = _machine_of(matrix, self.findings)
         self._data: dict[str, bool] = {}
-        self._kept = rejudge.Data()
+        self._kept = verify_gates.Data()
         self._listed: dict[Path, set[Path] | None] = {}
         """Of the record that was asked about last."""
 
@@ -221,7 +221,7 @@ class _Verifier:
         referred = all(here) and not side and workload.get("filter") is None
 
         def remade() -> Iterator[Remade]:
-            runs = rejudge.Kept(
+            runs = verify_gates.Kept(
                 workload,
                 spec["platform"],
                 files[f"samples_{side}" if side else "samples"],
@@ -363,7 +363,7 @@ def _query(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:
     told = [{**measured, **of_run} for of_run in measured["rounds"]]
     again = judge.gates_again(published.workload, files["samples"], published.by_run, told)
     for gate in publish.combine([[asdict(gate) for gate in of_run] for of_run in again]):
-        yield rejudge.beside(measured["gates"], gate)
+        yield verify_gates.beside(measured["gates"], gate)
     runs, summary = published.of_runs, published.summary
     yield "its histogram does not match its samples", measured["histogram"], latency.histogram(runs)
     yield "its steadiness does not match its samples", measured["steadiness"], publish.steadiness(runs)
@@ -405,7 +405,7 @@ def _pair(stored: Pair, measured: Mapping[str, Any], with_truth: bool) -> Iterat
         judged = judge.gates_again(workload, path, samples.by_run(path, workload), told)
         for each, of_servers in zip(told, judged, strict=True):
             for gate in of_servers:
-                yield rejudge.beside(each["gates"], asdict(gate))
+                yield verify_gates.beside(each["gates"], asdict(gate))
     rule = spec["workload"]["rounds"]
     blocks = pair.Measured(files, spec["slices"]).blocks("qps")
     decision = rounds.decide(blocks, rule, to_stop_percent)
@@ -447,7 +447,7 @@ def _load(path: str, loaded: Mapping[str, Any], fewer: bool) -> Iterator[Remade]
     yield _RESOURCES, loaded["resources"], used
     phase = "upgrade" if "upgrade_of" in loaded["spec"] else "load"
     yield _DISTURBANCE, loaded["disturbance"], _disturbance(loaded["disturbance"], used, phase)
-    yield from rejudge.of_load(loaded, _input_record(loaded, "older"))
+    yield from verify_gates.of_load(loaded, _input_record(loaded, "older"))
 
 
 def _query_resources(cell: Cell, measured: Mapping[str, Any]) -> Iterator[Remade]:

@@ -1,10 +1,9 @@
 """Gates of a record made again, for `verify`, from what is kept: answers, vectors, truth, other records, and facts.
 
-`judge.gates_again` makes those that times, statuses and defects of samples decide. Those here need more: which rows
-were returned, at which distances, what these rows are, the record of the load, or what the server said of itself, as
-the record quotes it. Where what is kept says only how bad it was at least, the gate's own words say the rest, as far as
-the files allow it. docs/auditing.md lists all gates, and tests/measure/test_rejudge.py holds that list against this
-module.
+`measure.judge.gates_again` makes those that times, statuses and defects of samples decide. Those here need more: which
+rows were returned, at which distances, what these rows are, the record of the load, or what the server said of itself,
+as the record quotes it. Where what is kept says only how bad it was at least, the gate's own words say the rest, as far
+as the files allow it. docs/auditing.md lists all gates, and tests/provenance/test_verify_gates.py holds it to that.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ OF_QUERIES = (*_ALWAYS, *_CHECKS, "load", "artifact digest")
 _RUN = re.compile(r"(?:^|; )run (\d+): ")
 _COUNT = re.compile(r"\d+(?= of \d+ )")
 _ERROR_SAID = re.compile(r"(?<=relative error )\S+")
+_LOADED_AT = re.compile(r"loaded at ([^,]+),")
 _RECALLS = re.compile(r"recall ([\d.]+) over .* the reference index has ([\d.]+), at least ([\d.]+) wanted")
 
 
@@ -315,13 +315,14 @@ class Kept:
         yield gates.on_platform(self.platform)
         if _holds("warm-up", said, holds):
             yield gates.primed(0)
-        loaded = self.loaded
-        if loaded is None or loaded["created"] not in (said.get("load") or loaded["created"]):
-            return  # the index was loaded again since
-        yield gates.loaded(loaded["valid"], loaded["created"])
-        yield gates.artifact(loaded["artifact"]["digest"], told["artifact"]["digest"])
-        if "kill" in loaded:
-            yield gates.nothing_lost(loaded["kill"])
+        stated, loaded, digest = _LOADED_AT.search(said.get("load") or ""), self.loaded, told["artifact"]["digest"]
+        if loaded is not None and (stated is None or stated[1] == loaded["created"]):
+            yield gates.loaded(loaded["valid"], loaded["created"])
+            yield gates.artifact(loaded["artifact"]["digest"], digest)
+            yield from [gates.nothing_lost(loaded["kill"])] if "kill" in loaded else []
+        elif stated is not None:  # the index was loaded again since, or before
+            yield gates.loaded("load" in holds, stated[1])
+            yield from [gates.artifact(digest, digest)] if _holds("artifact digest", said, holds) else []
 
     # All runs together
 

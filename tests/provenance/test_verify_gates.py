@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from anncestry import verify
+from anncestry import verify, verify_gates
 from anncestry.features.fault.measuring import NARROWED
-from anncestry.measure import judge, rejudge
+from anncestry.measure import judge
 from anncestry.provenance import gates, records
-from tests.builders.bench import lie_when_queried, reseal
+from tests.builders.bench import failed, lie_when_queried, reseal, scored
 from tests.toy import ROOT
 
 NAMED = {
@@ -88,11 +88,11 @@ def test_other_words_of_a_gate_are_refused_where_the_page_says_that_it_is_made_a
     reseal(path, **before)
 
 
-@pytest.mark.parametrize("gate", sorted({*rejudge.OF_LOADS, *rejudge.OF_QUERIES}))
+@pytest.mark.parametrize("gate", sorted({*verify_gates.OF_LOADS, *verify_gates.OF_QUERIES}))
 def test_a_gate_that_is_taken_out_of_a_sealed_record_is_missed(honest, gate):
     cell = honest.matrix.cells[0]
     queried = published(honest, cell)
-    for path, names in ((Path(cell.load_path), rejudge.OF_LOADS), (queried, rejudge.OF_QUERIES)):
+    for path, names in ((Path(cell.load_path), verify_gates.OF_LOADS), (queried, verify_gates.OF_QUERIES)):
         stored = records.read_json(path)["gates"]
         reseal(path, gates=[each for each in stored if each["gate"] != gate])
         assert bool(said(honest, gate)) == (gate in names), path
@@ -162,7 +162,7 @@ def test_a_verdict_on_a_run_that_was_turned_is_told(bench, lie):
 # Gates that this bench's systems and topologies do not have
 
 
-def refused(remade: Iterable[rejudge.Remade]) -> list[str]:
+def refused(remade: Iterable[verify_gates.Remade]) -> list[str]:
     return [problem for problem, stored, again in remade if stored != again]
 
 
@@ -184,23 +184,23 @@ OLDER = {"valid": False, "created": "2026-11-29T00:00:00+00:00", "spec": {"syste
 )
 def test_what_a_record_of_a_load_quotes_decides_its_gates(honest_load, gate, part, older):
     record = records.read_json(Path(honest_load.matrix.cells[0].index_path))
-    assert refused(rejudge.of_load(record, None)) == []
+    assert refused(verify_gates.of_load(record, None)) == []
     for name, value in part.items():
         record[name] = {**record.get(name, {}), **value}
     stored = record["gates"]
     record["gates"] = [*stored, asdict(gate)]
-    assert not gate.ok and refused(rejudge.of_load(record, older)) == []
+    assert not gate.ok and refused(verify_gates.of_load(record, older)) == []
     record["gates"] = [*stored, {**asdict(gate), "ok": True}]
-    (problem,) = refused(rejudge.of_load(record, older))
+    (problem,) = refused(verify_gates.of_load(record, older))
     assert problem.startswith(f"its gate `{gate.gate}` is: ") and problem.endswith(", which fails")
 
 
-def side(bench, cell, **loaded: Any) -> tuple[dict[str, Any], rejudge.Kept]:
+def side(bench, cell, **loaded: Any) -> tuple[dict[str, Any], verify_gates.Kept]:
     """The record of a run of a cell, as a pair keeps one for each side, and what is kept of that run."""
     path = Path(cell.run_path(0))
-    data, spec = rejudge.Data(), bench.matrix.spec(cell.query, "query")
+    data, spec = verify_gates.Data(), bench.matrix.spec(cell.query, "query")
     where = cell.vectors_path, cell.vectors
-    kept = rejudge.Kept(
+    kept = verify_gates.Kept(
         spec["workload"], spec["platform"], path.with_name("samples.parquet"), None,
         bench.matrix.spec(cell.load, "load"), {**records.read_record(Path(cell.index_path)), **loaded},
         data.vectors(*where), data.asked(*where, spec["workload"], spec["seed"]), paired=True,
@@ -245,12 +245,49 @@ def test_what_the_load_and_the_nodes_counted_decides_gates_of_queries(honest, ga
     assert f"its gate `{gate.gate}` is: missing" in refused(kept.of_side(record, 0))[0]
 
 
+def test_an_index_that_was_loaded_at_another_time_is_judged_by_its_words(honest):
+    record, kept = side(honest, honest.matrix.cells[0], created="2020-01-01T00:00:00+00:00", valid=False)
+    assert refused(kept.of_side(record, 0)) == []
+    place = next(place for place, gate in enumerate(record["gates"]) if gate["gate"] == "load")
+    invalid = record["gates"][place]["detail"].replace(", valid", ", but is invalid")
+    (problem,) = refused(kept.of_side({**record, **altered(record["gates"], place, detail=invalid)}, 0))
+    assert problem.startswith("its gate `load` is: ")
+
+
+K5 = {"k": 5, "clients": 2, "runs": 1, "queries": 20, "warmup": 5}
+HONEST: dict[str, dict[str, Any]] = {
+    "a highest rate": {"loop": "open", "duration_s": 0.5, "slo": {"p99_ms": 60_000, "max_probes": 3}},
+    "a target recall": {"target_recall": 0.9, "tuning_queries": 20},
+    "a cold start": {"warmup": 0, "start": "cold"},
+    "a fault": {"duration_s": 1.5, "fault": {"kind": "pause", "member": "flat", "at_s": 0.3, "for_s": 0.2}},
+    "requests of several vectors": {"nq": 3, "filter": {"field": "category", "in": [1, 4, 7]}},
+    "filters of several regions": {"filter": {"field": "region", "side": "same", "halvings": 2}},
+    "changes": {"duration_s": 1.0, "stream": {"insert_per_s": 20, "delete_per_s": 20, "batch_rows": 2}},
+}
+
+
+@pytest.mark.parametrize(("dataset", "index"), [("blobs-l2", {}), ("blobs-cosine", {"quantizer": "pq"})])
+def test_no_gate_of_an_honest_system_is_told_whatever_is_asked_of_it(bench, dataset, index):
+    def change(files: dict[str, Any]) -> None:
+        files["workloads"] = {f"w{number}": {**K5, **more} for number, more in enumerate(HONEST.values())}
+        files["config"]["matrix"][0]["workloads"] = [*files["workloads"]]
+        files["systems"]["blue-1.0"]["index"] = index
+
+    honest = bench(dataset=dataset, change=change)
+    honest.load(honest.matrix.cells[0])
+    assert set(honest.query(*honest.matrix.cells).values()) == {"ok"}
+    for cell in honest.matrix.cells:
+        path, _ = published(honest, cell), scored(honest, cell)
+        assert failed(records.read_json(path)) == {}
+    assert verify.verify(honest.matrix, partial=True).problems == []
+
+
 def test_as_many_answers_are_looked_at_as_were():
-    assert rejudge.CHECKED_QUERIES == judge._CHECKED_QUERIES
-    assert rejudge.COMPARED_QUERIES_MIN == judge._COMPARED_QUERIES_MIN
+    assert verify_gates.CHECKED_QUERIES == judge._CHECKED_QUERIES
+    assert verify_gates.COMPARED_QUERIES_MIN == judge._COMPARED_QUERIES_MIN
 
 
 def test_what_each_run_says_is_found_in_what_they_say_together():
-    assert rejudge.words({"detail": "0 of 3"}, 2) == {0: "0 of 3", 1: "0 of 3"}
-    assert rejudge.words({"detail": "run 1: a; b; run 12: c"}, 12) == {0: "a; b", 11: "c"}
-    assert rejudge.words({"detail": "not asked: run 2: x"}, 1) == {0: "not asked: run 2: x"}
+    assert verify_gates.words({"detail": "0 of 3"}, 2) == {0: "0 of 3", 1: "0 of 3"}
+    assert verify_gates.words({"detail": "run 1: a; b; run 12: c"}, 12) == {0: "a; b", 11: "c"}
+    assert verify_gates.words({"detail": "not asked: run 2: x"}, 1) == {0: "not asked: run 2: x"}
