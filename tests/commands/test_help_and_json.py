@@ -60,11 +60,16 @@ def test_the_page_of_all_commands_is_current():
 
 
 def test_each_argument_of_each_command_says_what_it_is():
-    every = dict(commands())
-    (kinds,) = [each for each in every["add"]._actions if isinstance(each.choices, dict)]
-    every |= {f"add {kind}": parser for kind, parser in kinds.choices.items()}
-    arguments = [(name, each) for name, parser in every.items() for each in parser._actions]
-    assert [(name, each.dest) for name, each in arguments if not each.help and each is not kinds] == []
+    def arguments(parser, name):
+        for each in parser._actions:
+            if isinstance(each.choices, dict):
+                for kind, below in each.choices.items():
+                    yield from arguments(below, f"{name} {kind}".strip())
+            else:
+                yield f"{name} {each.dest}", each.help
+
+    helps = dict(arguments(cli.parser(), ""))
+    assert len(helps) > 100 and [name for name, help_ in helps.items() if not help_] == []
 
 
 def test_a_shell_completes_commands_and_options(tmp_path, capsys):
