@@ -235,6 +235,7 @@ def test_every_measuring_module_belongs_to_a_stage():
     package = ROOT / "src" / "anncestry"
     # Those of verdicts, which are in no record, but in the key of each table.
     covered |= {package / "metrics" / f"{name}.py" for name in ("decide", "moderate")}
+    covered.add(package / "measure" / "rejudge.py")  # only verify asks it, once records are there
     measuring = {
         path
         for folder in ("measure", "drive", "engines", "datasets", "metrics", "runtimes")
