@@ -386,8 +386,10 @@ def test_the_next_run_on_the_same_data_ends_what_a_killed_one_left_mounted(
     assert (tmp_path / "data" / storage.FOLDER / "file").read_text() == "kept" and list(memory.iterdir()) == []
 
 
-@pytest.mark.parametrize("pacing", [{}, {"pacing": "even"}], ids=["slices", "even"])
-def test_a_cell_on_a_limited_path_says_how_it_was_held(pacing: dict[str, str], bench: MakeBench, memory: Path) -> None:
+@pytest.mark.parametrize(
+    "pacing", [{}, {"pacing": "even"}, {"pacing": "even", "latency_us": 1000}], ids=["slices", "even", "later"]
+)
+def test_a_cell_on_a_limited_path_says_how_it_was_held(pacing: dict[str, Any], bench: MakeBench, memory: Path) -> None:
     def change(files: dict) -> None:  # type: ignore[type-arg]
         on_a_path(memory)(files)
         files["topologies"]["standalone"]["storage_limits"] = {"read_mib_per_s": 20, **pacing}
@@ -398,16 +400,18 @@ def test_a_cell_on_a_limited_path_says_how_it_was_held(pacing: dict[str, str], b
         with pytest.raises(UserError, match="storage 'here': limits of a storage path need"):
             honest.load(cell, storage=table)
         return
-    assert failed(honest.load(cell, storage=table)).keys() <= {"storage limits, probed"}
+    probed = {"storage limits, probed", *(["storage latency, probed"] if "latency_us" in pacing else [])}
+    assert failed(honest.load(cell, storage=table)).keys() <= probed
     assert honest.query(cell, runs=2, storage=table) == {cell.query: "ok"}
     record = honest.record(cell)
     # The probe reads at the rate that this machine gives it: on a busy one it may say that this was too slow.
-    assert failed(record).keys() <= {"storage limits, probed"}
-    assert {"storage limits", "storage limits, probed"} <= {g["gate"] for g in record["gates"]}
+    assert failed(record).keys() <= probed
+    assert {"storage limits", *probed} <= {g["gate"] for g in record["gates"]}
     said = record["storage_path"]
     assert said["limits"]["asked"] == {"read_mib_per_s": 20} and said["limits"].get("pacing") == pacing.get("pacing")
     assert said["limits"]["by"].startswith("one clock" if pacing else "cgroup v")
-    (probe,) = said["limits"]["probe"]
+    probe, *of_latency = said["limits"]["probe"]
+    assert [each["latency_us"] for each in of_latency] == [said["limits"][name] for name in pacing if name != "pacing"]
     assert min(probe["held_mean_ms"], probe["held_p95_ms"]) > 0
     assert said["device"].startswith("loop") and said["filesystem"] == "ext4"
 
