@@ -236,7 +236,8 @@ class _Verifier:
             if not side:
                 yield from runs.of_query(measured)
             for each in measured["rounds"] if side else ():
-                yield from runs.of_side(each["sides"][side], each["run"])
+                of_side = runs.of_side(each["sides"][side], each["run"])
+                yield from ((f"side {side}: {said}", stored, again) for said, stored, again in of_side)
 
         self._compare(path, remade())
 

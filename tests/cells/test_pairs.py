@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 
 import psutil
+import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 import pytest
@@ -227,16 +229,44 @@ def test_verify_makes_every_ratio_again_from_samples_and_slices(toy):
     assert f"{path.relative_to(toy.folder)}: its quantities are not those that its samples and slices give" in said
 
 
-def test_verify_sees_slices_that_were_changed_even_if_the_record_was_sealed_again(toy):
+def said_of_other(toy, label, edit):
+    """What verify says of a pair of which a file was edited, with its record sealed again."""
     path, record = the_pair(toy)
-    file = path.parent / record["outputs"]["slices"]["path"]
-    table = parquet.read_table(file)
-    at = table.schema.get_field_index("cpu_s")
-    parquet.write_table(table.set_column(at, "cpu_s", compute.multiply(table["cpu_s"], 0.9)), file)
-    record["outputs"]["slices"] |= {"sha256": records.sha256_file(file), "bytes": file.stat().st_size}
+    file = path.parent / record["outputs"][label]["path"]
+    parquet.write_table(edit(parquet.read_table(file)), file)
+    record["outputs"][label] |= {"sha256": records.sha256_file(file), "bytes": file.stat().st_size}
     path.write_text(json.dumps(records.seal(record)))
-    said = anncestry(toy, "verify", check=False).stderr
-    assert "its quantities are not those that its samples and slices give" in said
+    return anncestry(toy, "verify", check=False).stderr
+
+
+def times(table, column, factor):
+    return table.set_column(table.column_names.index(column), column, compute.multiply(table[column], factor))
+
+
+@pytest.mark.parametrize(
+    ("edit", "part"),
+    [
+        (lambda table: times(table, "cpu_s", 0.9), "quantities"),
+        (lambda table: times(table, "other_side_cpu_s", 1e6), "valid"),  # frozen means frozen
+        (lambda table: table.filter(compute.less(table["slice"], 6)), "valid"),  # blocks
+    ],
+    ids=["quantities", "frozen means frozen", "blocks"],
+)
+def test_verify_sees_slices_that_were_changed_even_if_the_record_was_sealed_again(toy, edit, part):
+    said = said_of_other(toy, "slices", edit)
+    assert f"its {part} are not those that its samples and slices give" in said
+
+
+def test_verify_makes_gates_of_each_side_again_from_its_answers(toy):
+    def unknown(table):
+        ids = table["ids"].to_pylist()
+        ids[0][0] = 540
+        return table.set_column(table.column_names.index("ids"), "ids", pa.array(ids, table["ids"].type))
+
+    said = said_of_other(toy, "samples_b", unknown)
+    told = r"side b: its gate `known rows` is: 0 of \d+ answers .*; but its samples give: 1 of \d+ .*, which fails"
+    assert re.search(told, said)
+    assert re.search(r"no longer supported: \d+ numbers: n[0-9a-f]{10}", said)
 
 
 def test_a_dropped_pair_is_measured_again_and_nothing_else(toy):

@@ -245,6 +245,18 @@ def test_what_the_load_and_the_nodes_counted_decides_gates_of_queries(honest, ga
     assert f"its gate `{gate.gate}` is: missing" in refused(kept.of_side(record, 0))[0]
 
 
+def test_a_node_that_got_no_search_is_told_by_what_the_nodes_counted(honest):
+    path = published(honest, honest.matrix.cells[2])
+    record = records.read_json(path)
+    counted = {"a": {"searches": 50.0}, "b": {"searches": 0.0}}
+    gate = gates.shared({"a": 50.0, "b": 0.0}, record["spec"]["workload"]["clients"])
+    assert gate is not None and not gate.ok
+    rounds = [{**of_run, "counters": counted} for of_run in record["rounds"]]
+    reseal(path, rounds=rounds, gates=[*record["gates"], {**asdict(gate), "ok": True}])
+    (problem,) = said(honest, "searches shared")
+    assert str(path) in problem and problem.endswith(", which fails")
+
+
 def test_an_index_that_was_loaded_at_another_time_is_judged_by_its_words(honest):
     record, kept = side(honest, honest.matrix.cells[0], created="2020-01-01T00:00:00+00:00", valid=False)
     assert refused(kept.of_side(record, 0)) == []
