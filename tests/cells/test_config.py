@@ -126,7 +126,7 @@ def test_the_default_matrix_is_the_one_that_is_promised():
     clustered = {cell.dataset for cell in cells if cell.topology == "cluster-3"}
     assert clustered == {"fashion-mnist-784-euclidean"}, "the small dataset says little more, in minutes"
     assert {cell.topology for cell in cells if cell.system == "weaviate-1.27.0"} == {"standalone", "cluster-3"}
-    assert len(cells) == len(set(cells)) == (2 * 2 + 1) * 8
+    assert len(cells) == len(set(cells)) == (2 * 2 + 1) * 7
 
 
 def test_equal_specs_have_equal_keys_whatever_the_order_of_their_parts(toy):
