@@ -32,6 +32,7 @@ SDK, PYMILVUS = (Path(module.__file__).with_name("sdk.py") for module in (weavia
 class Loaded:
     """A server that the library has loaded, and how that went."""
 
+    system: str
     engine: Engine
     server: Server
     vectors: SmallVectors
@@ -45,7 +46,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with running(name, artifact(name, folder / "artifact"), folder / "data") as server:
         with Progress("load", len(vectors.base), "row") as progress:
             result = engine.load(server, vectors, INDEX, BY_LIBRARY, progress)
-        yield Loaded(engine, server, vectors, result)
+        yield Loaded(name, engine, server, vectors, result)
 
 
 @pytest.mark.servers
@@ -54,7 +55,7 @@ def test_the_rows_that_the_library_inserts_are_those_that_were_given(loaded: Loa
     rows = len(vectors.base)
     assert (result.rows_sent, result.rows_acknowledged, result.insert_errors) == (rows, rows, 0)
     assert result.sizes == {135: rows // 135, rows % 135: 1}
-    library = {"weaviate": "weaviate-client 4.", "milvus": "pymilvus 3."}[engine.name]
+    library = "weaviate-client 4." if loaded.system == NAME else "pymilvus 3."
     assert result.library is not None and result.library.startswith(library)
     assert engine.probe(server).rows == rows
     with Driver() as driver:
