@@ -372,7 +372,7 @@ def test_a_cell_is_measured_in_as_many_rounds_as_it_needs(toy):
     done = by_hand(toy, "verify")
     assert done.returncode == 0, done.stdout + done.stderr
 
-    by_need(toy, interval_percent=1e9)
+    by_need(toy, interval_percent=1e100)  # two rounds of a busy machine may differ by anything
     assert toy.planned() == NEEDED, "another rule is another key"
     toy.snakemake()
     assert needed(toy)["need"]["state"] == "narrow" and len(needed(toy)["rounds"]) == 2
