@@ -17,7 +17,7 @@ ROW = {"number_id": "n1", "record": "r", "metric": "pair_qps", "system": "a..b",
 
 
 def record(servers: int, **facts: Any) -> dict[str, Any]:
-    contention = {"others_pct": 50.0, "server_cores": {"a": 0.9, "b": 0.9}}
+    contention = {"others_pct": 50.0, "server_cores": {"a": 0.9, "b": 0.9}, "others_more_cores": {"by_a_side": False}}
     return {"valid": True, "rounds": [{}] * servers, "quantities": {"qps": RATIO}, "contention": contention, **facts}
 
 
@@ -30,6 +30,13 @@ def test_further_pairs_of_servers_are_told_by_how_many_there_were() -> None:
     (verdict,) = pairs.verdicts(material(record(4))).values()
     # (1.96 + 0.84)² · 0.04² · 4 / 0.05² are 20.1 pairs of servers, of which there were 4.
     assert verdict.outcome is Outcome.UNDETERMINED and (verdict.further, verdict.of) == (17, "pairs of servers")
+
+
+def test_a_side_that_makes_others_work_is_named() -> None:
+    made = record(4)
+    made["contention"] = {**made["contention"], "others_more_cores": {"value": -0.31, "by_a_side": True}}
+    assert "others used 0.31 cores more beside a than chance: not corrected" in pairs._under(made, "qps")
+    assert "beside" not in pairs._under(record(4), "qps")
 
 
 def test_an_invalid_pair_shows_no_ratio_as_it_was() -> None:

@@ -193,7 +193,10 @@ def depends_on_contention(quantities: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def contention(measured: Measured) -> dict[str, Any]:
-    """Under what the ratio was seen: by side the cores that its server had while it ran, and what others used."""
+    """Under what the ratio was seen: by side the cores that its server had while it ran, and what others used.
+
+    `others_more_cores` tells by how many cores others used more beside b than beside a, and whether chance explains it.
+    """
     table = measured.table
     wall_s = (table["frozen_ns"] - table["thaw_ns"]) / 1e9
     ours = table["cpu_s"] + table["other_side_cpu_s"] + table["client_cpu_s"]
@@ -206,6 +209,7 @@ def contention(measured: Measured) -> dict[str, Any]:
     return {
         "server_cores": cores,
         "others_pct": float(100 * others.sum() / max(1e-9, table["wall_s"].sum())),
+        "others_more_cores": duet.more_beside_b(measured.blocks("cpu")).facts(),
         "client_cores": float(table["client_cpu_s"].sum() / max(1e-9, table["wall_s"].sum())),
         "frozen_cpu_share": float(table["other_side_cpu_s"].sum() / max(1e-9, ours.sum())),
         "freeze_ms": {name: float(np.quantile(freeze_ms, q)) for name, q in (("p50", 0.5), ("max", 1.0))},

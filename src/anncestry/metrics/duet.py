@@ -8,8 +8,10 @@ excluded the truth in 5, 11 and 23 %, on blocks of four pairs in 5, 5 and 9 %).
 What other programs take from one side and not from the other, in the half seconds between, is most of what is left on a
 busy machine, and it is known: how many cores others used in each slice. So ratios are at an equal use of the machine by
 others: what they took from b more than from a, in each block, is taken out by the slope that the blocks of all pairs of
-servers have in common (an analysis of covariance). The slope counts only with the sign that it can have (others make
-answers fewer, dearer and later), so that work which a server has others do for it does not explain its own speed.
+servers have in common (an analysis of covariance). Work that a server has others do for it must not explain that
+server's own speed, so this rests on two conditions. The slope counts only with the sign that it can have (others make
+answers fewer, dearer and later). And what others used beside both sides must be equal but for chance: the lot decides
+which side runs when, so that whatever has nothing to do with the sides meets both alike.
 
 A server's start has a bias of its own, of some 2 % between starts of one program, and of two servers the one that is
 started second may need some 5 % less CPU. So an estimate is over fresh pairs of servers that start side a first, then
@@ -100,6 +102,26 @@ class Blocks:
 
     logs: Floats
     others: Floats
+
+
+@dataclass(frozen=True)
+class More:
+    """By how many `cores` others used more beside side b than beside a, and how far its 95 % interval `reach`es.
+
+    The interval is of t over blocks. None where there are too few.
+    """
+
+    cores: float
+    reach: float | None
+
+    @property
+    def by_a_side(self) -> bool:
+        """Whether it is more than chance makes. The sides take turns by lot, so then one of them is the cause."""
+        return self.reach is not None and abs(self.cores) > self.reach
+
+    def facts(self) -> dict[str, Any]:
+        low, high = (None, None) if self.reach is None else (self.cores - self.reach, self.cores + self.reach)
+        return {"value": self.cores, "low": low, "high": high, "by_a_side": self.by_a_side}
 
 
 @dataclass(frozen=True)
@@ -205,16 +227,26 @@ def adjusted(servers: Sequence[Blocks], sign: int) -> tuple[list[Estimate], floa
     """An estimate of each pair of servers, at an equal use of the machine by others, and the slope that this rests on.
 
     The slope is by how much a log ratio changes for a core that others use beside b and not beside a, by least squares
-    within pairs of servers: 0 if it has not this `sign` (-1 of rates, 1 of times).
+    within pairs of servers: 0 if it has not this `sign` (-1 of rates, 1 of times), and if a side itself makes others
+    use more (`More.by_a_side`).
     """
     slope = 0.0
-    if all(np.isfinite(each.logs).all() for each in servers):
+    if all(np.isfinite(each.logs).all() for each in servers) and not more_beside_b(servers).by_a_side:
         away = [(each.others - each.others.mean(), each.logs - each.logs.mean()) for each in servers if len(each.logs)]
         spread = sum(float(np.square(others).sum()) for others, _ in away)
         if spread > 0:
             slope = sum(float((others * logs).sum()) for others, logs in away) / spread
         slope = slope if slope * sign > 0 else 0.0
     return [of_blocks(each.logs - slope * each.others) for each in servers], slope
+
+
+def more_beside_b(servers: Sequence[Blocks]) -> More:
+    """What others used more beside b, over the blocks of all pairs of servers."""
+    each = np.concatenate([np.empty(0), *(of.others for of in servers)])
+    if len(each) < 2:
+        return More(float(each.mean()) if len(each) else 0.0, None)
+    reach = float(special.stdtrit(len(each) - 1, 0.975)) * float(each.std(ddof=1)) / math.sqrt(len(each))
+    return More(float(each.mean()), reach)
 
 
 def _cut(slices: Sequence[Slice], size: int) -> list[Sequence[Slice]]:

@@ -23,7 +23,7 @@ def figures(material: Material) -> list[Figure]:
     return charts.made(
         "pairs",
         "Pairs: side b over side a",
-        "Queries per second, processor time a query and p99 of side b over those of side a, both measured in turns,"
+        "Queries per second, CPU a query and p99 of side b over those of side a, both measured in turns,"
         f" with 95 % intervals. The band is the margin of equivalence, {100 * margin:g} %. Pale: the controls, one"
         " system paired with itself, whose intervals should hold 1.",
         "J",

@@ -447,7 +447,7 @@ FIGURES = (
     ),
     FigureSpec(
         "server-cpu",
-        "Processor time a query",
+        "CPU a query",
         "Of all processes of the server, for an answered query: the mean over runs, and ± one standard deviation.",
         "R",
         _cpu,

@@ -60,7 +60,7 @@ class Highlight:
     `k` is the number of neighbours that its queries asked for, `filter` what these had to fulfil ("": nothing).
     `recall` counts ties (by distance); `by_id` is the same by id. `filtered` is the least recall of the cells with a
     filter, where the others have none. `qps` is that of the most clients that all systems on the dataset were asked by;
-    `cpu` (processor time a query) and `memory` (PSS, or RSS where that isn't known) are of the same cell. All systems
+    `cpu` (CPU a query) and `memory` (PSS, or RSS where that isn't known) are of the same cell. All systems
     on a dataset and topology have the same workloads. `cells` are all of its cells, by their state (valid, invalid,
     missing): the row of each one's median latency.
     """

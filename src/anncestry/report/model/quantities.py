@@ -120,7 +120,7 @@ _QUERY = (
 )
 OF_PAIRS = {
     "qps": ("queries per second", "1/s"),
-    "server_cpu_us_per_query": ("processor time a query", "µs"),
+    "server_cpu_us_per_query": ("CPU a query", "µs"),
     "p50_ms": ("p50", "ms"),
     "p95_ms": ("p95", "ms"),
     "p99_ms": ("p99", "ms"),

@@ -158,5 +158,9 @@ def _under(record: Mapping[str, Any], name: str) -> str:
     if name == "qps":
         cores = seen["server_cores"]
         said.append(f"{cores['a']:.2f} and {cores['b']:.2f} cores, others {seen['others_pct']:.0f} % of one")
+        more = seen["others_more_cores"]
+        if more["by_a_side"]:
+            side = "b" if more["value"] > 0 else "a"
+            said.append(f"others used {abs(more['value']):.2f} cores more beside {side} than chance: not corrected")
         said.append(f"{len(record['rounds'])} pairs of servers")
     return "; ".join(said) or NO_CELL
