@@ -1,7 +1,8 @@
 """The ledger of docs/documents.md: each experiment that was measured whole, when, at which commit, with which outcome.
 
 `python -m casestudies.ledger FOLDER` adds what the newest tables in FOLDER/results say to docs/ledger.csv, a line an
-experiment; `python -m casestudies.rows` writes the section. A line is made of records whose digests the table quotes.
+experiment; `python -m casestudies.rows` writes the section. A line is made of records whose digests the table quotes,
+once `anncestry verify` agrees with the whole experiment. FOLDER is a checkout: verify is its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,13 +19,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from anncestry.errors import DataError
-from anncestry.home import HOME
+from anncestry.home import CONFIG, HOME
 
 FILE = HOME / "docs" / "ledger.csv"
 HEADING = "## Experiments that ran\n"
-COLUMNS = ("experiment", "date", "commit", "cells", "valid", "invalid", "minutes", "reason")
+COLUMNS = ("experiment", "date", "commit", "epochs", "cells", "valid", "invalid", "minutes", "verified", "reason")
 _MEASURED = ("query", "pair")
+_NUMBERS = ("cells", "valid", "invalid", "minutes")
 
 
 def lines() -> list[dict[str, str]]:
@@ -37,8 +43,9 @@ def of_folder(folder: Path) -> Iterator[dict[str, str]]:
     """A line for each experiment with a table in `folder`, of its newest.
 
     Cells are measured cells and pairs. Minutes run from the start of the first load to the last recall; where
-    cells were kept and others measured later, with other code, those of each commit are added up. DataError for a
-    record that is missing, or isn't the one that the table quotes.
+    cells were kept and others measured later, with other code, those of each commit are added up. Epochs are the
+    earliest of the cells and of the pairs. DataError for a record that is missing, or isn't the one that the table
+    quotes.
     """
     newest: dict[str, Mapping[str, Any]] = {}
     for path in sorted((folder / "results/table").glob("*@*/record.json")):
@@ -55,12 +62,39 @@ def of_folder(folder: Path) -> Iterator[dict[str, str]]:
             "experiment": name,
             "date": table["created"][:10],
             "commit": ", ".join(commit for commit, _ in commits),
+            "epochs": _epochs(measured),
             "cells": str(len(outcomes)),
             "valid": str(outcomes.count(True)),
             "invalid": str(outcomes.count(False)),
             "minutes": f"{sum(end_s - start_s for _, (start_s, end_s) in commits) / 60:.0f}",
+            "verified": "",
             "reason": "; ".join(dict.fromkeys(_reason(record) for record in measured if not record["valid"])),
         }
+
+
+def _epochs(measured: Sequence[Mapping[str, Any]]) -> str:
+    """As `query 9, pair 7`: what measuring meant, of what was measured first."""
+    found: dict[str, int] = {}
+    for record in measured:
+        stage, epoch = record["stage"], record["spec"]["epoch"]
+        found[stage] = min(found.get(stage, epoch), epoch)
+    return ", ".join(f"{stage} {found[stage]}" for stage in _MEASURED if stage in found)
+
+
+def _outdated(epochs: str) -> bool:
+    """Whether one of these epochs is earlier than that of the code now."""
+    now = yaml.safe_load((CONFIG / "epochs.yaml").read_text(encoding="utf-8"))
+    return any(int(epoch) < now[stage]["epoch"] for stage, epoch in map(str.split, epochs.split(", ")))
+
+
+def verified(folder: Path, experiment: str) -> str:
+    """ "yes" once `anncestry verify` agrees with the experiment in a checkout; DataError, with its words, if not."""
+    paths = os.pathsep.join((str(folder / "src"), str(folder)))
+    command = [sys.executable, "-m", "anncestry", "--experiment", experiment, "verify"]
+    told = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, text=True, capture_output=True)
+    if told.returncode:
+        raise DataError(f"{folder}: `anncestry --experiment {experiment} verify` fails: {told.stdout}{told.stderr}")
+    return "yes"
 
 
 def _spans_s(records: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
@@ -113,25 +147,30 @@ def section(table: Sequence[Mapping[str, str]]) -> str:
         HEADING,
         "Each was measured whole on a shared machine of two cores, in the minutes from its first load to its last"
         " recall (two commits: cells were kept, and others measured later);"
-        " cells include pairs; a reason says which gate an invalid one failed."
+        " cells include pairs; a reason says which gate an invalid one failed. \\*: an epoch is earlier than today's:"
+        " code that measures has changed since, and numbers may be others now. Verified: `anncestry verify` agreed when"
+        " the line was added (the first lines don't say)."
         " `python -m casestudies.ledger FOLDER` adds the results in a folder.\n",
         f"<!-- measured: {FILE.relative_to(HOME)} -->\n",
         f"| {' | '.join(COLUMNS)} |",
-        f"| --- | --- | --- |{' ---: |' * (len(COLUMNS) - 4)} --- |",
-        *(f"| `{line['experiment']}` | {' | '.join(_cell(line[name]) for name in COLUMNS[1:])} |" for line in table),
+        f"|{'|'.join(' ---: ' if name in _NUMBERS else ' --- ' for name in COLUMNS)}|",
+        *(f"| `{line['experiment']}` | {' | '.join(_cell(line, name) for name in COLUMNS[1:])} |" for line in table),
     ]
     return "\n".join(said) + "\n"
 
 
-def _cell(text: str) -> str:
+def _cell(line: Mapping[str, str], name: str) -> str:
     """For a table of Markdown, where a bar would end the cell."""
-    return text.replace("|", r"\|")
+    mark = " \\*" if name == "epochs" and _outdated(line[name]) else ""
+    return line[name].replace("|", r"\|") + mark
 
 
 def main(folders: Sequence[str]) -> None:
     table: Sequence[Mapping[str, str]] = lines()
     for folder in folders:
-        table = merged(table, list(of_folder(Path(folder))))
+        place = Path(folder).resolve()
+        found = [{**line, "verified": verified(place, line["experiment"])} for line in of_folder(place)]
+        table = merged(table, found)
     with open(FILE, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -206,7 +206,7 @@ CRITERIA: Mapping[str, Find | None] = {
     "Concurrent QPS (4–8 clients)": _each(
         "qps", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8, lower=False
     ),
-    "Processor time a query (4–8 clients)": _each(
+    "CPU a query (4–8 clients)": _each(
         "server_cpu_us_per_query", _Numbers.by_runs, lambda n, row: _timed(n, row) and 4 <= row["clients"] <= 8
     ),
     "Memory (4–8 clients)": _each(
@@ -230,7 +230,7 @@ USES = {
     "Most queries, one client": ("QPS, one client",),
     "Most queries, several clients": ("Concurrent QPS (4–8 clients)",),
     "Stable under many clients": ("Concurrent stability (16 clients)",),
-    "Fewest resources": ("Processor time a query (4–8 clients)", "Memory (4–8 clients)"),
+    "Fewest resources": ("CPU a query (4–8 clients)", "Memory (4–8 clients)"),
     "Filters": ("Filtered latency",),
     "Recall": tuple(name for name in CRITERIA if name.startswith("Recall@10")),
     "Loading": ("Data loading speed",),

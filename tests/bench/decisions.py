@@ -4,7 +4,7 @@ python tests/bench/decisions.py [WORLDS]      (default: 1000, some minutes; exit
 
 A world is one matrix: two systems under WORKLOADS workloads, `runs` rounds, by one quantity. Spreads between runs are
 those of kept default runs: of rates on a noisy machine (coefficients of variation from 3 to 56 %, median 13 %), of
-processor time a query on a quiet one (1 to 17 %, median 7 %, none further from its cell's median than 27 %). Each cell
+CPU a query on a quiet one (1 to 17 %, median 7 %, none further from its cell's median than 27 %). Each cell
 has its own; rounds drift together; and a burst of another program's work takes from a run, now and then, up to half of
 its rate. See `BURST_OF` for how much of that reaches other quantities. Seeded. Goals: false alarms of at most 5 % a
 world (Holm), and intervals that cover what they say in 93 to 97 of 100 (both but for what so many worlds leave open,
@@ -48,7 +48,7 @@ SERVER_SD = 0.025
 """What a log ratio of QPS differs by from one pair of servers to the next (docs/duet.csv: 0.019 quiet, 0.028 busy)."""
 DRIFT, BURST_SHARE = 0.04, 0.06
 BURST_OF = {"rate": 1.0, "cpu": 0.25, "build": 1.0}
-"""How much of a burst that takes from a rate reaches other quantities. Processor time a query rises by some 13 % where
+"""How much of a burst that takes from a rate reaches other quantities. CPU a query rises by some 13 % where
 others use a core of two, which halves the rate (docs/duet.csv: what others make of ratios)."""
 RUNS_OF = {"rate": 1, "cpu": 1, "build": 10}
 """How many times as long as a run what is measured lasts: a load meets more bursts, each of which takes less of it."""

@@ -46,7 +46,7 @@ SERVERS = 6
 CONDITIONS = ("quiet", "busy")
 QUANTITIES = {
     "qps": "queries per second",
-    "server_cpu_us_per_query": "processor time a query",
+    "server_cpu_us_per_query": "CPU a query",
     "p50_ms": "p50",
     "p99_ms": "p99",
 }
@@ -58,7 +58,7 @@ COLUMNS = (
 )
 LINES, DOC = Lines(ROOT / "docs" / "duet.csv", COLUMNS), ROOT / "docs" / "duet.md"
 HEADING = "## How sure it is\n"
-GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 % of processor time a query"
+GOALS = "goals: 28 of 30 A/A hold 1, 9 of 10 planted found, ± 6 % of QPS and 3 % of CPU a query"
 
 
 def main(turns: int, conditions: Sequence[str], folder: Path) -> None:
@@ -232,7 +232,7 @@ def report(condition: str, known: Sequence[Mapping[str, str]]) -> list[str]:
         *said,
         "",
         f"`anncestry guard` with its defaults would call these regressed: {', '.join(alarms)}. The server that was"
-        f" started second needed {statistics.median(second):.3f} times the processor time a query of the first (median;"
+        f" started second needed {statistics.median(second):.3f} times the CPU a query of the first (median;"
         f" surely less in {apart} of {len(here)}).",
     ]
 

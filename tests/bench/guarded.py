@@ -61,7 +61,7 @@ SAYS = {
     "delay": f"a proxy that passes each answer on {DELAY_PERCENT} % later; one client",
     "fixed": "a proxy that waits 60 µs before each answer; one client",
 }
-QUANTITIES = {"server_cpu_us_per_query": "processor time a query", "qps": "queries per second", "p50_ms": "p50"}
+QUANTITIES = {"server_cpu_us_per_query": "CPU a query", "qps": "queries per second", "p50_ms": "p50"}
 COLUMNS = (
     *("date", "commit", "turn", "head", "minutes", "exit"),
     *(f"{name}_{part}" for name in QUANTITIES for part in ("said", "change", "low", "high")),

@@ -62,7 +62,8 @@ def contained(config: Path, experiment: str) -> bool:
 def judged(line: dict[str, str], known: dict[str, str] | None) -> str:
     """What is wrong with one round's line of the ledger beside the `known` line of a whole run; empty if nothing is."""
     most = int(known["invalid"]) if known else 0
-    said = f"{line['invalid']} cells are invalid, {most} in the run of {known['date'] if known else 'no day'}"
+    cells = "1 cell" if line["invalid"] == "1" else f"{line['invalid']} cells"
+    said = f"{cells} invalid, {most} in the run of {known['date'] if known else 'no day'}"
     return said if int(line["invalid"]) > most else ""
 
 

@@ -45,8 +45,10 @@ def test_a_row_says_what_shows_it_or_why_it_is_not_there(row: dict[str, str]) ->
             file, _, test = name.partition("::")
             before, there, _ = (ROOT / file).read_text().partition(f"\ndef {test}(")
             assert there, name
-            is_long = "pytest.mark.long" in before.rpartition("\n\n\n")[2]
-            assert not is_long or "`make test-long`" in row["reason"], f"{name}: make test leaves it out"
+            marked = before.partition("\n\n")[0] + before.rpartition("\n\n\n")[2]
+            for mark in ("long", "docker"):
+                told = f"`make test-{mark}`" in row["reason"]
+                assert told or f"pytest.mark.{mark}" not in marked, f"{name}: make test leaves it out"
         else:
             assert kind == "table" and name in tables()
 
@@ -61,6 +63,7 @@ def tables() -> set[str]:
 def test_the_ledger_counts_what_the_newest_table_quotes(tmp_path: Path) -> None:
     folder = measured(tmp_path)
     expected = {"experiment": "toy", "date": "2026-11-02", "commit": "0123abcd and changes", "cells": "3", "valid": "2"}
+    expected |= {"epochs": "query 8, pair 2", "verified": ""}
     reason = "weaviate-1.27.0, k10: nothing lost: of 9000 searched for 56 are not found"
     assert list(ledger.of_folder(folder)) == [{**expected, "invalid": "1", "minutes": "12", "reason": reason}]
 
@@ -91,8 +94,8 @@ def test_of_two_runs_of_an_experiment_the_ledger_has_the_later_one() -> None:
 def test_a_rotating_round_fails_where_more_cells_are_invalid_than_in_the_whole_run() -> None:
     known = {"invalid": "1", "date": "2026-11-02"}
     assert rotation.judged({"invalid": "1"}, known) == "" == rotation.judged({"invalid": "0"}, None)
-    assert rotation.judged({"invalid": "2"}, known) == "2 cells are invalid, 1 in the run of 2026-11-02"
-    assert rotation.judged({"invalid": "1"}, None).startswith("1 cells are invalid")
+    assert rotation.judged({"invalid": "2"}, known) == "2 cells invalid, 1 in the run of 2026-11-02"
+    assert rotation.judged({"invalid": "1"}, None) == "1 cell invalid, 0 in the run of no day"
 
 
 def test_every_night_another_experiment_takes_its_turn_until_all_had_theirs() -> None:
@@ -126,8 +129,19 @@ def test_the_ledger_knows_experiments_with_as_many_cells_as_they_have_today(line
 
 
 def test_a_reason_with_a_bar_stays_in_its_cell_of_the_section() -> None:
-    line = {**dict.fromkeys(ledger.COLUMNS, "1"), "reason": "red|blue: nothing lost"}
+    line = {**dict.fromkeys(ledger.COLUMNS, "1"), "epochs": "query 99", "reason": "red|blue: nothing lost"}
     assert ledger.section([line]).splitlines()[-1].endswith(r"| red\|blue: nothing lost |")
+
+
+def test_a_line_of_an_earlier_epoch_is_marked() -> None:
+    line = {**dict.fromkeys(ledger.COLUMNS, "1"), "epochs": "query 99, pair 1"}
+    assert r"| query 99, pair 1 \* |" in ledger.section([line])
+    assert r"| query 99 |" in ledger.section([{**line, "epochs": "query 99"}])
+
+
+def test_no_line_is_added_of_results_that_verify_does_not_agree_with(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"`anncestry --experiment toy verify` fails: .*toy"):
+        ledger.main([str(measured(tmp_path))])
 
 
 def measured(folder: Path, other: str | None = None) -> Path:
@@ -145,9 +159,10 @@ def measured(folder: Path, other: str | None = None) -> Path:
         {"gate": "nothing lost", "ok": False, "detail": "of 9000 searched for 56 are not found"},
     )
     for n, (stage, valid) in enumerate(stages):
+        of_stage = {**spec, "epoch": 2 if stage == "pair" else 9 - n}
         gates = [passed] if valid else [passed, failed, {**failed, "gate": "all rows that match"}]
         made[f"query{n}.json"] = {
-            **{"stage": stage, "valid": valid, "spec": spec, "gates": gates},
+            **{"stage": stage, "valid": valid, "spec": of_stage, "gates": gates},
             **{"created": at % (4 * n + 4), "code": code if other is None else {**code, "commit": other}},
         }
     (folder / "results").mkdir()

@@ -49,7 +49,7 @@ SHOWN = {
     "qps": "throughput",
     "recall_by_distance": "recall",
     "pair_qps": "throughput, b / a",
-    "pair_server_cpu_us_per_query": "processor time a query, b / a",
+    "pair_server_cpu_us_per_query": "CPU a query, b / a",
     "pair_p99_ms": "99th percentile, b / a",
 }
 """Metrics, with what people call them."""
