@@ -3,7 +3,8 @@
 A block (a paragraph, list, table, or listing) with a measured figure has a marker in the block before it, an HTML
 comment that no reader of the site sees:
 
-    <!-- evidence: COMMAND -->                 COMMAND writes the block from the results that ship; each row has its id
+    <!-- evidence: KIND EXPERIMENT … -->       this script writes the block from the results that ship (KINDS below);
+                                               each row of a table has its id
     <!-- measured: COMMAND; DATE; COMMIT -->   what measured it, when, with which code
     <!-- here since: COMMAND; DATE; COMMIT --> older than the markers: the commit from which a page has it in these
                                                words; COMMAND as the page names it, or "command not recorded"
@@ -24,14 +25,22 @@ interval (`95 % interval`), a share that passes a filter (`30 % of the rows pass
 language). The rule can't tell other settings from results, so a marker does. Counts, ratios above one without their
 word, shares with one decimal and sizes in prose are not found.
 
-`python tools/pages/measured.py [FOLDER]` writes the last sections of evidence/README.md and docs/findings.md from the
-results in FOLDER (evidence/, where `make evidence SHOW="smoke upgrade-small findings"` has drawn their pages).
+`python tools/pages/measured.py [FOLDER]` writes all blocks of the first kind from the results in FOLDER (evidence/, where
+`make evidence SHOW="smoke upgrade-small findings"` has drawn their pages):
+
+    numbers EXPERIMENT      a table of what people ask for
+    headline EXPERIMENT     the same in short: of one client, without a filter, and the loads
+    defects EXPERIMENT      a table of what the checks found
+    when EXPERIMENT …       when they were measured, with which code, and what the marks mean
+    compare EXPERIMENT A B  what `anncestry compare` prints
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +49,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "evidence"
-HEADING = "## Its numbers\n"
 COMMAND = "python tools/pages/measured.py"
 SHOWN = {
     "load_s": "load time",
@@ -62,12 +70,11 @@ FOUND = {
     "kill_lost_by_search": "of these, found by no search",
 }
 """The same of what the checks found. Where no answer has a defect, there is no row."""
-PAGES = {
-    EVIDENCE / "README.md": {"smoke": SHOWN, "upgrade-small": SHOWN},
-    ROOT / "docs" / "findings.md": {"findings": FOUND},
-}
-"""Pages whose last section shows metrics of experiments whose results ship."""
-EXPERIMENTS = tuple(experiment for shown in PAGES.values() for experiment in shown)
+HEADLINE = ("load_s", "p50_ms", "qps", "recall_by_distance")
+TABLES = {"numbers": SHOWN, "headline": {name: SHOWN[name] for name in HEADLINE}, "defects": FOUND}
+"""Kinds of tables, with the metrics that they show."""
+EXPERIMENTS = ("smoke", "upgrade-small", "findings")
+"""Those whose results ship."""
 
 _UNITS = "ms|µs|QPS|s|seconds?|min|minutes?|h|hours?|%|times(?! k)|queries (?:a|per) second"
 _FIGURE = re.compile(
@@ -160,9 +167,14 @@ def _fault_of_marker(block: Block, found: list[str]) -> str:
         return "" if there else f"{source} is no kept file with dates and commits"
     if kind in ("measured", "here since") and not _MEASURED.fullmatch(source):
         return f"{source!r} is not COMMAND; DATE; COMMIT"
-    if kind == "evidence" and not found:
+    if kind != "evidence":
+        return ""
+    of, *words = source.split()
+    if of not in (*TABLES, "when", "compare") or not words or not {words[0]} <= {*EXPERIMENTS}:
+        return f"{source!r} is no kind of block of an experiment whose results ship: {COMMAND} says which there are"
+    if of in TABLES and not found:
         return "no figures under a marker of the evidence"
-    rows = block.text.splitlines()[2:] if kind == "evidence" else []
+    rows = block.text.splitlines()[2:] if of in TABLES else []
     without = [row for row in rows if not _ID.search(row)]
     return f"{without[0]!r} has no id that `anncestry why` takes" if without else ""
 
@@ -170,43 +182,74 @@ def _fault_of_marker(block: Block, found: list[str]) -> str:
 # The evidence
 
 
-def page(text: str, folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
-    """`text` with its last section made from the tables in `folder`: by experiment, its metrics and their names."""
-    return text.partition(HEADING)[0].rstrip("\n") + "\n\n" + section(folder, shown)
+def pages() -> Iterator[Path]:
+    """The pages with blocks that are written from the evidence."""
+    for path in (ROOT / "README.md", EVIDENCE / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        if "<!-- evidence: " in path.read_text(encoding="utf-8"):
+            yield path
 
 
-def section(folder: Path, shown: Mapping[str, Mapping[str, str]]) -> str:
-    """The numbers of the results in `folder`, as Markdown: each with its id."""
+def written(text: str, folder: Path) -> str:
+    """A page with the blocks under its markers of the evidence written from the results in `folder`."""
+    lines = text.splitlines()
+    for block in reversed(list(blocks(text))):
+        matched = _MARKER.fullmatch(block.marker)
+        if matched and matched[1] == "evidence":
+            kind, *words = matched[2].split()
+            start = block.line - 1
+            lines[start : start + len(block.text.splitlines())] = block_of(kind, words, folder).splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def block_of(kind: str, words: list[str], folder: Path) -> str:
+    """What stands under a marker of the evidence, as Markdown."""
+    if kind == "when":
+        return _when(words, folder)
+    if kind == "compare":
+        return _compared(*words, folder)
+    (experiment,) = words
+    names = TABLES[kind]
+    said = [
+        f"| system | workload | quantity | value | `anncestry --experiment {experiment} why` |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in _rows(experiment, folder, names):
+        if kind != "headline" or not row["workload"] or (row["clients"] == 1 and not row["filter"]):
+            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {names[row['metric']]}"
+            said.append(f"| {place} | {_value(row)} | `{row['number_id']}` |")
+    return "\n".join(said)
+
+
+def _rows(experiment: str, folder: Path, names: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """The numbers of a table, of some metrics or of all, by system and workload, metrics in the order of `names`."""
     from anncestry.report.model import numbers
 
-    found = {}
-    for experiment, names in shown.items():
-        order = list(names)
-        (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
-        rows = [row for row in numbers.rows_of(numbers.read(table)) if row["metric"] in order]
-        rows = [row for row in rows if row["value"] or not (row["value"] is None or row["metric"].endswith("_answers"))]
-        found[experiment] = sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
-    paths = {str(row["record"]) for rows in found.values() for row in rows}
-    records = [json.loads((folder / path).read_text()) for path in sorted(paths)]
-    said = [
-        HEADING,
-        f"`{COMMAND}` writes this section from the results that `make evidence` pulls. Measured on "
+    order = list(names)
+    (table,) = sorted((folder / "results" / "table").glob(f"{experiment}@*"))
+    rows = [row for row in numbers.rows_of(numbers.read(table)) if not order or row["metric"] in order]
+    if not order:
+        return rows
+    rows = [row for row in rows if row["value"] or not (row["value"] is None or row["metric"].endswith("_answers"))]
+    return sorted(rows, key=lambda row: (row["system"], row["workload"], order.index(row["metric"])))
+
+
+def _when(experiments: Iterable[str], folder: Path) -> str:
+    shown = {"findings": FOUND}
+    rows = [row for name in experiments for row in _rows(name, folder, shown.get(name, SHOWN))]
+    records = [json.loads((folder / path).read_text()) for path in sorted({str(row["record"]) for row in rows})]
+    return (
+        f"`{COMMAND}` writes this from the results that `make evidence` pulls. Measured on "
         f"{_listed({record['created'][:10] for record in records})}, with the code of "
         f"{_listed({_commit(record) for record in records})}. ¶: other programs disturbed it; †: share of answers "
-        "with a defect, such as too few rows. In brackets: the 95 % interval. Of pairs: side b over side a.",
-    ]
-    for experiment, rows in found.items():
-        said += [
-            "",
-            f"<!-- evidence: {COMMAND} -->\n",
-            f"| system | workload | quantity | value | `anncestry --experiment {experiment} why` |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for row in rows:
-            name = shown[experiment][row["metric"]]
-            place = f"{row['system'].replace('..', ' → ')} | {row['workload'] or '–'} | {name}"
-            said.append(f"| {place} | {_value(row)} | `{row['number_id']}` |")
-    return "\n".join(said) + "\n"
+        "with a defect, such as too few rows. In brackets: the 95 % interval. Of pairs: side b over side a."
+    )
+
+
+def _compared(experiment: str, a: str, b: str, folder: Path) -> str:
+    command = [sys.executable, "-m", "anncestry", "--experiment", experiment, "compare", a, b]
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    told = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=True)
+    return f"```text\n{told.stdout.strip()}\n```"
 
 
 def _value(row: dict[str, Any]) -> str:
@@ -229,5 +272,5 @@ def _listed(found: set[str]) -> str:
 
 if __name__ == "__main__":
     of_results = Path(sys.argv[1]) if sys.argv[1:] else EVIDENCE
-    for path, experiments in PAGES.items():
-        path.write_text(page(path.read_text(), of_results, experiments))
+    for path in pages():
+        path.write_text(written(path.read_text(encoding="utf-8"), of_results), encoding="utf-8")
