@@ -25,8 +25,8 @@ interval (`95 % interval`), a share that passes a filter (`30 % of the rows pass
 language). The rule can't tell other settings from results, so a marker does. Counts, ratios above one without their
 word, shares with one decimal and sizes in prose are not found.
 
-`python tools/pages/measured.py [FOLDER]` writes all blocks of the first kind from the results in FOLDER (evidence/, where
-`make evidence SHOW="smoke upgrade-small findings"` has drawn their pages):
+`python tools/pages/measured.py [FOLDER]` writes all blocks of the first kind from the results in FOLDER: by default
+evidence/, where `make evidence SHOW="smoke upgrade-small findings"` has drawn their pages.
 
     numbers EXPERIMENT      a table of what people ask for
     headline EXPERIMENT     the same in short: of one client, without a filter, and the loads
@@ -42,7 +42,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
