@@ -234,6 +234,10 @@ def test_an_experiment_of_which_nothing_can_be_measured_has_a_report_that_says_s
     assert said.count("4 cells are listed instead of measured: 2 unsupported, 2 not measurable here") == 2
     assert "not measurable here  blobs-l2/red-1.0/large/k5: limits.cpus: wants 32 cores, platform default has 2" in said
     assert "Nothing of what was asked can be measured here" in Path("reports/default/index.html").read_text()
+    for command in (["plan"], ["plan", "--paper"], ["summary"]):
+        assert cli.main([*command, "--json"]) == 0
+        listed = [(each["state"], each["workload"]) for each in json.loads(capsys.readouterr().out)["absent"]]
+        assert sorted(listed) == 2 * [("not measurable here", "k5")] + 2 * [("unsupported", "k5-lists")], command
     page = Path(found.report_path).with_name("cells.html")
     page.write_text(page.read_text().replace("wants 32 cores", "wants 64 cores"))
     assert cli.main(["verify"]) == 2, "a reason is held against the matrix, too"

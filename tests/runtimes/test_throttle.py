@@ -5,6 +5,7 @@ Where this machine can't limit one (no root, no loop devices, no controller), it
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -545,6 +546,9 @@ def test_a_machine_that_can_not_limit_is_named_before_a_server_starts_and_by_the
     said = capsys.readouterr().out
     assert "standalone-read-40mib: can't run on this machine: limits of a storage path need root" in said
     assert "standalone-read-10mib-even: can't run on this machine: limits of a storage path need FUSE" in said
+    assert cli.main(["--experiment", "diskann-saturation-laptop", "plan", "--json"]) == 0
+    unable = {each["topology"]: each["reason"] for each in json.loads(capsys.readouterr().out)["cant_run_here"]}
+    assert unable["standalone-read-40mib"] == refused() and unable["standalone-read-10mib-even"] == refused(even=True)
 
 
 def test_one_clock_for_all_reads_needs_fuse_and_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,24 +61,22 @@ def _made(paths: Mapping[str, str]) -> dict[str, bool]:
 def plan(run: Run, options: argparse.Namespace) -> None:
     """Show which jobs would run, why, and an estimate of their time; start nothing."""
     from anncestry.provenance import estimate, explain, sizing
-    from anncestry.runtimes import throttle
 
     if options.paper or options.fit:
         needed = sizing.needs(run.matrix)
-        if not say_json(options, lambda: [need.plain() for need in needed]) and options.paper:
+        as_json = say_json(options, lambda: {"cells": [need.plain() for need in needed], **_absent(run.matrix)})
+        if not as_json and options.paper:
             print("\n".join(sizing.lines(needed)))
             say_absent(run.matrix)
         if options.fit:
             sizing.refuse_unfit(run.matrix, needed)
         return
     matrix, missing = workflow.resolve(run.choice, HERE, mend=True)
+    unable = _cant_run_here(matrix)
     if not options.json:
         say_absent(matrix)
-    declared = {cell.topology: matrix.config.topologies[cell.topology].storage_limits for cell in matrix.cells}
-    for even in (False, True):
-        limited = [name for name, limits in declared.items() if limits and throttle.is_even(limits.plain) == even]
-        if limited and not options.json and (why := throttle.refused(even=even)):
-            print(f"topology {', '.join(sorted(limited))}: can't run on this machine: {why}")
+        for topologies, why in unable:
+            print(f"topology {', '.join(topologies)}: can't run on this machine: {why}")
     jobs = explain.jobs(matrix, missing)
     if not jobs and not options.json:
         print("nothing to run: everything is up to date")
@@ -86,10 +84,36 @@ def plan(run: Run, options: argparse.Namespace) -> None:
     earlier = explain.Earlier()
     estimates = estimate.estimate(matrix, jobs, earlier)
     reasons = explain.explain(matrix, jobs, earlier)
-    if say_json(options, lambda: {"estimates": [vars(e) for e in estimates], "why": [vars(r) for r in reasons]}):
+    if say_json(
+        options,
+        lambda: {
+            "estimates": [vars(e) for e in estimates],
+            "why": [vars(r) for r in reasons],
+            "cant_run_here": [{"topology": name, "reason": why} for names, why in unable for name in names],
+            **_absent(matrix),
+        },
+    ):
         return
     print("\n".join([estimate.headline(estimates), *estimate.lines(estimates), "", "why", *explain.lines(reasons)]))
     print(f"\nthis was a dry run; to start it: {command_of(matrix)}")
+
+
+def _absent(matrix: Matrix) -> dict[str, Any]:
+    """The cells that are listed instead of measured, as the JSON of `summary` has them."""
+    return {"absent": [vars(cell) for cell in matrix.absent]}
+
+
+def _cant_run_here(matrix: Matrix) -> list[tuple[list[str], str]]:
+    """Topologies of the cells that this machine can't run, and what it lacks for them."""
+    from anncestry.runtimes import throttle
+
+    declared = {cell.topology: matrix.config.topologies[cell.topology].storage_limits for cell in matrix.cells}
+    found = []
+    for even in (False, True):
+        limited = [name for name, limits in declared.items() if limits and throttle.is_even(limits.plain) == even]
+        if limited and (why := throttle.refused(even=even)):
+            found.append((sorted(limited), why))
+    return found
 
 
 def drop(run: Run, options: argparse.Namespace) -> None:
