@@ -87,6 +87,11 @@ def _programs(*names: str) -> Callable[[], str]:
     return lambda: ", ".join(name for name in names if not shutil.which(name))
 
 
+def _of_program(tested: str, name: str) -> Need:
+    """A need of the tests that are marked `program(name)`."""
+    return Need(tested, lambda item: any(name in mark.args for mark in item.iter_markers("program")), _programs(name))
+
+
 def rights() -> str:
     """What is missing to mount and to make network namespaces."""
     if missing := _programs("unshare")():
@@ -160,6 +165,7 @@ NEEDS = (
     ),
     Need("clocks that jump", _fixture("jumping"), _programs("g++")),
     Need("packages of npm", _fixture("npm_registry"), _programs("npm")),
+    _of_program("keys that openssl made", "openssl"),
     _of_artifacts("OpenSearch", _is_opensearch, _java),
     _of_artifacts(
         "Kafka and Pulsar",

@@ -16,6 +16,7 @@ from tests import needs, servers
 from tests.servers import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[1]
+OF_PROGRAMS = ("tests/provenance/test_ancestry.py",)
 FILES = ("tests/report/test_latex.py", "tests/drive/test_hosts.py", "tests/test_architecture.py")
 OF_ENGINES = tuple(
     f"tests/engines/test_{name}.py"
@@ -57,6 +58,15 @@ def test_what_a_machine_can_t_test_is_one_line_and_the_rest_is_tested(bare):
     assert "LaTeX tables (missing: pdflatex, kpsewhich)" in said
     assert "clients on other machines (missing: ip)" in said
     assert "isolation, clients on other machines (missing: unshare)" in said
+
+
+def test_a_test_that_runs_a_program_is_left_out_where_that_is_missing_and_the_rest_of_its_file_is_not(bare):
+    here, (said,) = listed(bare, OF_PROGRAMS, "--what-this-machine-can")
+    everywhere, _ = listed(bare, OF_PROGRAMS)
+    assert {name.partition("::")[2] for name in everywhere if name not in here} == {
+        "test_attest_reads_the_keys_that_openssl_makes_as_its_messages_say"
+    }
+    assert "keys that openssl made (missing: openssl)" in said
 
 
 def test_where_apt_and_compilers_are_missing_the_systems_that_need_them_are_left_out_and_all_others_tested(bare):

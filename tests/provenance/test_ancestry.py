@@ -445,10 +445,9 @@ def test_prov_json_is_read_back_as_the_same_graph(run, tmp_path):
 # The way of a number through git and DVC
 
 
-def test_openssl_reads_the_keys_that_attest_wants(tmp_path):
+@pytest.mark.program("openssl")
+def test_attest_reads_the_keys_that_openssl_makes_as_its_messages_say(tmp_path):
     secret, public = tmp_path / "k.pem", tmp_path / "k.pub.pem"
-    if not shutil.which("openssl"):
-        pytest.fail("openssl is what the messages name")
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(secret)], check=True)
     subprocess.run(["openssl", "pkey", "-in", str(secret), "-pubout", "-out", str(public)], check=True)
     from anncestry.ancestry import attest
