@@ -166,6 +166,8 @@ NEEDS = (
     Need("clocks that jump", _fixture("jumping"), _programs("g++")),
     Need("packages of npm", _fixture("npm_registry"), _programs("npm")),
     _of_program("keys that openssl made", "openssl"),
+    _of_program("completion in zsh", "zsh"),
+    _of_program("completion in fish", "fish"),
     _of_artifacts("OpenSearch", _is_opensearch, _java),
     _of_artifacts(
         "Kafka and Pulsar",

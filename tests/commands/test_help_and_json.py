@@ -85,6 +85,20 @@ def test_a_shell_completes_commands_and_options(tmp_path, capsys):
     assert "complete -c anncestry" in said(capsys, "completion", "fish")
 
 
+@pytest.mark.parametrize(
+    ("shell", "only_read"),
+    [
+        pytest.param("zsh", "-n", marks=pytest.mark.program("zsh")),
+        pytest.param("fish", "--no-execute", marks=pytest.mark.program("fish")),
+    ],
+)
+def test_a_shell_can_read_its_script(tmp_path, capsys, shell, only_read):
+    script = tmp_path / "completion"
+    script.write_text(said(capsys, "completion", shell))
+    done = subprocess.run([shell, only_read, str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_cells_as_json_are_those_of_the_text(here, capsys):
     rows = as_json(capsys, "cells")
     text = said(capsys, "cells")
