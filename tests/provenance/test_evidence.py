@@ -94,6 +94,11 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clone / "evidence"
 
 
+def test_they_take_a_clone_at_most_25_mb() -> None:
+    files = [path for path in (ROOT / "evidence" / "store").rglob("*") if path.is_file()]
+    assert 1_000_000 < sum(path.stat().st_size for path in files) <= 25_000_000, "docs/auditing.md says so"
+
+
 def test_before_they_are_pulled_nothing_is_measured_but_one_sentence_says_how_to_pull_them(tmp_path: Path) -> None:
     evidence = cloned(tmp_path / "clone") / "evidence"
     (draw,) = typed("snakemake")
