@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from anncestry.errors import DataError
 
@@ -21,6 +22,8 @@ _NO_PIP = "this Python has no pip: install it (python -m ensurepip)"
 _NO_NPM = "npm is not on the PATH: install it (apt-get install npm)"
 _ADDRESS = re.compile(r"\w+://[^\s'\"]+|(?<=host=)'[^']*'|\b[\w.-]+\.[\w-]+:\d+\b")
 """URLs, and hosts as pip's libraries and npm name them."""
+_FOUND = re.compile(r" from (\S+) .*?\bGot\s+([0-9a-f]{64})\b", re.DOTALL)
+"""Where a file is from and its sha256, as pip tells them where it expected another."""
 _UNREACHED = ("ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "EAI_AGAIN", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
 _NPM_CODES = {
     "E401": "its registry wants a login",
@@ -106,13 +109,37 @@ def wheel(
 
     DataError of `failure` and the reason where it can't, or where it finds the package with another digest.
     """
-    folder.mkdir(parents=True)
-    (folder / "requirements.txt").write_text(f"{package}=={version} --hash=sha256:{sha256}\n")
-    done = pip([*options, "--requirement", "requirements.txt"], folder, environment)
+    done = _asked_of_pip(package, version, sha256, options, folder, environment)
     if done.returncode != 0:
         raise DataError(f"{failure}: {pip_reason(done, f'its sha256 is not the pinned {sha256[:12]}…')}")
     (found,) = (folder / "wheel").iterdir()
     return found
+
+
+def release(package: str, version: str, options: Sequence[str], folder: Path, failure: str) -> tuple[str, str]:
+    """Name and sha256 of the file that pip, with `options`, has of a package's version; `folder` is new.
+
+    pip is asked for a digest that no file has, and tells the one that it found. So nothing of the file is unpacked or
+    run, as a source distribution would be. DataError of `failure` and the reason where it can't be had.
+    """
+    done = _asked_of_pip(package, version, "0" * 64, options, folder)
+    found = _FOUND.search(done.stdout + done.stderr)
+    if found is None:
+        raise DataError(f"{failure}: {pip_reason(done, 'pip does not tell its sha256')}")
+    return unquote(re.split("[?#]", found[1])[0].rpartition("/")[2]), found[2]
+
+
+def _asked_of_pip(
+    package: str,
+    version: str,
+    sha256: str,
+    options: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] = os.environ,
+) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text(f"{package}=={version} --hash=sha256:{sha256}\n")
+    return pip([*options, "--requirement", "requirements.txt"], folder, environment)
 
 
 def npm_pack(package: str, version: str, folder: Path, failure: str) -> Path:

