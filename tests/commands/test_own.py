@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from anncestry import cli
+from anncestry import cli, registries
 from anncestry.cells import config
 from anncestry.datasets import download, normalize
+from anncestry.provenance.records import sha256_file
+from tests.builders import shelves
 from tests.toy import Toy
 
 BASE = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
@@ -236,12 +238,45 @@ def test_a_system_that_changes_one_setting_keeps_the_other_settings_of_the_syste
     assert config.load(Path("config"), "default").systems["green-2.0"].settings == {"journal": True, "rows": 7}
 
 
+def test_a_version_is_added_by_one_command_that_pins_it_and_tells_where_the_pin_is_from(
+    tmp_path: Path, toy: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = shelves.wheel(tmp_path / "shelf", "toyserver", "1.1")
+    shelves.pip_finds(tmp_path / "shelf", monkeypatch)
+    artifact = {"kind": "wheel", "package": "toyserver", "sha256": "0" * 64}
+    toy.files["systems"]["red-1.0"]["artifact"] = artifact
+    toy.save()
+    assert cli.main(["add", "system", "red-1.1", "--of", "red-1.0", "--version", "1.1"]) == 0, capsys.readouterr().err
+    pinned = {**artifact, "sha256": sha256_file(wheel)}
+    entry = {"of": "red-1.0", "version": "1.1", "artifact": pinned}
+    assert config.read_yaml(Path("config/systems.yaml"))["red-1.1"] == entry
+    line = f"pinned toyserver 1.1: {wheel.name} by pip, sha256 {pinned['sha256'][:12]}…\n"
+    assert capsys.readouterr().out.startswith(f"{line}wrote config/systems.yaml: red-1.1\n")
+    assert f"\n# {line}red-1.1:\n" in Path("config/systems.yaml").read_text()
+    assert cli.main(["add", "system", "red-1.2", "--of", "red-1.1", "--version", "1.2"]) == 2
+    assert "--of: red-1.1 is itself of red-1.0; name that" in capsys.readouterr().err
+
+
+def test_no_registry_is_asked_for_a_version_that_its_engine_does_not_take(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registries, "run", lambda *_: pytest.fail("a registry was asked"))
+    pinned = {"kind": "wheel", "package": "milvus", "sha256": "0" * 64}
+    toy.files["systems"]["milvus-2.3.5"] = {"engine": "milvus", "version": "2.3.5", "artifact": pinned}
+    toy.save()
+    assert cli.main(["add", "system", "milvus-2.4.1", "--of", "milvus-2.3.5", "--version", "2.4.1"]) == 2
+    assert "milvus 2.4.1 is not less than 2.4.0; supported: from 2.2.16 on" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["system", "green-1.0", "--of", "absent"],
         ["system", "green-1.0", "--engine", "tests.flat"],
-        ["system", "green-1.0", "--of", "red-1.0", "--version", "2.0"],
+        ["system", "green-1.0", "--of", "red-1.0", "--version", "2.0", "--release", "2.0"],
+        ["system", "green-1.0", "--of", "red-1.0", "--release", "2.0"],
+        ["system", "green-1.0", "--of", "absent", "--version", "2.0"],
+        ["system", "blue-1.0", "--of", "red-1.0", "--version", "2.0"],
         ["endpoint", "standalone", "--interface", "mysql=FAR"],
         ["endpoint", "far", "--interface", "mysql"],
         ["experiment", "my", "--datasets", "absent", "--systems", "red-1.0"],

@@ -22,6 +22,7 @@ from anncestry.cells.stage import key_of
 from anncestry.errors import Damaged, DataError, UserError
 from anncestry.provenance.records import read_record, seal, sha256_file, write_json
 from anncestry.runtimes import artifacts, building, images
+from tests.builders import shelves
 
 KEY = "0123456789ab"
 
@@ -29,19 +30,10 @@ KEY = "0123456789ab"
 @pytest.fixture
 def wheel_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A wheel with a packed program in it, that pip finds in a local folder and nowhere else."""
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
-    wheel = shelf / "toyserver-1.2.3-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("toyserver/bin/program.lzma", lzma.compress(b"#!/bin/sh\necho toy\n"))
-        archive.writestr("toyserver/config.yaml", "a: 1\n")
-        archive.writestr(
-            "toyserver-1.2.3.dist-info/METADATA", "Metadata-Version: 2.1\nName: toyserver\nVersion: 1.2.3\n"
-        )
-        archive.writestr("toyserver-1.2.3.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("toyserver-1.2.3.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    program = lzma.compress(b"#!/bin/sh\necho toy\n")
+    files = {"toyserver/bin/program.lzma": program, "toyserver/config.yaml": "a: 1\n"}
+    wheel = shelves.wheel(tmp_path / "shelf", "toyserver", "1.2.3", files)
+    shelves.pip_finds(tmp_path / "shelf", monkeypatch)
     artifact = {"kind": "wheel", "package": "toyserver", "sha256": sha256_file(wheel)}
     return {"system": "toy-1.2.3", "version": "1.2.3", "artifact": artifact}
 
@@ -159,29 +151,17 @@ def test_an_artifact_is_fetched_once_and_unpacked_from_the_cache_then(
 def test_two_jobs_that_need_the_same_jars_fetch_them_once_and_both_have_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "mvn").write_text(
-        f"#!{sys.executable}\n"
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "place = Path(next(word for word in sys.argv if word.startswith('-DoutputDirectory=')).partition('=')[2])\n"
-        "place.mkdir()\n"
-        "time.sleep(0.5)\n"
-        "(place / 'toy.jar').write_text('toy')\n"
-        f"with open({str(tmp_path / 'calls')!r}, 'a') as calls:\n"
-        "    calls.write('fetched ')\n"
-    )
-    (tools / "mvn").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    pin = artifacts.digest_of({"toy.jar": hashlib.sha256(b"toy").hexdigest()})
+    calls = f"time.sleep(0.5)\nwith open({str(tmp_path / 'calls')!r}, 'a') as calls:\n    calls.write('fetched ')"
+    shelves.maven(tmp_path / "tools", monkeypatch, calls)
+    jar = "[('toy', '1.2.3')]"
+    pin = artifacts.digest_of({"toy.jar": hashlib.sha256(jar.encode()).hexdigest()})
     artifact = {"kind": "maven", "coordinates": ["org.toy:toy:1.2.3"], "sha256": pin}
     spec = {"system": "toy-1.2.3", "version": "1.2.3", "artifact": artifact}
     with ThreadPoolExecutor(2) as jobs:
         outs = [tmp_path / "out1", tmp_path / "out2"]
         both = list(jobs.map(lambda out: artifacts.run(spec, out, tmp_path / "cache", KEY)["digest"], outs))
     assert both[0] == both[1]
-    assert [(out / "toy.jar").read_text() for out in outs] == ["toy", "toy"]
+    assert [(out / "toy.jar").read_text() for out in outs] == [jar, jar]
     assert (tmp_path / "calls").read_text() == "fetched "
 
 
@@ -256,18 +236,10 @@ def test_a_wheel_with_another_digest_is_refused(wheel_spec: dict[str, Any], tmp_
 def wheel_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A release with a wheel for this Python and one for 3.9, each with a compiled module; that for 3.9 is pinned."""
     shelf, pins = tmp_path / "shelf", {}
-    shelf.mkdir()
     for tag in ("39", artifacts.PYTHON.replace(".", "")):
-        wheel = shelf / f"toylib-1.2.3-cp{tag}-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(f"toylib/fast.cpython-{tag}-x86_64-linux-gnu.so", f"for {tag}")
-            about = "toylib-1.2.3.dist-info"
-            archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: toylib\nVersion: 1.2.3\n")
-            archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nTag: cp{tag}-none-any\n")
-            archive.writestr(f"{about}/RECORD", "")
-        pins[tag] = sha256_file(wheel)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+        files = {f"toylib/fast.cpython-{tag}-x86_64-linux-gnu.so": f"for {tag}"}
+        pins[tag] = sha256_file(shelves.wheel(shelf, "toylib", "1.2.3", files, f"cp{tag}-none-any"))
+    shelves.pip_finds(shelf, monkeypatch)
     monkeypatch.setattr(artifacts, "_PINNED_FOR", "3.9")
     return {"system": "toy", "version": "1.2.3", "artifact": {"package": "toylib", "sha256": pins["39"]}}
 
@@ -322,27 +294,12 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
 # Go modules, from a proxy that is a folder.
 
 
-def offered(proxy: Path, module: str, files: dict[str, str]) -> str:
-    """Put version 1.0.0 of a module on a proxy that is a folder; its h1."""
-    folder = proxy / module / "@v"
-    folder.mkdir(parents=True)
-    (folder / "v1.0.0.mod").write_text(files["go.mod"])
-    (folder / "v1.0.0.info").write_text('{"Version": "v1.0.0"}')
-    sources = proxy.parent / "sources" / module
-    with zipfile.ZipFile(folder / "v1.0.0.zip", "w") as archive:
-        for name, text in files.items():
-            archive.writestr(f"{module}@v1.0.0/{name}", text)
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            (sources / name).write_text(text)
-    return building.go_module_h1(sources, f"{module}@v1.0.0")
-
-
 @pytest.fixture
 def go_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A module with one program, and the module that it needs, on a module proxy that is a folder."""
     proxy, needed, module = tmp_path / "proxy", "example.org/needed", "example.org/toy"
     mod = f"module {needed}\n\ngo 1.20\n"
-    h1 = offered(proxy, needed, {"go.mod": mod, "needed.go": 'package needed\n\nvar Text = "sound"\n'})
+    h1 = shelves.module(proxy, needed, {"go.mod": mod, "needed.go": 'package needed\n\nvar Text = "sound"\n'})
     line = f"{hashlib.sha256(mod.encode()).hexdigest()}  go.mod\n"
     mod_h1 = "h1:" + base64.b64encode(hashlib.sha256(line.encode()).digest()).decode()
     files = {
@@ -351,10 +308,8 @@ def go_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
         "cmd/toy-server/main.go": f'package main\n\nimport "{needed}"\n\nvar Stamp = "none"\n\n'
         "func main() { println(needed.Text, Stamp) }\n",
     }
-    h1 = offered(proxy, module, files)
-    monkeypatch.setenv("GOPROXY", proxy.as_uri())
-    monkeypatch.setenv("GOMODCACHE", str(tmp_path / "modules"))
-    monkeypatch.setenv("GOFLAGS", "-modcacherw")
+    h1 = shelves.module(proxy, module, files)
+    shelves.go_finds(proxy, tmp_path / "modules", monkeypatch)
     artifact = {
         "kind": "go-module",
         "module": module,
