@@ -14,9 +14,9 @@ PUSH ?=
 .PHONY: all wheel evidence evidence-renew figures docs test-experiments record env cluster slurm test-slurm browser latex compiler network sshd registry test test-docker test-faults test-long test-scale test-quick test-elsewhere test-release validation bench bench-decisions bench-decided bench-duet bench-guard bench-peers equality kept references lint format lock clean help
 
 all: env  ## measure what is missing, and draw the page
-	@PYTHONPATH="$(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))" snakemake --cores 8 all --logger anncestry $(CONFIG)
+	@PYTHONPATH="$(CURDIR)/src:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))" snakemake --cores 8 all --logger anncestry $(CONFIG)
 
-EVIDENCE := cd evidence && PYTHONPATH="$(CURDIR)/src"
+EVIDENCE := cd evidence && PYTHONPATH="$(CURDIR)/src:$(CURDIR)"
 SHIPPED := smoke upgrade-small findings
 
 # make evidence SHOW="upgrade-small findings" draws and verifies the other two
@@ -41,7 +41,7 @@ evidence-renew: env  ## measure again what changed of the results that ship with
 	@for experiment in $(SHIPPED); do \
 	  ($(EVIDENCE) snakemake -s ../Snakefile --cores 8 all --config experiment=$$experiment) || exit; \
 	done
-	@PYTHONPATH="$(CURDIR)/src" python tools/pages/measured.py
+	@PYTHONPATH="$(CURDIR)/src:$(CURDIR)" python tools/pages/measured.py
 	@$(EVIDENCE) anncestry gc --results --yes
 	@rm -rf evidence/results/table evidence/results/report evidence/store
 	@dvc commit --quiet --force evidence/results.dvc evidence/data.dvc && dvc push --quiet -r evidence evidence/results.dvc evidence/data.dvc
