@@ -22,7 +22,7 @@ _NO_PIP = "this Python has no pip: install it (python -m ensurepip)"
 _NO_NPM = "npm is not on the PATH: install it (apt-get install npm)"
 _ADDRESS = re.compile(r"\w+://[^\s'\"]+|(?<=host=)'[^']*'|\b[\w.-]+\.[\w-]+:\d+\b")
 """URLs, and hosts as pip's libraries and npm name them."""
-_FOUND = re.compile(r" from (\S+) .*?\bGot\s+([0-9a-f]{64})\b", re.DOTALL)
+_FOUND = re.compile(r"==\S+ from (\S+) .*?\bGot\s+([0-9a-f]{64})\b", re.DOTALL)
 """Where a file is from and its sha256, as pip tells them where it expected another."""
 _UNREACHED = ("ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "EAI_AGAIN", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
 _NPM_CODES = {

@@ -43,6 +43,18 @@ def test_what_is_pinned_of_a_wheel_is_what_the_artifact_stage_takes(shelf: Path,
     assert (tmp_path / "out" / "toy-1.2.4.data" / "config.yaml").read_text() == "path: ./././\n"
 
 
+def test_a_program_in_a_wheel_is_pinned_for_the_python_of_the_configs_pins_so_that_every_python_takes_it(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "_PINNED_FOR", "3.9")
+    for tag in ("39", artifacts.PYTHON.replace(".", "")):
+        shelves.wheel(shelf, "toy", "1.2.4", tag=f"cp{tag}-none-any")
+    artifact, lines = pins.pinned("toy", {"kind": "wheel", "package": "toy", "sha256": UNPINNED}, "1.2.3", "1.2.4")
+    assert lines[0].startswith("pinned toy 1.2.4: toy-1.2.4-cp39-none-any.whl by pip")
+    spec = {"system": "toy-1.2.4", "version": "1.2.4", "artifact": artifact}
+    artifacts.run(spec, tmp_path / "out", tmp_path / "cache", "0123456789ab")
+
+
 def test_a_package_that_comes_out_with_the_database_moves_along_and_the_others_stay_and_are_named(shelf: Path) -> None:
     own, extension = (shelves.wheel(shelf, name, "1.5.6") for name in ("toy", "toy_extension"))
     beside = {"toy-extension": "1.5.5", "numbers": "7.8.6"}
@@ -125,6 +137,15 @@ def test_jars_of_the_version_are_pinned_by_one_digest_and_those_of_others_stay(
     jar = str([("toy", "3.6.0"), ("plugin", "3.6.0.0"), ("log", "13.5.0")])
     assert artifact["sha256"] == artifacts.digest_of({"toy.jar": hashlib.sha256(jar.encode()).hexdigest()})
     assert lines[1] == "kept org.log:log:13.5.0: if 3.6.0 needs another, give --artifact"
+    with pytest.raises(
+        ConfigError, match=r"^--version: no coordinate of toy holds its version, .* to 3\.6\.0: give --art"
+    ):
+        pins.pinned("toy", {**old, "sha256": UNPINNED}, "2.0.0", "3.6.0")
+
+
+def test_the_version_that_a_system_has_is_no_other_version() -> None:
+    with pytest.raises(ConfigError, match=r"^--version: milvus-2\.3\.5 has the version 2\.3\.5; leave it out$"):
+        pins.pinned("milvus-2.3.5", SYSTEMS["milvus-2.3.5"]["artifact"], "2.3.5", "2.3.5")
 
 
 def test_a_server_that_runs_already_needs_no_pin() -> None:

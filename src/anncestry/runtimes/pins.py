@@ -1,6 +1,7 @@
 """Pins of another version: an artifact as it is at that version, with the digests that its registry's client tells.
 
-What is told is believed once, as by hand; whatever is run later is compared with it.
+What is told is believed once, as by hand; whatever is run later is compared with it. Private names of the artifact
+stage are used here, because public ones would change its code, which is measuring code.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def pinned(
     not say what to ask for, with what to give by hand; DataError where the registry does not have it.
     """
     kind = "lock" if "lock" in artifact else artifact["kind"]
+    if new == old and not release:
+        raise ConfigError(f"--version: {of} has the version {old}; leave it out")
     if kind in _BY_HAND:
         said = _BY_HAND[kind].format(
             of=of,
@@ -62,7 +65,7 @@ def pinned(
         elif kind == "go-module":
             lines = list(_go_module(fresh, new, Path(temporary)))
         elif kind == "maven":
-            lines = list(_jars(fresh, new, artifact["coordinates"], Path(temporary)))
+            lines = list(_jars(of, fresh, new, artifact["coordinates"], Path(temporary)))
         else:
             lines = [f"nothing to pin: {of} fetches nothing"]
     return fresh, lines
@@ -96,6 +99,8 @@ def _packages(
     for number, package in enumerate([artifact, *together]):
         name, version = package["package"], package.get(key, new)
         options = ["download", "--no-binary" if "source" in package else "--only-binary", ":all:", "--dest", "wheel"]
+        if artifact["kind"] == "wheel":  # the Python of the config's pins, from which the stage takes it under any
+            options += ["--python-version", artifacts._PINNED_FOR, "--implementation", "cp"]
         failure = f"can't pin {name} {version}"
         file, package["sha256"] = registries.release(name, version, options, folder / str(number), failure)
         yield f"pinned {name} {version}: {file} by pip, sha256 {package['sha256'][:12]}…"
@@ -111,23 +116,31 @@ def _go_module(artifact: dict[str, Any], new: str, folder: Path) -> Iterator[str
     environment = building.go_environment(tool, artifact["module"]) | json.loads(own.stdout)
     done = registries.run([tool, "mod", "download", "-json", name], folder, environment)
     try:
-        sum_ = json.loads(done.stdout)["Sum"]
-    except (ValueError, KeyError):
-        said = json.loads(done.stdout)["Error"] if done.stdout.startswith("{") else done.stderr
-        reason = registries.without_addresses(registries.last_line(said).strip())
-        raise DataError(f"can't pin {name}: {reason}") from None
-    artifact["h1"] = sum_.removeprefix("h1:")
-    yield f"pinned {name}: by go, {sum_[:15]}…"
+        told = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        told = {"Error": done.stderr}
+    if "Error" in told:
+        reason = registries.without_addresses(registries.last_line(told["Error"]).strip())
+        raise DataError(f"can't pin {name}: {reason}")
+    artifact["h1"] = told["Sum"].removeprefix("h1:")
+    yield f"pinned {name}: by go, {told['Sum'][:15]}…"
     yield from _kept([f"Go {artifact['go']}"], new)
 
 
-def _jars(artifact: dict[str, Any], new: str, before: list[str], folder: Path) -> Iterator[str]:
+def _jars(of: str, artifact: dict[str, Any], new: str, before: list[str], folder: Path) -> Iterator[str]:
     """Pin what Maven resolves the coordinates to."""
-    # A private name, as the artifact stage's code is measuring code, which a public one would change.
-    artifacts._fetch_jars(", ".join(artifact["coordinates"]), artifact["coordinates"], folder / "jars")
+    moved = [name for name in artifact["coordinates"] if name not in before]
+    if not moved:
+        raise ConfigError(
+            f"--version: no coordinate of {of} holds its version, so none can be moved to {new}: give --artifact "
+            "'{kind: maven, coordinates: [GROUP:NAME:VERSION, …], sha256: DIGEST}' with any DIGEST, and the error of "
+            "its first use tells the right one"
+        )
+    artifacts._fetch_jars(
+        f"can't pin {new} of {of} (does its repository have it?)", artifact["coordinates"], folder / "jars"
+    )
     found = building.hashes(folder / "jars")
     artifact["sha256"] = artifacts.digest_of(found)
-    moved = [name for name in artifact["coordinates"] if name not in before]
     yield f"pinned {', '.join(moved)}: {len(found)} files by mvn, sha256 {artifact['sha256'][:12]}…"
     yield from _kept([name for name in artifact["coordinates"] if name in before], new)
 
