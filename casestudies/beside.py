@@ -47,6 +47,8 @@ class Counterpart:
     value: float
     cell: Cell
     row: Row | None = None
+    declared: str = ""
+    """In words, what of the question is declared of somebody else's server, and not read back."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -65,6 +67,11 @@ class Joint(NamedTuple):
     def ids(self) -> list[str]:
         """Of all that was measured of the same, each once."""
         return list(dict.fromkeys(name for each in self.found for name in each.ids))
+
+    @property
+    def declared(self) -> str:
+        """In words, what of the question is only declared where it was measured."""
+        return "; ".join(dict.fromkeys(each.declared for each in self.found if each.declared))
 
 
 def joints(material: Material, facts: Published) -> list[Joint]:
@@ -104,7 +111,8 @@ def tables(material: Material) -> list[Table]:
             " known of them), so no ratio tells a database's doing alone. Higher, lower, equivalent, undetermined: by"
             " the runs of both sides; where the document gives no spread, whether its figure is inside"
             " of our own interval. The limits of memory that the paper states are no condition: its own files"
-            " contradict them (finding f068).",
+            " contradict them (finding f068). Of somebody else's server, paths and network cards of its storage are"
+            " what its topology declares; the last column says where.",
             ("Document", "Place", "Figure", "Topology", "System", "Workload"),
             tuple(map(Column, _COLUMNS)),
             tuple(body),
@@ -125,9 +133,15 @@ def reasons(every: Sequence[Joint]) -> list[tuple[str, int, list[tuple[str, int]
 
 
 def write_reasons(every: Sequence[Joint], path: Path) -> None:
-    """Write published.csv: each figure with what it is of, and the ids of our numbers or why there are none."""
-    lines = ([*(getattr(joint.figure, name) for name in _SHOWN), " ".join(joint.ids), joint.why_not] for joint in every)
-    downloads.write_csv(path, (*_SHOWN, "numbers", "why_not"), lines)
+    """Write published.csv: each figure with what it is of, and the ids of our numbers or why there are none.
+
+    `declared` is what of the question those who run a server of theirs declared of it.
+    """
+    lines = (
+        [*(getattr(joint.figure, name) for name in _SHOWN), " ".join(joint.ids), joint.declared, joint.why_not]
+        for joint in every
+    )
+    downloads.write_csv(path, (*_SHOWN, "numbers", "declared", "why_not"), lines)
 
 
 def ancestry(material: Material, ids: Set[str]) -> dict[str, Any]:
@@ -212,7 +226,15 @@ class _Finder:
         if figure.metric in counterpart.DERIVED:
             return self._derived(figure)
         found = [
-            Counterpart(row["topology"], row["system"], row["workload"], row["value"], with_interval(row), row)
+            Counterpart(
+                row["topology"],
+                row["system"],
+                row["workload"],
+                row["value"],
+                with_interval(row),
+                row,
+                self._joined.declared(figure, row),
+            )
             for row in self._joined.rows(figure)
         ]
         if figure.metric in ("rows", "dim", "raw_mb"):  # of a dataset: any system that counted it will do
@@ -245,7 +267,7 @@ class _Finder:
 
     def differences(self, figure: Figure, found: Counterpart) -> str:
         """What is known to differ, apart from the machine."""
-        said = []
+        said = [f"storage here: {found.declared}"] if found.declared else []
         row = found.row
         version = self._versions.get(found.system, "")
         if figure.version and version and figure.version != version:

@@ -25,7 +25,7 @@ from anncestry.report.model.cells import (
 )
 from anncestry.report.model.material import Material
 from anncestry.report.model.quantities import in_process
-from anncestry.report.model.records import of_stage
+from anncestry.report.model.records import declared_storage, of_stage
 from anncestry.report.published import DOCUMENTS, Figure, printed_text
 from anncestry.report.tables.spec import pivot
 
@@ -51,6 +51,8 @@ _COLUMNS = {
 _OURS = METRICS | {name: ("query", name) for name in ("pss_mib", "pss_anon_mib")}
 
 Asks = Callable[[Row], bool]
+Loaded = tuple[str, str]
+"""A topology and a system."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class Document:
     """Which rows ask the question, given what there is."""
     libraries: bool = False
     """Whether what was asked through the database's own library asks it, too."""
-    tells: Callable[[Material], Mapping[str, str]] = lambda _: {}
-    """What the table says of a system, by its name; it stands before the clients."""
+    tells: Callable[[Material], Mapping[Loaded, str]] = lambda _: {}
+    """What the table says of a load, by its topology and system; it stands before the clients."""
 
 
 THROUGH = {
@@ -119,11 +121,17 @@ def asks_by_protocol(material: Material) -> Asks:
     return lambda row: row["clients"] == 1 and row["system"] in systems and systems[row["system"]].program in asked
 
 
-def _protocols(material: Material) -> dict[str, str]:
-    said = {GRPC: "by gRPC", REST: "by REST and GraphQL"}
+def _place(record: Mapping[str, Any]) -> Loaded:
+    """The topology and system of a load's record."""
+    return str(record["spec"]["topology"]["name"]), str(record["spec"]["system"]["name"])
+
+
+def _protocols(material: Material) -> dict[Loaded, str]:
+    said, systems = {GRPC: "by gRPC", REST: "by REST and GraphQL"}, spoken(material)
     return {
-        name: said[each.protocol] + (", loaded by that client" if each.loaded_by == "sdk" else "")
-        for name, each in spoken(material).items()
+        place: said[each.protocol] + (", loaded by that client" if each.loaded_by == "sdk" else "")
+        for place in map(_place, of_stage(material.records, "load"))
+        if (each := systems.get(place[1])) is not None
     }
 
 
@@ -131,9 +139,15 @@ def _index_type(record: Mapping[str, Any]) -> str:
     return str((record["spec"].get("index") or {}).get("type")).lower()
 
 
-def _libraries(material: Material) -> dict[str, str]:
-    loads = (record for record in of_stage(material.records, "load") if in_process(record))
-    return {str(record["spec"]["system"]["name"]): "in its clients' processes" for record in loads}
+def _placed(material: Material) -> dict[Loaded, str]:
+    """Where an index is: in its clients' processes, or behind storage that somebody else declares."""
+    found = {}
+    for record in of_stage(material.records, "load"):
+        if in_process(record):
+            found[_place(record)] = "in its clients' processes"
+        elif declared := declared_storage(record["spec"]["topology"]):
+            found[_place(record)] = f"storage of {declared}"
+    return found
 
 
 def _on_disk(material: Material) -> Asks:
@@ -185,13 +199,14 @@ _ALL = (
         "An index on disk beside one in memory",
         "DiskANN and HNSW by dataset and storage. The document's disks are behind NVMe over fabrics and its DiskANN is"
         " that of Milvus; a storage path is what it is on the machine that was measured. What was asked in its clients'"
-        " processes is a library, without a server. Memory (PSS, and of it what is in no file) and reads"
+        " processes is a library, without a server. Of somebody else's server, paths and network cards of its storage"
+        " are what its topology declares; nothing reads them back. Memory (PSS, and of it what is in no file) and reads"
         " are those of the server's processes, of a library its clients', each with what it holds of the index; reads"
         f" are what reached storage (/proc/PID/io) by queries, over all runs. {IN_BURSTS}",
         ("qps", "recall_by_id", "p95_ms", "p99_ms", "load_s", "pss_mib", "pss_anon_mib", "read_bytes_per_query"),
         _on_disk,
         libraries=True,
-        tells=_libraries,
+        tells=_placed,
     ),
 )
 
@@ -226,7 +241,7 @@ def _measured(document: Document, material: Material) -> Iterator[TableRow]:
         load, cell = (numbers.get((dataset, topology, system, of), {}) for of in ("", workload))
         cells = tuple(_number(metric, load | cell) for metric in document.metrics)
         through = THROUGH.get(row["client"], "")
-        how = f"{told[system]}, " if system in told else ""
+        how = f"{told[topology, system]}, " if (topology, system) in told else ""
         asked = f"{workload}: K = {row['k']}, {how}{_clients(str(clients))}{through}"
         yield TableRow((MEASURED, dataset, topology, system, asked), cells)
 

@@ -66,6 +66,10 @@ MODELS = [
     (spec.Kill, spec.schema("systems")["additionalProperties"]["properties"]["load"]["properties"]["kill"]),
     (spec.Topology, spec.schema("topologies")["additionalProperties"]),
     (spec.Limits, spec.schema("topologies")["additionalProperties"]["properties"]["limits"]),
+    (
+        spec.DeclaredStorage,
+        spec.schema("topologies")["additionalProperties"]["properties"]["declared_storage"],
+    ),
     (spec.Part, spec.schema("parts")["additionalProperties"]),
 ]
 MADE = {

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
+from anncestry import workflow
 from anncestry.drive import protocol
 from anncestry.drive.certificates import make_certificates
 from anncestry.drive.client import OK
@@ -65,6 +66,7 @@ def version_of(engine: str) -> dict[str, Any]:
         ("weaviate", {"endpoints": {"http": "A", "grpc": "B", "ftp": "C"}}, "ftp"),
         ("weaviate", {"limits": {"cpus": 1}}, "limits can't be chosen for a server that somebody else runs"),
         ("weaviate", {"runtime": "native"}, "endpoints is for runtime remote, not native"),
+        ("weaviate", {"storage": "disk"}, "storage is for runtime native, not remote: .* declared_storage says"),
         ("milvus", {"endpoints": {"http": "A"}}, r"endpoints\.proxy is missing"),
     ],
 )
@@ -73,6 +75,26 @@ def test_a_remote_topology_that_can_not_be_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         offers_of(engine).check(version_of(engine), {**WEAVIATE, **changes}, INDEX, None)
+
+
+def test_what_the_storage_of_a_server_is_can_be_declared_of_a_remote_one_alone() -> None:
+    declared = {"declared_storage": {"paths": 4, "nics": 2}}
+    offers_of("milvus").check({"version": "2.6.9"}, {**MILVUS, **declared}, {"type": "diskann"}, None)
+    with pytest.raises(ConfigError, match="declared_storage is for runtime remote, not native"):
+        offers_of("milvus").check(version_of("milvus"), {**STANDALONE, **declared}, INDEX, None)
+
+
+def test_a_declared_storage_is_part_of_a_key_only_where_it_is_declared() -> None:
+    matrix = workflow.expand(workflow.Choice(ROOT / "config", "diskann-nvmeof-remote"))
+    declared = {}
+    for cell in matrix.cells:
+        declared[cell.topology] = matrix.spec(cell.load, "load")["topology"].get("declared_storage")
+    assert declared == {
+        "remote-milvus": None,
+        "remote-milvus-diskann-1path-1nic": {"paths": 1, "nics": 1},
+        "remote-milvus-diskann-4path-1nic": {"paths": 4, "nics": 1},
+        "remote-milvus-diskann-4path-2nic": {"paths": 4, "nics": 2},
+    }
 
 
 def test_a_variable_that_is_not_set_or_no_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,15 +336,17 @@ def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in
     config = shutil.copytree(ROOT / "config", folder / "config")
     file = config / "experiments" / "diskann-nvmeof-remote.yaml"
     experiment = yaml.safe_load(file.read_text())
-    for block in experiment["matrix"]:
+    on_paths = "remote-milvus-diskann-4path-1nic"
+    for block, topology in zip(experiment["matrix"], ("remote-milvus", on_paths), strict=True):
         block |= {"datasets": ["random-xs-20-angular"], "workloads": ["smoke-k10", "smoke-k10-vectordbbench"]}
+        block["topologies"] = [topology]
     file.write_text(yaml.safe_dump({**experiment, "disturbance": {"repeats": 0}}))
     with open(config / "workloads.yaml", "a") as more:
         more.write(
             "smoke-k10-vectordbbench: {k: 10, clients: 1, runs: 2, queries: 200, warmup: 20, client: vectordbbench}"
         )
     topologies = yaml.safe_load((config / "topologies.yaml").read_text())
-    remote = {place: {**topologies[place], "tls": "none"} for place in ("remote-milvus", "remote-milvus-diskann")}
+    remote = {place: {**topologies[place], "tls": "none"} for place in ("remote-milvus", on_paths)}
     (config / "topologies.yaml").write_text(yaml.safe_dump({**topologies, **remote}))
     login = "root:planted-" + secrets.token_hex(16)
     monkeypatch.setenv("ANNCESTRY_MILVUS_LOGIN", login)
@@ -335,7 +359,7 @@ def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in
         later_milvus(disk.endpoint, "2.6.9") as second,
     ):
         monkeypatch.setenv("ANNCESTRY_MILVUS", first)
-        monkeypatch.setenv("ANNCESTRY_MILVUS_DISKANN", second)
+        monkeypatch.setenv("ANNCESTRY_MILVUS_DISKANN_4PATH_1NIC", second)
         run_workflow(folder, f"config_dir={config}", "experiment=diskann-nvmeof-remote")
     records = [json.loads(path.read_text()) for path in (folder / "results").glob("*/random*/**/*.json")]
     assert {record["stage"] for record in records} == {"load", "query", "recall"}
@@ -347,9 +371,11 @@ def test_document_004_s_own_milvus_goes_through_the_whole_pipeline_by_a_stand_in
     asked = {(row["Topology"], row["System"], row["Asked"].rpartition(", ")[2]) for row in ours}
     assert asked == {
         (topology, system, how)
-        for topology, system in (("remote-milvus", "milvus-2.6.9"), ("remote-milvus-diskann", "milvus-2.6.9-diskann"))
+        for topology, system in (("remote-milvus", "milvus-2.6.9"), (on_paths, "milvus-2.6.9-diskann"))
         for how in ("1 client", "by VectorDBBench's client")
     }
+    said = "storage of 4 paths, 1 network card (declared, not read back)"
+    assert {row["Topology"] for row in ours if said in row["Asked"]} == {on_paths}
     verified = anncestry(folder, "--experiment", "diskann-nvmeof-remote", "verify")
     assert verified.returncode == 0, verified.stdout + verified.stderr
     files = [path for path in folder.rglob("*") if path.is_file()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,14 @@ from anncestry import engines
 from anncestry.cells import config
 from anncestry.cells.blocks import Room
 from anncestry.cells.expand import expand as expand_matrix
+from anncestry.cells.indexes import effort_of
 from anncestry.report import counterpart
 from anncestry.report.counterpart import Asked, Joined
+from anncestry.report.model.material import Material
 from anncestry.report.model.numbers import rows_of
 from anncestry.report.published import Figure, Published
+from anncestry.report.site import sheets
+from casestudies import beside, documents
 from tests.builders.world import World
 from tests.toy import ROOT
 
@@ -184,15 +190,21 @@ def test_limits_of_the_query_nodes_are_those_of_the_report_on_milvus() -> None:
         assert (ours.cpus, ours.memory_mib) == (limits["cpus"], limits["memory_mib"])
 
 
-def test_each_figure_of_the_cluster_of_milvus_2_2_can_be_joined_by_its_experiment() -> None:
+def asked_by(experiment: config.Config) -> list[Asked]:
+    """What each cell of an experiment on Milvus asks, on a machine that is large enough."""
     room = Room("lab", 64, 512)
-    matrix = expand_matrix(config.load(ROOT / "config", "milvus-2.2-cluster"), engines.offers_of, lambda: room)
+    matrix = expand_matrix(experiment, engines.offers_of, lambda: room)
     ours = []
     for cell in matrix.cells:
         query, load = matrix.spec(cell.query, "query"), matrix.spec(cell.load, "load")
-        workload = query["workload"]
-        row = {"dataset": cell.dataset, "engine": "milvus", "ef_search": 64, "filter": "", **workload}
+        workload = {"duration_s": None, **query["workload"]}
+        row = {"dataset": cell.dataset, "engine": "milvus", "ef_search": effort_of(workload), "filter": "", **workload}
         ours.append(counterpart.of_row(row, load, query))  # type: ignore[arg-type]
+    return ours
+
+
+def test_each_figure_of_the_cluster_of_milvus_2_2_can_be_joined_by_its_experiment() -> None:
+    ours = asked_by(config.load(ROOT / "config", "milvus-2.2-cluster"))
     theirs = [f for f in COMPARABLE if f.place in ("2.2.0 scale-up (CPU cores)", "2.2.0 scale-out (replicas)")]
     assert len(theirs) == 32
     assert {counterpart.why_not(asked(figure), ours) for figure in theirs} == {""}
@@ -234,38 +246,124 @@ def test_an_index_on_disk_stands_beside_the_figures_of_its_own_paths_only() -> N
         assert counterpart.why_not(asked(figure), [unknown]) == said
 
 
+def topologies_of(experiment: config.Config, changed: Callable[[dict[str, Any]], object]) -> config.Config:
+    """The experiment with other names of its topologies, each entry changed."""
+    entries = {}
+    for name, entry in experiment.topologies.items():
+        plain = dict(entry.plain)
+        changed(plain)
+        entries[f"{name}-renamed"] = replace(entry, plain=plain)
+    matrix = [replace(b, topologies=[f"{name}-renamed" for name in b.topologies]) for b in experiment.matrix]
+    return replace(experiment, topologies=entries, matrix=matrix)
+
+
+OF_REMOTE = {"diskann-nvmeof-remote": "768d1m", "diskann-nvmeof-remote-10m": "768d10m"}
+
+
+@pytest.mark.parametrize(("experiment", "dataset"), OF_REMOTE.items(), ids=OF_REMOTE)
+def test_each_figure_of_an_index_on_disk_can_be_joined_where_its_storage_is_declared(
+    experiment: str, dataset: str
+) -> None:
+    declared = config.load(ROOT / "config", experiment)
+    renamed = topologies_of(declared, lambda _: None)
+    undeclared = topologies_of(declared, lambda plain: plain.pop("declared_storage", None))
+    theirs = [asked(figure) for figure in ON_PATHS if figure.dataset == dataset]
+    assert len(theirs) == 15
+    for ours in (asked_by(declared), asked_by(renamed)):
+        assert {counterpart.why_not(each, ours) for each in theirs} == {""}
+        for each in theirs:
+            beside = [one for one in ours if counterpart.same(each, one)]
+            assert {(one.index, one.paths, one.nics) for one in beside} == {("diskann", each.paths, each.nics)}
+            assert all(one.declared.endswith("(declared, not read back)") for one in beside)
+    said = "its number of paths to storage was {}, ours not known"
+    assert {counterpart.why_not(each, asked_by(undeclared)) for each in theirs} == {said.format(1), said.format(4)}
+
+
+def test_figures_of_an_index_on_disk_by_another_distance_are_not_joined_by_a_declaration() -> None:
+    ours = asked_by(config.load(ROOT / "config", "diskann-nvmeof-remote-100m"))
+    theirs = [asked(figure) for figure in ON_PATHS if figure.dataset == "768d100m"]
+    assert len(theirs) == 15
+    assert {counterpart.why_not(each, ours) for each in theirs} == {"its distance was cosine, ours L2"}
+
+
+def on_disk(edit: Callable[[dict[str, Any]], object]) -> World:
+    """Milvus 2.6.9 with DiskANN on a million rows, asked as the document asked it; `edit` changes its records."""
+    world = World({"vectordbbench-cohere-1m": ("cosine", 1_000_000, 768)})
+
+    def asked_with(record: dict[str, Any]) -> None:
+        record["spec"]["ef_search"] = 100
+        edit(record)
+
+    def loaded(record: dict[str, Any]) -> None:
+        record["spec"]["system"]["version"] = "2.6.9"
+        record["spec"]["index"] = {"type": "diskann"}
+        edit(record)
+
+    cells = [cell for cell in world.cells if cell["system"].startswith("milvus")]
+    for path in {cell["load_path"] for cell in cells}:
+        world.edit(path, loaded)
+    for cell in cells:
+        world.edit(cell["query_path"], asked_with)
+    return world
+
+
+def material_of(world: World) -> Material:
+    table = world.tidy()
+    records = {path: json.loads(Path(path).read_text()) for path in table["record"].unique()}
+    return Material(table, records, FACTS)
+
+
 def test_the_paths_of_an_index_on_disk_are_those_of_its_record_and_unknown_of_a_remote_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    world = World({"vectordbbench-cohere-1m": ("cosine", 1_000_000, 768)})
-
-    def on_disk(record: dict[str, Any]) -> None:
-        record["spec"]["system"]["version"] = "2.6.9"
-        record["spec"]["index"] = {"type": "diskann"}
-
-    def asked_with(record: dict[str, Any]) -> None:
-        record["spec"]["ef_search"] = 100
-
-    cells = [cell for cell in world.cells if cell["system"].startswith("milvus")]
-    for cell in cells:
-        world.edit(cell["load_path"], on_disk)
-        world.edit(cell["query_path"], asked_with)
     figures = [f for f in ON_PATHS if f.dataset == "768d1m" and f.metric in ("qps", "recall_by_id", "load_s")]
 
-    def reasons() -> set[str]:
-        rows = rows_of(world.tidy())
-        records = {row["record"]: json.loads(Path(row["record"]).read_text()) for row in rows}
-        joined = Joined(rows, records, FACTS)
+    def reasons(edit: Callable[[dict[str, Any]], object]) -> set[str]:
+        material = material_of(on_disk(edit))
+        joined = Joined(material.by_any_client, material.records, FACTS)
         assert not [row for figure in figures for row in joined.rows(figure)]
         return {joined.why_none(figure) for figure in figures}
 
     said = "its number of paths to storage was {}, ours {}"
-    assert reasons() == {said.format(count, "not known") for count in (1, 4)}
-    for path in {cell[name] for cell in cells for name in ("load_path", "query_path")}:
-        world.edit(path, lambda record: record.update(storage_path={"name": "nvmeof-1path-2nic", "paths": 4}))
+    assert reasons(lambda _: None) == {said.format(count, "not known") for count in (1, 4)}
+    of_device = {"name": "nvmeof-1path-2nic", "paths": 4}
     cards = "its number of network cards to storage was {}, ours not known"
-    assert reasons() == {said.format(1, 4), cards.format(1), cards.format(2)}
+    found = reasons(lambda record: record.update(storage_path=of_device))
+    assert found == {said.format(1, 4), cards.format(1), cards.format(2)}
+
+
+def test_a_number_that_is_joined_by_a_declaration_says_so_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def declared(record: dict[str, Any]) -> None:
+        if record["stage"] == "load":
+            record["spec"]["topology"] |= {"runtime": "remote", "declared_storage": {"paths": 4, "nics": 1}}
+
+    material = material_of(on_disk(declared))
+    said = "4 paths, 1 network card (declared, not read back)"
+    of_its_paths = {figure.id for figure in ON_PATHS if figure.dataset == "768d1m" and asked(figure).nics == 1}
+    of_its_paths &= {figure.id for figure in ON_PATHS if asked(figure).paths == 4}
+    assert len(of_its_paths) == 5
+
+    every = beside.joints(material, FACTS)
+    assert {joint.figure.id for joint in every if joint.declared} == of_its_paths
+    assert {joint.declared for joint in every} == {"", said}
+    beside_published, _ = beside.tables(material)
+    marked = [row for row in beside_published.rows if said in row.cells[-1].text]
+    assert {row.cells[0].source for row in marked} == of_its_paths
+    assert {row.cells[0].source for row in beside_published.rows if row not in marked}.isdisjoint(of_its_paths)
+    beside.write_reasons(every, tmp_path / beside.FILE)
+    with open(tmp_path / beside.FILE, newline="", encoding="utf-8") as file:
+        assert {line["id"] for line in csv.DictReader(file) if line["declared"] == said} == of_its_paths
+
+    (on_paths,) = [table for table in documents.tables(material) if table.number == "D4"]
+    ours = [row for row in on_paths.rows if row.labels[0] == documents.MEASURED]
+    assert ours and all(f"storage of {said}, " in row.labels[4] for row in ours)
+    systems = {row[0]: row[1:] for row in sheets.systems(material.records).rows}
+    assert systems["topology: storage"] == (said, "—")
 
 
 def test_the_nearest_of_ours_gives_the_reason_whatever_their_order() -> None:

@@ -49,6 +49,12 @@ class StorageLimits(Entry):
     latency_us: float | None
 
 
+@dataclass(frozen=True)
+class DeclaredStorage(Entry):
+    paths: int
+    nics: int
+
+
 NODES_ROLE = "querynode"
 """The role that `nodes` counts in a system whose processes have roles."""
 
@@ -61,6 +67,7 @@ class Topology(Entry):
     replicas: int
     storage: str | None
     storage_limits: StorageLimits | None
+    declared_storage: DeclaredStorage | None
     limits: Limits
     role_limits: Mapping[str, Limits]
     publish: bool

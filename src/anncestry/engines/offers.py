@@ -310,7 +310,10 @@ class Offers:
         if "latency_us" in limits and "pacing" not in limits:
             raise ConfigError("topology: storage_limits.latency_us: is added by even pacing; add pacing: even")
         if "storage" in topology and runtime != "native":
-            raise ConfigError(f"topology: storage is for runtime native, not {runtime}: its files are this machine's")
+            raise ConfigError(
+                f"topology: storage is for runtime native, not {runtime}: its files are this machine's; for runtime "
+                "remote, declared_storage says what the server has"
+            )
         for key in _CHOSEN:
             if key in topology and key not in self.topology:
                 raise Unsupported(f"topology: engine {self.name} has no {key} to choose")
@@ -341,9 +344,9 @@ class Offers:
                 )
 
     def _check_endpoints(self, topology: Spec) -> None:
-        """ConfigError unless a remote topology names its endpoints, and no other names any."""
+        """ConfigError unless a remote topology names its endpoints, and no other has keys of a remote one."""
         if topology.get("runtime") != "remote":
-            for key in ("endpoints", "credentials", "tls"):
+            for key in ("endpoints", "credentials", "tls", "declared_storage"):
                 if key in topology:
                     raise ConfigError(f"topology: {key} is for runtime remote, not {topology.get('runtime')}")
             return

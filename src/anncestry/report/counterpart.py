@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from anncestry.cells.spec import node_limits
 from anncestry.report.model.cells import Row
+from anncestry.report.model.records import declared_storage
 from anncestry.report.published import Figure, Published
 
 METRICS = {
@@ -64,7 +65,8 @@ class Asked:
     `dataset` is our name; `distance` l2 or cosine; `version` major.minor; `ef` the candidates of HNSW, or DiskANN's
     search list; `distributed`: each part of the system is a process of its own; `slowed`: its storage path had limits;
     `paths`, `nics`: paths and network cards between it and the disks of an index on disk; `protocol`: grpc or rest, of
-    a system that has both; `nq`: vectors a request; `clients` 0: any number of clients.
+    a system that has both; `nq`: vectors a request; `clients` 0: any number of clients. `declared` says in words which
+    of these its topology only declares; it is no condition.
     """
 
     dataset: str
@@ -90,6 +92,7 @@ class Asked:
     filtered: str | None = None
     clients: int | None = None
     timed: bool | None = None
+    declared: str = ""
 
 
 class _Field(NamedTuple):
@@ -244,12 +247,13 @@ def of_row(
 ) -> Asked:
     """What a row of the tidy table was asked of; `load` and `query` are the specs of their records, or empty.
 
-    `storage_path` is what a record says of it; None where it says nothing, as of a remote server's. No record knows the
-    network cards that lead to one.
+    `storage_path` is what a record says of it; None where it says nothing, as of a remote server's. Of that, and of the
+    network cards, which no record knows, its topology may declare how many there are.
     """
     data, system, topology, index = (load.get(name) or {} for name in ("dataset", "system", "topology", "index"))
     limits = node_limits(topology)
     nodes = topology.get("nodes")
+    declared = topology.get("declared_storage") or {}
     ef = query.get("ef_search", row["ef_search"])
     return Asked(
         row["dataset"],
@@ -264,7 +268,8 @@ def of_row(
         slowed=bool(topology.get("storage_limits")),
         protocol=(system.get("settings") or {}).get("protocol", "grpc" if row["engine"] == "weaviate" else None),
         index=str(index["type"]).lower() if "type" in index else None,
-        paths=(storage_path or {}).get("paths"),
+        paths=(storage_path or declared).get("paths"),
+        nics=declared.get("nics"),
         quantizer=str(index.get("quantizer", "none")) if "type" in index else None,
         M=index.get("M"),
         ef_construction=index.get("ef_construction"),
@@ -274,6 +279,7 @@ def of_row(
         filtered=found[0] if (found := re.match(r"\w+", str(row["filter"]))) else "none",
         clients=None if row["clients"] is None else int(row["clients"]),
         timed=row["duration_s"] is not None,
+        declared=declared_storage(topology),
     )
 
 
@@ -376,6 +382,11 @@ class Joined:
     def asked(self, row: Row) -> Asked:
         """What one of the rows was asked of."""
         return self._asked[row["number_id"]]
+
+    def declared(self, figure: Figure, row: Row) -> str:
+        """In words, which conditions of a figure one of the rows meets by declaration only; empty if it meets all."""
+        of_paths = of_figure(figure, row["dataset"]).paths is not None
+        return self.asked(row).declared if of_paths else ""
 
     def states_no_clients(self, figure: Figure) -> bool:
         """Whether a document leaves open how many clients a figure of queries is of."""

@@ -143,5 +143,15 @@ def apart_from_nodes(topology: Topology) -> Topology:
     return {name: value for name, value in topology.items() if name not in ("name", "nodes", "replicas")}
 
 
+def declared_storage(topology: Topology) -> str:
+    """What a topology declares of somebody else's storage, in words that say so; empty if it declares nothing."""
+    declared = topology.get("declared_storage")
+    if not declared:
+        return ""
+    paths, nics = declared["paths"], declared["nics"]
+    said = f"{paths} path{'' if paths == 1 else 's'}, {nics or 'no'} network card{'' if nics == 1 else 's'}"
+    return f"{said} (declared, not read back)"
+
+
 def _without_cores(limits: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in limits.items() if name != "cpus"}

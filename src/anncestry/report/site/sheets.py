@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from anncestry.cells.indexes import effort_of
-from anncestry.report.model.records import Records, codes_of, flat, merged, of_stage
+from anncestry.report.model.records import Records, codes_of, declared_storage, flat, merged, of_stage
 from anncestry.report.site.shell import Sheet, listed
 
 _Facts = Iterable[tuple[str, str]]
@@ -71,7 +71,11 @@ def _as_run(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("system", "topology", "index", "load"):
         asked = spec.get(name)
         if isinstance(asked, Mapping):
-            yield from ((f"{name}: {key}", value) for key, value in flat(asked) if key not in ("name", "version"))
+            declared = declared_storage(asked)
+            plain = {key: value for key, value in asked.items() if key not in ("name", "version", "declared_storage")}
+            yield from ((f"{name}: {key}", value) for key, value in flat(plain))
+            if declared:
+                yield f"{name}: storage", declared
     for name in ("nodes", "shards", "replicas", "settings"):
         yield from ((f"found: {key}", value) for key, value in flat({name: server.get(name)}) if server.get(name))
 
