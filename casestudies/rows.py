@@ -19,7 +19,8 @@ from casestudies import ledger
 PAGE = HOME / "docs" / "documents.md"
 HEADING = "## Row by row\n"
 STATUSES = {
-    "works": "runs by our config, here or where its data can be had",
+    "works": "runs by our config: here, or on a machine that reaches its data and has the cores, memory and time that"
+    " it asks for",
     "stand-in": "runs against a labelled stand-in",
     "remote only": "needs an endpoint of a service (`runtime: remote`)",
     "not here": "can't run on such a machine",
@@ -49,12 +50,31 @@ def section(table: list[Mapping[str, str]]) -> str:
         + ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name])
         + ". `python -m casestudies.rows` writes this section from `config/published/rows.csv`.\n",
         *(f"- **{name}**: {words}" for name, words in STATUSES.items() if counts[name]),
+        _unseen(table, ran),
     ]
     for document, of in groupby(table, key=lambda row: row["document"]):
         said += [f"\n### {DOCUMENTS[document]}\n", "<!-- not measured: what the document asks for, and settings -->\n"]
         said += ["| what | status | note | shown by |", "| --- | --- | --- | --- |"]
         said += [f"| {row['row']} | {row['status']} | {row['reason']} | {_shown(row['shown_by'], ran)} |" for row in of]
     return "\n".join(said) + "\n"
+
+
+def never_ran(row: Mapping[str, str], ran: Collection[str]) -> bool:
+    """Whether a row that is to work is shown by experiments alone, of which none ran whole here."""
+    shown = [each.partition(" ") for each in row["shown_by"].split("; ") if each]
+    unseen = bool(shown) and all(kind == "experiment" and name not in ran for kind, _, name in shown)
+    return unseen and row["status"] in ("works", "stand-in")
+
+
+def _unseen(table: list[Mapping[str, str]], ran: Collection[str]) -> str:
+    """What the statuses rest on where nothing was seen to run, in words."""
+    counts = Counter(row["status"] for row in table if never_ran(row, ran))
+    said = " and ".join(f"{counts[name]} *{name}*" for name in STATUSES if counts[name])
+    return (
+        f"\nOf these, {said} rest only on experiments that never ran whole here. The last column marks each."
+        if said
+        else ""
+    )
 
 
 def _shown(by: str, ran: Collection[str]) -> str:

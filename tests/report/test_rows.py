@@ -53,6 +53,15 @@ def test_a_row_says_what_shows_it_or_why_it_is_not_there(row: dict[str, str]) ->
             assert kind == "table" and name in tables()
 
 
+def test_what_only_experiments_show_that_never_ran_is_counted_and_nothing_else_is() -> None:
+    def of(status: str, shown_by: str) -> bool:
+        return rows.never_ran({"status": status, "shown_by": shown_by}, {"ran"})
+
+    assert of("works", "experiment a") and of("stand-in", "experiment a; experiment b")
+    assert not of("works", "experiment a; experiment ran") and not of("works", "experiment a; table D4")
+    assert not of("remote only", "experiment a") and not of("works", "")
+
+
 @cache
 def tables() -> set[str]:
     """The numbers of all tables that the code makes."""
