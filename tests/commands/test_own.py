@@ -257,6 +257,17 @@ def test_a_version_is_added_by_one_command_that_pins_it_and_tells_where_the_pin_
     assert "--of: red-1.1 is itself of red-1.0; name that" in capsys.readouterr().err
 
 
+def test_a_system_of_a_clone_is_told_to_get_its_row_of_fairness(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["add", "system", "green-1.0", "--of", "red-1.0", "--version", "2.0"]) == 0
+    assert "make references" not in capsys.readouterr().out, "a project of one's own has no docs"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "fairness.yaml").touch()
+    assert cli.main(["add", "system", "green-2.0", "--of", "red-1.0", "--version", "2.0"]) == 0
+    assert "next: make references, which gives it a row in docs/fairness.md" in capsys.readouterr().out
+
+
 def test_no_registry_is_asked_for_a_version_that_its_engine_does_not_take(
     toy: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
